@@ -1,0 +1,122 @@
+"""What an inference engine is: token ids in, token ids and logprobs out, adapters by immutable name.
+
+Everything that serves tokens implements `Engine`: the builtin engine in its own process (`engine/builtin`), the light
+client that speaks to that process (`engine/remote`), vLLM behind its HTTP routes. `tests/contracts/test_engine.py`
+holds the tests that each of them must pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How one completion is sampled. The logprobs returned are those of exactly this distribution."""
+
+    max_tokens: int
+    """At most this many tokens are sampled (at least 1)."""
+    temperature: float = 1.0
+    """0 means greedy; the logprob of a greedy token is that of the untempered distribution."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means no limit."""
+    min_p: float = 0.0
+    seed: int | None = None
+    """With a seed the tokens depend on the seed and the distribution alone, not on other requests."""
+    stop: tuple[str, ...] = ()
+    """Sampling ends once the decoded completion contains one of these strings."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Sampling ends after one of these ids, which is kept as the completion's last id."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateRequest:
+    """One completion to sample."""
+
+    request_id: str
+    adapter: str | None
+    """Name under which an adapter was loaded, or None for the base model."""
+    prompt_ids: Sequence[int]
+    sampling: Sampling
+    stream: bool = False
+    """False: one delta at the end. True: a delta as soon as there are new ids."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delta:
+    """New ids of one completion, in order. The last delta, and only that one, has a `finish_reason`.
+
+    >>> Delta(token_ids=[17, 4], logprobs=[-0.31, -1.2])
+    >>> Delta(token_ids=[2], logprobs=[-0.01], finish_reason="stop")      # 2 is a stop token id
+    """
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    """One per id: natural log of the probability with which it was drawn."""
+    finish_reason: FinishReason | None = None
+    stop_string: str | None = None
+    """The stop string that ended the completion. Its ids stay in `token_ids`: they were sampled."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineInfo:
+    """What an engine says of itself."""
+
+    base_model: str
+    max_context: int
+    """Prompt plus completion, in tokens."""
+    vocab_size: int
+    device: str
+    dtype: str
+    adapters: tuple[str, ...] = ()
+    running: int = 0
+    waiting: int = 0
+    max_waiting: int = 0
+
+
+class Engine(Protocol):
+    """Six verbs. Every one raises a subclass of `art.errors.ARTError` when it fails.
+
+    Waiting is bounded: `generate` raises `OverloadedError` at once when the queue is full.
+    """
+
+    async def info(self) -> EngineInfo: ...
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """Sample one completion. Closing the iterator cancels the request and frees its place.
+
+        Raises: OverloadedError, NotFoundError (unknown adapter), RequestError (prompt too long, id out of range),
+        WorkerError.
+        """
+        ...
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """Load a PEFT LoRA folder under a name that is never used again for other weights.
+
+        Raises: ConfigurationError when the name is taken by another path, CheckpointError when the folder is unfit.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter; requests that use it are finished first. Unknown names raise NotFoundError."""
+        ...
+
+    async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Logprob of each id given those before it, at temperature 1: `len(row) - 1` numbers a row."""
+        ...
+
+    async def sleep(self) -> None:
+        """Give memory back to the trainer (caches); running requests are finished first, new ones wait."""
+        ...
+
+    async def wake(self) -> None: ...
+
+    async def close(self) -> None:
+        """Stop. Calling it twice is allowed."""
+        ...

@@ -1,0 +1,97 @@
+"""The conversation about training jobs.
+
+    POST /art/models/{project}/{name}/train    TrainJobRequest -> JobInfo      idempotent by `job_id`
+    GET  /art/jobs/{job_id}                    -> JobInfo
+    GET  /art/jobs/{job_id}/events?after=N     -> one JobEvent a line, from number N + 1 on, until the job ended
+
+A client that lost its connection asks again with the last `number` it saw; nothing is run twice.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from art.wire.training import LossSpec, OptimizerSpec, Strict
+
+
+class TrainTrajectory(Strict):
+    """One rollout: its reward and the samples (ledger rows) it is made of, in order."""
+
+    rollout: str
+    """The client's name for the rollout, unique within the job; it appears in messages and on the balance sheet."""
+    reward: float | None
+    """None: unscored, with `unscored_reason`; it leaves group statistics and loss."""
+    unscored_reason: str | None = None
+    samples: list[str]
+    """Sample ids of the main history, then of each additional history."""
+
+
+class TrainGroup(Strict):
+    """Attempts at one scenario. `failed` counts rollouts that ended in an exception."""
+
+    trajectories: list[TrainTrajectory]
+    failed: int = Field(0, ge=0)
+
+
+class TrainJobRequest(Strict):
+    job_id: str
+    """Made by the client, so that a lost reply can be asked for again."""
+    groups: list[TrainGroup]
+    loss: LossSpec = LossSpec()
+    optimizer: OptimizerSpec
+    advantages: Literal["group", "centered"] = "group"
+    """group: (r - mean) / (std + eps) within the group (GRPO). centered: r - mean (Dr.GRPO)."""
+    expected_step: int | None = None
+    """Refuse when the model is at another step."""
+
+
+class SheetRow(Strict):
+    """Rollouts and sampled tokens that met one fate."""
+
+    rollouts: int = 0
+    tokens: int = 0
+
+
+class BalanceSheet(Strict):
+    """Where every rollout of a step went. `started` equals the sum of all fates, in rollouts and in tokens.
+
+    Known fates: trained, failed, unscored, zero_advantage, no_samples, overlong.
+    """
+
+    started: SheetRow = SheetRow()
+    fates: dict[str, SheetRow] = {}
+    """By reason code."""
+    forks: dict[str, int] = {}
+    """Conversations whose prompt did not extend the ids before it, by reason."""
+
+
+class TrainResultInfo(Strict):
+    step: int
+    metrics: dict[str, float]
+    sheet: BalanceSheet
+    checkpoint_path: str | None = None
+
+
+class JobInfo(Strict):
+    job_id: str
+    state: Literal["queued", "running", "done", "failed"]
+    model: str
+    result: TrainResultInfo | None = None
+    error: str | None = None
+    error_code: str | None = None
+
+
+class JobEvent(Strict):
+    """`state`, `progress` (done of total tokens, phase), `result` or `error`; numbered from 1 without gaps."""
+
+    number: int
+    type: Literal["state", "progress", "result", "error"]
+    phase: str = ""
+    """progress: queued, preparing, training, saving, loading, checking."""
+    done: int = 0
+    total: int = 0
+    result: TrainResultInfo | None = None
+    error: str | None = None
+    error_code: str | None = None

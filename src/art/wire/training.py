@@ -1,0 +1,136 @@
+"""The conversation between the server and a trainer worker.
+
+Control is JSON; a batch is one safetensors body. The worker's routes (all under a bearer key, loopback only):
+
+    GET  /health            -> TrainerHealth
+    POST /open              OpenRequest -> OpenReply            make or restore the LoRA and optimizer of one model
+    POST /train             safetensors (see BatchArrays)       -> one JSON object a line: TrainEvent
+    POST /save              SaveRequest -> SaveReply            write the checkpoint files into a folder that must not exist
+    POST /score             ScoreRequest -> ScoreReply          logprobs of given ids, for the canary and parity gate
+    POST /close             CloseRequest -> {}                  forget a model
+
+The batch is the token tree of all samples of a step (depth-first order, `end`, see docs/architecture.md):
+
+    tokens_T  int32   the id of each node                     parent_T int32   index of the token before it, -1 at a root
+    end_T     int32   index after its last descendant         depth_T  int32   its position (RoPE)
+    entry_token_E int32   node that was sampled               entry_logprob_E   float32  logprob when sampled
+    entry_advantage_E float32                                 entry_weight_E    float32
+
+The header's metadata holds `request`: the JSON of a `TrainRequest`.
+
+Worked example. Prompt [5, 6], two completions [7, 8] and [7, 9], advantages +1 and -1:
+
+    tokens 5 6 7 8 9    parent -1 0 1 2 2    end 5 5 5 4 5    depth 0 1 2 3 3
+    entries (token, advantage): (2, +1) (3, +1) (2, -1) (4, -1)     the shared 7 is trained twice, once per sample
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Strict(BaseModel):
+    """A record whose unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class LoraSpec(Strict):
+    """The adapter's shape. Targets are the last components of module names."""
+
+    r: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    targets: list[str] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class OptimizerSpec(Strict):
+    """AdamW; a constant rate within a step."""
+
+    learning_rate: float = Field(gt=0)
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-8
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+
+
+class LossSpec(Strict):
+    """A loss by name with its parameters; unknown names and parameters are refused with the known ones."""
+
+    name: str = "cispo"
+    params: dict[str, Any] = {}
+
+
+class OpenRequest(Strict):
+    model: str
+    """`project/name`, the key of the model in all later calls."""
+    lora: LoraSpec
+    checkpoint: str | None = None
+    """Folder to restore adapter, optimizer and RNG from; None makes a fresh adapter (its B matrices are zero)."""
+    seed: int = 0
+
+
+class OpenReply(Strict):
+    model: str
+    step: int
+    trainable_parameters: int
+
+
+class TrainRequest(Strict):
+    model: str
+    step: int
+    """The step this batch starts from; refused when the worker is at another one."""
+    loss: LossSpec = LossSpec()
+    optimizer: OptimizerSpec
+    normalizer: float = Field(gt=0)
+    """What the sum of weighted entry losses is divided by (known before the first micro-batch)."""
+
+
+class TrainEvent(Strict):
+    """`progress` (done of total forwarded tokens), then exactly one `result` or `error`."""
+
+    type: Literal["progress", "result", "error"]
+    done: int = 0
+    total: int = 0
+    step: int | None = None
+    """result: the step that now exists in the worker's memory (request.step + 1), not yet saved."""
+    metrics: dict[str, float] = {}
+    message: str = ""
+    code: str = ""
+
+
+class SaveRequest(Strict):
+    model: str
+    path: str
+
+
+class SaveReply(Strict):
+    step: int
+    files: list[str]
+
+
+class ScoreRequest(Strict):
+    model: str
+    rows: list[list[int]]
+    """Each row at least two ids."""
+
+
+class ScoreReply(Strict):
+    step: int
+    logprobs: list[list[float]]
+    """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
+
+
+class CloseRequest(Strict):
+    model: str
+
+
+class TrainerHealth(Strict):
+    base_model: str
+    device: str
+    dtype: str
+    models: dict[str, int] = {}
+    """Open models and their steps."""
+    busy: bool = False
