@@ -1,0 +1,65 @@
+# One verb a line. `make quickstart` and `make test` do all the set-up they need on a fresh machine.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# The CPU kernels of small models are fastest when each process keeps to one thread of its own.
+export TOKENIZERS_PARALLELISM = false
+
+.PHONY: help quickstart mail test test-fast lint types contracts check format bench bench-% nano doctor clean
+
+help:            ## this list
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
+
+$(VENV)/.installed-user: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[local]"
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@ $(VENV)/.installed-user
+
+quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about five minutes on two cores)
+	$(BIN)/art quickstart $(ARGS)
+
+mail: $(VENV)/.installed-user         ## the same for the mail agent with three tools
+	$(BIN)/art quickstart mail $(ARGS)
+
+doctor: $(VENV)/.installed-user       ## check this installation with a complete miniature step
+	$(BIN)/art doctor
+
+test: $(VENV)/.installed              ## install, then run the whole test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(VENV)/.installed         ## the tests that finish in seconds
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: $(VENV)/.installed              ## ruff: style and likely bugs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed             ## mypy, strict
+	$(BIN)/mypy
+
+contracts: $(VENV)/.installed         ## which room may import which
+	$(BIN)/lint-imports
+
+check: lint types contracts test-fast ## everything that runs before each commit
+
+format: $(VENV)/.installed            ## write the house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed             ## all benchmarks, side by side with their peers; writes bench/results/
+	$(BIN)/python -m bench
+
+bench-%: $(VENV)/.installed           ## one benchmark: make bench-engine
+	$(BIN)/python -m bench $*
+
+nano: $(VENV)/.installed              ## build the shipped nano models again, from nothing
+	$(BIN)/python -m nano.build --model nano-games
+	$(BIN)/python -m nano.build --model nano-tools
+
+clean:           ## forget the virtual environment, caches and results
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs
