@@ -1,0 +1,1 @@
+"""Benchmarks: each compares ART with what a user would use instead, side by side in one run. `make bench`."""
