@@ -1,0 +1,69 @@
+"""What the gateway asks of a renderer: messages to ids, ids to a message, and the ids between two turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Message = Mapping[str, Any]
+"""A message as OpenAI's chat API spells it."""
+
+Tool = Mapping[str, Any]
+"""A tool as the renderer wants it: `{"name", "description", "parameters"}`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """One call the model made. `arguments` is the text that it wrote, which is valid JSON."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parsed:
+    """A completion read back as a message.
+
+    >>> Parsed(content="", tool_calls=(ToolCall(name="read", arguments='{"id": 1.0}'),))
+    """
+
+    content: str
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class ChatRenderer(Protocol):
+    """One model family's chat format over one tokenizer. Every method is pure."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids that end an assistant's turn."""
+        ...
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[int]:
+        """The whole conversation, up to where the assistant begins to write.
+
+        Raises: RequestError when the format cannot express the messages.
+        """
+        ...
+
+    def bridge(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+    ) -> list[int] | None:
+        """`prompt_ids + completion_ids + ids of the new messages`, or None where it cannot be proven safe."""
+        ...
+
+    def parse(
+        self, completion_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool] | None
+    ) -> Parsed:
+        """The message that these ids spell. Malformed tool calls stay in its content."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens included."""
+        ...

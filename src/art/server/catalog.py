@@ -1,0 +1,290 @@
+"""Which names are served, by which engine, with which adapter, and how many requests use each adapter.
+
+    base model         "art/nano-games"
+    newest step        "player", or "games/player" with its project
+    one step           "player@17", "games/player@17"
+
+The gateway resolves and leases; training publishes and retires. One event loop owns a catalog: nothing in it
+blocks, and nothing can happen between `await resolve(...)` and entering `lease(...)` right after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+
+from art.engine.protocol import Engine
+from art.errors import ConfigurationError, NotFoundError
+from art.rendering.chat import ChatRenderer
+from art.server.leases import Lease, Leases
+
+LoadMissing = Callable[[str, str, int], Awaitable[str | None]]
+"""`(project, name, step)` -> adapter name, now loaded, of a step that was not; NotFoundError if it is gone."""
+
+_LISTED = 20
+"""So many names are listed when one is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What answers a request: everything the gateway needs to know of a served name."""
+
+    project: str | None
+    """None for a base model."""
+    name: str
+    base_model: str
+    step: int | None
+    """None for a base model."""
+    adapter: str | None
+    """The engine's name of the adapter, or None for the base model's own weights."""
+    engine: Engine
+    renderer: ChatRenderer
+    max_context: int
+    """Prompt plus completion, in tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedName:
+    """One row of `GET /v1/models`."""
+
+    id: str
+    base_model: str
+    project: str | None = None
+    step: int | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Base:
+    engine: Engine
+    renderer: ChatRenderer
+    max_context: int
+
+
+@dataclass(kw_only=True, slots=True)
+class _Model:
+    base_model: str
+    newest: int
+    adapters: dict[int, str | None] = field(default_factory=dict)
+    """Loaded steps."""
+
+
+class Catalog:
+    """The served models."""
+
+    def __init__(self, *, load_missing: LoadMissing | None = None) -> None:
+        self.load_missing = load_missing
+        """Set by whoever owns checkpoints; None means that only loaded steps answer."""
+        self._bases: dict[str, _Base] = {}
+        self._base_aliases: dict[str, str] = {}
+        self._models: dict[tuple[str, str], _Model] = {}
+        self._projects: dict[str, list[str]] = {}
+        self._leases = Leases()
+        self._loading: dict[tuple[str, str, int], asyncio.Future[None]] = {}
+
+    # -- what is served --
+
+    def add_base(
+        self,
+        base_model: str,
+        engine: Engine,
+        renderer: ChatRenderer,
+        *,
+        max_context: int,
+        aliases: Collection[str] = (),
+    ) -> None:
+        """Serve a base model under its name and aliases."""
+        self._bases[base_model] = _Base(engine=engine, renderer=renderer, max_context=max_context)
+        for alias in aliases:
+            self._base_aliases[alias] = base_model
+
+    def has_base(self, base_model: str) -> bool:
+        return self._base_aliases.get(base_model, base_model) in self._bases
+
+    def base_of(self, base_model: str) -> Target:
+        """The base model's own target. Raises: NotFoundError."""
+        name = self._base_aliases.get(base_model, base_model)
+        base = self._bases.get(name)
+        if base is None:
+            raise self._unknown(base_model)
+        return Target(
+            project=None,
+            name=name,
+            base_model=name,
+            step=None,
+            adapter=None,
+            engine=base.engine,
+            renderer=base.renderer,
+            max_context=base.max_context,
+        )
+
+    def replace_engine(
+        self, base_model: str, engine: Engine, *, adapters: Collection[str] | None = None
+    ) -> None:
+        """Send new requests to another engine, after a restart.
+
+        `adapters`: those that the new engine has loaded (None: all); other steps are loaded again when asked for.
+        """
+        self._bases[base_model].engine = engine
+        if adapters is None:
+            return
+        for model in self._models.values():
+            if model.base_model == base_model:
+                kept = {s: a for s, a in model.adapters.items() if a is None or a in adapters}
+                model.adapters = kept
+
+    def publish(self, project: str, name: str, base_model: str, step: int, adapter: str | None) -> None:
+        """Make a loaded step the one that the bare name means. Adapter None: the base model's own weights."""
+        if base_model not in self._bases:
+            known = ", ".join(map(repr, self._bases)) or "none"
+            raise ConfigurationError(
+                f"base model {base_model!r} of {project}/{name} is not served; served: {known}. Add it first."
+            )
+        model = self._models.get((project, name))
+        if model is None:
+            model = self._models[project, name] = _Model(base_model=base_model, newest=step)
+            self._projects.setdefault(name, []).append(project)
+        elif model.base_model != base_model:
+            raise ConfigurationError(
+                f"model {project}/{name} has base model {model.base_model!r}, not {base_model!r}; "
+                "use another name"
+            )
+        model.adapters[step] = adapter
+        model.newest = step
+
+    def retire(self, project: str, name: str, step: int) -> str | None:
+        """Give a step that is not the newest to no new request. Returns its adapter: unload it once drained.
+
+        Raises: NotFoundError, ConfigurationError (it is the newest step).
+        """
+        model = self._models.get((project, name))
+        if model is None or step not in model.adapters:
+            raise self._unknown(f"{project}/{name}@{step}")
+        if model.newest == step:
+            raise ConfigurationError(
+                f"step {step} of {project}/{name} is the newest; publish another one first"
+            )
+        return model.adapters.pop(step)
+
+    def remove(self, project: str, name: str) -> list[str]:
+        """Serve a model no longer, in any step. Returns the adapters that were loaded for it."""
+        model = self._models.pop((project, name), None)
+        if model is None:
+            raise self._unknown(f"{project}/{name}")
+        self._projects[name].remove(project)
+        if not self._projects[name]:
+            del self._projects[name]
+        return [adapter for adapter in model.adapters.values() if adapter is not None]
+
+    def inference_name(self, project: str, name: str) -> str:
+        """What to send as `model`: the bare name where it is unambiguous."""
+        return name if self._projects.get(name) in (None, [project]) else f"{project}/{name}"
+
+    def loaded_steps(self, project: str, name: str) -> dict[int, str | None]:
+        """Loaded steps and their adapters."""
+        model = self._models.get((project, name))
+        return dict(model.adapters) if model else {}
+
+    def served(self) -> list[ServedName]:
+        """Every base model, every model (its newest step), every loaded step."""
+        rows = [ServedName(id=base, base_model=base) for base in self._bases]
+        for (project, name), model in self._models.items():
+            shown = self.inference_name(project, name)
+            common = {"base_model": model.base_model, "project": project}
+            rows.append(ServedName(id=shown, step=model.newest, **common))
+            rows += [ServedName(id=f"{shown}@{step}", step=step, **common) for step in sorted(model.adapters)]
+        return rows
+
+    # -- who answers --
+
+    async def resolve(self, name: str) -> Target:
+        """The target of a served name; loads an older step when it is asked for.
+
+        Raises: NotFoundError (404, lists what is served), and whatever loading a missing step raises.
+        """
+        if self.has_base(name):
+            return self.base_of(name)
+        key, step = self._find(name)
+        while True:
+            model = self._models.get(key)
+            if model is None:
+                raise self._unknown(name)
+            wanted = model.newest if step is None else step
+            if wanted in model.adapters:
+                return self._target(key, model, wanted)
+            await self._load(key, wanted, name)
+
+    def _find(self, name: str) -> tuple[tuple[str, str], int | None]:
+        step: int | None = None
+        plain, at, digits = name.rpartition("@")
+        if at and digits.isascii() and digits.isdigit() and len(digits) <= 12:
+            step = int(digits)
+        else:
+            plain = name
+        if plain in self._projects:
+            projects = self._projects[plain]
+            if len(projects) > 1:
+                choices = ", ".join(f"{project}/{plain}" for project in projects)
+                raise NotFoundError(
+                    f"model {name!r} is in several projects; ask for one of: {choices}",
+                    status=404,
+                    code="model_not_found",
+                )
+            return (projects[0], plain), step
+        project, slash, short = plain.partition("/")
+        if slash and (project, short) in self._models:
+            return (project, short), step
+        raise self._unknown(name)
+
+    def _target(self, key: tuple[str, str], model: _Model, step: int) -> Target:
+        base = self._bases[model.base_model]
+        return Target(
+            project=key[0],
+            name=key[1],
+            base_model=model.base_model,
+            step=step,
+            adapter=model.adapters[step],
+            engine=base.engine,
+            renderer=base.renderer,
+            max_context=base.max_context,
+        )
+
+    async def _load(self, key: tuple[str, str], step: int, name: str) -> None:
+        if self.load_missing is None:
+            raise self._unknown(name)
+        load = (*key, step)
+        pending = self._loading.get(load)
+        if pending is None:
+            pending = asyncio.ensure_future(self._load_once(self.load_missing, key, step))
+            self._loading[load] = pending
+            pending.add_done_callback(lambda _: self._loading.pop(load, None))
+        # Shielded: a client that goes away must not cancel the load that others wait for.
+        await asyncio.shield(pending)
+
+    async def _load_once(self, load_missing: LoadMissing, key: tuple[str, str], step: int) -> None:
+        adapter = await load_missing(*key, step)
+        model = self._models.get(key)
+        if model is not None:
+            model.adapters[step] = adapter
+
+    def _unknown(self, name: str) -> NotFoundError:
+        names = [row.id for row in self.served()]
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        listed = ", ".join(map(repr, names[:_LISTED])) or "nothing yet"
+        return NotFoundError(
+            f"model {name!r} is not served here; served: {listed}{more}", status=404, code="model_not_found"
+        )
+
+    # -- requests in flight --
+
+    def lease(self, target: Target) -> Lease:
+        """`async with catalog.lease(target)`: its adapter is in use until the block ends."""
+        return Lease(self._leases, target.adapter)
+
+    def in_flight(self, adapter: str) -> int:
+        """Requests that use the adapter now."""
+        return self._leases.count(adapter)
+
+    async def drained(self, adapter: str, *, timeout: float = 600.0) -> None:
+        """Return once no request uses the adapter. `timeout` in seconds. Raises: DeadlineError."""
+        await self._leases.drained(adapter, timeout=timeout)
