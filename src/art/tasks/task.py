@@ -1,0 +1,124 @@
+"""What all tasks share: their face, their defaults, and the attempt itself."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from art.model import Model
+    from art.trajectories import Trajectory
+
+Message = dict[str, Any]
+"""An OpenAI chat message."""
+
+
+class Environment(Protocol):
+    """The world of one attempt: it opens the conversation and answers each assistant message."""
+
+    tools: list[dict[str, Any]] | None
+    opening: list[Message]
+    done: bool
+    reward: float
+    metrics: dict[str, float]
+
+    def reply(self, message: Message) -> list[Message]:
+        """Answer one assistant message; sets `done`, `reward` and `metrics` when the attempt has ended."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDefaults:
+    """Settings that were measured to work on the task's nano model."""
+
+    base_model: str
+    groups: int
+    """Scenarios in one training step."""
+    group_size: int
+    """Attempts at each scenario."""
+    steps: int
+    learning_rate: float
+    warmup_steps: int
+    max_tokens: int
+    """Limit of one completion, in tokens."""
+
+
+class Task(Protocol):
+    """The face of a task module; `art.tasks` describes each member."""
+
+    NAME: str
+    TITLE: str
+    DESCRIPTION: str
+    SCORE: str
+    SCORE_LABEL: str
+    DEFAULTS: TaskDefaults
+
+    def scenario(self, seed: int, index: int) -> Any: ...
+
+    def environment(self, scenario: Any, seed: int | None = None) -> Environment: ...
+
+    async def rollout(
+        self,
+        model: Model,
+        scenario: Any,
+        *,
+        seed: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        timeout: float = 120.0,
+    ) -> Trajectory: ...
+
+    def show(self, messages: list[Message]) -> str: ...
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """The seed of the request at `turn` of the attempt `seed`: the same on every machine, below 2**31."""
+    digest = hashlib.sha256(f"{seed}/{turn}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+async def attempt(
+    model: Model,
+    environment: Environment,
+    *,
+    seed: int | None,
+    temperature: float,
+    max_tokens: int,
+    timeout: float,
+    metadata: dict[str, float | int | str | bool | None],
+) -> Trajectory:
+    """Let `model` act in `environment` until it is done.
+
+    `timeout` is the deadline of one request in seconds. Raises what the model's client raises.
+    """
+    from art.trajectories import Trajectory
+
+    trajectory = Trajectory(
+        messages_and_choices=list(environment.opening), tools=environment.tools, reward=0.0, metadata=metadata
+    )
+    completions = model.openai_client().chat.completions
+    turn = 0
+    while not environment.done:
+        optional: dict[str, Any] = {}
+        if environment.tools:
+            optional["tools"] = environment.tools
+        if seed is not None:
+            optional["seed"] = turn_seed(seed, turn)
+        completion = await completions.create(
+            model=model.get_inference_name(),
+            messages=trajectory.messages(),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            timeout=timeout,
+            **optional,
+        )
+        choice = completion.choices[0]
+        trajectory.messages_and_choices.append(choice)
+        trajectory.messages_and_choices.extend(
+            environment.reply(choice.message.model_dump(exclude_none=True))
+        )
+        turn += 1
+    trajectory.reward = environment.reward
+    trajectory.metrics.update(environment.metrics)
+    return trajectory
