@@ -20,7 +20,7 @@ from art.rendering.chat import ChatRenderer
 from art.server.leases import Lease, Leases
 
 LoadMissing = Callable[[str, str, int], Awaitable[str | None]]
-"""`(project, name, step)` -> adapter name, now loaded, of a step that was not; NotFoundError if it is gone."""
+"""`(project, name, step)` -> adapter name of a step that it has loaded; NotFoundError if the step is gone."""
 
 _LISTED = 20
 """So many names are listed when one is unknown."""
@@ -123,7 +123,7 @@ class Catalog:
     ) -> None:
         """Send new requests to another engine, after a restart.
 
-        `adapters`: those that the new engine has loaded (None: all); other steps are loaded again when asked for.
+        `adapters`: those that the new engine has loaded (None: all); other steps are loaded when asked for.
         """
         self._bases[base_model].engine = engine
         if adapters is None:

@@ -1,0 +1,121 @@
+"""The server's settings, and the only place of the project that reads the environment.
+
+A parent process hands them over as one JSON line on standard input; `art serve` builds the same record from its
+options. Unknown names are refused.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from art.errors import ConfigurationError
+from art.wire.training import Strict
+
+KEY_VARIABLE = "ART_API_KEY"
+
+
+class EngineSettings(Strict):
+    """Which engine serves the base models."""
+
+    name: str = "builtin"
+    options: dict[str, Any] = {}
+    """Handed to the engine's worker, which refuses what it does not know."""
+
+
+class TrainerSettings(Strict):
+    """How trainer workers are started."""
+
+    options: dict[str, Any] = {}
+    """Handed to the trainer's worker, which refuses what it does not know."""
+
+
+class LimitSettings(Strict):
+    """Bounds on what a request may ask for and on what the server keeps in memory."""
+
+    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
+    max_n: int = Field(128, ge=1)
+    """Completions of one request."""
+    keep_alive: float = Field(75.0, gt=0)
+    """Seconds an idle connection is kept open."""
+    remembered_tokens: int = Field(32_000_000, ge=0)
+    """Ids of answered conversations kept in memory for stitching; older ones are read from the ledger."""
+
+
+class ServerSettings(Strict):
+    """Everything a server is told at its start."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535)
+    """0: any free port; the ready line names it."""
+    key: str | None = Field(None, min_length=8, repr=False)
+    """The bearer key of every route. None: from the environment, or one made and kept in the data folder."""
+    data_dir: Path = Path(".art")
+    engine: EngineSettings = EngineSettings()
+    trainer: TrainerSettings = TrainerSettings()
+    limits: LimitSettings = LimitSettings()
+
+    @property
+    def server_dir(self) -> Path:
+        """The server's own folder: ledger, jobs, logs, lock and key."""
+        return self.data_dir / "server"
+
+
+def parse_settings(line: bytes | str) -> ServerSettings:
+    """Settings from one JSON line. Raises: ConfigurationError, naming each field that is wrong, never its value."""
+    try:
+        return ServerSettings.model_validate_json(line)
+    except ValidationError as error:
+        # Values stay out of the message: one of them is the key.
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'the line'}: {e['msg']}"
+            for e in error.errors(include_input=False)
+        )
+        known = ", ".join(ServerSettings.model_fields)
+        raise ConfigurationError(f"server settings refused: {problems}. Known settings: {known}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def resolve_key(settings: ServerSettings) -> str:
+    """The bearer key: given, from the environment, or made once and kept (mode 0600) in the data folder.
+
+    Raises: ConfigurationError when other machines could connect and nobody chose a key.
+    """
+    given = settings.key or os.environ.get(KEY_VARIABLE)
+    if given:
+        if len(given) < 8 or not given.isascii() or not given.isprintable() or " " in given:
+            raise ConfigurationError(
+                f"the key in {KEY_VARIABLE} must be at least 8 printable ASCII characters"
+            )
+        return given
+    if not is_loopback(settings.host):
+        raise ConfigurationError(
+            f"host {settings.host!r} can be reached from other machines: choose a key, in the environment variable "
+            f"{KEY_VARIABLE}, or listen on 127.0.0.1"
+        )
+    return _kept_key(settings.server_dir / "key")
+
+
+def _kept_key(path: Path) -> str:
+    if path.exists():
+        return path.read_text(encoding="ascii").strip()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    key = f"art-{secrets.token_urlsafe(32)}"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(key + "\n")
+    return key
