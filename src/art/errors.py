@@ -41,13 +41,17 @@ class NotRegisteredError(ARTError, RuntimeError):
 class ServerError(ARTError):
     """The server answered with an error.
 
-    `status` is the HTTP status, `code` the machine-readable reason of the error body (or None).
+    `status` is the HTTP status, `code` the machine-readable reason of the error body (or None), `param` the
+    field of the request that it is about (or None).
     """
 
-    def __init__(self, message: str, *, status: int, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int, code: str | None = None, param: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.param = param
 
 
 class AuthenticationError(ServerError):
@@ -65,7 +69,9 @@ class RequestError(ServerError):
 class OverloadedError(ServerError):
     """The queue is full. `retry_after` is the number of seconds after which to try again."""
 
-    def __init__(self, message: str, *, status: int = 429, code: str | None = None, retry_after: float = 1.0) -> None:
+    def __init__(
+        self, message: str, *, status: int = 429, code: str | None = None, retry_after: float = 1.0
+    ) -> None:
         super().__init__(message, status=status, code=code)
         self.retry_after = retry_after
 

@@ -10,7 +10,7 @@ Message = Mapping[str, Any]
 """A message as OpenAI's chat API spells it."""
 
 Tool = Mapping[str, Any]
-"""A tool as the renderer wants it: `{"name", "description", "parameters"}`."""
+"""A tool as OpenAI's chat API spells it: `{"type": "function", "function": {"name", "parameters", ...}}`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """The server's settings, and the only place of the project that reads the environment.
 
-A parent process hands them over as one JSON line on standard input; `art serve` builds the same record from its
-options. Unknown names are refused.
+A parent process hands them over as one JSON line on standard input; `art serve` builds the same record from
+its options. Unknown names are refused.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class EngineSettings(Strict):
     """Which engine serves the base models."""
 
     name: str = "builtin"
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     """Handed to the engine's worker, which refuses what it does not know."""
 
 
 class TrainerSettings(Strict):
     """How trainer workers are started."""
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     """Handed to the trainer's worker, which refuses what it does not know."""
 
 
 class LimitSettings(Strict):
     """Bounds on what a request may ask for and on what the server keeps in memory."""
 
-    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
-    max_n: int = Field(128, ge=1)
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    max_n: int = Field(default=128, ge=1)
     """Completions of one request."""
-    keep_alive: float = Field(75.0, gt=0)
+    keep_alive: float = Field(default=75.0, gt=0)
     """Seconds an idle connection is kept open."""
-    remembered_tokens: int = Field(32_000_000, ge=0)
+    remembered_tokens: int = Field(default=32_000_000, ge=0)
     """Ids of answered conversations kept in memory for stitching; older ones are read from the ledger."""
 
 
@@ -51,9 +51,9 @@ class ServerSettings(Strict):
     """Everything a server is told at its start."""
 
     host: str = "127.0.0.1"
-    port: int = Field(0, ge=0, le=65535)
+    port: int = Field(default=0, ge=0, le=65535)
     """0: any free port; the ready line names it."""
-    key: str | None = Field(None, min_length=8, repr=False)
+    key: str | None = Field(default=None, min_length=8, repr=False)
     """The bearer key of every route. None: from the environment, or one made and kept in the data folder."""
     data_dir: Path = Path(".art")
     engine: EngineSettings = EngineSettings()
@@ -67,7 +67,7 @@ class ServerSettings(Strict):
 
 
 def parse_settings(line: bytes | str) -> ServerSettings:
-    """Settings from one JSON line. Raises: ConfigurationError, naming each field that is wrong, never its value."""
+    """Settings from one JSON line. Raises: ConfigurationError, naming what is wrong, never a value."""
     try:
         return ServerSettings.model_validate_json(line)
     except ValidationError as error:
@@ -104,8 +104,8 @@ def resolve_key(settings: ServerSettings) -> str:
         return given
     if not is_loopback(settings.host):
         raise ConfigurationError(
-            f"host {settings.host!r} can be reached from other machines: choose a key, in the environment variable "
-            f"{KEY_VARIABLE}, or listen on 127.0.0.1"
+            f"host {settings.host!r} can be reached from other machines: choose a key, in the environment "
+            f"variable {KEY_VARIABLE}, or listen on 127.0.0.1"
         )
     return _kept_key(settings.server_dir / "key")
 
