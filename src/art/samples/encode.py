@@ -1,0 +1,138 @@
+"""A batch and its request <-> one safetensors body (the arrays of `art.wire.training`)."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from art.errors import TokenMismatchError
+from art.samples.types import Batch, LossEntries, TokenTree
+from art.wire.training import TrainRequest
+
+_NAMES = {
+    "tokens_T": np.int32,
+    "parent_T": np.int32,
+    "end_T": np.int32,
+    "depth_T": np.int32,
+    "entry_token_E": np.int32,
+    "entry_logprob_E": np.float32,
+    "entry_advantage_E": np.float32,
+    "entry_weight_E": np.float32,
+}
+
+
+def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
+    """The body of `POST /train`."""
+    tree, entries = batch.tree, batch.entries
+    arrays = {
+        "tokens_T": tree.tokens_T,
+        "parent_T": tree.parent_T,
+        "end_T": tree.end_T,
+        "depth_T": tree.depth_T,
+        "entry_token_E": entries.token_E,
+        "entry_logprob_E": entries.logprob_E,
+        "entry_advantage_E": entries.advantage_E,
+        "entry_weight_E": entries.weight_E,
+    }
+    exact = {name: np.ascontiguousarray(array, _NAMES[name]) for name, array in arrays.items()}
+    return bytes(save_arrays(exact, metadata={"request": request.model_dump_json()}))
+
+
+def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
+    """What `encode_batch` wrote, checked: no tree that is none, no entry that nothing predicts.
+
+    Raises TokenMismatchError.
+    """
+    try:
+        arrays = load_arrays(body)
+        request = TrainRequest.model_validate_json(_metadata(body)["request"])
+    except (SafetensorError, ValidationError, ValueError, KeyError) as error:
+        raise TokenMismatchError(f"The batch cannot be read: {error}") from error
+    if set(arrays) != set(_NAMES):
+        raise TokenMismatchError(f"The batch holds {sorted(arrays)}; it must hold {sorted(_NAMES)}.")
+    for name, dtype in _NAMES.items():
+        if arrays[name].dtype != dtype or arrays[name].ndim != 1:
+            raise TokenMismatchError(
+                f"{name} is {arrays[name].dtype}{list(arrays[name].shape)}, not one row of {dtype}."
+            )
+    tree = TokenTree(**{name: arrays[name] for name in ("tokens_T", "parent_T", "end_T", "depth_T")})
+    entries = LossEntries(
+        token_E=arrays["entry_token_E"],
+        logprob_E=arrays["entry_logprob_E"],
+        advantage_E=arrays["entry_advantage_E"],
+        weight_E=arrays["entry_weight_E"],
+    )
+    check_tree(tree)
+    check_entries(tree, entries)
+    return tree, entries, request
+
+
+def check_tree(tree: TokenTree) -> None:
+    """Raise TokenMismatchError unless the arrays are a depth-first token tree."""
+    size = len(tree)
+    if not len(tree.parent_T) == len(tree.end_T) == len(tree.depth_T) == size:
+        raise TokenMismatchError("tokens_T, parent_T, end_T and depth_T differ in length.")
+    index_T = np.arange(size)
+    parent_T, end_T = tree.parent_T, tree.end_T
+    _all((parent_T >= -1) & (parent_T < index_T), "parent_T", "points before the node or to -1")
+    _all((end_T > index_T) & (end_T <= size), "end_T", "lies after the node and within the tree")
+    inner_T = parent_T >= 0
+    _all(
+        tree.depth_T == np.where(inner_T, tree.depth_T[parent_T] + 1, 0),
+        "depth_T",
+        "is the parent's plus one",
+    )
+    _all(~inner_T | (end_T <= end_T[parent_T]), "end_T", "lies within the parent's")
+    # In depth-first order a node is the first child of the node before it, or follows a finished subtree.
+    follows_T = index_T - 1
+    _all((parent_T == follows_T) | (end_T[follows_T] == index_T), "parent_T", "is in depth-first order")
+    # The subtree sizes follow from the parents alone.
+    _all(end_T == _ends(parent_T), "end_T", "is the index after the last descendant")
+
+
+def check_entries(tree: TokenTree, entries: LossEntries) -> None:
+    """Raise TokenMismatchError unless every entry is a node with a parent, and its numbers are finite."""
+    token_E = entries.token_E
+    if not len(entries.logprob_E) == len(entries.advantage_E) == len(entries.weight_E) == len(token_E):
+        raise TokenMismatchError("The arrays of the loss entries differ in length.")
+    _all((token_E >= 0) & (token_E < len(tree)), "entry_token_E", "is a node of the tree")
+    _all(tree.parent_T[token_E] >= 0, "entry_token_E", "has a token before it")
+    _all(
+        np.isfinite(entries.logprob_E) & (entries.logprob_E <= 0),
+        "entry_logprob_E",
+        "is finite and at most 0",
+    )
+    _all(np.isfinite(entries.advantage_E), "entry_advantage_E", "is finite")
+    _all(
+        np.isfinite(entries.weight_E) & (entries.weight_E >= 0), "entry_weight_E", "is finite and at least 0"
+    )
+
+
+def _ends(parent_T: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Index after the last descendant: the next node whose parent lies before this node."""
+    size = len(parent_T)
+    end_T = np.full(size, size, np.int32)
+    open_nodes: list[int] = []
+    for node, parent in enumerate(parent_T.tolist()):
+        while open_nodes and open_nodes[-1] != parent:
+            end_T[open_nodes.pop()] = node
+        open_nodes.append(node)
+    return end_T
+
+
+def _all(holds: npt.NDArray[np.bool_], name: str, rule: str) -> None:
+    wrong = np.flatnonzero(~holds)
+    if len(wrong):
+        raise TokenMismatchError(f"{name} of the batch breaks its rule (it {rule}) at index {int(wrong[0])}.")
+
+
+def _metadata(body: bytes) -> dict[str, str]:
+    """The header's metadata; `safetensors` gives it from files only."""
+    size = int.from_bytes(body[:8], "little")
+    return dict(json.loads(body[8 : 8 + size]).get("__metadata__", {}))

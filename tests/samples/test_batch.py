@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from art.errors import TokenMismatchError, UnbalancedSheetError
+from art.samples.batch import build_batch
+from art.samples.sheet import check_balance
+from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.wire.jobs import BalanceSheet, SheetRow
+
+
+def sample(name: str, prompt: list[int], ids: list[int], **changes: object) -> SampleRow:
+    logprobs = [-0.5 * (n + 1) for n in range(len(ids))]
+    row = SampleRow(sample_id=name, prompt_ids=prompt, completion_ids=ids, completion_logprobs=logprobs)
+    return dataclasses.replace(row, **changes)  # type: ignore[arg-type]
+
+
+def rollout(name: str, reward: float | None, *samples: SampleRow) -> RolloutRow:
+    return RolloutRow(rollout=name, reward=reward, samples=samples)
+
+
+def two_turns(name: str, reward: float | None, last: int) -> RolloutRow:
+    first = sample(f"{name}.0", [5, 6], [7, 8])
+    return rollout(
+        name, reward, first, sample(f"{name}.1", [5, 6, 7, 8, 20], [9, last], parent_id=f"{name}.0")
+    )
+
+
+def test_two_rollouts_of_two_turns_by_hand() -> None:
+    batch = build_batch(
+        [GroupRow(rollouts=[two_turns("a", 1.0, 30), two_turns("b", 0.0, 31)])], advantages="centered"
+    )
+    assert batch.tree.tokens_T.tolist() == [5, 6, 7, 8, 20, 9, 30, 31]
+    assert batch.entries.token_E.tolist() == [2, 3, 5, 6, 2, 3, 5, 7]
+    assert batch.entries.advantage_E.tolist() == [0.5] * 4 + [-0.5] * 4
+    assert batch.entries.logprob_E.tolist() == [-0.5, -1.0] * 4
+    assert batch.entries.weight_E.tolist() == [1.0] * 8
+    assert batch.normalizer == 8.0
+    assert batch.metrics["data/raw_tokens"] == 4 + 7 + 4 + 7
+    assert batch.metrics["data/tree_tokens"] == 8
+    assert batch.sheet.fates == {"trained": SheetRow(rollouts=2, tokens=8)}
+
+
+def test_every_fate() -> None:
+    groups = [
+        GroupRow(
+            rollouts=[
+                two_turns("won", 1.0, 30),
+                two_turns("middle", 0.5, 31),
+                rollout("lost", 0.0, sample("l", [5, 6], [7, 9], fork_reason="system prompt changed")),
+                two_turns("unscored", None, 33),
+                rollout("silent", 0.5),
+            ],
+            failed=2,
+        ),
+        GroupRow(
+            rollouts=[
+                rollout("long", 1.0, sample("x", list(range(50)), [1, 2])),
+                rollout("short", -1.0, sample("y", [1], [2])),
+            ]
+        ),
+    ]
+    sheet = build_batch(groups, max_length=51).sheet
+    assert sheet.started == SheetRow(rollouts=9, tokens=4 + 4 + 2 + 4 + 0 + 2 + 1)
+    assert sheet.fates == {
+        "trained": SheetRow(rollouts=3, tokens=4 + 2 + 1),
+        "zero_advantage": SheetRow(rollouts=1, tokens=4),
+        "unscored": SheetRow(rollouts=1, tokens=4),
+        "no_samples": SheetRow(rollouts=1, tokens=0),
+        "overlong": SheetRow(rollouts=1, tokens=2),
+        "failed": SheetRow(rollouts=2, tokens=0),
+    }
+    assert sheet.forks == {"system prompt changed": 1}
+
+
+def test_an_overlong_reward_still_counts_in_its_group() -> None:
+    group = GroupRow(
+        rollouts=[
+            rollout("long", 1.0, sample("x", list(range(50)), [1])),
+            rollout("short", 0.0, sample("y", [1], [2])),
+        ]
+    )
+    batch = build_batch([group], max_length=50, advantages="centered")
+    assert batch.entries.advantage_E.tolist() == [-0.5]
+
+
+def test_samples_without_an_advantage_leave_the_tree() -> None:
+    group = GroupRow(rollouts=[two_turns("a", 1.0, 30), two_turns("b", 0.5, 31), two_turns("c", 0.0, 32)])
+    batch = build_batch([group])
+    assert 31 not in batch.tree.tokens_T.tolist()
+    assert not build_batch([GroupRow(rollouts=[two_turns("a", 1.0, 30)])]).tree.tokens_T.tolist()
+    assert build_batch([]).empty
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"completion_logprobs": [-0.5]}, "1 logprobs for 2 sampled ids"),
+        ({"completion_logprobs": [-0.5, math.nan]}, "sampled id 1 is nan"),
+        ({"completion_logprobs": [-0.5, -math.inf]}, "sampled id 1 is -inf"),
+        ({"completion_logprobs": [0.25, -0.5]}, "sampled id 0 is 0.25"),
+        ({"completion_logprobs": [-0.5, None]}, "logprob"),
+        ({"completion_ids": [7, 8.5]}, "completion ids that are not whole numbers, such as 8.5"),
+        ({"prompt_ids": [5, "6"]}, "prompt ids that are not whole numbers, such as '6'"),
+        ({"prompt_ids": [5, -6]}, "outside 0..2"),
+        ({"prompt_ids": [5, 2**31]}, "outside 0..2"),
+        ({"prompt_ids": []}, "no prompt ids"),
+    ],
+)
+def test_a_row_that_cannot_have_been_sampled_is_refused_by_name(
+    changes: dict[str, object], message: str
+) -> None:
+    good, bad = sample("s0", [5], [6]), sample("s1", [5, 6], [7, 8], **changes)
+    with pytest.raises(TokenMismatchError, match=message) as refusal:
+        build_batch([GroupRow(rollouts=[rollout("game-3", 1.0, good, bad)])])
+    assert "Turn 1 of rollout 'game-3' (sample 's1')" in str(refusal.value)
+
+
+def test_no_sample_is_trained_twice() -> None:
+    row = sample("s", [5], [6])
+    with pytest.raises(TokenMismatchError, match="rollouts 'a' and 'b'"):
+        build_batch(
+            [GroupRow(rollouts=[rollout("a", 1.0, row)]), GroupRow(rollouts=[rollout("b", 1.0, row)])]
+        )
+    with pytest.raises(TokenMismatchError, match="names a sample twice"):
+        build_batch([GroupRow(rollouts=[rollout("a", 1.0, row, row)])])
+
+
+def test_an_unbalanced_sheet_raises_with_the_difference() -> None:
+    sheet = BalanceSheet(
+        started=SheetRow(rollouts=4, tokens=100), fates={"trained": SheetRow(rollouts=3, tokens=101)}
+    )
+    with pytest.raises(UnbalancedSheetError, match=r"1 rollouts and -1 tokens .* trained 3/101"):
+        check_balance(sheet)
+
+
+@st.composite
+def group_rows(draw: st.DrawFn) -> list[GroupRow]:
+    prompts = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+    completions = st.lists(st.integers(0, 3), max_size=4)
+    groups = []
+    for g in range(draw(st.integers(0, 4))):
+        rollouts = []
+        for r in range(draw(st.integers(0, 4))):
+            rows = [
+                sample(
+                    f"{g}.{r}.{s}",
+                    draw(prompts),
+                    draw(completions),
+                )
+                for s in range(draw(st.integers(0, 3)))
+            ]
+            rollouts.append(rollout(f"{g}.{r}", draw(st.sampled_from([None, 0.0, 0.5, 1.0])), *rows))
+        groups.append(GroupRow(rollouts=rollouts, failed=draw(st.integers(0, 2))))
+    return groups
+
+
+@settings(max_examples=150, deadline=None)
+@given(group_rows(), st.sampled_from([None, 5]))
+def test_the_books_always_balance_and_every_entry_is_its_sampled_id(
+    groups: list[GroupRow], max_length: int | None
+) -> None:
+    batch = build_batch(groups, max_length=max_length)
+    rollouts = [r for group in groups for r in group.rollouts]
+    assert batch.sheet.started.rollouts == len(rollouts) + sum(group.failed for group in groups)
+    assert batch.sheet.started.tokens == sum(len(s.completion_ids) for r in rollouts for s in r.samples)
+    trained = batch.sheet.fates.get("trained", SheetRow())
+    assert trained.tokens == len(batch.entries)
+    assert np.all(batch.entries.advantage_E != 0)
+    # The ids under the entries are the sampled ids of the trained rollouts, sample by sample, in order.
+    spelled = iter(batch.tree.tokens_T[batch.entries.token_E].tolist())
+    logprobs = iter(batch.entries.logprob_E.tolist())
+    for row in [s for r in trained_rollouts(groups, max_length) for s in r.samples]:
+        assert [next(spelled) for _ in row.completion_ids] == list(row.completion_ids)
+        assert [next(logprobs) for _ in row.completion_ids] == list(row.completion_logprobs)
+    assert next(spelled, None) is None
+
+
+def trained_rollouts(groups: list[GroupRow], max_length: int | None) -> list[RolloutRow]:
+    """By the definition: scored, sampled, not overlong, and another reward than the group's mean."""
+    trained = []
+    for group in groups:
+        rewards = [r.reward for r in group.rollouts if r.reward is not None]
+        for r in group.rollouts:
+            fits = max_length is None or all(
+                len(s.prompt_ids) + len(s.completion_ids) <= max_length for s in r.samples
+            )
+            sampled = any(s.completion_ids for s in r.samples)
+            if r.reward is not None and sampled and fits and abs(r.reward - np.mean(rewards)) > 1e-9:
+                trained.append(r)
+    return trained
