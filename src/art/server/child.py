@@ -1,0 +1,31 @@
+"""`python -m art.server.child MODULE`: run a worker so that it cannot outlive its server, nor hide where it hangs."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import runpy
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Prepare this process, then become the worker named on the command line."""
+    module = sys.argv[1]
+    die_with_parent()
+    # A C-level handler: it prints the stacks even when no Python code can run any more.
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    sys.argv = [module, *sys.argv[2:]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent dies. Elsewhere the end of stdin alone has to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""A worker starts, answers, dies and stalls as its server expects: with real processes and real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from art.errors import DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.server.supervisor import RestartPolicy, Supervisor
+from art.server.worker_log import WorkerLog
+from art.server.workers import Worker, WorkerSpec, module_command
+
+Specs = Callable[..., WorkerSpec]
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Specs:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+
+    def make(behaviour: str = "serve", **options: float) -> WorkerSpec:
+        return WorkerSpec(
+            name="echo",
+            command=module_command("echo_worker"),
+            config={"behaviour": behaviour},
+            log_path=tmp_path / "echo.log",
+            **{"health_interval": 0.05, "health_deadline": 5.0, "stop_deadline": 2.0, **options},
+        )
+
+    return make
+
+
+async def nothing(worker: Worker) -> None:
+    return
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_worker_starts_answers_and_ends(spec: Specs) -> None:
+    worker = await Worker.start(spec())
+    assert (await worker.probe())["pid"] == worker.pid
+    await worker.stop()
+    assert worker.returncode == 0, "closing its stdin ends it"
+    await worker.stop()
+
+
+async def test_the_key_is_on_no_command_line_and_in_no_log(spec: Specs) -> None:
+    worker = await Worker.start(spec())
+    command, environment = psutil.Process(worker.pid).cmdline(), psutil.Process(worker.pid).environ()
+    await worker.stop()
+    assert worker.key not in " ".join(command) and worker.key not in str(environment)
+    assert worker.key not in worker.spec.log_path.read_text()
+
+
+async def test_a_worker_that_dies_while_starting_says_why(spec: Specs) -> None:
+    with pytest.raises(WorkerDiedError, match="ended with code 1(.|\n)*no model here"):
+        await Worker.start(spec("die early"))
+
+
+async def test_a_worker_that_refuses_is_quoted(spec: Specs) -> None:
+    with pytest.raises(WorkerDiedError, match="the folder is empty"):
+        await Worker.start(spec("refuse"))
+
+
+async def test_a_worker_that_is_never_ready_is_killed_at_its_deadline(spec: Specs) -> None:
+    with pytest.raises(DeadlineError, match=r"'echo' was not ready within 1\.5 s"):
+        await Worker.start(spec("never ready", start_deadline=1.5))
+    assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_a_worker_that_prints_is_not_blocked_by_a_full_pipe(spec: Specs) -> None:
+    worker = await Worker.start(spec("chatty"))
+    await eventually(lambda: worker.spec.log_path.stat().st_size > 900_000)
+    assert (await worker.probe())["pid"] == worker.pid
+    await worker.stop()
+
+
+async def test_a_worker_that_ignores_its_stdin_is_killed(spec: Specs) -> None:
+    worker = await Worker.start(spec("deaf", stop_deadline=0.2))
+    await worker.stop()
+    assert worker.returncode == -signal.SIGKILL
+
+
+async def test_a_killed_worker_is_started_again(spec: Specs) -> None:
+    seen: list[int] = []
+
+    async def when_up(worker: Worker) -> None:
+        seen.append(worker.pid)
+
+    supervisor = Supervisor(spec(), when_up=when_up, policy=RestartPolicy(backoff=0.01))
+    await supervisor.start()
+    first = await supervisor.worker(5)
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: supervisor.restarts == 1)
+    second = await supervisor.worker(10)
+    assert seen == [first.pid, second.pid] and first.pid != second.pid
+    assert "SIGKILL" in str(first.death())
+    await supervisor.close()
+    assert second.returncode is not None
+
+
+async def test_a_stopped_worker_is_noticed_its_stacks_kept_and_started_again(spec: Specs) -> None:
+    supervisor = Supervisor(spec(health_deadline=0.3), when_up=nothing, policy=RestartPolicy(backoff=0.01))
+    await supervisor.start()
+    first = await supervisor.worker(5)
+    os.kill(first.pid, signal.SIGSTOP)
+    await eventually(lambda: supervisor.restarts == 1)
+    assert first.returncode == -signal.SIGKILL
+    assert "echo_worker.py" in first.spec.log_path.read_text(), "the stacks of the stalled worker"
+    await supervisor.close()
+
+
+async def test_a_reported_stall_restarts_the_worker(spec: Specs) -> None:
+    supervisor = Supervisor(spec(), when_up=nothing, policy=RestartPolicy(backoff=0.01))
+    await supervisor.start()
+    first = await supervisor.worker(5)
+    await eventually(lambda: supervisor.current is first)
+    await asyncio.sleep(0)
+    supervisor.report(first, WorkerStalledError("no progress"))
+    await eventually(lambda: supervisor.restarts == 1)
+    assert first.returncode == -signal.SIGKILL
+    await supervisor.close()
+
+
+async def test_a_worker_that_keeps_dying_is_given_up_and_can_be_started_by_hand(spec: Specs) -> None:
+    policy = RestartPolicy(limit=1, backoff=0.01)
+    supervisor = Supervisor(spec(), when_up=nothing, policy=policy)
+    await supervisor.start()
+    for restarts in (1, 1):
+        os.kill((await supervisor.worker(5)).pid, signal.SIGKILL)
+        await eventually(lambda: supervisor.state != "up" or supervisor.current is None)
+        await eventually(lambda: supervisor.state in {"up", "failed"})
+        assert supervisor.restarts == restarts
+    with pytest.raises(WorkerError, match="failed 2 times"):
+        await supervisor.worker(5)
+    await supervisor.start()
+    assert (await supervisor.worker(5)).returncode is None
+    await supervisor.close()
+
+
+def test_a_log_is_bounded(tmp_path: Path) -> None:
+    log = WorkerLog(tmp_path / "w.log", limit=1000)
+    for number in range(100):
+        log.write(b"%03d" % number + b"." * 96 + b"\n")
+    log.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2100
+    assert log.tail(1).startswith("099")
