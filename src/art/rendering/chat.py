@@ -59,11 +59,24 @@ class ChatRenderer(Protocol):
         ...
 
     def parse(
-        self, completion_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool] | None
+        self,
+        completion_ids: Sequence[int],
+        prompt_ids: Sequence[int],
+        tools: Sequence[Tool] | None,
+        *,
+        partial: bool = False,
     ) -> Parsed:
-        """The message that these ids spell. Malformed tool calls stay in its content."""
+        """The message that these ids spell.
+
+        Without `tools` nothing is read as a call. Malformed calls stay in the content. `partial`: the ids go
+        on, so only what can no longer change is told.
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one id stands for."""
         ...

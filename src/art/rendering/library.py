@@ -1,0 +1,135 @@
+"""A renderer of the `renderers` library behind our own small face."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from art.errors import RequestError
+from art.rendering.chat import Message, Parsed, Tool, ToolCall
+from art.rendering.raw_json import is_object, raw_member
+from art.rendering.tokenizer import FastTokenizer
+
+
+class LibraryRenderer:
+    """Messages to ids and back, by a renderer of `renderers` or one that keeps its protocol."""
+
+    def __init__(
+        self, renderer: Any, tokenizer: FastTokenizer, *, stop_token_ids: Sequence[int] = ()
+    ) -> None:
+        """`stop_token_ids`: further ids that end a turn (from the model's generation settings)."""
+        self._renderer = renderer
+        self._tokenizer = tokenizer
+        self._stops = tuple(dict.fromkeys((*renderer.get_stop_token_ids(), *stop_token_ids)))
+        self._stop_set = frozenset(self._stops)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids that end an assistant's turn."""
+        return self._stops
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[int]:
+        """The whole conversation, up to where the assistant begins to write. Raises: RequestError."""
+        try:
+            return list(
+                self._renderer.render_ids(list(messages), tools=_listed(tools), add_generation_prompt=True)
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            # Templates refuse what they cannot express in many ways, all of them about the messages.
+            raise RequestError(
+                f"the model's chat format cannot express these messages: {error}",
+                status=400,
+                code="unrenderable_messages",
+                param="messages",
+            ) from error
+
+    def bridge(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+    ) -> list[int] | None:
+        """`prompt_ids + completion_ids + ids of the new messages`, or None where it cannot be proven safe."""
+        prompt, completion = list(prompt_ids), list(completion_ids)
+        rendered = self._renderer.bridge_to_next_turn(
+            prompt, completion, list(new_messages), tools=_listed(tools)
+        )
+        if rendered is None:
+            return None
+        ids: list[int] = rendered.token_ids
+        # Libraries may trim what follows a turn's end; the promise here is about every sampled id.
+        cut = len(prompt)
+        end = cut + len(completion)
+        return ids if ids[:cut] == prompt and ids[cut:end] == completion else None
+
+    def parse(
+        self,
+        completion_ids: Sequence[int],
+        prompt_ids: Sequence[int],
+        tools: Sequence[Tool] | None,
+        *,
+        partial: bool = False,
+    ) -> Parsed:
+        """The message that these ids spell.
+
+        Without `tools` nothing is read as a call. Malformed calls stay in the content. `partial`: the ids go
+        on, so only what can no longer change is told.
+        """
+        ids = list(completion_ids)
+        read = self._renderer.parse_response(ids, tools=_listed(tools), prompt_ids=list(prompt_ids))
+        reasoning = (read.reasoning_content or "").strip() or None
+        content: str = read.content
+        if not read.tool_calls or partial:
+            return Parsed(content=content, reasoning=reasoning)
+        body = self._without_stops(ids)
+        if not tools:
+            span = read.tool_calls[0].token_span
+            rest = self.decode(body[span[0] :]) if span else "\n".join(c.raw for c in read.tool_calls)
+            return Parsed(content=_join(content, rest), reasoning=reasoning)
+        calls: list[ToolCall] = []
+        for attempt in read.tool_calls:
+            call = _read_call(attempt)
+            if call is not None:
+                calls.append(call)
+                continue
+            span = attempt.token_span
+            content = _join(content, self.decode(body[span[0] : span[1]]) if span else attempt.raw)
+        return Parsed(content=content, reasoning=reasoning, tool_calls=tuple(calls))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens included."""
+        return self._tokenizer.decode(ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one id stands for."""
+        return self._tokenizer.token_bytes(token_id)
+
+    def _without_stops(self, ids: list[int]) -> list[int]:
+        end = next((n for n, token_id in enumerate(ids) if token_id in self._stop_set), len(ids))
+        return ids[:end]
+
+
+def _listed(tools: Sequence[Tool] | None) -> list[Tool] | None:
+    return list(tools) if tools else None
+
+
+def _join(content: str, rest: str) -> str:
+    rest = rest.strip()
+    return f"{content}\n{rest}" if content and rest else content or rest
+
+
+def _read_call(attempt: Any) -> ToolCall | None:
+    """The call with its arguments as written, or None when the attempt is malformed."""
+    if attempt.status != "ok" or not isinstance(attempt.name, str):
+        return None
+    written = raw_member(attempt.raw, "arguments")
+    if written is not None and is_object(written):
+        return ToolCall(name=attempt.name, arguments=written)
+    arguments = attempt.arguments
+    if isinstance(arguments, str) and is_object(arguments):
+        return ToolCall(name=attempt.name, arguments=arguments)
+    if isinstance(arguments, dict):
+        return ToolCall(name=attempt.name, arguments=json.dumps(arguments, ensure_ascii=False))
+    return None

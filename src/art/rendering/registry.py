@@ -1,0 +1,143 @@
+"""Which renderer a base model gets."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from art.errors import ConfigurationError
+from art.rendering.library import LibraryRenderer
+from art.rendering.tokenizer import FastTokenizer
+
+_log = logging.getLogger(__name__)
+
+MARKER = "art_renderer"
+"""In tokenizer_config.json: `nano`, or the name of a renderer of the library."""
+
+_FAMILIES = {
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "llama": "llama-3",
+    "qwen3_5": "qwen3.5",
+    "gpt_oss": "gpt-oss",
+}
+"""Renderer to try for a `model_type`, taken only when it writes what the model's own template writes."""
+
+_PROBES: tuple[tuple[dict[str, Any], ...], ...] = (
+    ({"role": "user", "content": "Hello there."},),
+    ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?\n"}),
+    (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "And 2 + 2?"},
+    ),
+)
+
+
+def create_chat_renderer(model: str | Path, *, name: str | None = None) -> LibraryRenderer:
+    """The renderer of a base model: a local folder, or a name on the hub.
+
+    `name`: the model's public name, where `model` is a folder that holds it. Order: the marker in
+    tokenizer_config.json; the library's renderer of that very model; the one of its family, if it proves to
+    write what the chat template writes; the chat template. Takes about a second: call it in a thread.
+
+    Raises: ConfigurationError when there is no fast tokenizer, or neither a renderer nor a chat template.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    folder = Path(model)
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(model), local_files_only=folder.is_dir())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"no fast tokenizer (tokenizer.json) for {str(model)!r}: {error}") from error
+    fast = FastTokenizer(tokenizer)
+    fast.name_or_path = name or str(model)
+    renderer = _marked(folder, fast) or _registered(fast) or _proven(folder, fast, tokenizer)
+    if renderer is None:
+        if not tokenizer.chat_template:
+            raise ConfigurationError(
+                f"{str(model)!r} has no chat template and no known renderer; put {MARKER!r} into its "
+                f"tokenizer_config.json, with one of: nano, {', '.join(_known())}"
+            )
+        from art.rendering.template import TemplateRenderer
+
+        renderer = TemplateRenderer(tokenizer)
+    _log.info("renderer of %s: %s", fast.name_or_path, type(renderer).__name__)
+    return LibraryRenderer(renderer, fast, stop_token_ids=_generation_stops(folder))
+
+
+def _marked(folder: Path, tokenizer: FastTokenizer) -> Any | None:
+    marker = _read_json(folder / "tokenizer_config.json").get(MARKER)
+    if marker is None:
+        return None
+    if marker == "nano":
+        from art.rendering.nano import create_nano_renderer
+
+        return create_nano_renderer(tokenizer)
+    if marker not in _known():
+        known = ", ".join(["nano", *_known()])
+        raise ConfigurationError(
+            f"{MARKER!r} of {folder}/tokenizer_config.json is {marker!r}; known: {known}"
+        )
+    return _of_family(marker, tokenizer)
+
+
+def _registered(tokenizer: FastTokenizer) -> Any | None:
+    from renderers.base import MODEL_RENDERER_MAP
+
+    family = MODEL_RENDERER_MAP.get(tokenizer.name_or_path)
+    return _of_family(family, tokenizer) if family else None
+
+
+def _proven(folder: Path, fast: FastTokenizer, tokenizer: Any) -> Any | None:
+    family = _FAMILIES.get(str(_read_json(folder / "config.json").get("model_type")))
+    if family is None or not tokenizer.chat_template:
+        return None
+    try:
+        renderer = _of_family(family, fast)
+        for probe in _PROBES:
+            messages = [dict(message) for message in probe]
+            wanted = tokenizer.apply_chat_template(
+                messages, tokenize=True, return_dict=False, add_generation_prompt=True
+            )
+            if renderer.render_ids(messages, add_generation_prompt=True) != list(wanted):
+                return None
+    except (AssertionError, ValueError, TypeError, KeyError):
+        # The family's markers are missing, or the template refuses a probe: not this family.
+        return None
+    return renderer
+
+
+def _of_family(family: str, tokenizer: FastTokenizer) -> Any:
+    """The library's renderer of a family, told to keep sampled thinking so that turns can be stitched."""
+    from renderers.base import create_renderer
+    from renderers.configs import config_from_name
+
+    plain = config_from_name(family)
+    return create_renderer(tokenizer, type(plain)(thinking_retention="all"))
+
+
+def _known() -> list[str]:
+    from renderers.base import MODEL_RENDERER_MAP
+
+    return sorted(set(MODEL_RENDERER_MAP.values()))
+
+
+def _generation_stops(folder: Path) -> tuple[int, ...]:
+    stops = _read_json(folder / "generation_config.json").get("eos_token_id")
+    if isinstance(stops, int):
+        return (stops,)
+    return tuple(stop for stop in stops if isinstance(stop, int)) if isinstance(stops, list) else ()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
+    return content if isinstance(content, dict) else {}
