@@ -1,4 +1,4 @@
-"""`python -m bench [NAME ...]`: run all benchmarks, or those named, one after the other, each in its own process."""
+"""`python -m bench [NAME ...]`: run all benchmarks, or those named, in turn, each in its own process."""
 
 from __future__ import annotations
 

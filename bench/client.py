@@ -26,14 +26,25 @@ def medians(*programs: str) -> list[float]:
 
 def main() -> None:
     nothing, ours, names, peer = medians(
-        "pass", "import art", "import art; art.TrainableModel, art.Trajectory, art.gather_trajectory_groups", "import torch"
+        "pass",
+        "import art",
+        "import art; art.TrainableModel, art.Trajectory, art.gather_trajectory_groups",
+        "import torch",
     )
     allowed = nothing * 0.25 / 0.02
     write_rows(
         "client",
         [
-            Row(name="import art, allowed", ours=ours, peer=allowed, unit="s", ratio=allowed / ours, goal=1.0),
-            Row(name="import art and its names, against import torch", ours=names, peer=peer, unit="s", ratio=peer / names),
+            Row(
+                name="import art, allowed", ours=ours, peer=allowed, unit="s", ratio=allowed / ours, goal=1.0
+            ),
+            Row(
+                name="import art and its names, against import torch",
+                ours=names,
+                peer=peer,
+                unit="s",
+                ratio=peer / names,
+            ),
         ],
     )
 

@@ -9,14 +9,27 @@ import sys
 
 import art
 
-HEAVY = ["torch", "transformers", "vllm", "litellm", "wandb", "starlette", "uvicorn", "numpy", "openai", "tokenizers"]
+HEAVY = [
+    "torch",
+    "transformers",
+    "vllm",
+    "litellm",
+    "wandb",
+    "starlette",
+    "uvicorn",
+    "numpy",
+    "openai",
+    "tokenizers",
+]
 
 
 def test_every_public_name_is_importable_and_documented() -> None:
     undocumented = []
     for name in art.__all__:
         value = getattr(art, name)
-        if (inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value)) and not inspect.getdoc(value):
+        if (
+            inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value)
+        ) and not inspect.getdoc(value):
             undocumented.append(name)
     assert art.__all__, "nothing is public"
     assert not undocumented, undocumented
@@ -35,14 +48,16 @@ def test_importing_is_silent() -> None:
 import json, os, sys, threading
 before = dict(os.environ); filters = len(__import__("warnings").filters)
 import art
-print(json.dumps({
+print(json.dumps({{
     "environment": dict(os.environ) == before,
     "filters": len(__import__("warnings").filters) == filters,
     "threads": threading.active_count(),
-    "heavy": [name for name in %r if name in sys.modules],
-}))
-""" % (HEAVY,)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    "heavy": [name for name in {heavy!r} if name in sys.modules],
+}}))
+""".format(heavy=HEAVY)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     lines = done.stdout.splitlines()
     assert len(lines) == 1 and not done.stderr
     assert json.loads(lines[0]) == {"environment": True, "filters": True, "threads": 1, "heavy": []}

@@ -75,7 +75,9 @@ def test_no_global_statement_and_no_swallowed_exception() -> None:
             if isinstance(node, ast.Global):
                 found.append(f"{path}:{node.lineno}: global {', '.join(node.names)}")
             if isinstance(node, ast.ExceptHandler) and all(isinstance(line, ast.Pass) for line in node.body):
-                found.append(f"{path}:{node.lineno}: except ...: pass (say it with contextlib.suppress, and why)")
+                found.append(
+                    f"{path}:{node.lineno}: except ...: pass (say it with contextlib.suppress, and why)"
+                )
     assert not found, found
 
 
@@ -90,7 +92,9 @@ def test_no_module_level_mutable_state() -> None:
                 continue
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[union-attr]
             names = [dotted(target) for target in targets]
-            found += [f"{path}:{node.lineno}: {name}" for name in names if name != "__all__" and not name.isupper()]
+            found += [
+                f"{path}:{node.lineno}: {name}" for name in names if name != "__all__" and not name.isupper()
+            ]
     assert not found, found
 
 
@@ -101,11 +105,17 @@ def test_there_is_no_drawer() -> None:
 
 
 def test_the_project_speaks_of_itself_alone() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     pattern = re.compile(r"\.\./shared|/work/|shared/reference|DESIGN\.md")
     found = []
     for name in listed:
         path = ROOT / name
-        if path.suffix in {".py", ".md", ".toml", ".txt", ".yaml", ""} and path.is_file() and path != Path(__file__):
+        if (
+            path.suffix in {".py", ".md", ".toml", ".txt", ".yaml", ""}
+            and path.is_file()
+            and path != Path(__file__)
+        ):
             found += [f"{name}: {match}" for match in set(pattern.findall(path.read_text(errors="replace")))]
     assert not found, found

@@ -1,0 +1,122 @@
+"""The `art` command and its verbs, with every option; the work is done in the modules beside this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="art",
+    help="Teach small language models to act, by reinforcement learning from their own attempts.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"art {version('agent-reinforcement-trainer')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Teach small language models to act, by reinforcement learning from their own attempts."""
+
+
+@app.command()
+def quickstart(
+    task: Annotated[
+        str, typer.Argument(help="What to learn: tic-tac-toe, mail or yes-no-maybe.")
+    ] = "tic-tac-toe",
+    seed: Annotated[int, typer.Option(help="Seeds the scenarios and the adapter's first weights.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps. Default: the task's own.")] = None,
+    groups: Annotated[
+        int | None, typer.Option(min=1, help="Scenarios a step. Default: the task's own.")
+    ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(min=2, help="Attempts at each. Default: the task's own.")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Default: the task's own.")] = None,
+    base_model: Annotated[
+        str | None,
+        typer.Option(help="art/nano-games, art/nano-tools, a folder or a hub name. Default: the task's own."),
+    ] = None,
+    evaluation_games: Annotated[int, typer.Option(min=1, help="Attempts before and after.")] = 1000,
+    output: Annotated[
+        Path | None, typer.Option(help="The run's folder. Default: a new one under ./runs.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in --output, or with the newest unfinished one."),
+    ] = False,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic", help="A seed per request, one request at a time: exactly repeatable."
+        ),
+    ] = False,
+) -> None:
+    """Watch a language model learn a task on this machine.
+
+    Starts the server, plays the evaluation games, trains, plays them again, and shows what changed.
+    """
+    from art.cli.quickstart.command import run_command
+    from art.cli.quickstart.settings import Choices
+
+    choices = Choices(
+        task=task,
+        seed=seed,
+        steps=steps,
+        groups=groups,
+        group_size=group_size,
+        learning_rate=learning_rate,
+        base_model=base_model,
+        evaluation_games=evaluation_games,
+        deterministic=deterministic,
+    )
+    raise typer.Exit(run_command(choices, output=output, json_file=json, resume=resume))
+
+
+@app.command()
+def serve(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Anything but loopback needs ART_API_KEY.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free one.")] = 8000,
+    data_dir: Annotated[Path, typer.Option(help="Ledger, jobs, checkpoints and logs.")] = Path(".art"),
+) -> None:
+    """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
+
+    The key is taken from the environment variable ART_API_KEY; without it one is made and kept in
+    DATA_DIR/server/key.
+    """
+    from art.cli.serve import serve_forever
+
+    raise typer.Exit(serve_forever(host=host, port=port, data_dir=data_dir))
+
+
+@app.command()
+def doctor(
+    base_model: Annotated[str, typer.Option(help="The model of the miniature step.")] = "art/nano",
+) -> None:
+    """Check this installation: versions, memory, and a complete miniature training step.
+
+    Generates, trains, publishes and generates again through the real server, and says what to do about
+    each finding.
+    """
+    from art.cli.doctor import examine
+
+    raise typer.Exit(examine(base_model))

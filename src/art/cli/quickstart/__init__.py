@@ -1,0 +1,1 @@
+"""`art quickstart`: a language model learns a small task while you watch."""

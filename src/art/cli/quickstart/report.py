@@ -1,0 +1,158 @@
+"""What the user sees at the end: the table, the two games, where the files are, what to try next."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from art.cli.quickstart.evaluation import Evaluation
+from art.cli.quickstart.folder import RunFolder, StepRow
+from art.cli.quickstart.settings import Settings
+from art.tasks import Task
+
+
+def print_step(console: Console, row: StepRow, settings: Settings, task: Task) -> None:
+    """One line a step."""
+    console.print(
+        f"step {row.step:>3}/{settings.steps}   reward {row.reward:+.3f}   "
+        f"{task.SCORE_LABEL} {row.score:6.1%}   "
+        f"trained {row.trained:>4} of {settings.groups * settings.group_size}   "
+        f"{row.seconds_rollouts:5.1f} s attempts  {row.seconds_training:4.1f} s training",
+        highlight=False,
+    )
+
+
+def result_json(
+    settings: Settings, folder: RunFolder, before: Evaluation, after: Evaluation, seconds: float
+) -> dict[str, Any]:
+    """What `--json` writes. `seconds` is this process' wall time, set-up of the server included."""
+    return {
+        "task": settings.task,
+        "seed": settings.seed,
+        "steps": settings.steps,
+        "before": before.to_json(),
+        "after": after.to_json(),
+        "rewards": [row.reward for row in folder.steps()],
+        "seconds": round(seconds, 1),
+        "machine": {
+            "processor": platform.machine(),
+            "system": platform.system(),
+            "python": platform.python_version(),
+        },
+        "files": {
+            "run": str(folder.path),
+            "chart": str(folder.chart),
+            "checkpoints": str(checkpoints(folder, settings)),
+        },
+    }
+
+
+def print_report(
+    console: Console, settings: Settings, task: Task, folder: RunFolder, before: Evaluation, after: Evaluation
+) -> None:
+    console.print(comparison(task, before, after))
+    games = pick_games(folder, settings.steps)
+    if games is not None:
+        console.print(
+            Columns([Panel(games[0], title="before"), Panel(games[1], title="after")], padding=(0, 2))
+        )
+    console.print(file_table(folder, settings))
+    console.print(next_steps(settings, folder))
+
+
+def comparison(task: Task, before: Evaluation, after: Evaluation) -> Table:
+    """The before/after table: means in per cent where they are shares, with one standard error."""
+    table = Table(title=f"{task.NAME}: {after.attempts} fresh attempts each")
+    for heading in ("", "before", "after", "change"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name in before.means:
+        old, new = before.means[name], after.means[name]
+        if name == "reward":
+            cells = (
+                f"{old:+.3f} ± {before.errors[name]:.3f}",
+                f"{new:+.3f} ± {after.errors[name]:.3f}",
+                f"{new - old:+.3f}",
+            )
+        else:
+            cells = (
+                f"{old:.1%} ± {before.errors[name]:.1%}",
+                f"{new:.1%} ± {after.errors[name]:.1%}",
+                f"{100 * (new - old):+.1f} points",
+            )
+        table.add_row(name.replace("_", " "), *cells, style="bold" if name == task.SCORE else "")
+    return table
+
+
+def pick_games(folder: RunFolder, steps: int) -> tuple[str, str] | None:
+    """Transcripts of the scenario, among those kept, whose reward rose most."""
+    before, after = folder.evaluation(0), folder.evaluation(steps)
+    if before is None or after is None:
+        return None
+    pairs = [
+        (old, new)
+        for old, new in zip(before[1], after[1], strict=False)
+        if "transcript" in old and "transcript" in new
+    ]
+    if not pairs:
+        return None
+    old, new = max(pairs, key=lambda pair: pair[1]["reward"] - pair[0]["reward"])
+    return old["transcript"], new["transcript"]
+
+
+def checkpoints(folder: RunFolder, settings: Settings) -> Path:
+    from art.cli.quickstart.run import PROJECT
+
+    return folder.data_dir / PROJECT / "models" / settings.task / "checkpoints"
+
+
+def file_table(folder: RunFolder, settings: Settings) -> Table:
+    table = Table(title="files", show_header=False)
+    rows = {
+        "reward curve": folder.chart,
+        "result": folder.result,
+        "each step": folder.path / "steps.jsonl",
+        "metrics": checkpoints(folder, settings).parent / "history.jsonl",
+        "adapters (PEFT)": checkpoints(folder, settings),
+        "every sampled token": folder.data_dir / "server" / "ledger.sqlite",
+    }
+    for name, path in rows.items():
+        table.add_row(name, str(path))
+    return table
+
+
+def next_steps(settings: Settings, folder: RunFolder) -> str:
+    other = "mail" if settings.task != "mail" else "tic-tac-toe"
+    more = shlex.join(
+        [
+            "art",
+            "quickstart",
+            settings.task,
+            "--resume",
+            "--output",
+            str(folder.path),
+            "--steps",
+            str(settings.steps * 2),
+        ]
+    )
+    return (
+        "[bold]What to try next[/bold]\n"
+        f"  art quickstart {other:<12}   another task\n"
+        f"  {more}   train this one further\n"
+        f"  art serve --data-dir {shlex.quote(str(folder.data_dir))}   talk to what you trained\n"
+        "  examples/tic_tac_toe.py   the program you would write yourself"
+    )
+
+
+def save_result(folder: RunFolder, json_file: Path | None, result: dict[str, Any]) -> None:
+    text = json.dumps(result, indent=1) + "\n"
+    folder.result.write_text(text)
+    if json_file is not None:
+        json_file.write_text(text)

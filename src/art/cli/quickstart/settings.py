@@ -1,0 +1,99 @@
+"""What a quick-start run was asked to do, resolved against the task's own defaults and saved with the run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from art import tasks
+from art.errors import ConfigurationError
+
+SETTINGS_FILE = "settings.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choices:
+    """What the user chose; None takes the task's own default."""
+
+    task: str
+    seed: int = 0
+    steps: int | None = None
+    groups: int | None = None
+    group_size: int | None = None
+    learning_rate: float | None = None
+    base_model: str | None = None
+    evaluation_games: int = 1000
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """A run, fully specified. The same settings give the same scenarios in the same order."""
+
+    task: str
+    seed: int
+    steps: int
+    groups: int
+    """Scenarios a step."""
+    group_size: int
+    """Attempts at each scenario."""
+    learning_rate: float
+    warmup_steps: int
+    """The rate grows to its full value over this many steps."""
+    base_model: str
+    evaluation_games: int
+    deterministic: bool
+
+    def rate_at(self, step: int) -> float:
+        """Learning rate of the training step that follows `step`: linear warm-up, then constant.
+
+        With a learning rate of 0.003 and two steps of warm-up: 0.001, 0.002, 0.003, 0.003, ...
+        """
+        return self.learning_rate * min(1.0, (step + 1) / (self.warmup_steps + 1))
+
+    def save(self, folder: Path) -> None:
+        (folder / SETTINGS_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> Settings:
+        path = folder / SETTINGS_FILE
+        if not path.is_file():
+            raise ConfigurationError(
+                f"There is no run to resume in {str(folder)!r}: {SETTINGS_FILE} is missing."
+            )
+        return cls(**json.loads(path.read_text()))
+
+
+def resolve(choices: Choices) -> Settings:
+    """Fill what was not chosen from the task's defaults."""
+    task = tasks.find(choices.task)
+    defaults = task.DEFAULTS
+    return Settings(
+        task=task.NAME,
+        seed=choices.seed,
+        steps=choices.steps or defaults.steps,
+        groups=choices.groups or defaults.groups,
+        group_size=choices.group_size or defaults.group_size,
+        learning_rate=choices.learning_rate or defaults.learning_rate,
+        warmup_steps=defaults.warmup_steps,
+        base_model=choices.base_model or defaults.base_model,
+        evaluation_games=choices.evaluation_games,
+        deterministic=choices.deterministic,
+    )
+
+
+def resumed(saved: Settings, choices: Choices) -> Settings:
+    """The saved run with the number of steps possibly raised.
+
+    Raises ConfigurationError where a choice contradicts what the run was started with.
+    """
+    if choices.task != saved.task:
+        raise ConfigurationError(f"The run to resume learns {saved.task!r}, not {choices.task!r}.")
+    for name in ("groups", "group_size", "learning_rate", "base_model"):
+        chosen, was = getattr(choices, name), getattr(saved, name)
+        if chosen is not None and chosen != was:
+            raise ConfigurationError(
+                f"The run to resume has --{name.replace('_', '-')} {was}, not {chosen}. Leave it out."
+            )
+    return Settings(**{**asdict(saved), "steps": choices.steps or saved.steps})

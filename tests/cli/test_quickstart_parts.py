@@ -1,0 +1,95 @@
+"""The quick start's own bookkeeping: settings, the run's folder, evaluations, the chart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from art.cli.quickstart.chart import draw_reward_curve, running_mean
+from art.cli.quickstart.evaluation import Evaluation
+from art.cli.quickstart.folder import RunFolder, StepRow, existing_folder, new_folder
+from art.cli.quickstart.settings import Choices, Settings, resolve, resumed
+from art.errors import ConfigurationError
+
+
+def test_means_and_standard_errors() -> None:
+    evaluation = Evaluation.of([{"reward": 1.0}, {"reward": 0.0}, {"reward": 1.0}, {"reward": 0.0}])
+    assert evaluation.attempts == 4
+    assert evaluation.means == {"reward": 0.5}
+    assert evaluation.errors["reward"] == pytest.approx(0.25)
+
+
+def test_an_evaluation_survives_json() -> None:
+    evaluation = Evaluation.of([{"reward": 1.0, "won": 1.0}, {"reward": -1.0, "won": 0.0}])
+    assert Evaluation.from_json(json.loads(json.dumps(evaluation.to_json()))) == evaluation
+
+
+def test_an_empty_evaluation_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        Evaluation.of([])
+
+
+def test_running_mean_grows_into_its_window() -> None:
+    assert running_mean([2.0, 4.0, 6.0, 8.0], window=3) == [2.0, 3.0, 4.0, 6.0]
+
+
+def test_the_chart_is_a_png(tmp_path: Path) -> None:
+    draw_reward_curve([0.1, 0.5, 0.4], tmp_path / "reward.png", title="a run")
+    assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_unchosen_settings_come_from_the_task() -> None:
+    settings = resolve(Choices(task="tic-tac-toe", group_size=4))
+    assert settings.group_size == 4
+    assert settings.base_model.startswith("art/nano")
+    assert settings.steps > 0 and settings.learning_rate > 0
+
+
+def test_an_unknown_task_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match="tic-tac-toe"):
+        resolve(Choices(task="chess"))
+
+
+def test_settings_survive_the_disk(tmp_path: Path) -> None:
+    settings = resolve(Choices(task="mail", seed=3))
+    settings.save(tmp_path)
+    assert Settings.load(tmp_path) == settings
+
+
+def test_resuming_may_raise_the_steps_and_nothing_else() -> None:
+    saved = resolve(Choices(task="tic-tac-toe"))
+    assert resumed(saved, Choices(task="tic-tac-toe", steps=99)).steps == 99
+    assert resumed(saved, Choices(task="tic-tac-toe")) == saved
+    with pytest.raises(ConfigurationError, match="--group-size"):
+        resumed(saved, Choices(task="tic-tac-toe", group_size=saved.group_size + 1))
+    with pytest.raises(ConfigurationError, match="tic-tac-toe"):
+        resumed(saved, Choices(task="mail"))
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path / "run", task="tic-tac-toe")
+    resolve(Choices(task="tic-tac-toe")).save(folder.path)
+    with pytest.raises(ConfigurationError, match="--resume"):
+        new_folder(tmp_path / "run", task="tic-tac-toe")
+
+
+def test_resume_finds_the_newest_unfinished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = resolve(Choices(task="tic-tac-toe"))
+    with pytest.raises(ConfigurationError, match="no unfinished run"):
+        existing_folder(None, task="tic-tac-toe")
+    for name in ("tic-tac-toe-1", "tic-tac-toe-2"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        settings.save(tmp_path / "runs" / name)
+    (tmp_path / "runs" / "tic-tac-toe-2" / "result.json").write_text("{}")
+    assert existing_folder(None, task="tic-tac-toe").path == Path("runs/tic-tac-toe-1")
+
+
+def test_a_step_written_twice_counts_once(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    row = StepRow(step=1, reward=0.1, score=0.5, trained=8, seconds_rollouts=1.0, seconds_training=0.5)
+    folder.add_step(row)
+    folder.add_step(row)
+    assert folder.steps() == [row]
