@@ -62,7 +62,8 @@ def learn(console: Console, settings: Settings, folder: RunFolder, json_file: Pa
     begin = time.perf_counter()
     console.print(
         f"[bold]{task.TITLE}[/bold]\n{settings.base_model} learns from {settings.steps} steps of "
-        f"{settings.groups} x {settings.group_size} attempts, seed {settings.seed}. Files go to {folder.path}.",
+        f"{settings.groups} x {settings.group_size} attempts, seed {settings.seed}. "
+        f"Files go to {folder.path}.",
         highlight=False,
     )
     for row in folder.steps():
