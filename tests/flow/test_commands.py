@@ -1,0 +1,70 @@
+"""The other verbs: version, help, doctor, serve."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ART = str(Path(sys.executable).with_name("art"))
+
+
+def art(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([ART, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_version() -> None:
+    done = art("--version")
+    assert done.returncode == 0 and done.stdout.startswith("art ")
+
+
+@pytest.mark.parametrize("verb", ["quickstart", "serve", "doctor"])
+def test_every_verb_explains_itself(verb: str) -> None:
+    assert verb in art("--help").stdout
+    done = art(verb, "--help")
+    assert done.returncode == 0 and "Usage" in done.stdout
+
+
+@pytest.mark.slow
+def test_doctor_completes_a_miniature_step(tmp_path: Path) -> None:
+    done = art("doctor", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for station in ("python", "torch", "memory", "generate", "train", "generate again", "Ready to train"):
+        assert station in done.stdout, station
+    assert list(tmp_path.iterdir()) == [], "the doctor leaves nothing behind"
+
+
+@pytest.mark.slow
+def test_serve_answers_only_with_its_key_and_stops_cleanly(tmp_path: Path) -> None:
+    key = "a-key-for-this-test"
+    environment = {**os.environ, "ART_API_KEY": key}
+    server = subprocess.Popen(
+        [ART, "serve", "--port", "0", "--data-dir", "data"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert key not in line
+        url = next(word for word in line.split() if word.startswith("http://127.0.0.1:")).rstrip(".,")
+        request = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            assert json.load(reply)["object"] == "list"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}/v1/models", timeout=20)
+        assert refused.value.code == 401
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=30) == 0
+    finally:
+        server.kill()
+        server.communicate()
