@@ -9,6 +9,11 @@ Control is JSON; a batch is one safetensors body. The worker's routes (all under
     POST /score             ScoreRequest -> ScoreReply          logprobs of given ids, for the canary and parity gate
     POST /close             CloseRequest -> {}                  forget a model
 
+A request that is refused before anything ran (wrong key, unknown model, another step, a batch that is none, an unknown
+loss) is an HTTP error with `{"error": ErrorBody}`, whose `type` is the name of the class in `art.errors`. A step that
+fails while it runs ends its stream with an `error` event, `code` being that name; adapter and optimizer are unchanged.
+The same (model, step) sent again, while it runs or after, gets the same events and trains nothing twice.
+
 The batch is the token tree of all samples of a step (depth-first order, `end`, see docs/architecture.md):
 
     tokens_T  int32   the id of each node                     parent_T int32   index of the token before it, -1 at a root
@@ -134,3 +139,29 @@ class TrainerHealth(Strict):
     models: dict[str, int] = {}
     """Open models and their steps."""
     busy: bool = False
+
+
+class TrainerConfig(Strict):
+    """How a trainer worker is started: one line of JSON on its standard input, so that the key is on no command line.
+
+    `python -m art.training.worker` answers with one line on standard output: `{"ready": true, "port": 41234}` once it
+    serves, or `{"ready": false, "error": "..."}`. It ends when its standard input ends: its parent is gone.
+    """
+
+    base_model: str
+    """The name that checkpoints and health carry."""
+    model_path: str | None = None
+    """Folder or hub name to load the weights from; None: `base_model` itself."""
+    key: str = Field(min_length=16)
+    """Bearer key of every route."""
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535)
+    """0 chooses a free one."""
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of torch; None leaves its default."""
+    token_budget: int = Field(8192, ge=1)
+    """Tokens forwarded at once; memory follows it. A longer single path is forwarded whole."""
+    attention: Literal["auto", "rectangles", "dense"] = "auto"
+    """auto: rectangles on a CPU whose torch has the kernels, else a dense mask."""

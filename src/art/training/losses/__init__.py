@@ -1,0 +1,1 @@
+"""One loss = one file = one function of `LossInputs`."""

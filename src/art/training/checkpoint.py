@@ -1,0 +1,138 @@
+"""A checkpoint on disk: everything that the next step depends on, in JSON and safetensors.
+
+    adapter_model.safetensors, adapter_config.json  the adapter, as PEFT writes it
+    optimizer.safetensors                         AdamW's moments, `<moment>.<parameter name>`
+    trainer_state.json                            step, RNG state, LoRA shape, base model, optimizer numbers
+    manifest.json                                 sha256 and size of each file; written last
+
+A folder appears under its name complete and on disk, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from art.errors import CheckpointError
+from art.wire.training import LoraSpec, OptimizerSpec, Strict
+
+STATE_FILE = "trainer_state.json"
+OPTIMIZER_FILE = "optimizer.safetensors"
+MANIFEST_FILE = "manifest.json"
+
+
+M = TypeVar("M", bound=Strict)
+
+
+class TrainerState(Strict):
+    """`trainer_state.json`."""
+
+    format: int = 1
+    step: int
+    base_model: str
+    base_fingerprint: str
+    lora: LoraSpec
+    optimizer: OptimizerSpec | None
+    """The numbers of the last step; None before the first."""
+    rng: dict[str, str]
+    """Generator states by device, as hexadecimal bytes."""
+
+
+class ManifestEntry(Strict):
+    sha256: str
+    size: int
+
+
+class Manifest(Strict):
+    files: dict[str, ManifestEntry]
+
+
+def write_checkpoint(path: Path, state: TrainerState, write_arrays: Callable[[Path], list[str]]) -> list[str]:
+    """Write a checkpoint folder that must not exist. `write_arrays` puts its files into a folder and names
+    them.
+
+    Raises CheckpointError when `path` exists or cannot be written.
+    """
+    if path.exists():
+        raise CheckpointError(
+            f"{str(path)!r} exists; a checkpoint is never overwritten. Choose another name."
+        )
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.mkdir(parents=True)
+        files = [*write_arrays(partial), STATE_FILE]
+        (partial / STATE_FILE).write_text(state.model_dump_json(indent=2))
+        manifest = Manifest(files={name: _entry(partial / name) for name in files})
+        (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2))
+        for name in (*files, MANIFEST_FILE, "."):
+            _flush(partial / name)
+        partial.rename(path)
+        _flush(path.parent)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(f"The checkpoint {str(path)!r} could not be written: {error}") from error
+    return [*files, MANIFEST_FILE]
+
+
+def read_checkpoint(path: Path, *, base_model: str, base_fingerprint: str) -> TrainerState:
+    """Verify every file against the manifest and return the state.
+
+    Raises CheckpointError naming the file that is missing, truncated or changed, or the base model it
+    belongs to.
+    """
+    manifest = _parse(Manifest, path / MANIFEST_FILE)
+    for name, entry in manifest.files.items():
+        file = path / name
+        if Path(name).name != name or not file.is_file():
+            raise CheckpointError(f"The checkpoint {str(path)!r} lacks its file {name!r}.")
+        if file.stat().st_size != entry.size:
+            raise CheckpointError(
+                f"{name!r} in {str(path)!r} has {file.stat().st_size} bytes, not {entry.size}: "
+                "it is truncated or changed."
+            )
+        if _entry(file).sha256 != entry.sha256:
+            raise CheckpointError(f"{name!r} in {str(path)!r} was changed: its sha256 is not the manifest's.")
+    for name in (STATE_FILE, OPTIMIZER_FILE):
+        if name not in manifest.files:
+            raise CheckpointError(f"The manifest of {str(path)!r} does not list {name!r}.")
+    state = _parse(TrainerState, path / STATE_FILE)
+    if state.base_fingerprint != base_fingerprint:
+        raise CheckpointError(
+            f"The checkpoint {str(path)!r} was trained on {state.base_model!r}, whose weights are not "
+            f"those of the loaded {base_model!r}. Load it with its own base model."
+        )
+    return state
+
+
+def _parse(kind: type[M], file: Path) -> M:
+    try:
+        return kind.model_validate_json(file.read_text())
+    except OSError as error:
+        raise CheckpointError(
+            f"The checkpoint {str(file.parent)!r} lacks its file {file.name!r}: {error}"
+        ) from error
+    except (json.JSONDecodeError, ValidationError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file.name!r} in {str(file.parent)!r} is damaged: {error}") from error
+
+
+def _entry(file: Path) -> ManifestEntry:
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return ManifestEntry(sha256=digest, size=file.stat().st_size)
+
+
+def _flush(path: Path) -> None:
+    """To the disk, file or folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

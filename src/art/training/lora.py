@@ -1,0 +1,136 @@
+"""LoRA adapters on one base model, through PEFT: attach, activate, save, load, remove."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from art.errors import CheckpointError, ConfigurationError
+from art.training.policy import Policy
+from art.wire.training import LoraSpec
+
+WEIGHTS_FILE = "adapter_model.safetensors"
+CONFIG_FILE = "adapter_config.json"
+
+
+class Adapters:
+    """Several LoRAs on one base, by short internal names (PEFT allows no dots). One is active at a time."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._peft: PeftModel | None = None
+
+    def attach(self, name: str, spec: LoraSpec, *, seed: int) -> None:
+        """A fresh adapter: A drawn from `seed`, B zero, so the model computes what its base does.
+
+        Raises ConfigurationError when a target is no module of the model.
+        """
+        config = LoraConfig(
+            r=spec.r,
+            lora_alpha=spec.alpha,
+            lora_dropout=spec.dropout,
+            target_modules=list(spec.targets),
+            bias="none",
+            task_type="CAUSAL_LM",
+            base_model_name_or_path=self._policy.name,
+        )
+        self._check_targets(spec)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            if self._peft is None:
+                self._peft = get_peft_model(self._policy.causal_lm, config, adapter_name=name)
+            else:
+                self._peft.add_adapter(name, config)
+        self._peft.peft_config[name].base_model_name_or_path = self._policy.name
+        self._set_dropout(name)
+
+    def activate(self, name: str) -> None:
+        """Make this adapter the one that computes and trains."""
+        self._model.set_adapter(name)
+
+    def parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
+        """Trainable parameters by the names under which PEFT saves them."""
+        mark = f".{name}."
+        return {
+            key.replace(mark, "."): parameter
+            for key, parameter in self._model.named_parameters()
+            if mark in key and ".lora_" in key
+        }
+
+    def save(self, name: str, folder: Path) -> list[str]:
+        """Write the two files of a PEFT adapter, as PEFT does; equal adapters give equal bytes."""
+        weights = {key: value.detach().cpu().contiguous() for key, value in self.parameters(name).items()}
+        save_file(weights, str(folder / WEIGHTS_FILE), metadata={"format": "pt"})
+        config = self._model.peft_config[name]
+        config.inference_mode = True
+        config.save_pretrained(str(folder))
+        config.inference_mode = False
+        # PEFT writes the set of targets in an order that changes from process to process.
+        written = json.loads((folder / CONFIG_FILE).read_text())
+        written["target_modules"] = sorted(written["target_modules"])
+        (folder / CONFIG_FILE).write_text(json.dumps(written, indent=2, sort_keys=True))
+        return [WEIGHTS_FILE, CONFIG_FILE]
+
+    def load(self, name: str, folder: Path) -> None:
+        """Copy saved weights into an attached adapter.
+
+        Raises CheckpointError when the file is unreadable or its tensors are not this adapter's.
+        """
+        path = folder / WEIGHTS_FILE
+        try:
+            weights = load_file(str(path))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{str(path)!r} cannot be read: {error}") from error
+        parameters = self.parameters(name)
+        check_same(path, {key: tuple(value.shape) for key, value in parameters.items()}, weights)
+        with torch.no_grad():
+            for key, parameter in parameters.items():
+                parameter.copy_(weights[key])
+
+    def remove(self, name: str) -> None:
+        self._model.delete_adapter(name)
+
+    @property
+    def _model(self) -> PeftModel:
+        assert self._peft is not None, "no adapter was attached"
+        return self._peft
+
+    def _set_dropout(self, name: str) -> None:
+        """The base stays in evaluation mode; only the adapter's own dropout is live."""
+        for key, module in self._model.named_modules():
+            if key.endswith(f".lora_dropout.{name}"):
+                module.train()
+
+    def _check_targets(self, spec: LoraSpec) -> None:
+        linear = {
+            key.removesuffix(".base_layer").rsplit(".", 1)[-1]
+            for key, module in self._policy.causal_lm.named_modules()
+            if isinstance(module, torch.nn.Linear) and ".lora_" not in key
+        }
+        unknown = sorted(set(spec.targets) - linear)
+        if unknown or not spec.targets:
+            raise ConfigurationError(
+                f"LoRA targets {unknown or spec.targets!r} are no linear layers of {self._policy.name!r}. "
+                f"Known: {', '.join(sorted(linear))}."
+            )
+
+
+def check_same(
+    path: Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, torch.Tensor]
+) -> None:
+    """Raise CheckpointError unless the tensors of a file are the expected ones, by name and shape."""
+    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if missing or extra:
+        raise CheckpointError(
+            f"{str(path)!r} belongs to another adapter: {len(missing)} tensors are missing "
+            f"(such as {missing[:1]}), {len(extra)} are unknown (such as {extra[:1]})."
+        )
+    for key, shape in expected.items():
+        if tuple(found[key].shape) != shape:
+            raise CheckpointError(f"{key!r} in {str(path)!r} is {tuple(found[key].shape)}, not {shape}.")

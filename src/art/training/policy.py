@@ -1,0 +1,130 @@
+"""The model that is trained: a causal language model of transformers, its attention replaced by the tree's.
+
+Letters: T = tokens of a micro-batch, P = predictors, N = targets, E = loss entries, D = hidden size, L =
+row length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from art.training.attention.interface import NAME, register
+from art.training.attention.kernel import choose_kernel
+from art.training.attention.plan import TreePlan, plan_attention
+from art.training.logprobs import LogitHead, target_logprobs
+from art.training.pack import MicroBatch
+
+VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "use_cache")
+"""Configuration entries that say where a model came from, not what it computes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class EntryScores:
+    """What a forward pass says about the entries of a micro-batch, in their order."""
+
+    logprobs_E: torch.Tensor
+    entropies_E: torch.Tensor
+    """Of the distribution that predicts the entry, no gradient."""
+
+
+class Policy:
+    """One base model in memory. LoRA layers, where attached, are part of `causal_lm`."""
+
+    def __init__(self, causal_lm: torch.nn.Module, *, name: str, attention: str = "auto") -> None:
+        self.causal_lm = causal_lm
+        self.name = name
+        weight = causal_lm.get_input_embeddings().weight
+        self.device, self.dtype = weight.device, weight.dtype
+        self.kernel = choose_kernel(attention, self.device, self.dtype)
+        self.head = LogitHead(causal_lm)
+        self.fingerprint = fingerprint(causal_lm)
+        causal_lm.eval()
+        causal_lm.requires_grad_(False)
+
+    def entry_scores(self, micro: MicroBatch) -> tuple[EntryScores, TreePlan]:
+        """Forward one micro-batch; logprobs of its entries with their gradient, and the attention plan
+        used.
+        """
+        plan = plan_attention(micro.end_T, micro.depth_T, self.kernel)
+        hidden_TD = self._hidden(self._tensor(micro.tokens_T)[None], self._tensor(micro.depth_T)[None], plan)[
+            0
+        ]
+        target_predictor_N = self._tensor(micro.target_predictor_N)
+        logprobs_N, entropies_P = target_logprobs(
+            self.head,
+            hidden_TD[self._tensor(micro.predictor_P)],
+            target_predictor_N,
+            self._tensor(micro.target_id_N),
+        )
+        entry_target_E = self._tensor(micro.entry_target_E)
+        entropies_E = entropies_P[target_predictor_N[entry_target_E]]
+        return EntryScores(logprobs_E=logprobs_N[entry_target_E], entropies_E=entropies_E), plan
+
+    @torch.no_grad()
+    def row_logprobs(self, rows: Sequence[Sequence[int]], *, budget: int = 8192) -> list[list[float]]:
+        """Logprob of each id given those before it: plain rows, no tree. `len(row) - 1` numbers a row."""
+        result: list[list[float]] = [[] for _ in rows]
+        for batch in _by_length([len(row) for row in rows], budget):
+            width = max(len(rows[index]) for index in batch)
+            ids_BL = torch.zeros(len(batch), width, dtype=torch.long, device=self.device)
+            for at, index in enumerate(batch):
+                ids_BL[at, : len(rows[index])] = torch.tensor(rows[index], device=self.device)
+            positions_BL = torch.arange(width, device=self.device).expand(len(batch), width)
+            hidden_BLD = self._hidden(ids_BL, positions_BL, None)
+            flat = torch.arange(len(batch) * (width - 1), device=self.device)
+            logprobs, _ = target_logprobs(
+                self.head, hidden_BLD[:, :-1].flatten(0, 1), flat, ids_BL[:, 1:].flatten()
+            )
+            for index, line in zip(batch, logprobs.view(len(batch), width - 1).tolist(), strict=True):
+                result[index] = line[: len(rows[index]) - 1]
+        return result
+
+    def _hidden(self, ids: torch.Tensor, positions: torch.Tensor, plan: TreePlan | None) -> torch.Tensor:
+        decoder = getattr(self.causal_lm, self.causal_lm.base_model_prefix)
+        output = decoder(input_ids=ids, position_ids=positions, use_cache=False, tree_plan=plan)
+        hidden: torch.Tensor = output.last_hidden_state
+        return hidden
+
+    def _tensor(self, array: Any) -> torch.Tensor:
+        return torch.as_tensor(array, device=self.device)
+
+
+def load_policy(
+    path: str, *, name: str, device: str = "cpu", dtype: str = "float32", attention: str = "auto"
+) -> Policy:
+    """Load a model folder or hub name. `name` is what checkpoints are bound to."""
+    from transformers import AutoModelForCausalLM
+
+    register()
+    causal_lm = AutoModelForCausalLM.from_pretrained(
+        path, dtype=getattr(torch, dtype), attn_implementation=NAME, trust_remote_code=False
+    )
+    return Policy(causal_lm.to(device), name=name, attention=attention)
+
+
+def fingerprint(causal_lm: torch.nn.Module) -> str:
+    """Of the base model: configuration, parameter shapes, and the first values of every parameter."""
+    config = {key: value for key, value in causal_lm.config.to_dict().items() if key not in VOLATILE}
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, parameter in causal_lm.named_parameters():
+        # In bfloat16, so that a model loaded in another dtype is still the same model.
+        head = parameter.detach().flatten()[:16].to(torch.bfloat16).float().tolist()
+        digest.update(f"{name}{list(parameter.shape)}{head}".encode())
+    return digest.hexdigest()
+
+
+def _by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Rows of similar length together, at most `budget` tokens with padding."""
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda at: lengths[at]):
+        if batches and (len(batches[-1]) + 1) * lengths[index] <= budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches

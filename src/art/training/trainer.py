@@ -1,0 +1,202 @@
+"""The trainer: one base model in memory, any number of open models (a LoRA, its optimizer and its RNG) on
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from art.errors import CheckpointError, ConfigurationError, NotFoundError, TokenMismatchError, TrainingError
+from art.samples.types import LossEntries, TokenTree
+from art.training.checkpoint import OPTIMIZER_FILE, TrainerState, read_checkpoint, write_checkpoint
+from art.training.lora import Adapters
+from art.training.losses.registry import make_loss
+from art.training.memory import (
+    Rng,
+    get_rng,
+    load_moments,
+    parse_rng,
+    save_moments,
+    seeded_rng,
+    set_rng,
+    spell_rng,
+)
+from art.training.policy import Policy
+from art.training.step import make_optimizer, train_step
+from art.training.tally import Progress
+from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
+
+START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
+"""Numbers of an optimizer that has not stepped yet; each step brings its own."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Open:
+    """One open model."""
+
+    adapter: str
+    lora: LoraSpec
+    parameters: dict[str, torch.nn.Parameter]
+    optimizer: torch.optim.AdamW
+    spec: OptimizerSpec | None = None
+    step: int = 0
+    rng: Rng
+
+
+class Trainer:
+    """Not thread-safe: one call at a time. Calls for different models may alternate freely."""
+
+    def __init__(self, policy: Policy, *, token_budget: int = 8192) -> None:
+        self.policy = policy
+        self._token_budget = token_budget
+        self._adapters = Adapters(policy)
+        self._open: dict[str, _Open] = {}
+        self._opened = 0
+
+    @property
+    def steps(self) -> Mapping[str, int]:
+        """Open models and their steps."""
+        return {name: model.step for name, model in self._open.items()}
+
+    def open(self, name: str, lora: LoraSpec, *, seed: int = 0, checkpoint: Path | None = None) -> int:
+        """Make a fresh LoRA, or restore one. An open model of that name is forgotten. Returns the step.
+
+        Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets).
+        """
+        state = None
+        if checkpoint is not None:
+            state = read_checkpoint(
+                checkpoint, base_model=self.policy.name, base_fingerprint=self.policy.fingerprint
+            )
+            if state.lora != lora:
+                raise CheckpointError(
+                    f"The checkpoint {str(checkpoint)!r} holds the LoRA {state.lora!r}, not {lora!r}."
+                )
+        model = self._attach(lora, seed)
+        if state is not None and checkpoint is not None:
+            try:
+                self._adapters.load(model.adapter, checkpoint)
+                load_moments(model.optimizer, model.parameters, checkpoint / OPTIMIZER_FILE)
+            except CheckpointError:
+                self._adapters.remove(model.adapter)
+                raise
+            model.spec, model.step, model.rng = state.optimizer, state.step, parse_rng(state.rng)
+        self.close(name)
+        self._open[name] = model
+        return model.step
+
+    def train(
+        self,
+        tree: TokenTree,
+        entries: LossEntries,
+        request: TrainRequest,
+        progress: Progress = lambda done, total: None,
+    ) -> dict[str, float]:
+        """One step from `request.step` to the next, in memory. When it raises, adapter, moments and RNG are
+        as before.
+
+        Raises what `check` raises, and TrainingError when loss or gradient are not finite.
+        """
+        self.check(tree, request)
+        model = self._model(request.model)
+        loss = make_loss(request.loss)
+        self._adapters.activate(model.adapter)
+        set_rng(model.rng)
+        metrics = train_step(
+            self.policy,
+            model.optimizer,
+            tree,
+            entries,
+            request,
+            loss=loss,
+            token_budget=self._token_budget,
+            progress=progress,
+        )
+        model.rng, model.spec, model.step = get_rng(), request.optimizer, model.step + 1
+        return metrics
+
+    def check(self, tree: TokenTree, request: TrainRequest) -> None:
+        """Raise what can be known before anything runs.
+
+        NotFoundError (model is not open), TrainingError (it is at another step), ConfigurationError
+        (unknown loss), TokenMismatchError (an id is outside the vocabulary, or nothing is trained).
+        """
+        model = self._model(request.model)
+        if request.step != model.step:
+            raise TrainingError(
+                f"{request.model!r} is at step {model.step}; this batch starts from step {request.step}. "
+                "Open the checkpoint of that step, or sample again."
+            )
+        make_loss(request.loss)
+        if not len(tree):
+            raise TokenMismatchError(
+                "The batch is empty: no token has an advantage, so there is nothing to train."
+            )
+        self._check_ids(int(tree.tokens_T.min()), int(tree.tokens_T.max()))
+
+    def score(self, name: str, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Logprob of each id given those before it, temperature 1: `len(row) - 1` numbers a row."""
+        model = self._model(name)
+        for row in rows:
+            if len(row) < 2:
+                raise ConfigurationError(f"A row to score has at least two ids, not {list(row)!r}.")
+            self._check_ids(min(row), max(row))
+        self._adapters.activate(model.adapter)
+        return self.policy.row_logprobs(rows, budget=self._token_budget)
+
+    def save(self, name: str, path: Path) -> list[str]:
+        """Write a checkpoint folder that must not exist; returns its files. Raises CheckpointError."""
+        model = self._model(name)
+        state = TrainerState(
+            step=model.step,
+            base_model=self.policy.name,
+            base_fingerprint=self.policy.fingerprint,
+            lora=model.lora,
+            optimizer=model.spec,
+            rng=spell_rng(model.rng),
+        )
+
+        def write(folder: Path) -> list[str]:
+            save_moments(model.optimizer, model.parameters, folder / OPTIMIZER_FILE)
+            return [*self._adapters.save(model.adapter, folder), OPTIMIZER_FILE]
+
+        return write_checkpoint(path, state, write)
+
+    def trainable_parameters(self, name: str) -> int:
+        return sum(parameter.numel() for parameter in self._model(name).parameters.values())
+
+    def close(self, name: str) -> None:
+        """Forget a model; unknown names are forgotten already."""
+        model = self._open.pop(name, None)
+        if model is not None:
+            self._adapters.remove(model.adapter)
+
+    def _attach(self, lora: LoraSpec, seed: int) -> _Open:
+        self._opened += 1
+        adapter = f"a{self._opened}"
+        self._adapters.attach(adapter, lora, seed=seed)
+        parameters = self._adapters.parameters(adapter)
+        optimizer = make_optimizer(list(parameters.values()), START)
+        return _Open(
+            adapter=adapter, lora=lora, parameters=parameters, optimizer=optimizer, rng=seeded_rng(seed)
+        )
+
+    def _model(self, name: str) -> _Open:
+        if name not in self._open:
+            raise NotFoundError(
+                f"Model {name!r} is not open in the trainer. Open: {sorted(self._open)!r}.",
+                status=404,
+                code="model_not_open",
+            )
+        return self._open[name]
+
+    def _check_ids(self, low: int, high: int) -> None:
+        if low < 0 or high >= self.policy.head.vocab_size:
+            raise TokenMismatchError(
+                f"Ids from {low} to {high} do not fit {self.policy.name!r}, whose vocabulary has "
+                f"{self.policy.head.vocab_size} entries."
+            )
