@@ -1,0 +1,256 @@
+"""The engine without threads: requests in, steps, deltas out. Everything here runs on one thread.
+
+`step` is the whole algorithm (continuous batching: Yu et al., "Orca", 2022): requests join and leave between steps,
+and one forward pass moves all of them on, those that decode by one token, those whose prompt is read by many.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import torch
+
+from art.engine.builtin.batch import Batch, make_batch
+from art.engine.builtin.cache import BUCKET, RowCache, bytes_per_token
+from art.engine.builtin.catalog import AdapterCatalog
+from art.engine.builtin.model import CausalModel
+from art.engine.builtin.peft_folder import PeftAdapter
+from art.engine.builtin.sampler import request_seed, sample
+from art.engine.builtin.scheduler import Scheduler
+from art.engine.builtin.sequence import NOWHERE, Sequence
+from art.engine.builtin.stops import StopStrings, TokenizerLoader
+from art.engine.protocol import Delta, GenerateRequest
+from art.errors import ARTError, ConfigurationError, RequestError, WorkerError
+from art.wire.engine import BuiltinOptions, EngineHealth
+
+SCORE_TOKENS = 8192
+"""Padded tokens of one scoring pass."""
+MIB = 1 << 20
+
+Event = tuple[Sequence, Delta | ARTError]
+
+
+class EngineCore:
+    """Model, cache, adapters and requests."""
+
+    def __init__(self, model: CausalModel, options: BuiltinOptions) -> None:
+        self.model = model
+        self.options = options
+        token_bytes = bytes_per_token(model.shapes, model.dtype)
+        budget = _cache_bytes(options, model.device) // token_bytes
+        if budget < 2 * BUCKET:
+            raise ConfigurationError(
+                f"cache_mb={options.cache_mb!r} holds {budget} tokens of {token_bytes} bytes; "
+                f"at least {2 * BUCKET} are needed"
+            )
+        self.max_context = min(model.max_context, budget - BUCKET)
+        cache = RowCache(model.shapes, budget=budget, dtype=model.dtype, device=model.device)
+        self.scheduler = Scheduler(cache, max_running=options.max_running, max_rows=options.cache_rows)
+        self.adapters = AdapterCatalog(model.adapters)
+        self.tokenizer = TokenizerLoader(model.name)
+        self.asleep = False
+        self.steps = 0
+        self.sampled_tokens = 0
+        self._sleeping: list[Future[None]] = []
+
+    def step(self) -> list[Event]:
+        """Move every request on that can move."""
+        self._admit()
+        batch = make_batch(self.scheduler.table, self.scheduler.cache, self.options.max_step_tokens)
+        if batch is None:
+            return []
+        logits = self._forward(batch)
+        tokens, logprobs = self._sample(batch, logits)
+        return self._deliver(batch, tokens, logprobs)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.scheduler.running) or (bool(self.scheduler.waiting) and not self.asleep)
+
+    def make_sequence(self, request: GenerateRequest) -> Sequence:
+        """Check a request. Raises: NotFoundError (adapter), RequestError."""
+        adapter = self.adapters.number(request.adapter)
+        length = len(request.prompt_ids)
+        if not length:
+            raise RequestError("the prompt has no tokens", status=400, code="invalid_prompt")
+        if length > self.max_context - 1:
+            raise RequestError(
+                f"the prompt has {length} tokens; this model's context is {self.max_context} tokens, of which at "
+                "least one is the completion's",
+                status=400,
+                code="context_length_exceeded",
+            )
+        check_ids(request.prompt_ids, self.model.vocab_size)
+        if request.sampling.max_tokens < 1:
+            raise RequestError(
+                f"max_tokens is {request.sampling.max_tokens!r}; it must be at least 1",
+                status=400,
+                code="invalid_max_tokens",
+            )
+        strings = tuple(string for string in request.sampling.stop if string)
+        return Sequence(
+            request=request,
+            adapter=adapter,
+            seed=request_seed(request.sampling),
+            limit=min(request.sampling.max_tokens, self.max_context - length),
+            stops=StopStrings(strings, self.tokenizer.tokenizer()) if strings else None,
+            stop_ids=frozenset(request.sampling.stop_token_ids),
+        )
+
+    def submit(self, sequence: Sequence) -> None:
+        self.adapters.begin(sequence.request.adapter)
+        self.scheduler.waiting.append(sequence)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Free its place; unknown or finished ones are ignored."""
+        if sequence.row != NOWHERE:
+            self.scheduler.leave(sequence.row)
+        elif sequence in self.scheduler.waiting:
+            self.scheduler.waiting.remove(sequence)
+        else:
+            return
+        self._ended(sequence)
+
+    def add_adapter(self, name: str, adapter: PeftAdapter) -> None:
+        self.adapters.add(name, adapter)
+
+    def drop_adapter(self, name: str) -> Future[None]:
+        """Done when the adapter's last request has ended."""
+        leaving = self.adapters.leave(name)
+        self._drop_unused_adapters()
+        return leaving
+
+    def sleep(self) -> Future[None]:
+        """Done when the last running request has ended and the caches are gone."""
+        self.asleep = True
+        asleep: Future[None] = Future()
+        self._sleeping.append(asleep)
+        self._rest()
+        return asleep
+
+    def wake(self) -> None:
+        self.asleep = False
+        for future in self._sleeping:
+            future.set_exception(WorkerError("the engine was woken before it slept"))
+        self._sleeping = []
+
+    @torch.inference_mode()
+    def score(self, name: str | None, rows: list[list[int]]) -> list[list[float]]:
+        """See `Engine.score`. Raises: NotFoundError, RequestError."""
+        adapter = self.adapters.number(name)
+        for row in rows:
+            if not 2 <= len(row) <= self.max_context:
+                raise RequestError(
+                    f"a row to score has {len(row)} tokens; it must have 2 to {self.max_context}",
+                    status=400,
+                    code="context_length_exceeded" if len(row) > 2 else "invalid_prompt",
+                )
+            check_ids(row, self.model.vocab_size)
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+        scores: list[list[float]] = [[] for _ in rows]
+        while order:
+            longest = len(rows[order[-1]])
+            count = max(1, SCORE_TOKENS // longest)
+            order, group = order[:-count], order[-count:]
+            for index, values in zip(group, self.model.score(adapter, [rows[i] for i in group]), strict=True):
+                scores[index] = values
+        return scores
+
+    def health(self) -> EngineHealth:
+        scheduler = self.scheduler
+        return EngineHealth(
+            base_model=self.model.name,
+            max_context=self.max_context,
+            vocab_size=self.model.vocab_size,
+            device=str(self.model.device),
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            adapters=list(self.adapters.names()),
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            max_waiting=self.options.max_waiting,
+            asleep=self.asleep,
+            steps=self.steps,
+            prompt_tokens=scheduler.prompt_tokens,
+            reused_tokens=scheduler.reused_tokens,
+            sampled_tokens=self.sampled_tokens,
+            preempted=scheduler.preempted,
+        )
+
+    def _admit(self) -> None:
+        with torch.inference_mode():
+            if not self.asleep:
+                self.scheduler.admit()
+            self.scheduler.make_room()
+
+    @torch.inference_mode()
+    def _forward(self, batch: Batch) -> torch.Tensor:
+        self.steps += 1
+        return self.model.forward(batch.ids, batch.positions, batch.wanted, batch.adapter_T, batch.attention)
+
+    @torch.inference_mode()
+    def _sample(self, batch: Batch, logits: torch.Tensor) -> tuple[list[int], list[float]]:
+        if not len(batch.sampled):
+            return [], []
+        running = self.scheduler.running
+        counts = [len(running[row].completion) for row in batch.sampled.tolist()]
+        return sample(logits, self.scheduler.sampling, batch.sampled, torch.tensor(counts).numpy())
+
+    def _deliver(self, batch: Batch, tokens: list[int], logprobs: list[float]) -> list[Event]:
+        table, running = self.scheduler.table, self.scheduler.running
+        table.computed[batch.rows] += batch.counts
+        table.ids[batch.sampled, table.known[batch.sampled]] = tokens
+        table.known[batch.sampled] += 1
+        self.sampled_tokens += len(tokens)
+        events: list[Event] = []
+        for row, token, logprob in zip(batch.sampled.tolist(), tokens, logprobs, strict=True):
+            sequence = running[row]
+            news: Delta | ARTError | None
+            if logprob == logprob:
+                news = sequence.append(token, logprob)
+            else:
+                news = WorkerError(
+                    f"{self.model.name!r} with adapter {sequence.request.adapter!r} gave logits of nan"
+                )
+            if news is None:
+                continue
+            events.append((sequence, news))
+            if isinstance(news, ARTError) or news.finish_reason is not None:
+                self.scheduler.leave(row)
+                self._ended(sequence)
+        return events
+
+    def _ended(self, sequence: Sequence) -> None:
+        self.adapters.end(sequence.request.adapter)
+        self._drop_unused_adapters()
+        self._rest()
+
+    def _drop_unused_adapters(self) -> None:
+        for number in self.adapters.drop_unused():
+            self.scheduler.table.forget_adapter(number)
+
+    def _rest(self) -> None:
+        if self._sleeping and not self.scheduler.running:
+            self.scheduler.forget()
+            for future in self._sleeping:
+                future.set_result(None)
+            self._sleeping = []
+
+
+def check_ids(ids: object, vocab_size: int) -> None:
+    """Raises: RequestError for an id that the model does not have."""
+    for token in ids:  # type: ignore[attr-defined]
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"token id {token!r} is not one of the model's {vocab_size}",
+                status=400,
+                code="invalid_token_id",
+            )
+
+
+def _cache_bytes(options: BuiltinOptions, device: torch.device) -> int:
+    if options.cache_mb is not None:
+        return options.cache_mb * MIB
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] // 2)
+    return 512 * MIB

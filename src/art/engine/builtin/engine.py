@@ -1,0 +1,269 @@
+"""The builtin engine: `Engine` over an `EngineCore` that steps in its own thread.
+
+The caller's event loop never waits for torch. Calls are put into an inbox that the step thread empties between two
+steps; what a step produced goes back to each event loop in one callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from art.engine.builtin.core import EngineCore, Event
+from art.engine.builtin.model import load_model
+from art.engine.builtin.peft_folder import read_adapter
+from art.engine.builtin.sequence import Sequence as Running
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest
+from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
+from art.wire.engine import BuiltinOptions, EngineHealth
+
+logger = logging.getLogger(__name__)
+
+CONTROL_SECONDS = 120.0
+"""Deadline of load, score and wake. Unloading and sleeping wait for running requests and have the next one."""
+DRAIN_SECONDS = 1800.0
+
+T = TypeVar("T")
+
+
+Sink = Callable[[Delta | ARTError], None]
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One `generate`; `sink` takes its news on `loop`."""
+
+    loop: asyncio.AbstractEventLoop
+    sink: Sink
+    sequence: Running | None = None
+    cancelled: bool = False
+
+
+class BuiltinEngine:
+    """See `art.engine.protocol.Engine`. Made with `await BuiltinEngine.start(...)`."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wakeup = threading.Condition()
+        self._calls: dict[Running, Call] = {}
+        self._admitted = 0
+        """Calls accepted and not yet ended; with the core's running count this bounds the queue."""
+        self._stopping = False
+        self._error = ""
+        self._thread = threading.Thread(target=self._run, name="art-engine-steps", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    async def start(cls, base_model: str, options: BuiltinOptions | None = None) -> BuiltinEngine:
+        """Load the model. Raises: ConfigurationError."""
+        options = options or BuiltinOptions()
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        model = await asyncio.to_thread(load_model, base_model, options)
+        return cls(EngineCore(model, options))
+
+    async def info(self) -> EngineInfo:
+        health = self.health()
+        return EngineInfo(
+            base_model=health.base_model,
+            max_context=health.max_context,
+            vocab_size=health.vocab_size,
+            device=health.device,
+            dtype=health.dtype,
+            adapters=tuple(health.adapters),
+            running=health.running,
+            waiting=health.waiting,
+            max_waiting=health.max_waiting,
+        )
+
+    def health(self) -> EngineHealth:
+        """Read from outside the step thread: numbers may be a step old."""
+        health = self._core.health()
+        health.waiting = max(0, self._admitted - health.running)
+        health.error = self._error
+        return health
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """See `Engine.generate`."""
+        queue: asyncio.Queue[Delta | ARTError] = asyncio.Queue()
+        call = self.begin(request, queue.put_nowait)
+        try:
+            while True:
+                news = await queue.get()
+                if isinstance(news, ARTError):
+                    raise news
+                yield news
+                if news.finish_reason is not None:
+                    return
+        finally:
+            self.cancel(call)
+
+    def begin(self, request: GenerateRequest, sink: Sink) -> Call:
+        """Put a request into the queue; `sink` is called with each delta, or with the error that ended it.
+
+        Raises: OverloadedError, WorkerError.
+        """
+        self._check_alive()
+        limit = self._core.options.max_waiting + self._core.scheduler.max_running
+        if self._admitted >= limit:
+            raise OverloadedError(
+                f"{self._admitted} requests are waiting or running, the limit is {limit}; try again later",
+                code="queue_full",
+            )
+        self._admitted += 1
+        call = Call(asyncio.get_running_loop(), sink)
+        self._post(lambda: self._submit(call, request))
+        return call
+
+    def cancel(self, call: Call) -> None:
+        """Free the request's place; after its end this does nothing."""
+        if not call.cancelled:
+            call.cancelled = True
+            self._post(lambda: self._cancel(call))
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """See `Engine.load_adapter`."""
+        adapter = await asyncio.to_thread(read_adapter, path)
+        await self._call(lambda: self._core.add_adapter(name, adapter), f"load adapter {name!r}")
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `Engine.unload_adapter`."""
+        gone = await self._call(lambda: self._core.drop_adapter(name), f"unload adapter {name!r}")
+        await _within(gone, DRAIN_SECONDS, f"the last request of adapter {name!r}")
+
+    async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """See `Engine.score`."""
+        copied = [list(row) for row in rows]
+        return await self._call(lambda: self._core.score(adapter, copied), "score")
+
+    async def sleep(self) -> None:
+        """See `Engine.sleep`."""
+        asleep = await self._call(self._core.sleep, "sleep")
+        await _within(asleep, DRAIN_SECONDS, "the running requests before sleep")
+
+    async def wake(self) -> None:
+        """See `Engine.wake`."""
+        await self._call(self._core.wake, "wake")
+
+    async def close(self) -> None:
+        """See `Engine.close`: requests that are not done fail."""
+        with self._wakeup:
+            self._stopping = True
+            self._wakeup.notify()
+        await asyncio.to_thread(self._thread.join, CONTROL_SECONDS)
+
+    def _check_alive(self) -> None:
+        if self._error:
+            raise WorkerError(self._error)
+        if self._stopping:
+            raise WorkerError("the engine is closed")
+
+    def _post(self, action: Callable[[], None]) -> None:
+        with self._wakeup:
+            self._inbox.append(action)
+            self._wakeup.notify()
+
+    async def _call(self, action: Callable[[], T], what: str) -> T:
+        """Run between two steps, on the step thread."""
+        self._check_alive()
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(action())
+            except ARTError as error:
+                done.set_exception(error)
+
+        self._post(run)
+        return await _within(done, CONTROL_SECONDS, what)
+
+    # The rest runs on the step thread.
+
+    def _run(self) -> None:
+        try:
+            while self._next_actions():
+                self._deliver(self._core.step())
+            self._fail_all(WorkerError("the engine was closed before the request was done"))
+        except Exception as error:
+            logger.exception("the engine's step loop ended")
+            self._error = f"the engine's step loop ended: {type(error).__name__}: {error}"
+            self._fail_all(WorkerError(self._error))
+
+    def _next_actions(self) -> bool:
+        """Wait for something to do and do what is in the inbox; False when it is time to stop."""
+        with self._wakeup:
+            # Woken by every call; the timeout only bounds the wait.
+            while not (self._inbox or self._core.has_work or self._stopping):
+                self._wakeup.wait(timeout=60.0)
+            actions, self._inbox = self._inbox, deque()
+        for action in actions:
+            action()
+        return not self._stopping
+
+    def _submit(self, call: Call, request: GenerateRequest) -> None:
+        if call.cancelled:
+            self._admitted -= 1
+            return
+        try:
+            call.sequence = self._core.make_sequence(request)
+        except ARTError as error:
+            self._admitted -= 1
+            _send(call.loop, [(call, error)])
+            return
+        self._calls[call.sequence] = call
+        self._core.submit(call.sequence)
+
+    def _cancel(self, call: Call) -> None:
+        if call.sequence is not None and self._calls.pop(call.sequence, None) is not None:
+            self._admitted -= 1
+            self._core.cancel(call.sequence)
+
+    def _deliver(self, events: list[Event]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Call, Delta | ARTError]]] = {}
+        for sequence, news in events:
+            call = self._calls[sequence]
+            by_loop.setdefault(call.loop, []).append((call, news))
+            if isinstance(news, ARTError) or news.finish_reason is not None:
+                del self._calls[sequence]
+                self._admitted -= 1
+        for loop, items in by_loop.items():
+            _send(loop, items)
+
+    def _fail_all(self, error: ARTError) -> None:
+        with self._wakeup:
+            self._stopping = True
+            actions, self._inbox = self._inbox, deque()
+        for action in actions:
+            # Submissions join the calls that fail now; control calls get their answer.
+            action()
+        for call in self._calls.values():
+            _send(call.loop, [(call, error)])
+        self._calls.clear()
+        self._admitted = 0
+
+
+def _send(loop: asyncio.AbstractEventLoop, items: list[tuple[Call, Delta | ARTError]]) -> None:
+    def put() -> None:
+        for call, news in items:
+            if not call.cancelled:
+                call.sink(news)
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(put)
+
+
+async def _within(future: Future[T], seconds: float, what: str) -> T:
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+    except TimeoutError as error:
+        raise DeadlineError(f"the engine did not finish within {seconds:.0f} s: {what}") from error

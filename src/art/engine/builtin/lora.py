@@ -1,0 +1,155 @@
+"""LoRA adapters: read as PEFT writes them, many live at once over one base model.
+
+A target `nn.Linear` is replaced by an `AdapterLinear` when the first adapter touches it. The base product is computed
+once for all tokens, each adapter's low-rank product for its own tokens only. When a whole step uses one adapter and
+the model is small, its merged weight is used instead: one product, as fast as the base model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from art.engine.builtin.peft_folder import PeftAdapter
+from art.errors import CheckpointError
+
+BASE = 0
+"""The number of the base model, which has no adapter."""
+
+
+@dataclass(slots=True)
+class Routing:
+    """Which adapter each packed token of the running step uses. Shared by all layers, set before each forward."""
+
+    single: int | None = BASE
+    groups: list[tuple[int, Tensor]] = field(default_factory=list)
+    """When there are several: (adapter, indices of its tokens)."""
+
+    def set(self, adapter_T: np.ndarray, device: torch.device) -> None:
+        first = int(adapter_T[0])
+        self.single = first if bool((adapter_T == first).all()) else None
+        self.groups = []
+        if self.single is None:
+            for adapter in np.unique(adapter_T):
+                index = torch.from_numpy(np.flatnonzero(adapter_T == adapter)).to(device)
+                self.groups.append((int(adapter), index))
+
+
+@dataclass(slots=True)
+class LoraWeights:
+    """One adapter's part in one layer: a [r, in], b [out, r] with the scale in it."""
+
+    a: Tensor
+    b: Tensor
+    merged: Tensor | None
+
+    def delta(self, x: Tensor) -> Tensor:
+        return linear(linear(x, self.a), self.b)
+
+
+class AdapterLinear(nn.Module):
+    """A linear layer with the adapters that touch it, by number."""
+
+    def __init__(self, base: nn.Linear, routing: Routing) -> None:
+        super().__init__()
+        self.base = base
+        self.routing = routing
+        self.adapters: dict[int, LoraWeights] = {}
+
+    @property
+    def weight(self) -> Tensor:
+        """Some models look at a layer's weight for its device or type."""
+        return self.base.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        single = self.routing.single
+        if single is None:
+            return self._mixed(x)
+        adapter = self.adapters.get(single)
+        if adapter is None:
+            return self.base(x)
+        if adapter.merged is not None:
+            return linear(x, adapter.merged, self.base.bias)
+        return self.base(x).add_(adapter.delta(x))
+
+    def _mixed(self, x: Tensor) -> Tensor:
+        out = self.base(x)
+        for number, index in self.routing.groups:
+            adapter = self.adapters.get(number)
+            if adapter is not None:
+                out.index_add_(1, index, adapter.delta(x.index_select(1, index)))
+        return out
+
+
+class AdapterLayers:
+    """The linear layers of one model that adapters have touched."""
+
+    def __init__(self, model: nn.Module, routing: Routing, merge_bytes: int) -> None:
+        self.model = model
+        self.routing = routing
+        self.merge_bytes = merge_bytes
+        self.layers: dict[str, AdapterLinear] = {}
+
+    def add(self, number: int, adapter: PeftAdapter) -> None:
+        """Raises: CheckpointError when the adapter does not fit the model; then nothing was changed."""
+        bases = {name: self._base(name, adapter) for name in adapter.weights}
+        merge = self._merges(bases)
+        for name, base in bases.items():
+            a, b = adapter.weights[name]
+            scaled = b.float() * adapter.scale(a.shape[0])
+            merged = None
+            if merge:
+                merged = base.weight + (scaled @ a.float()).to(base.weight)
+            layer = self.layers.get(name) or self._wrap(name, base)
+            layer.adapters[number] = LoraWeights(a.to(base.weight), scaled.to(base.weight), merged)
+
+    def remove(self, number: int) -> None:
+        for layer in self.layers.values():
+            layer.adapters.pop(number, None)
+
+    def _merges(self, bases: dict[str, nn.Linear]) -> bool:
+        """Only float32: a merged bfloat16 weight would lose what the adapter has learned."""
+        size = sum(base.weight.nbytes for base in bases.values())
+        return size <= self.merge_bytes and all(base.weight.dtype == torch.float32 for base in bases.values())
+
+    def _base(self, name: str, adapter: PeftAdapter) -> nn.Linear:
+        if name in self.layers:
+            base: nn.Module = self.layers[name].base
+        else:
+            try:
+                base = self.model.get_submodule(name)
+            except AttributeError as error:
+                raise CheckpointError(
+                    f"adapter {str(adapter.path)!r} has weights for {name!r}, which the base model does not have: "
+                    "it was trained on another model"
+                ) from error
+        if not isinstance(base, nn.Linear):
+            raise CheckpointError(
+                f"adapter {str(adapter.path)!r} targets {name!r}, a {type(base).__name__}; only Linear layers work"
+            )
+        if base is self.model.get_output_embeddings():  # type: ignore[operator]
+            raise CheckpointError(
+                f"adapter {str(adapter.path)!r} targets the output layer {name!r}: not supported"
+            )
+        a, b = adapter.weights[name]
+        if a.shape[1] != base.in_features or b.shape[0] != base.out_features or a.shape[0] != b.shape[1]:
+            raise CheckpointError(
+                f"adapter {str(adapter.path)!r}, layer {name!r}: A {tuple(a.shape)} and B {tuple(b.shape)} do not "
+                f"fit a layer from {base.in_features} to {base.out_features}: it was trained on another model"
+            )
+        return base
+
+    def _wrap(self, name: str, base: nn.Linear) -> AdapterLinear:
+        parent, _, leaf = name.rpartition(".")
+        layer = AdapterLinear(base, self.routing)
+        setattr(self.model.get_submodule(parent), leaf, layer)
+        self.layers[name] = layer
+        return layer

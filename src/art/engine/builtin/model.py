@@ -1,0 +1,173 @@
+"""Load a causal language model of the ecosystem and forward packed tokens through it. No model code is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from art.engine.builtin.attention import ATTENTION, Attends, FreshAttention, ShapeProbe, rows_attention
+from art.engine.builtin.batch import padding
+from art.engine.builtin.lora import AdapterLayers, Routing
+from art.errors import ConfigurationError
+from art.wire.engine import BuiltinOptions
+
+ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
+SCORE_ELEMENTS = 1 << 27
+"""Logits of at most this many numbers are held at once when scoring."""
+
+
+@dataclass(frozen=True, slots=True)
+class CausalModel:
+    """A model whose attention reads and writes cache rows, and what the engine must know of it."""
+
+    name: str
+    module: nn.Module
+    routing: Routing
+    adapters: AdapterLayers
+    shapes: list[tuple[int, int, int]]
+    """Per layer: key/value heads, key size, value size."""
+    max_context: int
+    vocab_size: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def forward(
+        self, ids_T: Tensor, positions_T: Tensor, wanted: Tensor, adapter_T: np.ndarray, attention: Attends
+    ) -> Tensor:
+        """Logits [len(wanted), V] of the wanted packed tokens."""
+        self.routing.set(adapter_T, self.device)
+        out = self.module(
+            input_ids=ids_T[None],
+            position_ids=positions_T[None],
+            use_cache=False,
+            logits_to_keep=wanted,
+            art_batch=attention,
+        )
+        return out.logits[0]
+
+    def score(self, adapter: int, rows: list[list[int]]) -> list[list[float]]:
+        """Logprob of each id given those before it, temperature 1; rows of at least two ids.
+
+        The logits of a group are computed in slices when they would not fit in memory at once.
+        """
+        counts = np.array([len(row) for row in rows])
+        ends = counts.cumsum()
+        pad, unpad = padding(counts)
+        attention = FreshAttention(
+            requests=len(rows),
+            padded=int(counts.max()),
+            pad=torch.from_numpy(pad).to(self.device),
+            unpad=torch.from_numpy(unpad).to(self.device),
+        )
+        ids_T = torch.tensor([token for row in rows for token in row], device=self.device)
+        positions_T = torch.from_numpy(np.concatenate([np.arange(n) for n in counts])).to(self.device)
+        scored = np.delete(np.arange(ends[-1]), ends - 1)
+        adapter_T = np.full(ends[-1], adapter)
+        slices = []
+        step = max(1, SCORE_ELEMENTS // self.vocab_size)
+        for first in range(0, len(scored), step):
+            wanted = torch.from_numpy(scored[first : first + step]).to(self.device)
+            logits = self.forward(ids_T, positions_T, wanted, adapter_T, attention)
+            logprobs = torch.log_softmax(logits.float(), -1)
+            slices.append(logprobs.gather(1, ids_T[wanted + 1][:, None])[:, 0])
+        flat = torch.cat(slices).tolist()
+        bounds = np.concatenate([[0], (counts - 1).cumsum()]).tolist()
+        return [flat[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def load_model(name: str, options: BuiltinOptions) -> CausalModel:
+    """Raises: ConfigurationError when there is no such model, or it is not a causal model with plain attention."""
+    from transformers import AttentionInterface, AutoModelForCausalLM
+
+    AttentionInterface.register(ATTENTION, rows_attention)
+    device = _device(options.device)
+    dtype = _dtype(options.dtype, device)
+    local = Path(name).is_dir()
+    try:
+        module = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, attn_implementation=ATTENTION, local_files_only=local, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"cannot load the base model {name!r}: {error}") from error
+    module = module.to(device).eval().requires_grad_(False)
+    config = module.config.get_text_config()
+    other = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION_LAYERS)
+    if other:
+        raise ConfigurationError(
+            f"{name!r} has layers of type {', '.join(other)}; the builtin engine knows attention"
+        )
+    routing = Routing()
+    shapes = _probe(name, module, config.num_hidden_layers, device)
+    model = CausalModel(
+        name=name,
+        module=module,
+        routing=routing,
+        adapters=AdapterLayers(module, routing, options.merge_mb << 20),
+        shapes=shapes,
+        max_context=min(
+            config.max_position_embeddings, options.max_context or config.max_position_embeddings
+        ),
+        vocab_size=config.vocab_size,
+        device=device,
+        dtype=dtype,
+    )
+    _check_against_own_attention(model)
+    return model
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ConfigurationError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:0, ...") from error
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return torch.float32 if name == "float32" else torch.bfloat16
+
+
+@torch.inference_mode()
+def _probe(name: str, module: nn.Module, layers: int, device: torch.device) -> list[tuple[int, int, int]]:
+    """Forward one token and see which layers attend: each exactly once, or the cache rows would be wrong."""
+    probe = ShapeProbe()
+    token = torch.zeros(1, 1, dtype=torch.long, device=device)
+    try:
+        module(input_ids=token, position_ids=token, use_cache=False, logits_to_keep=token[0], art_batch=probe)
+    except (TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{name!r} ({type(module).__name__}) does not take what the builtin engine hands to a model: {error}"
+        ) from error
+    if sorted(probe.shapes) != list(range(layers)) or probe.calls != layers:
+        raise ConfigurationError(
+            f"{name!r} ({type(module).__name__}) attends in {len(probe.shapes)} of its {layers} layers, "
+            f"{probe.calls} times; the builtin engine runs models where each layer attends once"
+        )
+    return [probe.shapes[layer] for layer in range(layers)]
+
+
+@torch.inference_mode()
+def _check_against_own_attention(model: CausalModel) -> None:
+    """The model's own attention and ours must agree on a few tokens, or the architecture has more than we know."""
+    ids = (torch.arange(12, device=model.device) * 7 + 3) % model.vocab_size
+    positions = torch.arange(12, device=model.device)
+    attention = FreshAttention(requests=1, padded=12, pad=positions, unpad=positions)
+    ours = model.forward(ids, positions, positions, np.zeros(12, np.int64), attention)
+    module = model.module
+    module.set_attn_implementation("eager")  # type: ignore[operator]
+    theirs = module(input_ids=ids[None], use_cache=False).logits[0]
+    module.set_attn_implementation(ATTENTION)  # type: ignore[operator]
+    difference = (ours.float().log_softmax(-1) - theirs.float().log_softmax(-1)).abs().max().item()
+    limit = 1e-3 if model.dtype == torch.float32 else 0.5
+    if not difference <= limit:
+        raise ConfigurationError(
+            f"{model.name!r} ({type(module).__name__}): the builtin engine's logprobs differ from the model's own by "
+            f"{difference:.2g} (limit {limit}); its attention is not of a kind that the builtin engine knows"
+        )

@@ -1,0 +1,153 @@
+"""Who runs: requests wait in order, get a cache row (with a prefix that is there already), and leave when they end."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from art.engine.builtin.cache import BUCKET, RowCache, bucket
+from art.engine.builtin.rows import EMPTY, Match, RowTable
+from art.engine.builtin.sampler import SamplingTable
+from art.engine.builtin.sequence import NOWHERE, Sequence
+
+WORTH_WAITING = 16
+"""A request waits one step when a prompt that is being read now shares this many more ids with it than the cache."""
+FIRST_ROWS = 16
+
+
+class Scheduler:
+    """Waiting and running requests over the cache's rows."""
+
+    def __init__(self, cache: RowCache, *, max_running: int, max_rows: int) -> None:
+        self.cache = cache
+        self.max_running = min(max_running, max_rows)
+        self.max_rows = max_rows
+        self.table = RowTable(max_rows)
+        self.sampling = SamplingTable(max_rows)
+        self.waiting: deque[Sequence] = deque()
+        self.running: dict[int, Sequence] = {}
+        self.prompt_tokens = 0
+        self.reused_tokens = 0
+        self.preempted = 0
+        self._copies: list[tuple[int, int, int]] = []
+
+    def admit(self) -> None:
+        """Move waiting requests to rows, oldest first, as far as there is room."""
+        held: list[Sequence] = []
+        while self.waiting and len(self.running) < self.max_running:
+            sequence = self.waiting.popleft()
+            ids = sequence.ids()
+            match = self.table.match(sequence.adapter, ids[:-1])
+            if match.coming - match.ready >= WORTH_WAITING:
+                held.append(sequence)
+            elif not self._place(sequence, ids, match):
+                self.waiting.appendleft(sequence)
+                break
+        self.waiting.extendleft(reversed(held))
+        self._flush_copies()
+
+    def make_room(self) -> None:
+        """Every running row can take one more id; the youngest requests go back to the queue if it must be."""
+        while self.running:
+            longest = int(self.table.known[list(self.running)].max())
+            if longest < self.cache.capacity or self._fit(self.cache.rows, longest + 1, new=0):
+                return
+            youngest = max(self.running, key=lambda row: int(self.table.used[row]))
+            sequence = self.leave(youngest)
+            self.waiting.appendleft(sequence)
+            self.preempted += 1
+
+    def leave(self, row: int) -> Sequence:
+        """A request ended or was sent back; its row stays as a prefix for others."""
+        sequence = self.running.pop(row)
+        sequence.row = NOWHERE
+        self.table.release(row)
+        return sequence
+
+    def forget(self) -> None:
+        """Drop all cached rows; nothing may be running."""
+        self.table.clear()
+        self.table.widen(0)
+        self.cache.free()
+
+    def _place(self, sequence: Sequence, ids: np.ndarray, match: Match) -> bool:
+        size = self.cache.rows, self.cache.capacity
+        if not self._fit_request(len(ids) + 1):
+            return False
+        if size != (self.cache.rows, self.cache.capacity):
+            # Growing may have moved rows to other places.
+            match = self.table.match(sequence.adapter, ids[:-1])
+        row = self._choose_row(match)
+        if row == EMPTY:
+            return False
+        if match.ready and row != match.row:
+            if any(match.row == target for _, target, _ in self._copies):
+                self._flush_copies()
+            self._copies.append((match.row, row, match.ready))
+        if not sequence.completion:
+            self.prompt_tokens += len(ids)
+            self.reused_tokens += match.ready
+        self.table.take(row, sequence.adapter, ids, match.ready)
+        self.sampling.set(row, sequence.request.sampling, sequence.seed)
+        sequence.row = row
+        self.running[row] = sequence
+        return True
+
+    def _choose_row(self, match: Match) -> int:
+        """The matching row itself if it is idle and holds no more than the prefix, else a free or the oldest one."""
+        table, rows = self.table, self.cache.rows
+        idle = match.row != EMPTY and not table.running[match.row]
+        if idle and table.computed[match.row] == match.ready:
+            return match.row
+        row = table.free_row(rows)
+        if row == EMPTY and self._fit(rows + 1, 0, new=1):
+            row = table.free_row(self.cache.rows)
+        if row == EMPTY:
+            row = table.oldest_idle(self.cache.rows, besides=match.row)
+        return match.row if row == EMPTY and idle else row
+
+    def _fit_request(self, tokens: int) -> bool:
+        """Room for one more running row of this many ids, growing where the budget allows it."""
+        if tokens <= self.cache.capacity and len(self.running) < self.cache.rows:
+            return True
+        return self._fit(max(self.cache.rows, len(self.running) + 1), tokens, new=1)
+
+    def _fit(self, rows: int, tokens: int, *, new: int) -> bool:
+        """Grow to at least this many rows of this many tokens, giving up idle rows if the budget asks for it.
+
+        False when the running rows and `new` more do not fit.
+        """
+        cache = self.cache
+        capacity, wanted_rows = cache.capacity, max(cache.rows, rows)
+        if tokens > capacity:
+            generous = bucket(max(tokens, capacity + capacity // 4))
+            capacity = generous if generous * wanted_rows <= cache.budget else bucket(tokens)
+        if rows > cache.rows:
+            wanted_rows = min(max(FIRST_ROWS, 2 * cache.rows, rows), self.max_rows)
+        wanted_rows = min(wanted_rows, cache.budget // max(capacity, BUCKET))
+        if (wanted_rows, capacity) == (cache.rows, cache.capacity):
+            return tokens <= capacity and rows <= wanted_rows
+        if wanted_rows < len(self.running) + new or (not tokens and wanted_rows < rows):
+            return False
+        self._resize(wanted_rows, capacity, new)
+        return True
+
+    def _resize(self, rows: int, capacity: int, new: int) -> None:
+        self._flush_copies()
+        keep = list(range(self.cache.rows))
+        if rows < self.cache.rows:
+            keep = self.table.newest(rows - new)
+        self.cache.resize(keep, rows, capacity)
+        self.table.reorder(keep)
+        self.table.widen(capacity)
+        self.running = {row: self.running[old] for row, old in enumerate(keep) if old in self.running}
+        for row, sequence in self.running.items():
+            sequence.row = row
+            self.sampling.set(row, sequence.request.sampling, sequence.seed)
+
+    def _flush_copies(self) -> None:
+        if self._copies:
+            sources, targets, lengths = zip(*self._copies, strict=True)
+            self._copies = []
+            self.cache.copy(list(sources), list(targets), max(lengths))

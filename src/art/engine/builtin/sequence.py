@@ -1,0 +1,54 @@
+"""One request on its way through the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from art.engine.builtin.stops import StopStrings
+from art.engine.protocol import Delta, FinishReason, GenerateRequest
+
+NOWHERE = -1
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Made when a request is accepted; `row` is its cache row while it runs."""
+
+    request: GenerateRequest
+    adapter: int
+    """Number of the adapter, 0 for the base model."""
+    seed: int
+    limit: int
+    """Completion tokens that are wanted and fit in the context."""
+    stops: StopStrings | None
+    row: int = NOWHERE
+    completion: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    delivered: int = 0
+    stop_ids: frozenset[int] = frozenset()
+
+    def ids(self) -> np.ndarray:
+        """Everything known so far; more than the prompt when the request was sent back to the queue."""
+        return np.fromiter((*self.request.prompt_ids, *self.completion), np.int64)
+
+    def append(self, token: int, logprob: float) -> Delta | None:
+        """Take a sampled token; the delta to deliver now, if any."""
+        self.completion.append(token)
+        self.logprobs.append(logprob)
+        reason: FinishReason | None = None
+        stop_string = self.stops.find(self.completion) if self.stops else None
+        if stop_string is not None or token in self.stop_ids:
+            reason = "stop"
+        elif len(self.completion) >= self.limit:
+            reason = "length"
+        if reason is None and not self.request.stream:
+            return None
+        first, self.delivered = self.delivered, len(self.completion)
+        return Delta(
+            token_ids=self.completion[first:],
+            logprobs=self.logprobs[first:],
+            finish_reason=reason,
+            stop_string=stop_string,
+        )

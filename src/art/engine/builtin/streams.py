@@ -1,0 +1,112 @@
+"""Many completions over one WebSocket: frames of requests come up, frames of deltas go down.
+
+All deltas that one step of the engine produced share a frame, so that 200 running requests cost one frame a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+from starlette.websockets import WebSocket
+
+from art.engine.builtin.engine import BuiltinEngine, Call
+from art.engine.protocol import Delta, GenerateRequest, Sampling
+from art.errors import ARTError, RequestError
+from art.wire.engine import CancelMessage, GenerateMessage, to_body
+
+
+async def serve_generate(engine: BuiltinEngine, socket: WebSocket) -> None:
+    """Serve one accepted connection until it closes; what still runs then is cancelled."""
+    streams = Streams(engine)
+    sender = asyncio.create_task(streams.send_to(socket))
+    try:
+        while True:
+            frame = await socket.receive()
+            if frame["type"] == "websocket.disconnect":
+                return
+            streams.receive(frame.get("bytes") or frame.get("text") or "")
+    finally:
+        sender.cancel()
+        streams.cancel_all()
+
+
+class Streams:
+    """The requests of one connection, by id."""
+
+    def __init__(self, engine: BuiltinEngine) -> None:
+        self.engine = engine
+        self.calls: dict[str, Call] = {}
+        self.outbox: list[dict[str, Any]] = []
+        self.ready = asyncio.Event()
+
+    def receive(self, frame: bytes | str) -> None:
+        """Take a frame; what is wrong with a message is answered under its id."""
+        try:
+            messages = orjson.loads(frame)
+        except orjson.JSONDecodeError:
+            messages = None
+        for message in messages if isinstance(messages, list) else [messages]:
+            request_id = str(message.get("id", "")) if isinstance(message, dict) else ""
+            try:
+                self._take(message)
+            except ValidationError as error:
+                problem = f"malformed message: {error.errors(include_input=False)}"
+                self._fail(request_id, RequestError(problem, status=400, code="bad_message"))
+            except ARTError as error:
+                self._fail(request_id, error)
+
+    async def send_to(self, socket: WebSocket) -> None:
+        """Send what has come together since the last frame, until cancelled."""
+        while True:
+            await self.ready.wait()
+            self.ready.clear()
+            messages, self.outbox = self.outbox, []
+            await socket.send_bytes(orjson.dumps(messages))
+
+    def cancel_all(self) -> None:
+        for call in self.calls.values():
+            self.engine.cancel(call)
+        self.calls.clear()
+
+    def _take(self, message: object) -> None:
+        if isinstance(message, dict) and "cancel" in message:
+            call = self.calls.pop(CancelMessage.model_validate(message).cancel, None)
+            if call is not None:
+                self.engine.cancel(call)
+            return
+        body = GenerateMessage.model_validate(message)
+        if body.id in self.calls:
+            raise RequestError(
+                f"a request with the id {body.id!r} is running", status=400, code="bad_message"
+            )
+        request = GenerateRequest(
+            request_id=body.id,
+            adapter=body.adapter,
+            prompt_ids=body.prompt_ids,
+            sampling=Sampling(**body.sampling.__dict__),
+            stream=body.stream,
+        )
+        self.calls[body.id] = self.engine.begin(request, lambda news: self._news(body.id, news))
+
+    def _news(self, request_id: str, news: Delta | ARTError) -> None:
+        if isinstance(news, ARTError):
+            self.calls.pop(request_id, None)
+            self._fail(request_id, news)
+            return
+        message = {"id": request_id, "token_ids": news.token_ids, "logprobs": news.logprobs}
+        if news.finish_reason is not None:
+            self.calls.pop(request_id, None)
+            message["finish_reason"] = news.finish_reason
+            if news.stop_string is not None:
+                message["stop_string"] = news.stop_string
+        self._put(message)
+
+    def _fail(self, request_id: str, error: ARTError) -> None:
+        self._put({"id": request_id, "error": to_body(error).model_dump()})
+
+    def _put(self, message: dict[str, Any]) -> None:
+        self.outbox.append(message)
+        self.ready.set()

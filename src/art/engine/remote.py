@@ -1,0 +1,298 @@
+"""The engine as the gateway sees it: a worker process, reached over loopback. No torch here.
+
+All completions share one WebSocket. Requests made in the same turn of the event loop share a frame up, deltas of one
+engine step share a frame down, so a completion costs the gateway a fraction of a millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+from pydantic import BaseModel, ValidationError
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest
+from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.wire.engine import (
+    EngineHealth,
+    EngineScoreReply,
+    EngineScoreRequest,
+    ErrorBody,
+    LoadAdapter,
+    UnloadAdapter,
+    to_error,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deadlines:
+    """Seconds after which a silent worker is taken for stuck."""
+
+    connect: float = 10.0
+    health: float = 10.0
+    control: float = 120.0
+    """Loading, scoring, waking."""
+    drain: float = 1800.0
+    """Unloading and sleeping, which wait for running requests."""
+    stall: float = 60.0
+    """Requests are running, but the worker's step counter stands still."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    news: list[Delta | ARTError] = field(default_factory=list)
+    waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Delta | ARTError) -> None:
+        self.news.append(item)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+class RemoteEngine:
+    """See `art.engine.protocol.Engine`. `url` is `http://host:port`; connects when first used."""
+
+    def __init__(self, url: str, key: str, deadlines: Deadlines | None = None) -> None:
+        self.url = url.rstrip("/")
+        self.deadlines = deadlines or Deadlines()
+        self._headers = {"Authorization": f"Bearer {key}"}
+        self._http = httpx.AsyncClient(base_url=self.url, headers=self._headers, trust_env=False)
+        self._socket: ClientConnection | None = None
+        self._connecting = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._streams: dict[str, _Stream] = {}
+        self._outbox: list[dict[str, Any]] = []
+        self._outgoing = asyncio.Event()
+        self._count = 0
+        self._closed = False
+
+    async def health(self) -> EngineHealth:
+        """Raises: WorkerDiedError, WorkerStalledError."""
+        reply = await self._ask("GET", "/health", None, self.deadlines.health)
+        return EngineHealth.model_validate(reply)
+
+    async def info(self) -> EngineInfo:
+        health = await self.health()
+        return EngineInfo(
+            base_model=health.base_model,
+            max_context=health.max_context,
+            vocab_size=health.vocab_size,
+            device=health.device,
+            dtype=health.dtype,
+            adapters=tuple(health.adapters),
+            running=health.running,
+            waiting=health.waiting,
+            max_waiting=health.max_waiting,
+        )
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """See `Engine.generate`; WorkerDiedError when the connection is lost, WorkerStalledError when steps stop."""
+        if self._socket is None:
+            await self._connect()
+        self._count += 1
+        # Our own number, so that two callers with one request id do not meet.
+        number = str(self._count)
+        stream = self._streams[number] = _Stream()
+        self._send(_generate_message(number, request))
+        ended = False
+        try:
+            while not ended:
+                if not stream.news:
+                    stream.waiter = asyncio.get_running_loop().create_future()
+                    await stream.waiter
+                items, stream.news = stream.news, []
+                for item in items:
+                    if isinstance(item, ARTError):
+                        ended = True
+                        raise item
+                    ended = item.finish_reason is not None
+                    yield item
+        finally:
+            self._streams.pop(number, None)
+            if not ended and self._socket is not None:
+                self._send({"cancel": number})
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """See `Engine.load_adapter`."""
+        await self._post("/load_adapter", LoadAdapter(name=name, path=str(path)), self.deadlines.control)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `Engine.unload_adapter`."""
+        await self._post("/unload_adapter", UnloadAdapter(name=name), self.deadlines.drain)
+
+    async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """See `Engine.score`."""
+        body = EngineScoreRequest(adapter=adapter, rows=[list(row) for row in rows])
+        return EngineScoreReply.model_validate(
+            await self._post("/score", body, self.deadlines.control)
+        ).logprobs
+
+    async def sleep(self) -> None:
+        """See `Engine.sleep`."""
+        await self._post("/sleep", None, self.deadlines.drain)
+
+    async def wake(self) -> None:
+        """See `Engine.wake`."""
+        await self._post("/wake", None, self.deadlines.control)
+
+    async def close(self) -> None:
+        """Close the connection; the worker itself belongs to whoever started it."""
+        self._closed = True
+        self._lost(WorkerError("the engine client was closed before the request was done"))
+        await self._http.aclose()
+
+    async def _post(self, path: str, body: BaseModel | None, seconds: float) -> Any:
+        return await self._ask("POST", path, body, seconds)
+
+    async def _ask(self, method: str, path: str, body: BaseModel | None, seconds: float) -> Any:
+        if self._closed:
+            raise WorkerError("the engine client is closed")
+        content = orjson.dumps(body.model_dump()) if body is not None else b"{}"
+        try:
+            reply = await self._http.request(method, path, content=content, timeout=seconds)
+        except httpx.TimeoutException as error:
+            raise WorkerStalledError(
+                f"the engine worker did not answer {path} within {seconds:g} s"
+            ) from error
+        except httpx.TransportError as error:
+            raise WorkerDiedError(
+                f"the engine worker at {self.url} is gone ({type(error).__name__})"
+            ) from error
+        if reply.status_code == 200:
+            return orjson.loads(reply.content)
+        try:
+            raise to_error(ErrorBody.model_validate_json(reply.content))
+        except ValidationError as error:
+            raise WorkerError(f"the engine worker answered {path} with status {reply.status_code}") from error
+
+    async def _connect(self) -> None:
+        async with self._connecting:
+            if self._socket is not None:
+                return
+            if self._closed:
+                raise WorkerError("the engine client is closed")
+            try:
+                socket = await connect(
+                    self.url.replace("http", "ws", 1) + "/generate",
+                    additional_headers=self._headers,
+                    open_timeout=self.deadlines.connect,
+                    close_timeout=1.0,
+                    max_size=1 << 28,
+                    max_queue=None,
+                    compression=None,
+                    ping_interval=None,
+                    proxy=None,
+                )
+            except TimeoutError as error:
+                raise WorkerStalledError(
+                    f"the engine worker at {self.url} did not take a connection"
+                ) from error
+            except (OSError, InvalidHandshake, ConnectionClosed) as error:
+                raise WorkerDiedError(f"no engine worker answers at {self.url}: {error}") from error
+            self._socket = socket
+            self._outbox.clear()
+            self._tasks = [
+                asyncio.create_task(self._read(socket)),
+                asyncio.create_task(self._write(socket)),
+                asyncio.create_task(self._watch()),
+            ]
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._outbox.append(message)
+        self._outgoing.set()
+
+    async def _write(self, socket: ClientConnection) -> None:
+        try:
+            while True:
+                await self._outgoing.wait()
+                self._outgoing.clear()
+                messages, self._outbox = self._outbox, []
+                if messages:
+                    await socket.send(orjson.dumps(messages))
+        except ConnectionClosed:
+            self._lost(WorkerDiedError(f"the engine worker at {self.url} closed the connection"))
+
+    async def _read(self, socket: ClientConnection) -> None:
+        try:
+            async for frame in socket:
+                for message in orjson.loads(frame):
+                    stream = self._streams.get(message["id"])
+                    if stream is not None:
+                        stream.put(_news(message))
+        except ConnectionClosed:
+            pass
+        self._lost(WorkerDiedError(f"the engine worker at {self.url} closed the connection"))
+
+    async def _watch(self) -> None:
+        """While requests are open, the worker's step counter must move on."""
+        seen = -1
+        while True:
+            await asyncio.sleep(self.deadlines.stall)
+            if not self._streams:
+                seen = -1
+                continue
+            try:
+                health = await self.health()
+            except ARTError as error:
+                self._lost(error)
+                return
+            if health.running and health.steps == seen:
+                self._lost(WorkerStalledError(f"the engine made no step for {self.deadlines.stall:g} s"))
+                return
+            seen = health.steps
+
+    def _lost(self, error: ARTError) -> None:
+        """Fail what is open and forget the connection; the next request makes a new one."""
+        socket, self._socket = self._socket, None
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.put(error)
+        current = asyncio.current_task()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            if task is not current:
+                task.cancel()
+        if socket is not None:
+            # Without a handshake: the other side may be dead.
+            socket.transport.abort()
+
+
+def _generate_message(number: str, request: GenerateRequest) -> dict[str, Any]:
+    sampling = request.sampling
+    body: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
+    if sampling.top_p != 1.0:
+        body["top_p"] = sampling.top_p
+    if sampling.top_k:
+        body["top_k"] = sampling.top_k
+    if sampling.min_p:
+        body["min_p"] = sampling.min_p
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if sampling.stop:
+        body["stop"] = sampling.stop
+    if sampling.stop_token_ids:
+        body["stop_token_ids"] = sampling.stop_token_ids
+    message = {"id": number, "prompt_ids": list(request.prompt_ids), "sampling": body}
+    if request.adapter is not None:
+        message["adapter"] = request.adapter
+    if request.stream:
+        message["stream"] = True
+    return message
+
+
+def _news(message: dict[str, Any]) -> Delta | ARTError:
+    if "error" in message:
+        return to_error(ErrorBody.model_validate(message["error"]))
+    return Delta(
+        token_ids=message["token_ids"],
+        logprobs=message["logprobs"],
+        finish_reason=message.get("finish_reason"),
+        stop_string=message.get("stop_string"),
+    )

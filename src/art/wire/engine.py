@@ -1,0 +1,201 @@
+"""The conversation between the server and an engine worker.
+
+A worker is started by module name and told everything on standard input, so that no key is on a command line:
+
+    stdin   one line, WorkerStart; afterwards nothing: its end means that the parent is gone, and the worker stops
+    stdout  one line, WorkerReady, when it serves
+
+Its routes (all under the bearer key, loopback only):
+
+    GET  /health           -> EngineHealth
+    POST /load_adapter     LoadAdapter -> {}
+    POST /unload_adapter   UnloadAdapter -> {}                answers when the adapter's last request has ended
+    POST /score            EngineScoreRequest -> EngineScoreReply
+    POST /sleep  /wake     {} -> {}
+    WS   /generate         many completions over one connection; a frame holds a list of messages
+
+Frames up are lists of `GenerateMessage` and `CancelMessage`, frames down lists of `DeltaMessage` and `FailureMessage`;
+all that happens within one step of the engine shares a frame. A route that fails answers an `ErrorBody` with its status.
+
+Worked example, one request and its answer:
+
+    up    [{"id": "7", "adapter": "tictactoe@3", "prompt_ids": [5, 6], "sampling": {"max_tokens": 2}}]
+    down  [{"id": "7", "token_ids": [9, 2], "logprobs": [-0.1, -0.7], "finish_reason": "length"}]
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from art import errors
+from art.errors import ARTError, OverloadedError, ServerError, WorkerError
+from art.wire.training import Strict
+
+DType = Literal["auto", "float32", "bfloat16"]
+
+
+class BuiltinOptions(Strict):
+    """What can be chosen about the builtin engine."""
+
+    dtype: DType = "auto"
+    """auto: float32 on a CPU, bfloat16 on a GPU."""
+    device: str = "auto"
+    """auto: the first GPU if there is one, else the CPU."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of torch; None leaves torch's own choice."""
+    max_context: int | None = Field(None, ge=2)
+    """Prompt plus completion, in tokens; None is what the model was made for."""
+    max_running: int = Field(256, ge=1)
+    """Requests sampled at the same time."""
+    max_waiting: int = Field(4096, ge=0)
+    """Requests that wait for a place; more are refused with 429."""
+    max_step_tokens: int = Field(4096, ge=16)
+    """Tokens forwarded in one step; longer prompts are forwarded in pieces."""
+    cache_rows: int = Field(512, ge=1)
+    """Conversations whose keys and values are kept, running ones included."""
+    cache_mb: int | None = Field(None, ge=1)
+    """Memory of keys and values in MiB; None: 512 on a CPU, half of what is free on a GPU."""
+    merge_mb: int = Field(64, ge=0)
+    """An adapter whose merged float32 weights fit in this many MiB is kept merged, which is faster; 0 never merges."""
+
+
+class WorkerStart(Strict):
+    """The one line that a worker reads when it starts."""
+
+    base_model: str
+    """A local folder or a hub name."""
+    key: str = Field(min_length=16)
+    """Every later request must carry it as a bearer token."""
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535)
+    """0: the worker chooses one and says which."""
+    options: BuiltinOptions = BuiltinOptions()
+
+
+class WorkerReady(Strict):
+    """The one line that a worker writes: it serves, or it could not start."""
+
+    ready: bool
+    port: int = 0
+    error: str = ""
+
+
+class EngineHealth(Strict):
+    base_model: str
+    max_context: int
+    vocab_size: int
+    device: str
+    dtype: str
+    adapters: list[str] = []
+    running: int = 0
+    waiting: int = 0
+    max_waiting: int = 0
+    asleep: bool = False
+    steps: int = 0
+    """Steps so far: while requests are running it must grow, or the engine is stuck."""
+    prompt_tokens: int = 0
+    """Prompt tokens asked for so far; `reused_tokens` of them needed no forward pass."""
+    reused_tokens: int = 0
+    sampled_tokens: int = 0
+    preempted: int = 0
+    """Requests sent back to the queue because the cache was full."""
+    error: str = ""
+    """Why the step loop ended; empty while it lives."""
+
+
+class LoadAdapter(Strict):
+    name: str = Field(min_length=1)
+    path: str
+
+
+class UnloadAdapter(Strict):
+    name: str
+
+
+class EngineScoreRequest(Strict):
+    adapter: str | None = None
+    rows: list[list[int]]
+    """Each row at least two ids."""
+
+
+class EngineScoreReply(Strict):
+    logprobs: list[list[float]]
+    """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
+
+
+class SamplingBody(Strict):
+    """`art.engine.protocol.Sampling` as JSON."""
+
+    max_tokens: int = Field(ge=1)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, le=1)
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class GenerateMessage(Strict):
+    id: str
+    adapter: str | None = None
+    prompt_ids: list[int]
+    sampling: SamplingBody
+    stream: bool = False
+
+
+class CancelMessage(Strict):
+    cancel: str
+    """The id of a request whose answer is not wanted any more."""
+
+
+class DeltaMessage(Strict):
+    """`art.engine.protocol.Delta` as JSON."""
+
+    id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: Literal["stop", "length"] | None = None
+    stop_string: str | None = None
+
+
+class ErrorBody(Strict):
+    """An `art.errors` exception on the wire."""
+
+    kind: str
+    """The exception's class name."""
+    message: str
+    status: int = 500
+    code: str | None = None
+    retry_after: float | None = None
+
+
+class FailureMessage(Strict):
+    id: str
+    error: ErrorBody
+
+
+def to_body(error: ARTError) -> ErrorBody:
+    """Write an exception down so that `to_error` can raise it again in another process."""
+    body = ErrorBody(kind=type(error).__name__, message=str(error))
+    if isinstance(error, ServerError):
+        body.status, body.code = error.status, error.code
+    elif isinstance(error, ValueError):
+        body.status = 400
+    if isinstance(error, OverloadedError):
+        body.retry_after = error.retry_after
+    return body
+
+
+def to_error(body: ErrorBody) -> ARTError:
+    """The exception that `to_body` wrote down; a kind that we do not know is a WorkerError."""
+    kind = getattr(errors, body.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, ARTError)):
+        return WorkerError(f"{body.kind}: {body.message}")
+    if issubclass(kind, OverloadedError):
+        return kind(body.message, status=body.status, code=body.code, retry_after=body.retry_after or 1.0)
+    if issubclass(kind, ServerError):
+        return kind(body.message, status=body.status, code=body.code)
+    return kind(body.message)
