@@ -1,0 +1,101 @@
+"""ART teaches a language model to act by letting it act.
+
+    model = art.TrainableModel(name="agent", project="games", base_model="art/nano")
+    await model.register(art.LocalBackend())
+    groups = [art.TrajectoryGroup(rollout(model) for _ in range(8)) for _ in range(4)]
+    groups = await art.gather_trajectory_groups(groups)
+    await model.train(groups, config=art.TrainConfig(learning_rate=1e-4))
+
+Importing this package loads nothing: each name below is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from art.backend import Backend as Backend
+    from art.batches import trajectory_group_batches as trajectory_group_batches
+    from art.gather import gather_trajectories as gather_trajectories
+    from art.gather import gather_trajectory_groups as gather_trajectory_groups
+    from art.local.backend import LocalBackend as LocalBackend
+    from art.messages import Messages as Messages
+    from art.messages import MessagesAndChoices as MessagesAndChoices
+    from art.messages import Tools as Tools
+    from art.model import Model as Model
+    from art.model import TrainableModel as TrainableModel
+    from art.remote.backend import RemoteBackend as RemoteBackend
+    from art.retry import retry as retry
+    from art.trajectories import History as History
+    from art.trajectories import Trajectory as Trajectory
+    from art.trajectories import TrajectoryGroup as TrajectoryGroup
+    from art.types import LocalTrainResult as LocalTrainResult
+    from art.types import TrainConfig as TrainConfig
+    from art.types import TrainResult as TrainResult
+    from art.types import Unscored as Unscored
+
+_HOME = {
+    "Backend": "art.backend",
+    "History": "art.trajectories",
+    "LocalBackend": "art.local.backend",
+    "LocalTrainResult": "art.types",
+    "Messages": "art.messages",
+    "MessagesAndChoices": "art.messages",
+    "Model": "art.model",
+    "RemoteBackend": "art.remote.backend",
+    "Tools": "art.messages",
+    "TrainConfig": "art.types",
+    "TrainResult": "art.types",
+    "TrainableModel": "art.model",
+    "Trajectory": "art.trajectories",
+    "TrajectoryGroup": "art.trajectories",
+    "Unscored": "art.types",
+    "gather_trajectories": "art.gather",
+    "gather_trajectory_groups": "art.gather",
+    "retry": "art.retry",
+    "trajectory_group_batches": "art.batches",
+}
+_ROOMS = frozenset(
+    {"errors", "gather", "local", "messages", "remote", "tasks", "tracking", "trajectories", "types"}
+)
+
+__all__ = [
+    "Backend",
+    "History",
+    "LocalBackend",
+    "LocalTrainResult",
+    "Messages",
+    "MessagesAndChoices",
+    "Model",
+    "RemoteBackend",
+    "Tools",
+    "TrainConfig",
+    "TrainResult",
+    "TrainableModel",
+    "Trajectory",
+    "TrajectoryGroup",
+    "Unscored",
+    "gather_trajectories",
+    "gather_trajectory_groups",
+    "retry",
+    "trajectory_group_batches",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("agent-reinforcement-trainer")
+    if name in _ROOMS:
+        return import_module(f"art.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'art' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value  # the next access costs nothing
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_ROOMS, "__version__"})

@@ -1,0 +1,41 @@
+"""The face that every backend shows to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from art.types import TrainResult
+
+if TYPE_CHECKING:
+    import openai
+
+    from art.model import Model, TrainableModel
+    from art.trajectories import TrajectoryGroup
+
+    AnyModel = Model[Any, Any]
+    AnyTrainableModel = TrainableModel[Any, Any]
+
+
+class Backend(Protocol):
+    """Where models are served and trained: on this machine, on another, at a service."""
+
+    async def register(self, model: AnyModel) -> None:
+        """Make the model known: afterwards it can be sampled and, if trainable, trained."""
+
+    async def train(
+        self, model: AnyTrainableModel, trajectory_groups: Iterable[TrajectoryGroup], **options: Any
+    ) -> TrainResult:
+        """One training step. The new step is served when this returns."""
+
+    async def get_step(self, model: AnyTrainableModel) -> int:
+        """The newest step: the number of completed training steps."""
+
+    async def delete_checkpoints(self, model: AnyTrainableModel, keep_steps: Iterable[int]) -> list[int]:
+        """Delete all checkpoints but these and the newest; returns the deleted steps."""
+
+    def openai_client(self, model: AnyTrainableModel) -> openai.AsyncOpenAI:
+        """A client for the model's completions."""
+
+    async def close(self) -> None:
+        """Let go of everything the backend holds."""

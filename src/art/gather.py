@@ -1,0 +1,172 @@
+"""Gather rollouts: run them all, show how it goes, forgive as many failures as allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, overload
+
+from art.capture import in_rollout
+from art.rollouts import (
+    GatherContext,
+    PendingGroup,
+    close_unstarted,
+    failure_of,
+    get_gather_context,
+    record_metrics,
+    run_all,
+    set_gather_context,
+)
+from art.tracking.progress import open_progress
+from art.trajectories import Trajectory, TrajectoryGroup
+
+__all__ = [
+    "GatherContext",
+    "gather_trajectories",
+    "gather_trajectory_groups",
+    "get_gather_context",
+    "record_metrics",
+    "set_gather_context",
+    "wrap_group_awaitable",
+]
+
+AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
+
+
+async def gather_trajectory_groups(
+    groups: Iterable[Awaitable[TrajectoryGroup]],
+    *,
+    pbar_desc: str | None = "gather",
+    pbar_total_completion_tokens: bool = False,
+    max_exceptions: int | float = 0,
+    max_metrics: int | None = None,
+    after_each: AfterEach | None = None,
+) -> list[TrajectoryGroup]:
+    """Run the rollouts of all groups side by side; the groups come back in the order they were given.
+
+    max_exceptions: failed rollouts that are forgiven, a number or (0 < x < 1) a share; one more raises its
+    error, cancels all other rollouts and waits for them. Groups keep the exceptions of their failed rollouts.
+    after_each: called with each group as it completes; returns the group, None (drop it) or a list of groups.
+    pbar_desc: None for no progress bar. max_metrics: how many means the bar shows.
+    """
+    _notice(pbar_total_completion_tokens)
+    items = list(groups)
+    total = sum(_size(item) for item in items)
+    context = GatherContext(max_exceptions=max_exceptions, max_metrics=max_metrics, total=total)
+    results: list[list[TrajectoryGroup]] = [[] for _ in items]
+
+    async def forward(item: Any) -> list[TrajectoryGroup]:
+        group = await wrap_group_awaitable(item)
+        if group is None or after_each is None:
+            return [] if group is None else [group]
+        judged = await after_each(group)
+        return judged if isinstance(judged, list) else [] if judged is None else [judged]
+
+    def settle(index: int, task: asyncio.Task[list[TrajectoryGroup]]) -> None:
+        if (error := failure_of(task)) is not None:
+            raise error
+        results[index] = task.result()
+
+    with open_progress(pbar_desc, total) as context.pbar, set_gather_context(context):
+        try:
+            await run_all([forward(item) for item in items], settle)
+        finally:
+            for item in items:
+                close_unstarted(item)
+    return [group for kept in results for group in kept]
+
+
+async def wrap_group_awaitable(
+    awaitable: Awaitable[TrajectoryGroup] | TrajectoryGroup,
+) -> TrajectoryGroup | None:
+    """Await one group and count it in the current context; None when it failed and was forgiven."""
+    if isinstance(awaitable, PendingGroup):
+        return await awaitable  # counts its rollouts itself
+    context = get_gather_context()
+    try:
+        group = awaitable if isinstance(awaitable, TrajectoryGroup) else await awaitable
+        if not isinstance(group, TrajectoryGroup):
+            raise TypeError(f"expected a TrajectoryGroup, got {group!r}")
+    except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed group, counted and limited
+        context.fail(error)
+        return None
+    for trajectory in group:
+        record_metrics(context, trajectory)
+    context.metric_sums["exceptions"] += len(group.exceptions)
+    context.update_pbar(_size(awaitable))
+    return group
+
+
+@overload
+async def gather_trajectories(
+    trajectories: Iterable[Awaitable[Trajectory | Iterable[Trajectory]]],
+    *,
+    pbar_desc: str | None = "gather",
+    pbar_total_completion_tokens: bool = False,
+) -> list[Trajectory]: ...
+
+
+@overload
+async def gather_trajectories(
+    trajectories: Iterable[Awaitable[Trajectory | Iterable[Trajectory]]],
+    *,
+    pbar_desc: str | None = "gather",
+    pbar_total_completion_tokens: bool = False,
+    max_exceptions: int | float,
+) -> list[Trajectory | BaseException]: ...
+
+
+async def gather_trajectories(
+    trajectories: Iterable[Awaitable[Trajectory | Iterable[Trajectory]]],
+    *,
+    pbar_desc: str | None = "gather",
+    pbar_total_completion_tokens: bool = False,
+    max_exceptions: int | float = 0,
+) -> list[Trajectory] | list[Trajectory | BaseException]:
+    """Run rollouts side by side. Each gives a trajectory or several; forgiven errors stay in their place."""
+    _notice(pbar_total_completion_tokens)
+    items = list(trajectories)
+    context = GatherContext(max_exceptions=max_exceptions, total=len(items))
+    results: list[list[Trajectory | BaseException]] = [[] for _ in items]
+
+    def settle(index: int, task: asyncio.Task[Trajectory | Iterable[Trajectory]]) -> None:
+        error = failure_of(task)
+        kept: list[Any] = []
+        if error is None:
+            value = task.result()
+            kept = (
+                [value] if isinstance(value, Trajectory) or not isinstance(value, Iterable) else list(value)
+            )
+            if strangers := [item for item in kept if not isinstance(item, Trajectory)]:
+                error = TypeError(f"a rollout returned {strangers[0]!r}, not a Trajectory")
+        results[index] = kept if error is None else [error]
+        if error is not None:
+            context.fail(error)
+            return
+        for trajectory in kept:
+            record_metrics(context, trajectory)
+        context.update_pbar(1)
+
+    with open_progress(pbar_desc, len(items)) as context.pbar, set_gather_context(context):
+        try:
+            await run_all([in_rollout(item) for item in items], settle)
+        finally:
+            for item in items:
+                close_unstarted(item)
+    return [item for kept in results for item in kept]
+
+
+def _size(item: Any) -> int:
+    return (
+        len(item) + len(item.exceptions)
+        if isinstance(item, TrajectoryGroup)
+        else getattr(item, "_num_trajectories", 1)
+    )
+
+
+def _notice(pbar_total_completion_tokens: bool) -> None:
+    if pbar_total_completion_tokens:
+        warnings.warn(
+            "pbar_total_completion_tokens has no effect and will go", DeprecationWarning, stacklevel=3
+        )

@@ -1,0 +1,111 @@
+"""A server of our own on this machine, reached like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from art.errors import ConfigurationError
+from art.local.supervisor import ServerProcess, SupervisorLimits, check_options
+from art.remote.backend import RemoteBackend
+from art.remote.connection import ServerConnection
+from art.remote.jobs import JobDeadlines
+from art.types import LocalTrainResult
+from art.wire.jobs import TrainResultInfo
+from art.wire.models import ModelInfo
+
+if TYPE_CHECKING:
+    from art.backend import AnyModel
+
+SERVER_OPTIONS = frozenset({"engine", "trainer", "limits"})
+
+
+class LocalBackend(RemoteBackend):
+    """Sample and train on this machine: a server in a process of its own, started when it is first needed.
+
+    path: where models, checkpoints and logs are kept (`.art` in the current folder). gpu_cost_per_hour_usd:
+    adds `costs/gpu` to the metrics of each step. server_options: settings of the server: `engine`, `trainer`,
+    `limits`.
+
+    The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
+    that died is started again with its models, and unfinished training jobs go on.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | Path | None = None,
+        in_process: bool = False,
+        gpu_cost_per_hour_usd: float | None = None,
+        server_options: Mapping[str, Any] | None = None,
+        deadlines: JobDeadlines | None = None,
+        supervisor_limits: SupervisorLimits | None = None,
+    ) -> None:
+        if in_process:
+            raise ConfigurationError(
+                "LocalBackend(in_process=True): the server always has a process of its own"
+            )
+        check_options(server_options or {}, SERVER_OPTIONS)
+        super().__init__("http://127.0.0.1", "", deadlines=deadlines)
+        self._path = Path(path or ".art").absolute()
+        self._cost_per_hour = gpu_cost_per_hour_usd
+        self._trained_at = time.monotonic()
+        self._server = ServerProcess(self._path, server_options or {}, limits=supervisor_limits)
+
+    async def _address(self) -> tuple[str, str]:
+        await self._ensure_server()
+        return f"http://127.0.0.1:{self._server.port}", self._server.key
+
+    async def _revive(self) -> None:
+        await self._ensure_server()
+
+    async def _ensure_server(self) -> None:
+        if self._server.pid is not None:
+            return
+        restarted = await asyncio.to_thread(self._server.ensure_running)
+        if not restarted or not self._registered:
+            return
+        address = f"http://127.0.0.1:{self._server.port}", self._server.key
+
+        async def known() -> tuple[str, str]:
+            return address
+
+        async def nothing() -> None:
+            return None
+
+        # A connection of its own: the usual one would ask for a running server again.
+        connection = ServerConnection(known, nothing)
+        try:
+            for request in self._registered.values():
+                await connection.call("POST", "/art/models", ModelInfo, request)
+        finally:
+            await connection.close()
+
+    async def register(self, model: AnyModel) -> None:
+        """Make the model known; its files are kept in the backend's folder."""
+        model.base_path = str(self._path)
+        await super().register(model)
+
+    def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> LocalTrainResult:
+        if self._cost_per_hour is not None:
+            now = time.monotonic()
+            metrics["costs/gpu"] = self._cost_per_hour * (now - self._trained_at) / 3600.0
+            self._trained_at = now
+        return LocalTrainResult(info.step, metrics, info.sheet, info.checkpoint_path)
+
+    async def close(self) -> None:
+        """End the server and its workers."""
+        await super().close()
+        await asyncio.to_thread(self._server.stop)
+
+    def __enter__(self) -> LocalBackend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    async def __aenter__(self) -> LocalBackend:
+        return self

@@ -1,0 +1,215 @@
+"""The server on this machine: started as a child, watched, started again when it dies, ended with us.
+
+    parent -> child, standard input    one JSON line: host, port, key, data_dir, ...; then the pipe stays open
+    child -> parent, standard output   one JSON line: {"ready": true, "port": N} or {"ready": false, "error":
+    "..."}
+
+When this process dies, however it dies, the kernel closes the pipe: the child reads its end and shuts down
+with its workers. (PR_SET_PDEATHSIG is no help: it fires when the starting *thread* ends.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from art.errors import ConfigurationError, DeadlineError, WorkerDiedError
+
+LOG_TAIL_BYTES = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorLimits:
+    """start_s: until the server serves. stop_s: from SIGTERM to SIGKILL. At most `restarts` in
+    `restart_window_s`.
+    """
+
+    start_s: float = 120.0
+    stop_s: float = 20.0
+    restarts: int = 3
+    restart_window_s: float = 600.0
+
+
+class ServerProcess:
+    """One server process and its successors, on one port with one key. Thread-safe."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        options: Mapping[str, Any],
+        *,
+        command: tuple[str, ...] = (sys.executable, "-m", "art.server"),
+        limits: SupervisorLimits | None = None,
+    ) -> None:
+        self.data_dir, self.options, self.command = data_dir, dict(options), command
+        self.limits = limits or SupervisorLimits()
+        self.key = f"art-{secrets.token_urlsafe(32)}"
+        self.port = 0
+        self.log_path = data_dir / "server" / "logs" / "server.log"
+        self._child: subprocess.Popen[bytes] | None = None
+        self._deaths: deque[float] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """The running child's process id."""
+        return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    def ensure_running(self) -> bool:
+        """Start the server if it does not run; returns whether it was (re)started. Blocks until it serves.
+
+        Raises WorkerDiedError when it died more often than `limits` allow or does not come up, DeadlineError
+        when it does not serve in time.
+        """
+        with self._lock:
+            if self._child is not None:
+                code = self._child.poll()
+                if code is None:
+                    return False
+                self._count_death(code)
+                self._end_group()
+            self._start()
+            return True
+
+    def _count_death(self, code: int) -> None:
+        now = time.monotonic()
+        self._deaths.append(now)
+        while self._deaths and now - self._deaths[0] > self.limits.restart_window_s:
+            self._deaths.popleft()
+        if len(self._deaths) > self.limits.restarts:
+            self._deaths.pop()  # the next call looks again
+            raise WorkerDiedError(
+                f"the server died {len(self._deaths) + 1} times within {self.limits.restart_window_s:g} s, the last time "
+                f"{describe_exit(code)}. Last lines of {self.log_path}:\n{self.log_tail()}"
+            )
+
+    def _start(self) -> None:
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        # The port of the first start is kept, so that clients find the successor where they left.
+        told = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "key": self.key,
+            "data_dir": str(self.data_dir),
+            **self.options,
+        }
+        with self.log_path.open("ab") as log:
+            child = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._child = child
+        atexit.register(self.stop)
+        try:
+            assert child.stdin is not None and child.stdout is not None
+            with suppress(BrokenPipeError):  # it died already: the missing ready line tells
+                child.stdin.write(json.dumps(told).encode() + b"\n")
+                child.stdin.flush()
+            self.port = self._wait_ready(child, child.stdout)
+        except BaseException:
+            self._end()
+            raise
+
+    def _wait_ready(self, child: subprocess.Popen[bytes], stdout: IO[bytes]) -> int:
+        first: queue.Queue[bytes] = queue.Queue()
+        threading.Thread(
+            target=self._drain, args=(stdout, first), name="art-server-output", daemon=True
+        ).start()
+        try:
+            line = first.get(timeout=self.limits.start_s)
+        except queue.Empty:
+            raise DeadlineError(
+                f"the server (pid {child.pid}) did not serve within {self.limits.start_s:g} s. "
+                f"Last lines of {self.log_path}:\n{self.log_tail()}"
+            ) from None
+        try:
+            told = (
+                json.loads(line)
+                if line
+                else {"error": f"it ended {describe_exit(child.wait(self.limits.stop_s))}"}
+            )
+        except json.JSONDecodeError:
+            told = {"error": f"its first line is {line[:200]!r}"}
+        if told.get("ready"):
+            return int(told["port"])
+        raise WorkerDiedError(
+            f"the server did not start: {told.get('error')}. Last lines of {self.log_path}:\n{self.log_tail()}"
+        )
+
+    def _drain(self, stdout: IO[bytes], first: queue.Queue[bytes]) -> None:
+        """Hand over the first line; keep what follows in the log, so that the pipe never fills."""
+        with stdout, self.log_path.open("ab") as log:
+            first.put(stdout.readline())
+            for line in stdout:
+                log.write(line)
+                log.flush()
+
+    def stop(self) -> None:
+        """End the server and its workers: a request, a deadline, then a kill. Safe to call twice."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        atexit.unregister(self.stop)
+        if child is None:
+            return
+        if child.stdin is not None:
+            with suppress(OSError):
+                child.stdin.close()
+        if child.poll() is None:
+            child.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(self.limits.stop_s)
+        kill_group(child.pid)
+        child.wait(self.limits.stop_s)
+
+    def _end_group(self) -> None:
+        """The server died by itself: what it left running in its group goes too."""
+        if self._child is not None:
+            kill_group(self._child.pid)
+
+    def log_tail(self) -> str:
+        """The last lines of the server's log."""
+        try:
+            with self.log_path.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+                return log.read().decode(errors="replace")
+        except OSError as error:
+            return f"(no log: {error})"
+
+
+def kill_group(pid: int) -> None:
+    """Kill what is left of a child's process group; the child leads its own."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def describe_exit(code: int) -> str:
+    """`by signal SIGKILL` or `with exit code 3`."""
+    return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def check_options(given: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Raise ConfigurationError for a server option that nobody knows."""
+    if unknown := sorted(given.keys() - known):
+        raise ConfigurationError(
+            f"server options {unknown!r} are not known; known: {', '.join(sorted(known))}"
+        )

@@ -1,0 +1,22 @@
+"""The words of a chat: messages, choices, tools. Loading this module loads the types of `openai` (about 0.3
+s).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from openai.types.chat import ChatCompletionMessageParam
+from openai.types.chat import ChatCompletionToolUnionParam as Tool
+from openai.types.chat.chat_completion import Choice
+from pydantic import SkipValidation
+
+Message = Annotated[ChatCompletionMessageParam, SkipValidation]
+"""A message as a dict. Pydantic stores it by reference: unknown keys survive."""
+MessageOrChoice = Message | Choice
+"""A `Choice` is a turn that is trained; a dict is context."""
+Messages = list[Message]
+MessagesAndChoices = list[MessageOrChoice]
+Tools = list[Tool]
+
+__all__ = ["Choice", "Message", "MessageOrChoice", "Messages", "MessagesAndChoices", "Tool", "Tools"]

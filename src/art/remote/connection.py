@@ -1,0 +1,96 @@
+"""The control connection to a server: calls that are asked again when the connection is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import httpx
+from pydantic import BaseModel
+
+from art.errors import OverloadedError, ServerUnreachableError
+from art.remote.failures import response_error
+
+M = TypeVar("M", bound=BaseModel)
+CONNECT_S = 5.0
+
+
+class ServerConnection:
+    """JSON calls with a bearer key. `revive` is awaited when nobody answers: it may start the server
+    again.
+    """
+
+    def __init__(
+        self, address: Callable[[], Awaitable[tuple[str, str]]], revive: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._address, self._revive = address, revive
+        self._client: httpx.AsyncClient | None = None
+        self._of: tuple[asyncio.AbstractEventLoop, str, str] | None = None
+
+    async def client(self) -> httpx.AsyncClient:
+        """The HTTP client of this event loop: connections cannot move between loops."""
+        url, key = await self._address()
+        of = (asyncio.get_running_loop(), url, key)
+        if self._client is None or self._of != of:
+            self._client = httpx.AsyncClient(
+                base_url=url,
+                headers={"authorization": f"Bearer {key}"},
+                trust_env=not url.startswith("http://127.0.0.1"),
+            )
+            self._of = of
+        return self._client
+
+    async def revive(self) -> None:
+        """Called when nobody answered."""
+        await self._revive()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        reply: type[M],
+        body: BaseModel | None = None,
+        *,
+        deadline_s: float = 120.0,
+    ) -> M:
+        """Ask until there is an answer: every route is safe to ask twice.
+
+        Raises ServerUnreachableError when nobody answered within `deadline_s` seconds, OverloadedError when
+        the queue stayed full for as long, and the error of the answer otherwise.
+        """
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + deadline_s, 0.1
+        content = body.model_dump_json() if body is not None else None
+        while True:
+            client = await self.client()
+            try:
+                response = await client.request(
+                    method,
+                    path,
+                    content=content,
+                    headers={"content-type": "application/json"} if content else None,
+                    timeout=httpx.Timeout(max(1.0, until - loop.time()), connect=CONNECT_S),
+                )
+            except httpx.TransportError as error:
+                if loop.time() + pause > until:
+                    raise ServerUnreachableError(
+                        f"nobody answers {method} {client.base_url}{path} within {deadline_s:g} s "
+                        f"({type(error).__name__}: {error}): is the server running and the address right?"
+                    ) from error
+                await self.revive()
+            else:
+                if response.status_code < 400:
+                    return reply.model_validate_json(response.content)
+                failure = response_error(response, f"{method} {path}")
+                if not isinstance(failure, OverloadedError) or loop.time() + failure.retry_after > until:
+                    raise failure
+                pause = failure.retry_after
+            await asyncio.sleep(pause)
+            pause = min(2.0, pause * 2)
+
+    async def close(self) -> None:
+        """Close the connections of this event loop."""
+        if self._client is not None and self._of is not None and self._of[0] is asyncio.get_running_loop():
+            await self._client.aclose()
+        self._client = self._of = None

@@ -1,0 +1,77 @@
+"""Small records of the user's vocabulary: what a reward may be, how to train, what training returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from art.wire.jobs import BalanceSheet
+
+if TYPE_CHECKING:
+    from art.messages import Choice as Choice
+    from art.messages import Message as Message
+    from art.messages import MessageOrChoice as MessageOrChoice
+    from art.messages import Messages as Messages
+    from art.messages import MessagesAndChoices as MessagesAndChoices
+    from art.messages import Tools as Tools
+
+Verbosity = Literal[0, 1, 2]
+
+_CHAT_WORDS = frozenset({"Choice", "Message", "MessageOrChoice", "Messages", "MessagesAndChoices", "Tools"})
+
+
+@dataclass(frozen=True)
+class Unscored:
+    """A reward that is not known, and why: the judge, tool or sandbox failed.
+
+    It leaves the group's statistics and the loss; it never counts as reward 0.
+    """
+
+    reason: str
+
+
+class TrainConfig(BaseModel):
+    """What one call of `model.train` may set. `beta` is the older name of `kl_penalty_coef`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    learning_rate: float = Field(default=5e-6, gt=0)
+    kl_penalty_coef: float = Field(default=0.0, ge=0)
+    grad_accumulation_sequences: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _translate_beta(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "beta" in data:
+            data = dict(data)
+            data.setdefault("kl_penalty_coef", data.pop("beta"))
+        return data
+
+
+@dataclass
+class TrainResult:
+    """What a training step returned.
+
+    step: the step that now exists and is served. metrics: means of the step, with the sheet as
+    `data/sheet/<fate>_rollouts` and `data/sheet/<fate>_tokens`. sheet: where every rollout of the step went.
+    """
+
+    step: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    sheet: BalanceSheet | None = None
+    checkpoint_path: str | None = None
+
+
+@dataclass
+class LocalTrainResult(TrainResult):
+    """The result of a `LocalBackend`: `checkpoint_path` is a folder on this machine."""
+
+
+def __getattr__(name: str) -> Any:
+    """The chat words are re-exported; they cost the import of `openai`, so only on first use."""
+    if name in _CHAT_WORDS:
+        return getattr(import_module("art.messages"), name)
+    raise AttributeError(f"module 'art.types' has no attribute {name!r}")
