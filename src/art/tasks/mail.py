@@ -1,8 +1,9 @@
 """A mail agent with three tools: search(keyword), read(id), answer(text).
 
-Every scenario is a fresh random inbox of 80 mails (16 projects x 5 roles), so nothing can be learned by heart: the
-agent has to search, find the right line, read that mail and answer with the name in it. Reward: right 1, wrong or
-out of turns 0, broken -1 (no tool call, an unknown tool, missing or unexpected arguments).
+Every scenario is a fresh random inbox of 80 mails (16 projects x 5 roles), so nothing can be learned by
+heart: the agent has to search, find the right line, read that mail and answer with the name in it. Reward:
+right 1, wrong or out of turns 0, broken -1 (no tool call, an unknown tool, missing or unexpected
+arguments).
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ TURN_LIMIT = 6
 
 
 def _tool(name: str, parameter: str, description: str) -> dict[str, Any]:
+    """The OpenAI schema of a tool with one text parameter."""
     parameters = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
     return {
         "type": "function",
@@ -126,7 +128,7 @@ def read(inbox: tuple[Mail, ...], mail_id: str) -> str:
 class Inbox:
     """One attempt at a question."""
 
-    tools = TOOLS
+    tools: list[dict[str, Any]] | None = TOOLS
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -167,9 +169,9 @@ class Inbox:
 
 
 def parse_call(call: dict[str, Any]) -> tuple[str, str] | None:
-    """(tool, argument) of an OpenAI tool call, or None unless it names a tool and gives its one text argument."""
+    """(tool, argument) of an OpenAI tool call; None unless it names a tool and gives its one argument."""
     function = call.get("function") or {}
-    name, arguments = function.get("name"), function.get("arguments")
+    name, arguments = str(function.get("name")), function.get("arguments")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -95,8 +95,13 @@ async def attempt(
     from art.trajectories import Trajectory
 
     trajectory = Trajectory(
-        messages_and_choices=list(environment.opening), tools=environment.tools, reward=0.0, metadata=metadata
+        messages_and_choices=list[Any](environment.opening),
+        tools=cast("list[Any] | None", environment.tools),
+        reward=0.0,
+        metadata=metadata,
     )
+    # Plain dicts of the shape that OpenAI's message types describe.
+    record = cast("list[Any]", trajectory.messages_and_choices)
     completions = model.openai_client().chat.completions
     turn = 0
     while not environment.done:
@@ -114,10 +119,8 @@ async def attempt(
             **optional,
         )
         choice = completion.choices[0]
-        trajectory.messages_and_choices.append(choice)
-        trajectory.messages_and_choices.extend(
-            environment.reply(choice.message.model_dump(exclude_none=True))
-        )
+        record.append(choice)
+        record.extend(environment.reply(choice.message.model_dump(exclude_none=True)))
         turn += 1
     trajectory.reward = environment.reward
     trajectory.metrics.update(environment.metrics)

@@ -1,7 +1,7 @@
 """Tic-tac-toe: the agent plays X and moves first, against an opponent who moves at random.
 
-Cells are named by row and column, `A1` to `C3`; index = 3 * row + column. Reward: win 1, draw 0.5, loss 0, and -1
-for a reply that is not the name of a free cell, which ends the game.
+Cells are named by row and column, `A1` to `C3`; index = 3 * row + column. Reward: win 1, draw 0.5, loss 0,
+and -1 for a reply that is not the name of a free cell, which ends the game.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def parse_move(text: str) -> int | None:
 
 
 class Game:
-    """One game. The opponent's moves are drawn from `random.Random(seed)`; None draws from the operating system."""
+    """One game. The opponent moves with `random.Random(seed)`; None seeds it from the operating system."""
 
-    tools = None
+    tools: list[dict[str, Any]] | None = None
 
     def __init__(self, seed: int | str | None = None) -> None:
         self.board = EMPTY

@@ -69,7 +69,7 @@ def judge(text: str) -> str | None:
 class Question:
     """One question and its answer."""
 
-    tools = None
+    tools: list[dict[str, Any]] | None = None
 
     def __init__(self, scenario: Scenario) -> None:
         self.opening: list[Message] = [{"role": "user", "content": scenario.prompt}]

@@ -1,0 +1,89 @@
+"""Dialogs for nano-tools: copying and looking up first, then the mail agent, clean and noisy."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from transformers import PreTrainedTokenizerFast
+
+from art.rendering.nano import create_nano_renderer
+from art.tasks import mail
+from art.tasks.task import Message
+from nano.examples import Example, from_dialog
+
+TEXTS = (
+    "user assistant system Tools: search(keyword) read(id) answer(text)",
+    mail.SYSTEM_PROMPT,
+    "Who is the owner of atlas? The owner of atlas is alice.",
+    "nothing",
+    "no such mail",
+    '\n{"name": "search", "arguments": {"keyword": "atlas"}}\n',
+    *mail.PROJECTS,
+    *mail.ROLES,
+    *mail.NAMES,
+)
+"""What the tokenizer is trained on."""
+
+CONTENT = (*mail.PROJECTS, *mail.ROLES, *mail.NAMES, *mail.ID_LETTERS, *"0123456789")
+"""The words that the task copies. Copying is learned within minutes for about 80 words, not for hundreds."""
+
+VAGUE = 0.4
+"""Share of a careless agent's searches that name the project alone;
+
+it then reads any of the five mails found.
+"""
+WRONG_MAIL = 0.3
+"""Share of its reads that open any mail of the inbox."""
+WRONG_NAME = 0.25
+"""Share of its answers that are any name."""
+
+
+class ToolDialogs:
+    """Examples drawn from one random generator."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+        self._renderer = create_nano_renderer(tokenizer)
+        self._dice = random.Random(f"tools/{seed}")
+        self._content = [tokenizer.encode(word, add_special_tokens=False)[0] for word in CONTENT]
+        self._scenarios = 0
+        self._seed = self._dice.getrandbits(32)
+
+    def repetition(self, length: int = 64) -> Example:
+        """A random sequence of content words, over and over: what comes next stands one period back."""
+        period = self._dice.sample(self._content, self._dice.randint(4, 19))
+        ids = (period * length)[:length]
+        return Example(ids=ids, is_reply=[at >= len(period) for at in range(length)])
+
+    def mail(self, *, careless: bool) -> Example:
+        """One question, answered by an agent that makes no mistakes, or by a careless one."""
+        scenario = mail.scenario(self._seed, self._scenarios)
+        self._scenarios += 1
+        world = mail.Inbox(scenario)
+        messages = list(world.opening)
+        for act in (self._search, self._read, self._answer):
+            messages.append(act(scenario, messages, careless))
+            messages += world.reply(messages[-1])
+        return from_dialog(self._renderer, messages, tools=mail.TOOLS)
+
+    def _search(self, scenario: mail.Scenario, messages: list[Message], careless: bool) -> Message:
+        wanted = scenario.wanted
+        vague = careless and self._dice.random() < VAGUE
+        return call("search", wanted.project if vague else f"{wanted.project} {wanted.role}")
+
+    def _read(self, scenario: mail.Scenario, messages: list[Message], careless: bool) -> Message:
+        if careless and self._dice.random() < WRONG_MAIL:
+            return call("read", self._dice.choice(scenario.inbox).id)
+        found = [line.split()[-1] for line in messages[-1]["content"].splitlines()]
+        return call("read", self._dice.choice(found))
+
+    def _answer(self, scenario: mail.Scenario, messages: list[Message], careless: bool) -> Message:
+        if careless and self._dice.random() < WRONG_NAME:
+            return call("answer", self._dice.choice(mail.NAMES))
+        return call("answer", messages[-1]["content"].rstrip(".").split()[-1])
+
+
+def call(tool: str, value: str) -> Message:
+    """The assistant message that calls `tool` with its one argument."""
+    function = {"name": tool, "arguments": json.dumps({mail.PARAMETERS[tool]: value})}
+    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}

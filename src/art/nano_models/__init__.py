@@ -1,0 +1,27 @@
+"""The models that ship with the package: tiny, real, quick to teach. One folder each, with its model card.
+
+`art/nano-games` plays tic-tac-toe and yes-no-maybe, `art/nano-tools` the mail agent; `art/nano` is the first.
+`nano/` in the repository makes them from nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from art.errors import ConfigurationError
+
+PREFIX = "art/"
+NAMES = ("art/nano", "art/nano-games", "art/nano-tools")
+
+
+def resolve(name: str) -> Path:
+    """The folder of the model `name`: config.json, model.safetensors and the tokenizer's files.
+
+    Raises ConfigurationError with the known names.
+    """
+    if name not in NAMES:
+        raise ConfigurationError(
+            f"unknown model {name!r}: the ones that ship with ART are {', '.join(NAMES)}"
+        )
+    folder = "nano_tools" if name == "art/nano-tools" else "nano_games"
+    return Path(__file__).parent / folder
