@@ -195,6 +195,15 @@ class Catalog:
             rows += [ServedName(id=f"{shown}@{step}", step=step, **common) for step in sorted(model.adapters)]
         return rows
 
+    def describe(self, name: str) -> ServedName:
+        """The row of a served name, bare or with its project. Raises: NotFoundError."""
+        for row in self.served():
+            if name in (row.id, f"{row.project}/{row.id}"):
+                return row
+        if self.has_base(name):
+            return ServedName(id=name, base_model=self.base_of(name).base_model)
+        raise self._unknown(name)
+
     # -- who answers --
 
     async def resolve(self, name: str) -> Target:

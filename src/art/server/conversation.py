@@ -1,8 +1,8 @@
 """Names for conversations: a hash chain over messages, blind to what clients do to a reply on its way back.
 
 Clients dump and load what they were given: `content` null or empty, null fields dropped or added, other key
-order, arguments parsed and written again, fields like `reasoning_content` or `sample_id` lost. None of that makes
-it another conversation. Other text does.
+order, arguments parsed and written again, fields like `reasoning_content` or `sample_id` lost. None of that
+makes it another conversation. Other text does.
 """
 
 from __future__ import annotations

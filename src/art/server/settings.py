@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from art.errors import ConfigurationError
+from art.server.control_settings import ControlSettings
 from art.wire.training import Strict
 
 KEY_VARIABLE = "ART_API_KEY"
@@ -59,6 +60,7 @@ class ServerSettings(Strict):
     engine: EngineSettings = EngineSettings()
     trainer: TrainerSettings = TrainerSettings()
     limits: LimitSettings = LimitSettings()
+    control: ControlSettings = ControlSettings()
 
     @property
     def server_dir(self) -> Path:

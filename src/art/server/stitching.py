@@ -3,8 +3,8 @@
     request    system, user, assistant (answered before), user
     prompt     prompt_ids + completion_ids of that answer, exactly, then the ids of the last user message
 
-Where that cannot be done the whole conversation is rendered: a *fork*, with its reason. A conversation of which
-nothing was answered here is no fork.
+Where that cannot be done the whole conversation is rendered: a *fork*, with its reason. A conversation of
+which nothing was answered here is no fork.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Stitcher:
     async def _answered(
         self, conversation: Conversation, rollout_id: str | None, sample_hint: str | None
     ) -> tuple[AnsweredTurn | None, str | None]:
-        """The answered turn that the newest assistant message is, or why that is a fork (None: it is none)."""
+        """The answered turn that the newest assistant message is, or why this is a fork (None: it is not)."""
         newest = conversation.turns[-1].key
         hinted = self._index.get(sample_hint)
         if hinted is not None and hinted.key == newest:

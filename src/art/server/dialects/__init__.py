@@ -1,0 +1,1 @@
+"""The languages that clients speak to the server; today OpenAI's chat completions."""

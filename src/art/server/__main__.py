@@ -1,0 +1,68 @@
+"""`python -m art.server`: the server as another process's child.
+
+standard input     one JSON line of `ServerSettings`; its end ends the server and its workers
+standard output    one JSON line: {"ready": true, "port": N, ...} or {"ready": false, "error": "..."}
+standard error     the log
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import threading
+from importlib.metadata import version
+from typing import Any
+
+from art.errors import ARTError
+from art.server.process import Ready, run
+from art.server.settings import parse_settings
+
+
+def main() -> int:
+    """Serve until standard input ends. Returns the exit status."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for chatty in ("httpx", "httpcore", "uvicorn.error"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        settings = parse_settings(sys.stdin.buffer.readline())
+        run(settings, on_ready=_tell_ready, until=_stdin_end)
+    except ARTError as error:
+        _tell({"ready": False, "error": str(error)})
+        return 1
+    return 0
+
+
+def _tell_ready(ready: Ready) -> None:
+    _tell({"ready": True, "port": ready.port, "version": version("agent-reinforcement-trainer")})
+
+
+def _tell(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _stdin_end() -> asyncio.Future[None]:
+    """Done once standard input ends: the parent closed it, or died."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def read() -> None:
+        while sys.stdin.buffer.readline():
+            continue
+        loop.call_soon_threadsafe(tell)
+
+    # A daemon: a blocked read must not keep the process alive.
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    return ended
+
+
+if __name__ == "__main__":
+    sys.exit(main())

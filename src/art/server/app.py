@@ -1,0 +1,137 @@
+"""The server's routes: one allow-list, one key.
+
+POST /v1/chat/completions        straight to its handler: it is on the way of every sample
+/r/{rollout}/v1/...              the same routes; the rollout is named by the address instead of a header
+GET  /health                     open, tells only that the server lives
+everything else                  a Starlette router: lookups, and the routes that `control` brings
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from art.errors import ARTError, NotFoundError, RequestError, ServerError
+from art.server.auth import KeyCheck
+from art.server.catalog import Catalog
+from art.server.dialects.chat import ChatCompletions
+from art.server.dialects.chat_sampling import Sampler
+from art.server.dialects.lookups import Lookups
+from art.server.http import Receive, Scope, Send, error_body, send_error, send_json, status_of
+from art.server.ledger import Ledger
+from art.server.settings import LimitSettings
+from art.server.stitching import Stitcher
+from art.wire.headers import ROLLOUT_HEADER
+
+_log = logging.getLogger(__name__)
+
+_CHAT = "/v1/chat/completions"
+_BY_ADDRESS = "/r/"
+
+
+class App:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        catalog: Catalog,
+        ledger: Ledger,
+        stitcher: Stitcher,
+        limits: LimitSettings,
+        control_routes: Sequence[BaseRoute] = (),
+        control_health: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        self._key = KeyCheck(key)
+        self._catalog = catalog
+        self._stitcher = stitcher
+        self._control_health = control_health
+        self._version = version("agent-reinforcement-trainer")
+        self._chat = ChatCompletions(Sampler(catalog, ledger, stitcher), limits)
+        self._routes = Starlette(
+            routes=[*Lookups(catalog, ledger).routes, *control_routes],
+            exception_handlers={ARTError: _on_art_error, HTTPException: _on_http_error},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; every failure has OpenAI's error shape."""
+        if scope["type"] != "http":
+            await self._routes(scope, receive, send)
+            return
+        started = False
+
+        async def watched(event: Any) -> None:
+            nonlocal started
+            started = True
+            await send(event)
+
+        try:
+            await self._dispatch(scope, receive, watched)
+        except ARTError as error:
+            await send_error(send, error)
+        except Exception:
+            _log.exception("%s %s failed", scope["method"], scope["path"])
+            if started:
+                raise
+            await send_error(send, ServerError("the server failed; its log says why", status=500))
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/health":
+            await send_json(send, orjson.dumps(self._health(scope)))
+            return
+        self._key.require(scope)
+        if scope["path"].startswith(_BY_ADDRESS):
+            scope = _named_rollout(scope)
+        if scope["path"] != _CHAT:
+            await self._routes(scope, receive, send)
+        elif scope["method"] != "POST":
+            raise RequestError(f"{scope['method']} {_CHAT} does not exist: use POST", status=405)
+        else:
+            await self._chat(scope, receive, send)
+
+    def _health(self, scope: Scope) -> dict[str, Any]:
+        health: dict[str, Any] = {"status": "ok", "version": self._version}
+        if self._key.is_right(scope):
+            health["models"] = [row.id for row in self._catalog.served()]
+            health["stitched"] = self._stitcher.stitched
+            health["forks"] = dict(self._stitcher.forks)
+            health.update(self._control_health())
+        return health
+
+
+def _named_rollout(scope: Scope) -> Scope:
+    rollout, slash, rest = scope["path"].removeprefix(_BY_ADDRESS).partition("/")
+    if not slash or not rest.startswith("v1/"):
+        raise NotFoundError(f"no such route: {scope['path']!r}", status=404, code="route_not_found")
+    header = (ROLLOUT_HEADER.encode(), rollout.encode())
+    return {**scope, "path": f"/{rest}", "raw_path": None, "headers": [header, *scope["headers"]]}
+
+
+async def _on_art_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ARTError)
+    status, headers = status_of(error)
+    texts = {name.decode(): value.decode() for name, value in headers}
+    return Response(orjson.dumps(error_body(error)), status, texts, "application/json")
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        refused: ARTError = NotFoundError(
+            f"no such route: {request.url.path!r}", status=404, code="route_not_found"
+        )
+    else:
+        refused = RequestError(
+            f"{request.method} {request.url.path}: {error.detail}", status=error.status_code
+        )
+    return await _on_art_error(request, refused)

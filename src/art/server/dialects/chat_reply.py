@@ -1,0 +1,125 @@
+"""What a chat completion answers: choices with the identity of their samples, and chunks of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from art.engine.protocol import FinishReason
+from art.rendering.chat import ChatRenderer, Parsed
+from art.server.dialects.chat_messages import call_id
+from art.wire.headers import SAMPLE_FIELD, STEP_FIELD
+
+
+@dataclass(kw_only=True, slots=True)
+class Completion:
+    """What the engine emitted for one choice, so far."""
+
+    sample_id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason | None = None
+    stop_string: str | None = None
+
+
+def message_of(completion: Completion, parsed: Parsed) -> dict[str, Any]:
+    """The assistant's message. What follows a stop string is not part of it."""
+    content, reasoning = parsed.content, parsed.reasoning
+    if completion.stop_string is not None:
+        content, reasoning = (
+            cut(content, completion.stop_string),
+            cut(reasoning or "", completion.stop_string),
+        )
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if parsed.tool_calls:
+        message["content"] = content or None
+        message["tool_calls"] = [
+            {
+                "id": call_id(completion.sample_id, index),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for index, call in enumerate(parsed.tool_calls)
+        ]
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    return message
+
+
+def cut(text: str, stop: str) -> str:
+    """The text before the stop string."""
+    return text.partition(stop)[0]
+
+
+def finish_reason(completion: Completion, message: dict[str, Any]) -> str:
+    """`tool_calls` where calls were read from a reply that ended by itself."""
+    if "tool_calls" in message and completion.finish_reason == "stop":
+        return "tool_calls"
+    return completion.finish_reason or "stop"
+
+
+def choice_of(
+    index: int,
+    completion: Completion,
+    message: dict[str, Any],
+    step: int | None,
+    logprobs: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """One choice of a whole reply."""
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason(completion, message),
+        SAMPLE_FIELD: completion.sample_id,
+        STEP_FIELD: step,
+    }
+
+
+def chunk_choice(
+    index: int,
+    delta: dict[str, Any],
+    *,
+    sample_id: str,
+    step: int | None,
+    finish: str | None = None,
+    logprobs: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """One choice of a stream's chunk."""
+    return {
+        "index": index,
+        "delta": delta,
+        "logprobs": logprobs,
+        "finish_reason": finish,
+        SAMPLE_FIELD: sample_id,
+        STEP_FIELD: step,
+    }
+
+
+def logprobs_of(
+    renderer: ChatRenderer, token_ids: Sequence[int], logprobs: Sequence[float]
+) -> dict[str, Any]:
+    """One entry for each sampled id, the one that ended the turn included."""
+    content = []
+    for token_id, logprob in zip(token_ids, logprobs, strict=True):
+        spelled = renderer.token_bytes(token_id)
+        content.append(
+            {
+                "token": spelled.decode("utf-8", "replace"),
+                "logprob": logprob,
+                "bytes": list(spelled),
+                "top_logprobs": [],
+            }
+        )
+    return {"content": content, "refusal": None}
+
+
+def usage_of(prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:
+    """Counts of ids: the prompt's once, the completions' together."""
+    sampled = sum(len(completion.token_ids) for completion in completions)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": sampled,
+        "total_tokens": prompt_tokens + sampled,
+    }

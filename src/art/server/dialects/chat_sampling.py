@@ -1,0 +1,182 @@
+"""From a checked request to prompt, engine request and ledger row: what both kinds of reply share."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from array import array
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from art.engine.protocol import Delta, GenerateRequest, Sampling
+from art.errors import NotFoundError, RequestError, ServerError, WorkerError
+from art.server.catalog import Catalog, Target
+from art.server.conversation import tools_key
+from art.server.dialects.chat_messages import SAMPLE_PREFIX
+from art.server.dialects.chat_reply import Completion
+from art.server.dialects.chat_request import ChatRequest
+from art.server.ledger import Ledger
+from art.server.ledger_schema import SampleRecord, float_array, int_array
+from art.server.stitching import Stitched, Stitcher
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A request whose prompt is known."""
+
+    request: ChatRequest
+    target: Target
+    stitched: Stitched
+    tools_key: bytes
+    rollout_id: str | None
+    max_tokens: int
+    created_at: float
+
+    @property
+    def fingerprint(self) -> str:
+        """The exact weights that answer: the model and its step."""
+        target = self.target
+        return target.name if target.step is None else f"{target.project}/{target.name}@{target.step}"
+
+
+class Sampler:
+    """Prepares requests, samples their completions and writes them down."""
+
+    def __init__(self, catalog: Catalog, ledger: Ledger, stitcher: Stitcher) -> None:
+        self.catalog = catalog
+        self._ledger = ledger
+        self._stitcher = stitcher
+
+    async def prepare(self, request: ChatRequest, target: Target, rollout_id: str | None) -> Prepared:
+        """Stitch or render the prompt. Raises: RequestError (context_length_exceeded among others)."""
+        key = tools_key(request.tools)
+        stitched = await self._stitcher.prompt(
+            target,
+            request.messages,
+            request.tools,
+            tools_key=key,
+            rollout_id=rollout_id,
+            sample_hint=request.sample_hint,
+        )
+        length = len(stitched.prompt_ids)
+        room = target.max_context - length
+        if room < 1:
+            raise RequestError(
+                f"the prompt has {length} tokens; {target.name} has room for {target.max_context} tokens of "
+                "prompt and completion. Shorten the messages.",
+                status=400,
+                code="context_length_exceeded",
+                param="messages",
+            )
+        return Prepared(
+            request=request,
+            target=target,
+            stitched=stitched,
+            tools_key=key,
+            rollout_id=rollout_id,
+            max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
+            created_at=time.time(),
+        )
+
+    async def deltas(self, prepared: Prepared, index: int, completion: Completion) -> AsyncIterator[Delta]:
+        """Sample one choice into `completion`; closing cancels it. Raises: what the engine raises."""
+        target, request = prepared.target, prepared.request
+        sampling = Sampling(
+            max_tokens=prepared.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            min_p=request.min_p,
+            # Choices of one request differ; each is repeatable.
+            seed=None if request.seed is None else _wrapped(request.seed + index),
+            stop=request.stop,
+            stop_token_ids=target.renderer.stop_token_ids,
+        )
+        asked = GenerateRequest(
+            request_id=completion.sample_id,
+            adapter=target.adapter,
+            prompt_ids=prepared.stitched.prompt_ids,
+            sampling=sampling,
+            stream=request.stream,
+        )
+        try:
+            async with aclosing(target.engine.generate(asked)) as stream:  # type: ignore[type-var]
+                async for delta in stream:
+                    completion.token_ids.extend(delta.token_ids)
+                    completion.logprobs.extend(delta.logprobs)
+                    completion.finish_reason = delta.finish_reason
+                    completion.stop_string = delta.stop_string
+                    yield delta
+        except NotFoundError as error:
+            # The catalog gave this adapter out, so the engine lost it: it was restarted a moment ago.
+            raise ServerError(
+                f"the engine does not have {prepared.fingerprint} loaded now ({error}); try again",
+                status=503,
+                code="adapter_not_loaded",
+            ) from error
+        if completion.finish_reason is None:
+            raise WorkerError(f"the engine ended {completion.sample_id} without a finish reason")
+
+    async def keep(self, prepared: Prepared, done: list[tuple[Completion, dict[str, Any]]]) -> None:
+        """Write completions with the messages they were read as; return when they are committed."""
+        prompt: array[int] = int_array(prepared.stitched.prompt_ids)
+        records = [_record(prepared, prompt, completion, message) for completion, message in done]
+        await self._ledger.append(records)
+        for record in records:
+            self._stitcher.remember(record)
+
+
+def new_completion() -> Completion:
+    """An empty completion with an id of its own."""
+    return Completion(sample_id=SAMPLE_PREFIX + secrets.token_hex(12), token_ids=[], logprobs=[])
+
+
+def _record(
+    prepared: Prepared, prompt: array[int], completion: Completion, message: dict[str, Any]
+) -> SampleRecord:
+    target, stitched = prepared.target, prepared.stitched
+    return SampleRecord(
+        sample_id=completion.sample_id,
+        rollout_id=prepared.rollout_id,
+        project=target.project,
+        model=prepared.request.model,
+        base_model=target.base_model,
+        step=target.step,
+        adapter=target.adapter,
+        parent_id=stitched.parent_id,
+        fork_reason=stitched.fork_reason,
+        shared=stitched.shared,
+        prompt_ids=prompt,
+        completion_ids=int_array(completion.token_ids),
+        completion_logprobs=float_array(completion.logprobs),
+        sampling=_recorded(prepared, completion),
+        finish_reason=completion.finish_reason or "stop",
+        turn_key=stitched.conversation.key_with(message),
+        tools_key=prepared.tools_key,
+        created_at=prepared.created_at,
+    )
+
+
+def _recorded(prepared: Prepared, completion: Completion) -> dict[str, Any]:
+    request = prepared.request
+    sampling: dict[str, Any] = {
+        "max_tokens": prepared.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "min_p": request.min_p,
+    }
+    for name in ("seed", "stop", "metadata"):
+        value = getattr(request, name)
+        if value:
+            sampling[name] = value
+    if completion.stop_string is not None:
+        sampling["stop_string"] = completion.stop_string
+    return sampling
+
+
+def _wrapped(seed: int) -> int:
+    """A seed within 63 bits, so that every engine can take it."""
+    return seed & (2**63 - 1)

@@ -1,0 +1,87 @@
+"""GET routes: the served models, one sample, one rollout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from art.server.catalog import Catalog, ServedName
+from art.server.ledger import Ledger
+from art.server.ledger_schema import SampleRecord
+from art.wire.samples import RolloutInfo, SampleInfo
+
+
+class Lookups:
+    """What can be asked of the catalog and the ledger."""
+
+    def __init__(self, catalog: Catalog, ledger: Ledger) -> None:
+        self._catalog = catalog
+        self._ledger = ledger
+        self.routes = [
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", self.model, methods=["GET"]),
+            Route("/v1/samples/{sample_id}", self.sample, methods=["GET"]),
+            Route("/v1/rollouts/{rollout_id:path}", self.rollout, methods=["GET"]),
+        ]
+
+    async def models(self, request: Request) -> Response:
+        """Every served name."""
+        return JSONResponse({"object": "list", "data": [_model(row) for row in self._catalog.served()]})
+
+    async def model(self, request: Request) -> Response:
+        """One served name. Raises: NotFoundError listing the others."""
+        return JSONResponse(_model(self._catalog.describe(request.path_params["model"])))
+
+    async def sample(self, request: Request) -> Response:
+        """One sample: ids, logprobs, where it comes from. Raises: NotFoundError."""
+        (record,) = await self._ledger.samples([request.path_params["sample_id"]])
+        return _json(sample_info(record))
+
+    async def rollout(self, request: Request) -> Response:
+        """The samples of a rollout; none for one that was never seen."""
+        rollout_id = request.path_params["rollout_id"]
+        records = await self._ledger.rollout(rollout_id)
+        forks = Counter(record.fork_reason for record in records if record.fork_reason is not None)
+        return _json(
+            RolloutInfo(
+                rollout_id=rollout_id, samples=[sample_info(record) for record in records], forks=dict(forks)
+            )
+        )
+
+
+def sample_info(record: SampleRecord) -> SampleInfo:
+    """A record as it is told to clients."""
+    return SampleInfo(
+        sample_id=record.sample_id,
+        rollout_id=record.rollout_id,
+        project=record.project,
+        model=record.model,
+        step=record.step,
+        parent_id=record.parent_id,
+        fork_reason=record.fork_reason,
+        prompt_ids=record.prompt_ids.tolist(),
+        completion_ids=record.completion_ids.tolist(),
+        completion_logprobs=record.completion_logprobs.tolist(),
+        sampling=record.sampling,
+        finish_reason=record.finish_reason,
+        created_at=record.created_at,
+    )
+
+
+def _json(info: SampleInfo | RolloutInfo) -> Response:
+    return Response(info.model_dump_json(), media_type="application/json")
+
+
+def _model(row: ServedName) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "object": "model",
+        "created": 0,
+        "owned_by": row.project or "art",
+        "base_model": row.base_model,
+        "step": row.step,
+    }

@@ -1,0 +1,179 @@
+"""A server's life: lock, ledger, control, listen, tell, serve, and all of it backwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass
+
+import uvicorn
+
+from art.errors import ConfigurationError
+from art.server.app import App
+from art.server.catalog import Catalog
+from art.server.control import Control
+from art.server.data_lock import DataLock
+from art.server.ledger import Ledger
+from art.server.routes_control import control_routes
+from art.server.settings import ServerSettings, resolve_key
+from art.server.stitching import Stitcher
+from art.server.worker_pair import PairOptions
+
+_BACKLOG = 4096
+_LAST_REPLIES_SECONDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """What is known once the server serves."""
+
+    host: str
+    port: int
+    key: str
+
+
+async def serve(
+    settings: ServerSettings,
+    *,
+    on_ready: Callable[[Ready], None],
+    until: Callable[[], asyncio.Future[None]] | None = None,
+) -> None:
+    """Serve until a signal (SIGTERM, SIGINT), or until the future that `until` makes is done.
+
+    Raises: ConfigurationError when the settings, the data folder or the address cannot be used.
+    """
+    key = resolve_key(settings)
+    async with _rooms(settings) as (catalog, ledger, stitcher, control):
+        app = App(
+            key=key,
+            catalog=catalog,
+            ledger=ledger,
+            stitcher=stitcher,
+            limits=settings.limits,
+            control_routes=control_routes(control),
+            control_health=lambda: {"workers": control.health()},
+        )
+        with _listen(settings) as listener:
+            ready = Ready(host=settings.host, port=int(listener.getsockname()[1]), key=key)
+            server = _Server(_uvicorn_config(app, settings), lambda: on_ready(ready))
+            watch = asyncio.ensure_future(_end_after(server, until)) if until else None
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                if watch is not None:
+                    watch.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledger, Stitcher, Control]]:
+    lock = DataLock(settings.server_dir)
+    async with contextlib.AsyncExitStack() as rooms:
+        rooms.callback(lock.release)
+        ledger = Ledger(settings.server_dir / "ledger.sqlite")
+        rooms.push_async_callback(ledger.close)
+        stitcher = Stitcher(
+            ledger,
+            max_tokens=settings.limits.remembered_tokens,
+            ledger_is_empty=await ledger.is_empty(),
+        )
+        catalog = Catalog()
+        control = Control(
+            data_dir=settings.data_dir,
+            catalog=catalog,
+            ledger=ledger,
+            options=PairOptions(
+                engine=settings.engine.name,
+                engine_options=settings.engine.options,
+                trainer_options=settings.trainer.options,
+            ),
+            settings=settings.control,
+        )
+        rooms.push_async_callback(control.close)
+        await control.start()
+        yield catalog, ledger, stitcher, control
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that tells when it serves, and leaves the process alive to close its rooms after a signal."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        # uvicorn's own raises the signal again as soon as it has stopped listening.
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+async def _end_after(server: uvicorn.Server, until: Callable[[], asyncio.Future[None]]) -> None:
+    await until()
+    server.should_exit = True
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {settings.host}:{settings.port}: {error}. Choose another port; 0 takes a free one."
+        ) from error
+
+
+def _uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools" if _has("httptools") else "h11",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=int(settings.limits.keep_alive),
+        timeout_graceful_shutdown=_LAST_REPLIES_SECONDS,
+    )
+
+
+def _has(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None
+
+
+def run(
+    settings: ServerSettings,
+    *,
+    on_ready: Callable[[Ready], None],
+    until: Callable[[], asyncio.Future[None]] | None = None,
+) -> None:
+    """`serve` in an event loop of its own, the fast one where it is installed."""
+    if sys.platform != "win32" and _has("uvloop"):
+        import uvloop
+
+        factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
+    else:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(serve(settings, on_ready=on_ready, until=until))
