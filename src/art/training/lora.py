@@ -38,7 +38,6 @@ class Adapters:
             target_modules=list(spec.targets),
             bias="none",
             task_type="CAUSAL_LM",
-            base_model_name_or_path=self._policy.name,
         )
         self._check_targets(spec)
         with torch.random.fork_rng():
@@ -47,6 +46,7 @@ class Adapters:
                 self._peft = get_peft_model(self._policy.causal_lm, config, adapter_name=name)
             else:
                 self._peft.add_adapter(name, config)
+        # Set afterwards: PEFT replaces it by the path that the model was loaded from.
         self._peft.peft_config[name].base_model_name_or_path = self._policy.name
         self._set_dropout(name)
 

@@ -3,30 +3,31 @@
 Control is JSON; a batch is one safetensors body. The worker's routes (all under a bearer key, loopback only):
 
     GET  /health            -> TrainerHealth
-    POST /open              OpenRequest -> OpenReply            make or restore the LoRA and optimizer of one model
+    POST /open              OpenRequest -> OpenReply            make or restore LoRA and optimizer of a model
     POST /train             safetensors (see BatchArrays)       -> one JSON object a line: TrainEvent
-    POST /save              SaveRequest -> SaveReply            write the checkpoint files into a folder that must not exist
-    POST /score             ScoreRequest -> ScoreReply          logprobs of given ids, for the canary and parity gate
+    POST /save              SaveRequest -> SaveReply            write a checkpoint folder that must not exist
+    POST /score             ScoreRequest -> ScoreReply          logprobs of given ids: canary, parity gate
     POST /close             CloseRequest -> {}                  forget a model
 
-A request that is refused before anything ran (wrong key, unknown model, another step, a batch that is none, an unknown
-loss) is an HTTP error with `{"error": ErrorBody}`, whose `type` is the name of the class in `art.errors`. A step that
-fails while it runs ends its stream with an `error` event, `code` being that name; adapter and optimizer are unchanged.
-The same (model, step) sent again, while it runs or after, gets the same events and trains nothing twice.
+A request that is refused before anything ran (wrong key, unknown model, another step, a batch that is none,
+an unknown loss) is an HTTP error with `{"error": ErrorBody}`, whose `type` is the name of the class in
+`art.errors`. A step that fails while it runs ends its stream with an `error` event, `code` being that name;
+adapter and optimizer are unchanged. The same batch for the same (model, step) sent again, while it runs or
+after, gets the same events and trains nothing twice.
 
 The batch is the token tree of all samples of a step (depth-first order, `end`, see docs/architecture.md):
 
-    tokens_T  int32   the id of each node                     parent_T int32   index of the token before it, -1 at a root
-    end_T     int32   index after its last descendant         depth_T  int32   its position (RoPE)
-    entry_token_E int32   node that was sampled               entry_logprob_E   float32  logprob when sampled
-    entry_advantage_E float32                                 entry_weight_E    float32
+    tokens_T  int32  the id of each node              parent_T int32  index of the token before it, or -1
+    end_T     int32  index after its last descendant   depth_T  int32  its position (RoPE)
+    entry_token_E     int32  node that was sampled     entry_logprob_E  float32  logprob when sampled
+    entry_advantage_E float32                          entry_weight_E   float32
 
 The header's metadata holds `request`: the JSON of a `TrainRequest`.
 
 Worked example. Prompt [5, 6], two completions [7, 8] and [7, 9], advantages +1 and -1:
 
     tokens 5 6 7 8 9    parent -1 0 1 2 2    end 5 5 5 4 5    depth 0 1 2 3 3
-    entries (token, advantage): (2, +1) (3, +1) (2, -1) (4, -1)     the shared 7 is trained twice, once per sample
+    entries (token, advantage): (2, +1) (3, +1) (2, -1) (4, -1)   the shared 7 is trained twice
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Strict(BaseModel):
 class LoraSpec(Strict):
     """The adapter's shape. Targets are the last components of module names."""
 
-    r: int = Field(16, ge=1)
-    alpha: float = Field(32.0, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
+    r: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
     targets: list[str] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -57,8 +58,8 @@ class OptimizerSpec(Strict):
     learning_rate: float = Field(gt=0)
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-8
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
 
 
 class LossSpec(Strict):
@@ -73,7 +74,7 @@ class OpenRequest(Strict):
     """`project/name`, the key of the model in all later calls."""
     lora: LoraSpec
     checkpoint: str | None = None
-    """Folder to restore adapter, optimizer and RNG from; None makes a fresh adapter (its B matrices are zero)."""
+    """Folder to restore adapter, optimizer and RNG from; None: a fresh adapter (its B matrices are zero)."""
     seed: int = 0
 
 
@@ -142,10 +143,10 @@ class TrainerHealth(Strict):
 
 
 class TrainerConfig(Strict):
-    """How a trainer worker is started: one line of JSON on its standard input, so that the key is on no command line.
+    """How a trainer worker is started: one line of JSON on its standard input; the key is on no command line.
 
-    `python -m art.training.worker` answers with one line on standard output: `{"ready": true, "port": 41234}` once it
-    serves, or `{"ready": false, "error": "..."}`. It ends when its standard input ends: its parent is gone.
+    `python -m art.training.worker` answers with one line on standard output: `{"ready": true, "port": 41234}`
+    once it serves, or `{"ready": false, "error": "..."}`. It ends when its standard input ends.
     """
 
     base_model: str
@@ -155,13 +156,13 @@ class TrainerConfig(Strict):
     key: str = Field(min_length=16)
     """Bearer key of every route."""
     host: str = "127.0.0.1"
-    port: int = Field(0, ge=0, le=65535)
+    port: int = Field(default=0, ge=0, le=65535)
     """0 chooses a free one."""
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     """CPU threads of torch; None leaves its default."""
-    token_budget: int = Field(8192, ge=1)
+    token_budget: int = Field(default=8192, ge=1)
     """Tokens forwarded at once; memory follows it. A longer single path is forwarded whole."""
     attention: Literal["auto", "rectangles", "dense"] = "auto"
     """auto: rectangles on a CPU whose torch has the kernels, else a dense mask."""

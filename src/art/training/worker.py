@@ -1,0 +1,97 @@
+"""The trainer as a process of its own: `art.wire.training` over HTTP, started with one line of JSON on stdin.
+
+    python -m art.training.worker < (a pipe that stays open)
+
+All of torch runs in one thread, so that health answers while a step runs and steps never overlap.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from art.errors import ARTError
+from art.wire.training import TrainerConfig
+
+if TYPE_CHECKING:
+    from art.training.trainer import Trainer
+
+
+def main() -> int:
+    """Read the configuration, load the model, say that it is ready, serve until stdin ends."""
+    line = sys.stdin.readline()
+    try:
+        config = TrainerConfig.model_validate_json(line)
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch")
+        trainer = thread.submit(_load, config).result()
+        listener = socket.create_server((config.host, config.port))
+    except (ARTError, ValidationError, OSError, ValueError) as error:
+        _say({"ready": False, "error": _explain(error)})
+        return 2
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    _serve(config, trainer, thread, listener)
+    return 0
+
+
+def _load(config: TrainerConfig) -> Trainer:
+    import torch
+
+    from art.training.policy import load_policy
+    from art.training.trainer import Trainer
+
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    policy = load_policy(
+        config.model_path or config.base_model,
+        name=config.base_model,
+        device=config.device,
+        dtype=config.dtype,
+        attention=config.attention,
+    )
+    return Trainer(policy, token_budget=config.token_budget)
+
+
+def _serve(
+    config: TrainerConfig, trainer: Trainer, thread: ThreadPoolExecutor, listener: socket.socket
+) -> None:
+    import uvicorn
+
+    from art.training.app import make_app
+
+    app = make_app(trainer, thread, config)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    _say({"ready": True, "port": listener.getsockname()[1]})  # the socket listens already
+    server.run(sockets=[listener])
+
+
+def _end_with_parent() -> None:
+    """The parent holds our stdin open for as long as it lives.
+
+    Its end is ours, in the middle of a step too: what is not saved would be lost, and nobody is left to
+    save it.
+    """
+    sys.stdin.read()
+    os._exit(0)
+
+
+def _say(message: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def _explain(error: Exception) -> str:
+    """Without the values of the configuration, one of which is the key."""
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    return f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
