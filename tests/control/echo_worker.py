@@ -1,4 +1,6 @@
-"""A worker that keeps the start-up contract and does nothing: `behaviour` in its config says how it misbehaves."""
+"""A worker that keeps the start-up contract and does nothing: `behaviour` in its config says how it
+misbehaves.
+"""
 
 from __future__ import annotations
 

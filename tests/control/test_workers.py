@@ -41,7 +41,7 @@ async def nothing(worker: Worker) -> None:
 
 async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in other processes
             await asyncio.sleep(0.01)
 
 
@@ -62,7 +62,7 @@ async def test_the_key_is_on_no_command_line_and_in_no_log(spec: Specs) -> None:
 
 
 async def test_a_worker_that_dies_while_starting_says_why(spec: Specs) -> None:
-    with pytest.raises(WorkerDiedError, match="ended with code 1(.|\n)*no model here"):
+    with pytest.raises(WorkerDiedError, match=r"ended with code 1(.|\n)*no model here"):
         await Worker.start(spec("die early"))
 
 

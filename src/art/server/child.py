@@ -1,4 +1,6 @@
-"""`python -m art.server.child MODULE`: run a worker so that it cannot outlive its server, nor hide where it hangs."""
+"""`python -m art.server.child MODULE`: run a worker so that it cannot outlive its server, nor hide where it
+hangs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Keeps one worker alive: notices its death or stall, keeps the stacks, starts it again, and gives up in the end."""
+"""Keeps one worker alive: notices its death or stall, keeps the stacks, starts it again, and gives up in
+the end.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from art.errors import ARTError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.server.pulse import Pulse
 from art.server.workers import Worker, WorkerSpec
 
 _log = logging.getLogger(__name__)
@@ -21,7 +25,9 @@ WhenUp = Callable[[Worker], Awaitable[None]]
 
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
-    """At most `limit` restarts within `window` seconds; waits double from `backoff` to `backoff_limit` seconds."""
+    """At most `limit` restarts within `window` seconds; waits double from `backoff` to `backoff_limit`
+    seconds.
+    """
 
     limit: int = 5
     window: float = 600.0
@@ -41,7 +47,7 @@ class Supervisor:
         self._worker: Worker | None = None
         self._failure: ARTError | None = None
         self._up = asyncio.Event()
-        self._suspicion: asyncio.Future[WorkerError] | None = None
+        self._suspicion: asyncio.Future[WorkerError] = asyncio.get_running_loop().create_future()
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -64,8 +70,7 @@ class Supervisor:
             return
         self._failure = None
         self._recent.clear()
-        self._worker = await self._launch()
-        self._up.set()
+        self._serve(await self._launch())
         self._watch = asyncio.create_task(self._keep_alive(), name=f"watch {self.spec.name}")
 
     async def worker(self, timeout: float) -> Worker:
@@ -81,9 +86,10 @@ class Supervisor:
             raise self._failure
         raise DeadlineError(f"worker {self.spec.name!r} is {self.state}; it was not up within {timeout:g} s")
 
-    def report(self, worker: Worker, error: WorkerError) -> None:
-        """Say that a worker stalled though its health route answers: it is ended and started again."""
-        if worker is self._worker and self._suspicion is not None and not self._suspicion.done():
+    def report(self, worker: Worker | None, error: WorkerError) -> None:
+        """Say that a call to the worker failed, whatever its health route says: it is started again."""
+        if worker is not None and worker is self._worker and not self._suspicion.done():
+            self._up.clear()
             self._suspicion.set_result(error)
 
     async def close(self) -> None:
@@ -107,12 +113,16 @@ class Supervisor:
             raise
         return worker
 
+    def _serve(self, worker: Worker) -> None:
+        self._worker = worker
+        self._suspicion = asyncio.get_running_loop().create_future()
+        self._up.set()
+
     async def _keep_alive(self) -> None:
         while self._failure is None:
             worker = self._worker
             assert worker is not None
-            self._suspicion = asyncio.get_running_loop().create_future()
-            error = await self._trouble(worker, self._suspicion)
+            error = await self._trouble(worker)
             self._up.clear()
             _log.error("%s", error)
             if isinstance(error, WorkerStalledError):
@@ -120,28 +130,24 @@ class Supervisor:
             await worker.kill()
             await self._restart(error)
 
-    async def _trouble(self, worker: Worker, suspicion: asyncio.Future[WorkerError]) -> WorkerError:
-        """Wait for the worker's death, an unanswered health check, or a report."""
-        ended = asyncio.create_task(worker.wait())
+    async def _trouble(self, worker: Worker) -> WorkerError:
+        """Wait for the worker's death, a failed health check, or a report."""
+        ended, pulse = asyncio.create_task(worker.wait()), Pulse(worker.spec.health_deadline)
+        signs: set[asyncio.Future[Any]] = {ended, self._suspicion}
         try:
             while True:
                 await asyncio.wait(
-                    {ended, suspicion},
-                    timeout=self.spec.health_interval,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    signs, timeout=self.spec.health_interval, return_when=asyncio.FIRST_COMPLETED
                 )
-                if suspicion.done():
-                    return suspicion.result()
-                if ended.done():
-                    return worker.death()
                 probe = asyncio.create_task(worker.probe())
-                await asyncio.wait({ended, suspicion, probe}, return_when=asyncio.FIRST_COMPLETED)
-                if not probe.done():
+                await asyncio.wait({probe, *signs}, return_when=asyncio.FIRST_COMPLETED)
+                if self._suspicion.done() or ended.done():
                     probe.cancel()
-                elif (failed := probe.exception()) is not None and not ended.done():
-                    if isinstance(failed, WorkerError):
-                        return failed
-                    raise failed
+                    return worker.death() if ended.done() else self._suspicion.result()
+                try:
+                    pulse.check(worker, probe.result())
+                except WorkerError as error:
+                    return error
         finally:
             ended.cancel()
 
@@ -160,13 +166,13 @@ class Supervisor:
                 return
             await asyncio.sleep(min(self._policy.backoff * 2**attempt, self._policy.backoff_limit))
             try:
-                self._worker = await self._launch()
+                worker = await self._launch()
             except (ARTError, OSError) as failed:
                 cause = failed
                 _log.error("restart of worker %s failed: %s", self.spec.name, failed)
                 continue
             self.restarts += 1
-            self._up.set()
+            self._serve(worker)
             _log.warning("worker %s was started again", self.spec.name)
             return
 

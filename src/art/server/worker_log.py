@@ -1,4 +1,6 @@
-"""A worker's stderr on disk, never larger than twice its limit, with its last lines at hand for error messages."""
+"""A worker's stderr on disk, never larger than twice its limit, with its last lines at hand for error
+messages.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@
     GET /health                       ->    (bearer key)
     stdin closed                      ->    ends by itself
 
-A worker leads its own session, so that the whole group can be killed; it dies with its parent (`art.server.child`).
+A worker leads its own session, so that the whole group can be killed; it dies with its parent
+(`art.server.child`).
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ class Worker:
         code = self.returncode
         how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
         return WorkerDiedError(
-            f"worker {self.spec.name!r} (pid {self.pid}) {how}; log: {self.spec.log_path}\n{self.tail()}".rstrip()
+            f"worker {self.spec.name!r} (pid {self.pid}) {how}; log: "
+            f"{self.spec.log_path}\n{self.tail()}".rstrip()
         )
 
     async def dump_stacks(self) -> None:
@@ -146,7 +148,9 @@ class Worker:
             await asyncio.sleep(_DUMP_SECONDS)
 
     async def stop(self) -> None:
-        """Close its stdin; what does not end within `stop_deadline` is killed. Calling it twice is allowed."""
+        """Close its stdin; what does not end within `stop_deadline` is killed. Calling it twice is
+        allowed.
+        """
         if self.returncode is None and self._process.stdin is not None:
             self._process.stdin.close()
             with contextlib.suppress(TimeoutError):  # killed below

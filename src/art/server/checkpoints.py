@@ -1,0 +1,167 @@
+"""One model's checkpoints on disk: whole or absent, never half.
+
+A step is written into a hidden folder beside its place, synced, and renamed: the rename is the commit.
+`job.json` in the folder says which job made it and with what result, so that a restart never trains a
+committed step again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from art.errors import CheckpointError
+from art.wire.jobs import TrainResultInfo
+from art.wire.training import Strict
+
+_STEP = re.compile(r"\d{4,}")
+_NOTE = "job.json"
+_STATE = "trainer_state.json"
+_MANIFEST = "manifest.json"
+
+
+class JobNote(Strict):
+    """Which job made a checkpoint, and what it had to tell."""
+
+    job_id: str
+    result: TrainResultInfo
+
+
+class Checkpoints:
+    """The folder `checkpoints/` of one model. Its methods block for a few file operations each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def steps(self) -> list[int]:
+        """Committed steps, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if _STEP.fullmatch(path.name))
+
+    def newest(self) -> int | None:
+        return max(self.steps(), default=None)
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"{step:04d}"
+
+    def fresh_folder(self, step: int) -> Path:
+        """Where a step is to be written before it is committed. What an earlier attempt left there is
+        removed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f".{step:04d}.saving"
+        if path.exists():
+            shutil.rmtree(path)
+        return path
+
+    def commit(self, step: int, note: JobNote | None = None) -> Path:
+        """Make the written folder the step. Raises CheckpointError when the step exists already."""
+        written, path = self.folder / f".{step:04d}.saving", self.path(step)
+        if path.exists():
+            raise CheckpointError(f"checkpoint {path} exists already; a committed step is never overwritten")
+        if note is not None:
+            _write_synced(written / _NOTE, note.model_dump_json())
+        sync_folder(written)
+        written.rename(path)
+        sync_folder(self.folder)
+        return path
+
+    def note(self, step: int) -> JobNote | None:
+        """Who made a step; None for a step that no job made. Raises CheckpointError when the note is
+        unreadable.
+        """
+        path = self.path(step) / _NOTE
+        if not path.exists():
+            return None
+        try:
+            return JobNote.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise CheckpointError(
+                f"{path} cannot be read ({error.error_count()} problems); restore it"
+            ) from error
+
+    def made_by(self, job_id: str) -> JobNote | None:
+        """The note of the step that a job committed, or None. Newest steps are looked at first."""
+        notes = (self.note(step) for step in reversed(self.steps()))
+        return next((note for note in notes if note is not None and note.job_id == job_id), None)
+
+    def reject(self, step: int) -> Path:
+        """Set a committed step aside: it is kept for a look and is no step any more."""
+        aside = self.folder / f".{step:04d}.rejected-{self.rejections(step) + 1}"
+        self.path(step).rename(aside)
+        sync_folder(self.folder)
+        return aside
+
+    def rejections(self, step: int) -> int:
+        """How many checkpoints of this step were set aside."""
+        return len(list(self.folder.glob(f".{step:04d}.rejected-*")))
+
+    def delete(self, step: int) -> None:
+        """Remove a step. It disappears in one move: a crash leaves no half of it."""
+        doomed = self.folder / f".{step:04d}.deleting"
+        self.path(step).rename(doomed)
+        shutil.rmtree(doomed)
+
+    def sweep(self) -> None:
+        """Remove what a crash left half written or half deleted."""
+        if self.folder.is_dir():
+            for pattern in (".*.saving", ".*.partial", ".*.deleting"):
+                for path in self.folder.glob(pattern):
+                    shutil.rmtree(path)
+
+    def carry_forward(self, step: int) -> Path:
+        """Write `step + 1` with the same weights: hard links to the files of `step`, and a state with the
+        new number.
+
+        Raises CheckpointError when the files of `step` are not what the trainer writes.
+        """
+        source, target = self.path(step), self.fresh_folder(step + 1)
+        target.mkdir()
+        for file in source.iterdir():
+            if file.name not in {_NOTE, _STATE, _MANIFEST}:
+                os.link(file, target / file.name)
+        try:
+            state = json.loads((source / _STATE).read_bytes())
+            manifest = json.loads((source / _MANIFEST).read_bytes())
+            text = json.dumps({**state, "step": step + 1}, indent=2)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            manifest["files"][_STATE] = {"sha256": digest, "size": len(text.encode())}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"checkpoint {source} is incomplete: {error}; restore the folder"
+            ) from error
+        _write_synced(target / _STATE, text)
+        _write_synced(target / _MANIFEST, json.dumps(manifest, indent=2))
+        return target
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the entries of a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    _write_synced(fresh, text)
+    fresh.replace(path)
+    sync_folder(path.parent)

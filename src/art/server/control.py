@@ -1,0 +1,212 @@
+"""The control half of the server: models, their workers and their training jobs, behind a handful of
+verbs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from art.engine.protocol import Engine
+from art.errors import ARTError, NotFoundError, WorkerError
+from art.rendering.chat import ChatRenderer
+from art.server.base_models import BaseModel, resolve_base
+from art.server.catalog import Catalog
+from art.server.control_settings import ControlSettings
+from art.server.data_layout import DataLayout, check_name
+from art.server.job_store import Job, JobStore
+from art.server.jobs import Jobs
+from art.server.ledger import Ledger
+from art.server.models import Models, Registration
+from art.server.promote import Stage
+from art.server.train_job import Progress, TrainJob
+from art.server.worker_pair import PairOptions, WorkerPair
+from art.wire.jobs import TrainResultInfo
+from art.wire.models import DeleteCheckpointsReply, ModelInfo, RegisterRequest
+
+_log = logging.getLogger(__name__)
+
+_GREETING = ({"role": "user", "content": "Hello. Say yes, no or maybe."},)
+"""Fixed text: engine and trainer must agree on its ids before a model is served."""
+
+
+class Control:
+    """Owns the workers. `start` before use, `close` at the end."""
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path,
+        catalog: Catalog,
+        ledger: Ledger,
+        options: PairOptions,
+        settings: ControlSettings | None = None,
+    ) -> None:
+        self.settings = settings or ControlSettings()
+        self.layout = DataLayout(data_dir.resolve())
+        self.catalog = catalog
+        self.ledger = ledger
+        self._options = options
+        self.models = Models(self.layout)
+        self.jobs = Jobs(
+            JobStore(self.layout.jobs_file),
+            run=self._run_job,
+            trainer_of=lambda project, name: self.models.get(project, name).base_model,
+            worker_failed=self._worker_failed,
+            settings=self.settings,
+        )
+        self._pairs: dict[str, WorkerPair] = {}
+        self._stages: dict[str, Stage] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    async def start(self) -> None:
+        """Go on with the jobs that an earlier server left unfinished."""
+        self.catalog.load_missing = self._load_missing
+        for job in await self.jobs.resume():
+            _log.warning("job %s of %s is resumed", job.job_id, job.model)
+
+    async def close(self) -> None:
+        """End jobs and workers. Unfinished jobs go on at the next start."""
+        await self.jobs.close()
+        await asyncio.gather(*(stage.close() for stage in self._stages.values()))
+        await asyncio.gather(*(pair.close() for pair in self._pairs.values()))
+
+    # -- models --
+
+    async def register(self, request: RegisterRequest) -> ModelInfo:
+        """Make a model known, start its workers, serve its newest step. Idempotent.
+
+        Raises RequestError (400, 409), ConfigurationError, CheckpointError, CanaryError, WorkerError.
+        """
+        check_name("project", request.project)
+        check_name("name", request.name)
+        base = resolve_base(request.base_model)
+        model = self.models.register(request, base.name)
+        await self._stage(model)
+        return self.describe(model)
+
+    def describe(self, model: Registration) -> ModelInfo:
+        checkpoints = self.models.checkpoints(model)
+        steps = checkpoints.steps()
+        return ModelInfo(
+            project=model.project,
+            name=model.name,
+            base_model=model.base_model,
+            inference_name=self.catalog.inference_name(model.project, model.name),
+            step=max(steps, default=0),
+            checkpoints=steps,
+            checkpoint_dir=str(checkpoints.folder),
+        )
+
+    async def delete_checkpoints(
+        self, project: str, name: str, keep: Sequence[int]
+    ) -> DeleteCheckpointsReply:
+        """Remove every checkpoint but those to keep and the newest. Raises NotFoundError."""
+        model = self.models.get(project, name)
+        checkpoints = self.models.checkpoints(model)
+        doomed = [step for step in checkpoints.steps() if step not in keep and step != checkpoints.newest()]
+        loaded = self.catalog.loaded_steps(project, name)
+        for step in doomed:
+            if step in loaded and model.key in self._stages:
+                self._stages[model.key].retire(step)
+            await asyncio.to_thread(checkpoints.delete, step)
+        return DeleteCheckpointsReply(deleted=doomed)
+
+    def health(self) -> dict[str, Any]:
+        """The state of each worker: `up`, `restarting`, `failed` or `new`."""
+        return {
+            pair.base.name: {
+                supervisor.spec.name.partition("-")[0]: {
+                    "state": supervisor.state,
+                    "restarts": supervisor.restarts,
+                }
+                for supervisor in (pair.engines, pair.trainers)
+            }
+            for pair in self._pairs.values()
+        }
+
+    async def _stage(self, model: Registration) -> Stage:
+        """The model's stage, its workers up and its newest step served."""
+        lock = self._opening.setdefault(model.base_model, asyncio.Lock())
+        async with lock:
+            pair = await self._pair(resolve_base(model.base_model))
+            stage = self._stages.get(model.key)
+            if stage is not None:
+                return stage
+            stage = Stage(
+                model,
+                pair=pair,
+                catalog=self.catalog,
+                checkpoints=self.models.checkpoints(model),
+                settings=self.settings,
+            )
+            stage.checkpoints.sweep()
+            async with pair.training:
+                await stage.bring_up([self._greeting(model.base_model)])
+            self._stages[model.key] = stage
+            return stage
+
+    def _greeting(self, base_model: str) -> list[int]:
+        return self.catalog.base_of(base_model).renderer.render(_GREETING, None)
+
+    async def _pair(self, base: BaseModel) -> WorkerPair:
+        """The workers of a base model, started on first use."""
+        pair = self._pairs.get(base.name)
+        if pair is None:
+
+            def replaced(engine: Engine, adapters: Sequence[str]) -> None:
+                self.catalog.replace_engine(base.name, engine, adapters=adapters)
+
+            pair = WorkerPair(
+                base, options=self._options, layout=self.layout, settings=self.settings, replaced=replaced
+            )
+        renderer = await asyncio.to_thread(self._renderer, base) if base.name not in self._pairs else None
+        await pair.start()
+        if renderer is not None:
+            engine = await pair.engine()
+            info = await engine.info()
+            self.catalog.add_base(base.name, engine, renderer, max_context=info.max_context)
+            self._pairs[base.name] = pair
+        return pair
+
+    @staticmethod
+    def _renderer(base: BaseModel) -> ChatRenderer:
+        from art.rendering.registry import create_chat_renderer
+
+        return create_chat_renderer(base.source, name=base.name)
+
+    async def _load_missing(self, project: str, name: str, step: int) -> str:
+        """Load an older step, asked for by name. Raises NotFoundError when its checkpoint is gone."""
+        stage = await self._stage(self.models.get(project, name))
+        if step not in stage.checkpoints.steps():
+            raise NotFoundError(
+                f"model {name!r} has no step {step}; its checkpoints: {stage.checkpoints.steps()}",
+                status=404,
+                code="model_not_found",
+            )
+        return await stage.load(step)
+
+    # -- jobs --
+
+    async def _run_job(self, job: Job, progress: Progress) -> TrainResultInfo:
+        stage = await self._stage(self.models.get(job.project, job.name))
+        async with stage.pair.training:
+            try:
+                return await TrainJob(job, stage=stage, ledger=self.ledger, progress=progress).run()
+            except BaseException:
+                # The trainer may hold a step that was never committed.
+                stage.pair.invalidate(stage.model)
+                raise
+
+    async def _worker_failed(self, job: Job, error: WorkerError) -> None:
+        """A job's attempt failed with its worker: wait for the restart."""
+        stage = self._stages.get(job.model)
+        if stage is None:
+            return
+        try:
+            await stage.pair.settle()
+        except ARTError as failure:
+            _log.error("workers of %s did not come back: %s", stage.pair.base.name, failure)

@@ -1,0 +1,68 @@
+"""Where things lie in the data folder. Every name from outside passes `check_name` before it becomes a path.
+
+{data_dir}/server/jobs.sqlite, logs/
+{data_dir}/{project}/models/{name}/registration.json
+{data_dir}/{project}/models/{name}/checkpoints/0007/           one committed step
+{data_dir}/{project}/models/{name}/checkpoints/.0008.saving    being written: no step yet
+{data_dir}/{project}/models/{name}/checkpoints/.0008.rejected-1
+                                                               its canary failed: kept for a look, never used
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from art.errors import RequestError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST = 100
+_RESERVED_PROJECTS = frozenset({"server"})
+
+
+def check_name(what: str, value: str) -> str:
+    """The value itself, when it is fit for a folder's name and a URL. Raises RequestError (400) otherwise."""
+    if len(value) > _LONGEST or not _NAME.fullmatch(value):
+        raise RequestError(
+            f"{what} {value[:_LONGEST]!r} is not a name: use at most {_LONGEST} letters, digits, '.', "
+            f"'_' and '-', "
+            "beginning with a letter or digit",
+            status=400,
+            code="invalid_name",
+            param=what,
+        )
+    if what == "project" and value in _RESERVED_PROJECTS:
+        raise RequestError(
+            f"project {value!r} is the server's own folder; choose another name",
+            status=400,
+            code="invalid_name",
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class DataLayout:
+    """Paths below one data folder."""
+
+    data_dir: Path
+
+    @property
+    def jobs_file(self) -> Path:
+        return self.data_dir / "server" / "jobs.sqlite"
+
+    def log_file(self, worker: str) -> Path:
+        return self.data_dir / "server" / "logs" / f"{worker}.log"
+
+    def model_dir(self, project: str, name: str) -> Path:
+        return self.data_dir / check_name("project", project) / "models" / check_name("name", name)
+
+    def registration_file(self, project: str, name: str) -> Path:
+        return self.model_dir(project, name) / "registration.json"
+
+    def checkpoints_dir(self, project: str, name: str) -> Path:
+        return self.model_dir(project, name) / "checkpoints"
+
+    def registration_files(self) -> list[Path]:
+        """Of every model in the folder, in the order of their names."""
+        return sorted(self.data_dir.glob("*/models/*/registration.json"))

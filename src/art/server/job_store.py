@@ -1,0 +1,222 @@
+"""Training jobs on disk: what was asked, how far it came, what came out, and every event that was told.
+
+SQLite in WAL mode; one thread owns the connection. What is committed survives the death of the process; the
+commit that survives a power cut, too, is the checkpoint's (`checkpoints.py`), and a job is completed from
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
+from art.wire.jobs import JobEvent, JobInfo, TrainJobRequest, TrainResultInfo
+
+T = TypeVar("T")
+State = Literal["queued", "running", "done", "failed"]
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    number      INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_id      TEXT NOT NULL UNIQUE,
+    project     TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    request     TEXT NOT NULL,
+    digest      BLOB NOT NULL,
+    state       TEXT NOT NULL,
+    phase       TEXT NOT NULL,
+    result      TEXT,
+    error       TEXT,
+    error_code  TEXT,
+    created_at  REAL NOT NULL,
+    ended_at    REAL
+);
+CREATE INDEX IF NOT EXISTS unfinished ON jobs (number) WHERE state IN ('queued', 'running');
+CREATE TABLE IF NOT EXISTS events (
+    job_id  TEXT NOT NULL,
+    number  INTEGER NOT NULL,
+    body    TEXT NOT NULL,
+    PRIMARY KEY (job_id, number)
+) WITHOUT ROWID;
+"""
+
+
+class JobStoreError(ARTError):
+    """A job could not be written or read: the disk is full, or the file is damaged."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One row: a training job of one model."""
+
+    job_id: str
+    project: str
+    name: str
+    request: TrainJobRequest
+
+    @property
+    def model(self) -> str:
+        return f"{self.project}/{self.name}"
+
+
+class JobStore:
+    """The table of jobs and their events."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file. Raises ConfigurationError when another version of ART wrote it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs")
+        self._database = sqlite3.connect(path, check_same_thread=False, timeout=30.0)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        version = self._database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise ConfigurationError(
+                f"{path} has version {version}, this program writes version {_VERSION}; use another "
+                f"data folder"
+            )
+        self._database.executescript(_SCHEMA)
+        self._database.execute(f"PRAGMA user_version = {_VERSION}")
+        self._database.commit()
+
+    async def submit(self, project: str, name: str, request: TrainJobRequest) -> bool:
+        """Write a job down; False when it was known already.
+
+        Raises RequestError (409) when the id belongs to a job with other content.
+        """
+        text = request.model_dump_json()
+        digest = hashlib.sha256(f"{project}/{name}\n{text}".encode()).digest()
+
+        def write(db: sqlite3.Connection) -> bool:
+            row = db.execute("SELECT digest FROM jobs WHERE job_id = ?", (request.job_id,)).fetchone()
+            if row is None:
+                values = (request.job_id, project, name, text, digest, "queued", "queued", time.time())
+                columns = "job_id, project, name, request, digest, state, phase, created_at"
+                db.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                _append(db, request.job_id, JobEvent(number=1, type="state", phase="queued"))
+                return True
+            if bytes(row[0]) != digest:
+                raise RequestError(
+                    f"job {request.job_id!r} exists with other content; make a new id for each job",
+                    status=409,
+                    code="job_conflict",
+                    param="job_id",
+                )
+            return False
+
+        return await self._do(write)
+
+    async def info(self, job_id: str) -> JobInfo:
+        """Raises NotFoundError."""
+
+        def read(db: sqlite3.Connection) -> JobInfo:
+            query = "SELECT project, name, state, result, error, error_code FROM jobs WHERE job_id = ?"
+            row = db.execute(query, (job_id,)).fetchone()
+            if row is None:
+                raise NotFoundError(f"no job {job_id!r}", status=404, code="job_not_found")
+            return JobInfo(
+                job_id=job_id,
+                model=f"{row[0]}/{row[1]}",
+                state=row[2],
+                result=TrainResultInfo.model_validate_json(row[3]) if row[3] else None,
+                error=row[4],
+                error_code=row[5],
+            )
+
+        return await self._do(read)
+
+    async def unfinished(self) -> list[Job]:
+        """Jobs that are queued or were running, in the order in which they were asked for."""
+        unfinished = "state IN ('queued', 'running')"
+        query = f"SELECT job_id, project, name, request FROM jobs WHERE {unfinished} ORDER BY number"
+
+        def read(db: sqlite3.Connection) -> list[Job]:
+            return [
+                Job(
+                    job_id=row[0],
+                    project=row[1],
+                    name=row[2],
+                    request=TrainJobRequest.model_validate_json(row[3]),
+                )
+                for row in db.execute(query)
+            ]
+
+        return await self._do(read)
+
+    async def events(self, job_id: str, after: int) -> list[JobEvent]:
+        """Events with a number above `after`."""
+        query = "SELECT body FROM events WHERE job_id = ? AND number > ? ORDER BY number"
+        return await self._do(
+            lambda db: [JobEvent.model_validate_json(row[0]) for row in db.execute(query, (job_id, after))]
+        )
+
+    async def progress(self, job_id: str, phase: str, *, done: int = 0, total: int = 0) -> None:
+        """Note that a job is running, and where."""
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE jobs SET state = 'running', phase = ? WHERE job_id = ?", (phase, job_id))
+            event = JobEvent(number=1, type="progress", phase=phase, done=done, total=total)
+            _append(db, job_id, event)
+
+        await self._do(write)
+
+    async def finish(self, job_id: str, result: TrainResultInfo) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            _end(db, job_id, "done", result=result.model_dump_json())
+            _append(db, job_id, JobEvent(number=1, type="result", result=result))
+
+        await self._do(write)
+
+    async def fail(self, job_id: str, error: str, code: str) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            _end(db, job_id, "failed", error=error, code=code)
+            _append(db, job_id, JobEvent(number=1, type="error", error=error, error_code=code))
+
+        await self._do(write)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.shutdown)
+        self._database.close()
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def transaction() -> T:
+            with self._database:
+                return work(self._database)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+        except sqlite3.Error as error:
+            raise JobStoreError(f"cannot use {self.path}: {error}; is the disk full?") from error
+
+
+def _append(db: sqlite3.Connection, job_id: str, event: JobEvent) -> None:
+    """Write an event under the next number of its job."""
+    last = db.execute("SELECT max(number) FROM events WHERE job_id = ?", (job_id,)).fetchone()[0] or 0
+    body = event.model_copy(update={"number": last + 1}).model_dump_json()
+    db.execute("INSERT INTO events VALUES (?, ?, ?)", (job_id, last + 1, body))
+
+
+def _end(
+    db: sqlite3.Connection,
+    job_id: str,
+    state: State,
+    *,
+    result: str | None = None,
+    error: str | None = None,
+    code: str | None = None,
+) -> None:
+    db.execute(
+        "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, ended_at = ? "
+        "WHERE job_id = ?",
+        (state, state, result, error, code, time.time(), job_id),
+    )

@@ -1,0 +1,102 @@
+"""What is known of each model: its base, the shape of its adapter, its checkpoints. One small file per
+model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from art.errors import CheckpointError, NotFoundError, RequestError
+from art.server.checkpoints import Checkpoints, replace_file
+from art.server.data_layout import DataLayout
+from art.wire.models import RegisterRequest
+from art.wire.training import LoraSpec, Strict
+
+
+class Registration(Strict):
+    """`registration.json`: written once, when the model is first registered."""
+
+    project: str
+    name: str
+    base_model: str
+    lora: LoraSpec
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """`project/name`: the model's name towards trainer and engine."""
+        return f"{self.project}/{self.name}"
+
+
+class Models:
+    """The registered models of a data folder."""
+
+    def __init__(self, layout: DataLayout) -> None:
+        self._layout = layout
+        self._models: dict[tuple[str, str], Registration] = {}
+        for path in layout.registration_files():
+            found = _read(path)
+            self._models[found.project, found.name] = found
+
+    def all(self) -> list[Registration]:
+        return [self._models[key] for key in sorted(self._models)]
+
+    def get(self, project: str, name: str) -> Registration:
+        """Raises NotFoundError that says what to do."""
+        found = self._models.get((project, name))
+        if found is None:
+            raise NotFoundError(
+                f"model {project}/{name} is not registered here; register it first (POST /art/models)",
+                status=404,
+                code="model_not_found",
+            )
+        return found
+
+    def register(self, request: RegisterRequest, base_model: str) -> Registration:
+        """Remember a model; asking again with the same base and adapter shape is allowed.
+
+        `base_model` is the resolved name. Raises RequestError: 400 for an unfit name, 409 for another base
+        model or another adapter under the same name.
+        """
+        wanted = Registration(
+            project=request.project,
+            name=request.name,
+            base_model=base_model,
+            lora=request.lora,
+            seed=request.seed,
+        )
+        path = self._layout.registration_file(request.project, request.name)
+        known = self._models.get((request.project, request.name))
+        if known is None:
+            replace_file(path, wanted.model_dump_json(indent=2))
+            self._models[request.project, request.name] = wanted
+            return wanted
+        for what in ("base_model", "lora"):
+            old, new = getattr(known, what), getattr(wanted, what)
+            if old != new:
+                raise RequestError(
+                    f"model {known.key} was registered with {what} {_shown(old)}, not {_shown(new)}; "
+                    "use another name, or the same setting as before",
+                    status=409,
+                    code="model_conflict",
+                    param=what,
+                )
+        return known
+
+    def checkpoints(self, model: Registration) -> Checkpoints:
+        return Checkpoints(self._layout.checkpoints_dir(model.project, model.name))
+
+
+def _read(path: Path) -> Registration:
+    try:
+        return Registration.model_validate_json(path.read_bytes())
+    except (ValidationError, OSError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}); restore it or remove the model's folder"
+        ) from error
+
+
+def _shown(value: object) -> str:
+    return value.model_dump_json() if isinstance(value, LoraSpec) else repr(value)

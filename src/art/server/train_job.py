@@ -1,0 +1,231 @@
+"""One training job, from sample ids to the served step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from art.errors import ARTError, RequestError, TrainingError
+from art.samples.batch import build_batch
+from art.samples.encode import encode_batch
+from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
+from art.server.canary import Canary, canary_rows
+from art.server.checkpoints import JobNote
+from art.server.job_store import Job
+from art.server.ledger import Ledger
+from art.server.ledger_schema import SampleRecord
+from art.server.promote import Promoted, Stage
+from art.server.trainer_client import TrainerClient, named_error
+from art.wire.jobs import TrainJobRequest, TrainResultInfo
+from art.wire.training import TrainEvent, TrainRequest
+
+Progress = Callable[..., Awaitable[None]]
+"""`await progress(phase, done=..., total=...)`"""
+
+_PROGRESS_SECONDS = 0.2
+
+
+class TrainJob:
+    """Runs a job of one model. Running it again after a crash at any point gives the same step once."""
+
+    def __init__(self, job: Job, *, stage: Stage, ledger: Ledger, progress: Progress) -> None:
+        self.job = job
+        self.request = job.request
+        self.stage = stage
+        self.ledger = ledger
+        self.progress = progress
+
+    async def run(self) -> TrainResultInfo:
+        """Train one step and serve it. Raises subclasses of ARTError by name."""
+        note = self.stage.checkpoints.made_by(self.job.job_id)
+        if note is not None:
+            return await self._complete(note)
+        await self.progress("preparing")
+        step = await self._current_step()
+        records = await self._records(step)
+        batch = build_batch(_groups(self.request, records), advantages=self.request.advantages)
+        canary = await self._canary(step, records)
+        if batch.empty:
+            return await self._carry_forward(step, batch, canary)
+        metrics = await self._train(step, batch)
+        return await self._finish(step + 1, batch, canary, metrics)
+
+    async def _complete(self, note: JobNote) -> TrainResultInfo:
+        """The step was committed before a crash: serve it, train nothing."""
+        stage, step = self.stage, note.result.step
+        served = stage.catalog.loaded_steps(stage.model.project, stage.model.name)
+        if step == stage.checkpoints.newest() and step not in served:
+            await self.progress("loading")
+            await stage.pair.open(stage.model, stage.checkpoints)
+            trainer = await stage.pair.trainer()
+            rows = canary_rows(row.prompt_ids for row in await self._first_records())
+            scores = (await trainer.score(stage.model.key, rows)).logprobs
+            await stage.serve(step, Canary(rows=rows), scores)
+        return note.result
+
+    async def _current_step(self) -> int:
+        step = await self.stage.pair.open(self.stage.model, self.stage.checkpoints)
+        expected = self.request.expected_step
+        if expected is not None and expected != step:
+            raise RequestError(
+                f"model {self.job.model} is at step {step}, the job expects step {expected}; another "
+                f"program trained it",
+                status=409,
+                code="step_conflict",
+                param="expected_step",
+            )
+        return step
+
+    async def _records(self, step: int) -> dict[str, SampleRecord]:
+        """Ledger rows of every sample that the request names, checked to be this model's own and recent."""
+        trajectories = [trajectory for group in self.request.groups for trajectory in group.trajectories]
+        ids = dict.fromkeys(sample for trajectory in trajectories for sample in trajectory.samples)
+        records = {record.sample_id: record for record in await self.ledger.samples(list(ids))}
+        oldest = step - self.stage.settings.max_off_policy_steps
+        for trajectory in trajectories:
+            for sample in trajectory.samples:
+                check_origin(records[sample], trajectory.rollout, self.job.model, oldest)
+        return records
+
+    async def _first_records(self) -> Sequence[SampleRecord]:
+        trajectories = (trajectory for group in self.request.groups for trajectory in group.trajectories)
+        ids = [trajectory.samples[0] for trajectory in trajectories if trajectory.samples]
+        return await self.ledger.samples(list(dict.fromkeys(ids))[:8])
+
+    async def _canary(self, step: int, records: dict[str, SampleRecord]) -> Canary:
+        """Rows of the batch itself, scored under the step before while nobody waits for them."""
+        stage = self.stage
+        rows = canary_rows([*record.prompt_ids, *record.completion_ids] for record in records.values())
+        if not rows:
+            return Canary(rows=[[0, 0]])
+        trainer = (await (await stage.pair.trainer()).score(stage.model.key, rows)).logprobs
+        adapter = stage.catalog.loaded_steps(stage.model.project, stage.model.name).get(step)
+        if adapter is None:
+            return Canary(rows=rows)
+        engine = await stage.pair.engine_scores(adapter, rows)
+        return Canary(rows=rows, engine_before=engine, trainer_before=trainer)
+
+    async def _train(self, step: int, batch: Batch) -> dict[str, float]:
+        """One gradient step in the trainer's memory. Returns its metrics."""
+        request = TrainRequest(
+            model=self.stage.model.key,
+            step=step,
+            loss=self.request.loss,
+            optimizer=self.request.optimizer,
+            normalizer=batch.normalizer,
+        )
+        await self.progress("training")
+        trainer = await self.stage.pair.trainer()
+        result = await self._follow(trainer, encode_batch(batch, request))
+        if result.step != step + 1:
+            raise TrainingError(f"the trainer is at step {result.step} after training step {step + 1}")
+        return result.metrics
+
+    async def _follow(self, trainer: TrainerClient, body: bytes) -> TrainEvent:
+        told = time.monotonic()
+        async for event in trainer.train(body):
+            if event.type == "result":
+                return event
+            if event.type == "error":
+                raise named_error(event.code, event.message)
+            if time.monotonic() - told >= _PROGRESS_SECONDS:
+                told = time.monotonic()
+                await self.progress("training", done=event.done, total=event.total)
+        raise TrainingError("the trainer ended its answer without a result")
+
+    async def _finish(
+        self, step: int, batch: Batch, canary: Canary, metrics: dict[str, float]
+    ) -> TrainResultInfo:
+        result = self._result(step, batch, {**metrics, "trained": 1.0})
+        await self.progress("saving")
+        promoted = await self.stage.promote(step, canary, JobNote(job_id=self.job.job_id, result=result))
+        return result.model_copy(update={"metrics": {**result.metrics, **promotion_metrics(promoted)}})
+
+    async def _carry_forward(self, step: int, batch: Batch, canary: Canary) -> TrainResultInfo:
+        """No token has an advantage: the step advances with the same weights, so that loops of steps end."""
+        stage, result = self.stage, self._result(step + 1, batch, {"trained": 0.0})
+        await self.progress("saving")
+        stage.checkpoints.carry_forward(step)
+        stage.checkpoints.commit(step + 1, JobNote(job_id=self.job.job_id, result=result))
+        await stage.pair.open(stage.model, stage.checkpoints)
+        trainer = await stage.pair.trainer()
+        scores = (await trainer.score(stage.model.key, canary.rows)).logprobs
+        await stage.serve(step + 1, Canary(rows=canary.rows), scores)
+        return result
+
+    def _result(self, step: int, batch: Batch, metrics: dict[str, float]) -> TrainResultInfo:
+        return TrainResultInfo(
+            step=step,
+            metrics={**batch.metrics, **metrics},
+            sheet=batch.sheet,
+            checkpoint_path=str(self.stage.checkpoints.path(step)),
+        )
+
+
+def promotion_metrics(promoted: Promoted) -> dict[str, float]:
+    """What the canary measured, and how long the new step took from the gradient step to the alias."""
+    return {
+        "canary/logprob_difference_mean": promoted.agreement.mean,
+        "canary/logprob_difference_max": promoted.agreement.max,
+        "time/promote_commit_s": promoted.committed_s,
+        "time/promote_s": promoted.served_s,
+    }
+
+
+def check_origin(record: SampleRecord, rollout: str, model: str, oldest: int) -> None:
+    """Raise RequestError unless the sample was drawn from this model, at step `oldest` or later."""
+    adapter, step = record.adapter, record.step
+    problem = None
+    if adapter is None or step is None:
+        problem, code = f"was sampled by the base model {record.base_model!r}", "sample_of_other_model"
+    elif adapter.rpartition("@")[0] != model:
+        problem, code = f"was sampled by {adapter!r}", "sample_of_other_model"
+    elif step < oldest:
+        problem, code = (
+            f"was sampled at step {step}, older than the oldest allowed, {oldest}",
+            "sample_too_old",
+        )
+    if problem is not None:
+        raise RequestError(
+            f"sample {record.sample_id!r} of rollout {rollout!r} cannot train {model}: it {problem}; "
+            f"train a model on its own recent samples",
+            status=409,
+            code=code,
+            param="groups",
+        )
+
+
+def _groups(request: TrainJobRequest, records: dict[str, SampleRecord]) -> list[GroupRow]:
+    return [
+        GroupRow(
+            failed=group.failed,
+            rollouts=[
+                RolloutRow(
+                    rollout=trajectory.rollout,
+                    reward=trajectory.reward,
+                    unscored_reason=trajectory.unscored_reason,
+                    samples=[_row(records[sample]) for sample in trajectory.samples],
+                )
+                for trajectory in group.trajectories
+            ],
+        )
+        for group in request.groups
+    ]
+
+
+def _row(record: SampleRecord) -> SampleRow:
+    return SampleRow(
+        sample_id=record.sample_id,
+        prompt_ids=record.prompt_ids,
+        completion_ids=record.completion_ids,
+        completion_logprobs=record.completion_logprobs,
+        rollout_id=record.rollout_id,
+        parent_id=record.parent_id,
+        step=record.step,
+        fork_reason=record.fork_reason,
+    )
+
+
+def error_code(error: ARTError) -> str:
+    """The machine-readable reason of a failed job."""
+    return getattr(error, "code", None) or type(error).__name__

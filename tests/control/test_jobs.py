@@ -1,0 +1,244 @@
+"""Jobs are accepted once, run in order, told as numbered events, and survive everything that is not their
+fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from art.errors import (
+    CanaryError,
+    ConfigurationError,
+    NotFoundError,
+    RequestError,
+    WorkerDiedError,
+    WorkerError,
+)
+from art.server.control_settings import ControlSettings
+from art.server.job_store import Job, JobStore
+from art.server.jobs import Jobs, RunJob
+from art.server.train_job import Progress
+from art.wire.jobs import JobEvent, TrainJobRequest, TrainResultInfo
+
+RESULT = TrainResultInfo(step=1, metrics={"loss/train": 0.5}, sheet={})
+
+
+def request(job_id: str = "job", rate: float = 1e-3) -> TrainJobRequest:
+    return TrainJobRequest(job_id=job_id, groups=[], optimizer={"learning_rate": rate})
+
+
+class Bench:
+    """Jobs over a real store, with `run` in place of a trainer."""
+
+    def __init__(self, path: Path, run: RunJob, **settings: float) -> None:
+        self.failures: list[str] = []
+        self.jobs = Jobs(
+            JobStore(path / "jobs.sqlite"),
+            run=run,
+            trainer_of=self.trainer_of,
+            worker_failed=self.worker_failed,
+            settings=ControlSettings(**{"heartbeat": 0.05, **settings}),
+        )
+
+    @staticmethod
+    def trainer_of(project: str, name: str) -> str:
+        if name == "unknown":
+            raise NotFoundError("no such model", status=404)
+        return "base"
+
+    async def worker_failed(self, job: Job, error: WorkerError) -> None:
+        self.failures.append(str(error))
+
+    async def events(self, job_id: str, after: int = 0) -> list[JobEvent]:
+        async with asyncio.timeout(10):
+            lines = [line async for line in self.jobs.events(job_id, after)]
+        return [JobEvent.model_validate_json(line) for line in lines if line.strip()]
+
+
+async def succeed(job: Job, progress: Progress) -> TrainResultInfo:
+    await progress("training", done=1, total=2)
+    return RESULT
+
+
+@contextlib.asynccontextmanager
+async def bench(path: Path, run: RunJob = succeed, **settings: float) -> AsyncIterator[Bench]:
+    made = Bench(path, run, **settings)
+    try:
+        yield made
+    finally:
+        await made.jobs.close()
+
+
+async def test_a_job_runs_and_tells_numbered_events(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        assert (await it.jobs.submit("p", "m", request())).state in {"queued", "running", "done"}
+        events = await it.events("job")
+        info = await it.jobs.info("job")
+    assert [event.number for event in events] == list(range(1, len(events) + 1))
+    assert [(event.type, event.phase) for event in events[:2]] == [
+        ("state", "queued"),
+        ("progress", "training"),
+    ]
+    assert events[-1].type == "result" and events[-1].result == RESULT
+    assert info.state == "done" and info.result == RESULT and info.model == "p/m"
+
+
+async def test_a_lost_reply_can_be_asked_for_again(tmp_path: Path) -> None:
+    runs = 0
+
+    async def count(job: Job, progress: Progress) -> TrainResultInfo:
+        nonlocal runs
+        runs += 1
+        return RESULT
+
+    async with bench(tmp_path, count) as it:
+        await asyncio.gather(*(it.jobs.submit("p", "m", request()) for _ in range(5)))
+        await it.events("job")
+        assert (await it.jobs.submit("p", "m", request())).state == "done"
+        with pytest.raises(RequestError, match="exists with other content") as refused:
+            await it.jobs.submit("p", "m", request(rate=1.0))
+        with pytest.raises(RequestError, match="exists with other content"):
+            await it.jobs.submit("p", "other", request())
+    assert runs == 1 and refused.value.status == 409
+
+
+async def test_a_job_for_an_unknown_model_is_not_accepted(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        with pytest.raises(NotFoundError):
+            await it.jobs.submit("p", "unknown", request())
+        with pytest.raises(NotFoundError, match="no job 'job'"):
+            await it.jobs.info("job")
+
+
+@pytest.mark.parametrize("job_id", ["", "x" * 201])
+async def test_an_unfit_job_id_is_refused(tmp_path: Path, job_id: str) -> None:
+    async with bench(tmp_path) as it:
+        with pytest.raises(RequestError, match="1 to 200 characters"):
+            await it.jobs.submit("p", "m", request(job_id))
+
+
+async def test_a_dropped_stream_goes_on_where_it_was(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(job: Job, progress: Progress) -> TrainResultInfo:
+        await progress("preparing")
+        await go_on.wait()
+        await progress("training")
+        return RESULT
+
+    async with bench(tmp_path, slow) as it:
+        await it.jobs.submit("p", "m", request())
+        seen = 0
+        async with asyncio.timeout(10):
+            async for line in it.jobs.events("job", 0):
+                if line == b"\n":
+                    break
+                seen = JobEvent.model_validate_json(line).number
+        assert seen == 2, "queued, preparing, then a heartbeat"
+        go_on.set()
+        rest = await it.events("job", after=seen)
+        assert [event.number for event in rest] == [3, 4] and rest[-1].type == "result"
+        assert await it.events("job", after=4) == []
+
+
+async def test_jobs_of_one_trainer_run_one_at_a_time_in_their_order(tmp_path: Path) -> None:
+    running: list[str] = []
+    order: list[str] = []
+
+    async def alone(job: Job, progress: Progress) -> TrainResultInfo:
+        running.append(job.job_id)
+        await asyncio.sleep(0.005)
+        assert running == [job.job_id]
+        running.clear()
+        order.append(job.job_id)
+        return RESULT
+
+    async with bench(tmp_path, alone) as it:
+        for number in range(5):
+            await it.jobs.submit("p", f"m{number % 2}", request(f"job-{number}"))
+        await it.events("job-4")
+    assert order == [f"job-{number}" for number in range(5)]
+
+
+async def test_a_failed_job_is_told_by_name_and_the_next_one_runs(tmp_path: Path) -> None:
+    async def fail_first(job: Job, progress: Progress) -> TrainResultInfo:
+        if job.job_id == "job":
+            raise CanaryError("the engine computes something else")
+        if job.job_id == "defect":
+            raise ZeroDivisionError("1/0")
+        return RESULT
+
+    async with bench(tmp_path, fail_first) as it:
+        for name in ("job", "defect", "next"):
+            await it.jobs.submit("p", "m", request(name))
+        failed, defect, following = [(await it.events(name))[-1] for name in ("job", "defect", "next")]
+        assert (failed.type, failed.error_code) == ("error", "CanaryError")
+        assert failed.error == "the engine computes something else"
+        assert defect.error_code == "internal_error" and "1/0" in str(defect.error)
+        assert following.type == "result"
+        assert (await it.jobs.info("job")).state == "failed"
+
+
+async def test_a_job_is_tried_again_when_a_worker_failed_under_it(tmp_path: Path) -> None:
+    attempts = 0
+
+    async def third_time(job: Job, progress: Progress) -> TrainResultInfo:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise WorkerDiedError(f"death {attempts}")
+        return RESULT
+
+    async with bench(tmp_path, third_time) as it:
+        await it.jobs.submit("p", "m", request())
+        assert (await it.events("job"))[-1].type == "result"
+        assert it.failures == ["death 1", "death 2"]
+
+
+async def test_attempts_and_time_are_limited(tmp_path: Path) -> None:
+    async def hang(job: Job, progress: Progress) -> TrainResultInfo:
+        await asyncio.sleep(600)
+        return RESULT
+
+    async with bench(tmp_path, hang, job=0.05, job_attempts=2) as it:
+        await it.jobs.submit("p", "m", request())
+        last = (await it.events("job"))[-1]
+        assert last.error_code == "WorkerStalledError" and "not done within 0.05 s" in str(last.error)
+        assert len(it.failures) == 2
+
+
+async def test_unfinished_jobs_go_on_after_a_restart_in_their_order(tmp_path: Path) -> None:
+    async def hang(job: Job, progress: Progress) -> TrainResultInfo:
+        await progress("training")
+        await asyncio.sleep(600)
+        return RESULT
+
+    async with bench(tmp_path, hang) as it:
+        for name in ("first", "second"):
+            await it.jobs.submit("p", "m", request(name))
+        async for line in it.jobs.events("first", 1):
+            if line.strip():
+                break
+    async with bench(tmp_path) as it:
+        assert [job.job_id for job in await it.jobs.resume()] == ["first", "second"]
+        events = await it.events("first")
+        assert [event.number for event in events] == list(range(1, len(events) + 1))
+        assert events[-1].type == "result"
+        await it.events("second")
+    async with bench(tmp_path) as it:
+        assert await it.jobs.resume() == []
+
+
+async def test_another_versions_table_is_refused(tmp_path: Path) -> None:
+    import sqlite3
+
+    database = sqlite3.connect(tmp_path / "jobs.sqlite")
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(ConfigurationError, match="version 99"):
+        JobStore(tmp_path / "jobs.sqlite")
