@@ -1,4 +1,4 @@
-"""Dialogs for nano-games: a tic-tac-toe player, first good, then careless, and undecided answers to yes-no-maybe."""
+"""Dialogs for nano-games: a tic-tac-toe player, good or careless, and undecided answers to yes-no-maybe."""
 
 from __future__ import annotations
 
