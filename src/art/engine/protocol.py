@@ -1,8 +1,8 @@
 """What an inference engine is: token ids in, token ids and logprobs out, adapters by immutable name.
 
-Everything that serves tokens implements `Engine`: the builtin engine in its own process (`engine/builtin`), the light
-client that speaks to that process (`engine/remote`), vLLM behind its HTTP routes. `tests/contracts/test_engine.py`
-holds the tests that each of them must pass.
+Everything that serves tokens implements `Engine`: the builtin engine in its own process (`engine/builtin`),
+the light client that speaks to that process (`engine/remote`), vLLM behind its HTTP routes.
+`tests/contracts/test_engine.py` holds the tests that each of them must pass.
 """
 
 from __future__ import annotations
@@ -91,15 +91,16 @@ class Engine(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """Sample one completion. Closing the iterator cancels the request and frees its place.
 
-        Raises: OverloadedError, NotFoundError (unknown adapter), RequestError (prompt too long, id out of range),
-        WorkerError.
+        Raises: OverloadedError, NotFoundError (unknown adapter), RequestError (prompt too long, id out of
+        range), WorkerError.
         """
         ...
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """Load a PEFT LoRA folder under a name that is never used again for other weights.
 
-        Raises: ConfigurationError when the name is taken by another path, CheckpointError when the folder is unfit.
+        Raises: ConfigurationError when the name is taken by another path, CheckpointError when the folder is
+        unfit.
         """
         ...
 

@@ -52,7 +52,8 @@ def worker_command(name: str, python: str = sys.executable) -> list[str]:
 
 
 def engine_options(name: str, given: Mapping[str, Any]) -> Strict:
-    """Check options against what the engine takes. Raises: ConfigurationError that lists the known options."""
+    """Check options against what the engine takes. Raises: ConfigurationError that lists the known
+    options."""
     kind = engine_kind(name)
     try:
         return kind.options.model_validate(dict(given))

@@ -1,7 +1,7 @@
 """The engine as the gateway sees it: a worker process, reached over loopback. No torch here.
 
-All completions share one WebSocket. Requests made in the same turn of the event loop share a frame up, deltas of one
-engine step share a frame down, so a completion costs the gateway a fraction of a millisecond.
+All completions share one WebSocket. Requests made in the same turn of the event loop share a frame up, deltas
+of one engine step share a frame down, so a completion costs the gateway a fraction of a millisecond.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class RemoteEngine:
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """See `Engine.generate`; WorkerDiedError when the connection is lost, WorkerStalledError when steps stop."""
+        """See `Engine.generate`; WorkerDiedError when the connection is lost, WorkerStalledError when steps
+        stop."""
         if self._socket is None:
             await self._connect()
         self._count += 1
@@ -279,7 +280,7 @@ def _generate_message(number: str, request: GenerateRequest) -> dict[str, Any]:
         body["stop"] = sampling.stop
     if sampling.stop_token_ids:
         body["stop_token_ids"] = sampling.stop_token_ids
-    message = {"id": number, "prompt_ids": list(request.prompt_ids), "sampling": body}
+    message: dict[str, Any] = {"id": number, "prompt_ids": list(request.prompt_ids), "sampling": body}
     if request.adapter is not None:
         message["adapter"] = request.adapter
     if request.stream:

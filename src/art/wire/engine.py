@@ -2,20 +2,21 @@
 
 A worker is started by module name and told everything on standard input, so that no key is on a command line:
 
-    stdin   one line, WorkerStart; afterwards nothing: its end means that the parent is gone, and the worker stops
+    stdin   one line, WorkerStart; then nothing: its end means that the parent is gone, and the worker stops
     stdout  one line, WorkerReady, when it serves
 
 Its routes (all under the bearer key, loopback only):
 
     GET  /health           -> EngineHealth
     POST /load_adapter     LoadAdapter -> {}
-    POST /unload_adapter   UnloadAdapter -> {}                answers when the adapter's last request has ended
+    POST /unload_adapter   UnloadAdapter -> {}         answers when the adapter's last request has ended
     POST /score            EngineScoreRequest -> EngineScoreReply
     POST /sleep  /wake     {} -> {}
     WS   /generate         many completions over one connection; a frame holds a list of messages
 
-Frames up are lists of `GenerateMessage` and `CancelMessage`, frames down lists of `DeltaMessage` and `FailureMessage`;
-all that happens within one step of the engine shares a frame. A route that fails answers an `ErrorBody` with its status.
+Frames up are lists of `GenerateMessage` and `CancelMessage`, frames down lists of `DeltaMessage` and
+`FailureMessage`; all that happens within one step of the engine shares a frame. A route that fails answers an
+`ErrorBody` with its status.
 
 Worked example, one request and its answer:
 
@@ -43,22 +44,23 @@ class BuiltinOptions(Strict):
     """auto: float32 on a CPU, bfloat16 on a GPU."""
     device: str = "auto"
     """auto: the first GPU if there is one, else the CPU."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     """CPU threads of torch; None leaves torch's own choice."""
-    max_context: int | None = Field(None, ge=2)
+    max_context: int | None = Field(default=None, ge=2)
     """Prompt plus completion, in tokens; None is what the model was made for."""
-    max_running: int = Field(256, ge=1)
+    max_running: int = Field(default=256, ge=1)
     """Requests sampled at the same time."""
-    max_waiting: int = Field(4096, ge=0)
+    max_waiting: int = Field(default=4096, ge=0)
     """Requests that wait for a place; more are refused with 429."""
-    max_step_tokens: int = Field(4096, ge=16)
+    max_step_tokens: int = Field(default=4096, ge=16)
     """Tokens forwarded in one step; longer prompts are forwarded in pieces."""
-    cache_rows: int = Field(512, ge=1)
+    cache_rows: int = Field(default=512, ge=1)
     """Conversations whose keys and values are kept, running ones included."""
-    cache_mb: int | None = Field(None, ge=1)
+    cache_mb: int | None = Field(default=None, ge=1)
     """Memory of keys and values in MiB; None: 512 on a CPU, half of what is free on a GPU."""
-    merge_mb: int = Field(64, ge=0)
-    """An adapter whose merged float32 weights fit in this many MiB is kept merged, which is faster; 0 never merges."""
+    merge_mb: int = Field(default=64, ge=0)
+    """An adapter whose merged float32 weights fit in this many MiB is kept merged, which is faster; 0 never
+    merges."""
 
 
 class WorkerStart(Strict):
@@ -69,9 +71,9 @@ class WorkerStart(Strict):
     key: str = Field(min_length=16)
     """Every later request must carry it as a bearer token."""
     host: str = "127.0.0.1"
-    port: int = Field(0, ge=0, le=65535)
+    port: int = Field(default=0, ge=0, le=65535)
     """0: the worker chooses one and says which."""
-    options: BuiltinOptions = BuiltinOptions()
+    options: BuiltinOptions = Field(default_factory=BuiltinOptions)
 
 
 class WorkerReady(Strict):
@@ -88,7 +90,7 @@ class EngineHealth(Strict):
     vocab_size: int
     device: str
     dtype: str
-    adapters: list[str] = []
+    adapters: list[str] = Field(default_factory=list)
     running: int = 0
     waiting: int = 0
     max_waiting: int = 0
@@ -129,10 +131,10 @@ class SamplingBody(Strict):
     """`art.engine.protocol.Sampling` as JSON."""
 
     max_tokens: int = Field(ge=1)
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    min_p: float = Field(0.0, ge=0, le=1)
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    min_p: float = Field(default=0.0, ge=0, le=1)
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()

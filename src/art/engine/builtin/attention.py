@@ -1,11 +1,13 @@
 """Attention over cache rows, plugged into the ecosystem's model classes through `AttentionInterface`.
 
-All tokens of a step travel through the model as one packed row [1, T]; only attention knows which request each token
-belongs to. T tokens, R requests, H query heads, G key/value heads, D head size, L keys looked at, P padded queries.
+All tokens of a step travel through the model as one packed row [1, T]; only attention knows which request
+each token belongs to. T tokens, R requests, H query heads, G key/value heads, D head size, L keys looked at,
+P padded queries.
 
-A step's tokens are the decoding requests (one token each), then the requests whose prompt is being read (several
-tokens each, padded in groups of similar length). Keys and values are written to their rows first, then read through
-views. Query heads that share a key/value head are laid side by side as queries, so keys are never repeated.
+A step's tokens are the decoding requests (one token each), then the requests whose prompt is being read
+(several tokens each, padded in groups of similar length). Keys and values are written to their rows first,
+then read through views. Query heads that share a key/value head are laid side by side as queries, so keys are
+never repeated.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def rows_attention(
 
 
 def visible(position: Tensor, keys: int, window: int | None, dtype: torch.dtype) -> Tensor:
-    """Additive mask [..., L]: 0 for keys at or before the query's position (and within the window), else -inf."""
+    """Additive mask [..., L]: 0 for keys at or before the query's position (and within the window), else
+    -inf."""
     key = torch.arange(keys, device=position.device)
     allowed = key <= position[..., None]
     if window is not None:
@@ -80,7 +83,8 @@ class DecodePart:
     """[R], or [span] when `span` is set (0 for the idle rows between)."""
     keys: int
     span: int | None
-    """Attend over the view of rows 0..span, idle ones included; None copies the rows out first. Whichever is less."""
+    """Attend over the view of rows 0..span, idle ones included; None copies the rows out first. Whichever is
+    less."""
     in_order: bool
     """The requests are exactly rows 0..span in order."""
     masks: dict[int | None, Tensor] = field(default_factory=dict)
@@ -172,7 +176,8 @@ class StepAttention:
 
 @dataclass(slots=True)
 class FreshAttention:
-    """Attention of whole rows without a cache, for scoring: the packed rows are padded and attend causally."""
+    """Attention of whole rows without a cache, for scoring: the packed rows are padded and attend
+    causally."""
 
     requests: int
     padded: int
@@ -202,7 +207,8 @@ class FreshAttention:
 
 @dataclass(slots=True)
 class ShapeProbe:
-    """Learns at load which layers attend and what they would keep: (key/value heads, key size, value size)."""
+    """Learns at load which layers attend and what they would keep: (key/value heads, key size, value
+    size)."""
 
     shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     calls: int = 0

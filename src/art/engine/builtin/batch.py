@@ -1,4 +1,5 @@
-"""Turn a step's cache rows into tensors: packed ids and positions, the attention's parts, where logits are wanted.
+"""Turn a step's cache rows into tensors: packed ids and positions, the attention's parts, where logits are
+wanted.
 
 N rows, T packed tokens. Rows with one pending id decode, rows with more read their prompt.
 """
@@ -16,7 +17,8 @@ from art.engine.builtin.cache import RowCache
 from art.engine.builtin.rows import RowTable
 
 GATHER_COST = 1.4
-"""Copying a row out of the cache and attending to the copy costs this many times attending in place (measured)."""
+"""Copying a row out of the cache and attending to the copy costs this many times attending in place
+(measured)."""
 PADDING = 1.5
 """A prefill group may hold this many times its tokens, padding included."""
 
@@ -42,7 +44,8 @@ class Batch:
 
 
 def make_batch(table: RowTable, cache: RowCache, max_tokens: int) -> Batch | None:
-    """Everything that can move on now: all decoding rows, then prompts in the order of arrival up to `max_tokens`."""
+    """Everything that can move on now: all decoding rows, then prompts in the order of arrival up to
+    `max_tokens`."""
     running = np.flatnonzero(table.running)
     pending = table.known[running] - table.computed[running]
     decoding = running[pending == 1]

@@ -1,7 +1,7 @@
 """Keys and values of conversations: one row each, all layers, grown in buckets up to a budget.
 
-A row never moves while its conversation lives; a finished one stays where it is until its place is needed, so the
-next turn goes on in place. G key/value heads, D head size.
+A row never moves while its conversation lives; a finished one stays where it is until its place is needed, so
+the next turn goes on in place. G key/value heads, D head size.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class RowCache:
         return torch.zeros(rows, capacity, heads, size, dtype=self.dtype, device=self.device)
 
     def resize(self, keep: list[int], rows: int, capacity: int) -> None:
-        """Reallocate; row `keep[i]` becomes row i. One layer at a time, so the peak is one layer above the result."""
+        """Reallocate; row `keep[i]` becomes row i. One layer at a time, so the peak is one layer above the
+        result."""
         index = torch.tensor(keep, dtype=torch.long, device=self.device)
         length = min(self.capacity, capacity)
         for tensors in (self.keys, self.values):

@@ -46,13 +46,15 @@ class AdapterCatalog:
         return adapter.number
 
     def add(self, name: str, adapter: PeftAdapter) -> None:
-        """Loading the same folder again does nothing. Raises: ConfigurationError for other weights, CheckpointError."""
+        """Loading the same folder again does nothing. Raises: ConfigurationError for other weights,
+        CheckpointError."""
         identity = (adapter.path, adapter.digest)
         if self.history.get(name, identity) != identity:
             before = self.history[name][0]
+            other = "other weights in it" if before == adapter.path else repr(str(adapter.path))
             raise ConfigurationError(
-                f"the adapter name {name!r} stands for {str(before)!r} and cannot be used for "
-                f"{'other weights in it' if before == adapter.path else repr(str(adapter.path))}; take a new name"
+                f"the adapter name {name!r} stands for {str(before)!r} and cannot be used for {other}; "
+                "take a new name"
             )
         if name in self.live:
             if self.live[name].leaving is not None:
@@ -74,7 +76,8 @@ class AdapterCatalog:
             self.live[name].users -= 1
 
     def leave(self, name: str) -> Future[None]:
-        """Refuse new requests from now on; the future is done when the adapter is gone. Raises: NotFoundError."""
+        """Refuse new requests from now on; the future is done when the adapter is gone. Raises:
+        NotFoundError."""
         self.number(name)
         leaving: Future[None] = Future()
         self.live[name].leaving = leaving

@@ -1,7 +1,8 @@
 """The engine without threads: requests in, steps, deltas out. Everything here runs on one thread.
 
-`step` is the whole algorithm (continuous batching: Yu et al., "Orca", 2022): requests join and leave between steps,
-and one forward pass moves all of them on, those that decode by one token, those whose prompt is read by many.
+`step` is the whole algorithm (continuous batching: Yu et al., "Orca", 2022): requests join and leave between
+steps, and one forward pass moves all of them on, those that decode by one token, those whose prompt is read
+by many.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class EngineCore:
             raise RequestError("the prompt has no tokens", status=400, code="invalid_prompt")
         if length > self.max_context - 1:
             raise RequestError(
-                f"the prompt has {length} tokens; this model's context is {self.max_context} tokens, of which at "
-                "least one is the completion's",
+                f"the prompt has {length} tokens; this model's context is {self.max_context} tokens, "
+                "of which at least one is the completion's",
                 status=400,
                 code="context_length_exceeded",
             )

@@ -1,7 +1,7 @@
 """The builtin engine: `Engine` over an `EngineCore` that steps in its own thread.
 
-The caller's event loop never waits for torch. Calls are put into an inbox that the step thread empties between two
-steps; what a step produced goes back to each event loop in one callback.
+The caller's event loop never waits for torch. Calls are put into an inbox that the step thread empties
+between two steps; what a step produced goes back to each event loop in one callback.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from art.wire.engine import BuiltinOptions, EngineHealth
 logger = logging.getLogger(__name__)
 
 CONTROL_SECONDS = 120.0
-"""Deadline of load, score and wake. Unloading and sleeping wait for running requests and have the next one."""
+"""Deadline of load, score and wake. Unloading and sleeping wait for running requests and have the next
+one."""
 DRAIN_SECONDS = 1800.0
 
 T = TypeVar("T")

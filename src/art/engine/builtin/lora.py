@@ -1,8 +1,8 @@
 """LoRA adapters: read as PEFT writes them, many live at once over one base model.
 
-A target `nn.Linear` is replaced by an `AdapterLinear` when the first adapter touches it. The base product is computed
-once for all tokens, each adapter's low-rank product for its own tokens only. When a whole step uses one adapter and
-the model is small, its merged weight is used instead: one product, as fast as the base model.
+A target `nn.Linear` is replaced by an `AdapterLinear` when the first adapter touches it. The base product is
+computed once for all tokens, each adapter's low-rank product for its own tokens only. When a whole step uses
+one adapter and the model is small, its merged weight is used instead: one product, as fast as the base model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ BASE = 0
 
 @dataclass(slots=True)
 class Routing:
-    """Which adapter each packed token of the running step uses. Shared by all layers, set before each forward."""
+    """Which adapter each packed token of the running step uses. Shared by all layers, set before each
+    forward."""
 
     single: int | None = BASE
     groups: list[tuple[int, Tensor]] = field(default_factory=list)
@@ -128,22 +129,24 @@ class AdapterLayers:
                 base = self.model.get_submodule(name)
             except AttributeError as error:
                 raise CheckpointError(
-                    f"adapter {str(adapter.path)!r} has weights for {name!r}, which the base model does not have: "
-                    "it was trained on another model"
+                    f"adapter {str(adapter.path)!r} has weights for {name!r}, which the base model does not "
+                    "have: it was trained on another model"
                 ) from error
         if not isinstance(base, nn.Linear):
             raise CheckpointError(
-                f"adapter {str(adapter.path)!r} targets {name!r}, a {type(base).__name__}; only Linear layers work"
+                f"adapter {str(adapter.path)!r} targets {name!r}, a {type(base).__name__}; "
+                "only Linear layers work"
             )
-        if base is self.model.get_output_embeddings():  # type: ignore[operator]
+        if base is self.model.get_output_embeddings():
             raise CheckpointError(
                 f"adapter {str(adapter.path)!r} targets the output layer {name!r}: not supported"
             )
         a, b = adapter.weights[name]
         if a.shape[1] != base.in_features or b.shape[0] != base.out_features or a.shape[0] != b.shape[1]:
             raise CheckpointError(
-                f"adapter {str(adapter.path)!r}, layer {name!r}: A {tuple(a.shape)} and B {tuple(b.shape)} do not "
-                f"fit a layer from {base.in_features} to {base.out_features}: it was trained on another model"
+                f"adapter {str(adapter.path)!r}, layer {name!r}: A {tuple(a.shape)} and B {tuple(b.shape)} "
+                f"do not fit a layer from {base.in_features} to {base.out_features}: "
+                "it was trained on another model"
             )
         return base
 

@@ -1,8 +1,10 @@
-"""Load a causal language model of the ecosystem and forward packed tokens through it. No model code is changed."""
+"""Load a causal language model of the ecosystem and forward packed tokens through it. No model code is
+changed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -76,11 +78,12 @@ class CausalModel:
             slices.append(logprobs.gather(1, ids_T[wanted + 1][:, None])[:, 0])
         flat = torch.cat(slices).tolist()
         bounds = np.concatenate([[0], (counts - 1).cumsum()]).tolist()
-        return [flat[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        return [flat[a:b] for a, b in pairwise(bounds)]
 
 
 def load_model(name: str, options: BuiltinOptions) -> CausalModel:
-    """Raises: ConfigurationError when there is no such model, or it is not a causal model with plain attention."""
+    """Raises: ConfigurationError when there is no such model, or it is not a causal model with plain
+    attention."""
     from transformers import AttentionInterface, AutoModelForCausalLM
 
     AttentionInterface.register(ATTENTION, rows_attention)
@@ -143,7 +146,8 @@ def _probe(name: str, module: nn.Module, layers: int, device: torch.device) -> l
         module(input_ids=token, position_ids=token, use_cache=False, logits_to_keep=token[0], art_batch=probe)
     except (TypeError, AttributeError) as error:
         raise ConfigurationError(
-            f"{name!r} ({type(module).__name__}) does not take what the builtin engine hands to a model: {error}"
+            f"{name!r} ({type(module).__name__}) does not take what the builtin engine hands to a model: "
+            f"{error}"
         ) from error
     if sorted(probe.shapes) != list(range(layers)) or probe.calls != layers:
         raise ConfigurationError(
@@ -155,19 +159,20 @@ def _probe(name: str, module: nn.Module, layers: int, device: torch.device) -> l
 
 @torch.inference_mode()
 def _check_against_own_attention(model: CausalModel) -> None:
-    """The model's own attention and ours must agree on a few tokens, or the architecture has more than we know."""
+    """The model's own attention and ours must agree on a few tokens, or the architecture has more than we
+    know."""
     ids = (torch.arange(12, device=model.device) * 7 + 3) % model.vocab_size
     positions = torch.arange(12, device=model.device)
     attention = FreshAttention(requests=1, padded=12, pad=positions, unpad=positions)
     ours = model.forward(ids, positions, positions, np.zeros(12, np.int64), attention)
     module = model.module
-    module.set_attn_implementation("eager")  # type: ignore[operator]
+    module.set_attn_implementation("eager")
     theirs = module(input_ids=ids[None], use_cache=False).logits[0]
-    module.set_attn_implementation(ATTENTION)  # type: ignore[operator]
+    module.set_attn_implementation(ATTENTION)
     difference = (ours.float().log_softmax(-1) - theirs.float().log_softmax(-1)).abs().max().item()
     limit = 1e-3 if model.dtype == torch.float32 else 0.5
     if not difference <= limit:
         raise ConfigurationError(
-            f"{model.name!r} ({type(module).__name__}): the builtin engine's logprobs differ from the model's own by "
-            f"{difference:.2g} (limit {limit}); its attention is not of a kind that the builtin engine knows"
+            f"{model.name!r} ({type(module).__name__}): our logprobs differ from the model's "
+            f"own by {difference:.2g} (limit {limit}): its attention is of an unknown kind"
         )

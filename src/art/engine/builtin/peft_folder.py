@@ -1,7 +1,8 @@
-"""Read a PEFT LoRA folder: `adapter_config.json` and `adapter_model.safetensors`. Anything else in it is refused.
+"""Read a PEFT LoRA folder: `adapter_config.json` and `adapter_model.safetensors`. Anything else in it is
+refused.
 
-PEFT has many options that change what an adapter computes. An option that we do not know to be harmless and that is
-set makes the folder unfit, by name: a silently wrong policy would be worse.
+PEFT has many options that change what an adapter computes. An option that we do not know to be harmless and
+that is set makes the folder unfit, by name: a silently wrong policy would be worse.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 
 HARMLESS = frozenset(
-    """peft_type auto_mapping peft_version base_model_name_or_path revision inference_mode task_type r lora_alpha
-    lora_dropout target_modules exclude_modules use_rslora init_lora_weights layers_to_transform layers_pattern
-    rank_pattern runtime_config megatron_core qalora_group_size loftq_config eva_config""".split()
+    """peft_type auto_mapping peft_version base_model_name_or_path revision inference_mode task_type r
+    lora_alpha lora_dropout target_modules exclude_modules use_rslora init_lora_weights layers_to_transform
+    layers_pattern rank_pattern runtime_config megatron_core qalora_group_size loftq_config
+    eva_config""".split()
 )
-"""Options that say nothing about the forward pass, or that are honoured (r, lora_alpha, use_rslora, rank_pattern)."""
-OFF = (None, False, 0, "", "none", [], {})
+"""Options that say nothing about the forward pass, or that are honoured (r, lora_alpha, use_rslora,
+rank_pattern)."""
+OFF: tuple[Any, ...] = (None, False, 0, "", "none", [], {})
 PLAIN_INITS = (True, False, "gaussian", "eva", "orthogonal")
 """Other initialisations change the base weights, which an adapter folder does not carry."""
 

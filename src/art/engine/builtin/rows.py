@@ -1,7 +1,8 @@
-"""What each cache row holds: ids, how many of them are computed, under which adapter. Finds prefixes to reuse.
+"""What each cache row holds: ids, how many of them are computed, under which adapter. Finds prefixes to
+reuse.
 
-Worked example: row 0 holds ids [5, 6, 7, 8] with 3 computed (the last was only sampled). The prompt [5, 6, 7, 8, 9]
-under the same adapter shares 4 ids with it, 3 of them usable: two ids are left to forward.
+Worked example: row 0 holds ids [5, 6, 7, 8] with 3 computed (the last was only sampled). The prompt [5, 6, 7,
+8, 9] under the same adapter shares 4 ids with it, 3 of them usable: two ids are left to forward.
 """
 
 from __future__ import annotations

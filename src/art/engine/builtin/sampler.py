@@ -3,8 +3,9 @@
 R rows, V vocabulary. The distribution: logits / temperature, then top_k, then top_p, then min_p (the order of
 `transformers`), renormalised. The logprob reported is that of exactly this distribution.
 
-Randomness is a function, not a stream: the uniform number of a row's n-th token is a hash of (seed, n), so a seeded
-request draws the same tokens whatever runs beside it. The token is the first whose cumulative probability exceeds it.
+Randomness is a function, not a stream: the uniform number of a row's n-th token is a hash of (seed, n), so a
+seeded request draws the same tokens whatever runs beside it. The token is the first whose cumulative
+probability exceeds it.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def _keep_top_k(scores_RV: Tensor, top_k_R: Tensor) -> Tensor:
 
 
 def _keep_top_p(scores_RV: Tensor, top_p_R: Tensor) -> Tensor:
-    """The smallest set of most probable tokens whose sum reaches p: a token stays while the sum before it is < p."""
+    """The smallest set of most probable tokens whose sum reaches p: a token stays while the sum before it is
+    < p."""
     sorted_RV, order_RV = scores_RV.sort(dim=-1, descending=True, stable=True)
     probability_RV = sorted_RV.softmax(-1)
     before_RV = probability_RV.cumsum(-1) - probability_RV

@@ -1,4 +1,5 @@
-"""Who runs: requests wait in order, get a cache row (with a prefix that is there already), and leave when they end."""
+"""Who runs: requests wait in order, get a cache row (with a prefix that is there already), and leave when
+they end."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from art.engine.builtin.sampler import SamplingTable
 from art.engine.builtin.sequence import NOWHERE, Sequence
 
 WORTH_WAITING = 16
-"""A request waits one step when a prompt that is being read now shares this many more ids with it than the cache."""
+"""A request waits one step when a prompt that is being read now shares this many more ids with it than the
+cache."""
 FIRST_ROWS = 16
 
 
@@ -48,7 +50,8 @@ class Scheduler:
         self._flush_copies()
 
     def make_room(self) -> None:
-        """Every running row can take one more id; the youngest requests go back to the queue if it must be."""
+        """Every running row can take one more id; the youngest requests go back to the queue if it must
+        be."""
         while self.running:
             longest = int(self.table.known[list(self.running)].max())
             if longest < self.cache.capacity or self._fit(self.cache.rows, longest + 1, new=0):
@@ -95,7 +98,8 @@ class Scheduler:
         return True
 
     def _choose_row(self, match: Match) -> int:
-        """The matching row itself if it is idle and holds no more than the prefix, else a free or the oldest one."""
+        """The matching row itself if it is idle and holds no more than the prefix, else a free or the oldest
+        one."""
         table, rows = self.table, self.cache.rows
         idle = match.row != EMPTY and not table.running[match.row]
         if idle and table.computed[match.row] == match.ready:

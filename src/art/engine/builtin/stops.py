@@ -17,8 +17,9 @@ class Decodes(Protocol):
 class StopStrings:
     """The strings of one request and the text decoded so far.
 
-    A token's text can depend on its neighbour and may be a part of a character, so a short tail of ids is decoded
-    twice, with and without the new ones, and the difference is the new text (the scheme of vLLM and TGI).
+    A token's text can depend on its neighbour and may be a part of a character, so a short tail of ids is
+    decoded twice, with and without the new ones, and the difference is the new text (the scheme of vLLM and
+    TGI).
     """
 
     def __init__(self, strings: tuple[str, ...], tokenizer: Decodes) -> None:

@@ -1,6 +1,7 @@
 """Many completions over one WebSocket: frames of requests come up, frames of deltas go down.
 
-All deltas that one step of the engine produced share a frame, so that 200 running requests cost one frame a step.
+All deltas that one step of the engine produced share a frame, so that 200 running requests cost one frame a
+step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The builtin engine as a process: `python -m art.engine.builtin.worker`, spoken to as `art.wire.engine` says."""
+"""The builtin engine as a process: `python -m art.engine.builtin.worker`, spoken to as `art.wire.engine`
+says."""
 
 from __future__ import annotations
 

@@ -1,0 +1,402 @@
+"""What every engine must do. A new engine joins with one more `engine` parameter."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from engine_models import (
+    CONTEXT,
+    VOCAB,
+    ask,
+    build_adapter,
+    build_qwen3,
+    reference_logprobs,
+    running_worker,
+    whole,
+)
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from art.engine.builtin.engine import BuiltinEngine
+from art.engine.protocol import Engine, EngineInfo
+from art.engine.remote import RemoteEngine
+from art.errors import (
+    CheckpointError,
+    ConfigurationError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+    WorkerError,
+)
+from art.wire.engine import BuiltinOptions
+
+OPTIONS = BuiltinOptions(dtype="float32", device="cpu", threads=1, max_running=16, max_waiting=64)
+CLOSE = 1e-4
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_qwen3(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    return {
+        "plain": build_adapter(folder / "plain", base, seed=1),
+        "stabilised": build_adapter(folder / "stabilised", base, seed=2, use_rslora=True, r=9),
+        "partial": build_adapter(folder / "partial", base, seed=3, target_modules=["q_proj", "down_proj"]),
+    }
+
+
+@pytest.fixture(scope="session")
+def worker(base: Path) -> Iterator[tuple[str, str]]:
+    with running_worker(base, OPTIONS) as (_, url, key):
+        yield url, key
+
+
+@pytest.fixture(params=["builtin", "remote"])
+async def engine(request: pytest.FixtureRequest, base: Path) -> AsyncIterator[Engine]:
+    made: Engine
+    if request.param == "builtin":
+        made = await BuiltinEngine.start(str(base), OPTIONS)
+    else:
+        made = RemoteEngine(*request.getfixturevalue("worker"))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses: engines outlive tests, names are for ever."""
+    return request.node.name
+
+
+def prompt(seed: int, length: int = 12) -> list[int]:
+    return random.Random(seed).choices(range(VOCAB), k=length)
+
+
+async def until(engine: Engine, condition: Callable[[EngineInfo], bool]) -> None:
+    """Ask the engine how it is until the condition holds."""
+    for _ in range(2000):
+        info = await engine.info()
+        if condition(info):
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"it never came to that: {info}")
+
+
+async def settled(engine: Engine) -> None:
+    await until(engine, lambda info: not info.running and not info.waiting)
+
+
+async def test_info_describes_the_model(engine: Engine, base: Path) -> None:
+    info = await engine.info()
+    assert (info.base_model, info.max_context, info.vocab_size) == (str(base), CONTEXT, VOCAB)
+    assert (info.device, info.dtype, info.max_waiting) == ("cpu", "float32", 64)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+async def test_logprobs_are_the_models(engine: Engine, temperature: float) -> None:
+    given = prompt(1)
+    out = await whole(engine.generate(ask(given, max_tokens=20, temperature=temperature, seed=3)))
+    assert len(out.token_ids) == len(out.logprobs) == 20
+    [scores] = await engine.score(None, [[*given, *out.token_ids]])
+    assert out.logprobs == pytest.approx(scores[len(given) - 1 :], abs=CLOSE)
+
+
+async def test_score_is_what_transformers_computes(engine: Engine, base: Path) -> None:
+    rows = [prompt(seed, length) for seed, length in enumerate([2, 40, 7, 40, CONTEXT])]
+    model = AutoModelForCausalLM.from_pretrained(base)
+    for row, scores in zip(rows, await engine.score(None, rows), strict=True):
+        assert scores == pytest.approx(reference_logprobs(model, row), abs=CLOSE)
+
+
+async def test_logprobs_are_those_of_the_truncated_distribution(engine: Engine, base: Path) -> None:
+    given = prompt(2)
+    sampling = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "min_p": 0.02}
+    out = await whole(engine.generate(ask(given, max_tokens=12, seed=5, **sampling)))
+    model = AutoModelForCausalLM.from_pretrained(base)
+    with torch.inference_mode():
+        logits = model(torch.tensor([given + list(out.token_ids)])).logits[0, len(given) - 1 : -1]
+    for row, token, logprob in zip(logits, out.token_ids, out.logprobs, strict=True):
+        assert logprob == pytest.approx(_truncated(row / 0.7, 20, 0.8, 0.02)[token], abs=CLOSE)
+
+
+def _truncated(scores: torch.Tensor, top_k: int, top_p: float, min_p: float) -> dict[int, float]:
+    """The distribution written plainly: the kept tokens and their renormalised logprobs."""
+    order = scores.argsort(descending=True).tolist()[:top_k]
+    probabilities = scores[order].softmax(0).tolist()
+    kept, total = [], 0.0
+    for token, probability in zip(order, probabilities, strict=True):
+        if total < top_p:
+            kept.append(token)
+        total += probability
+    best = max(scores[kept].softmax(0).tolist())
+    kept = [t for t, p in zip(kept, scores[kept].softmax(0).tolist(), strict=True) if p >= min_p * best]
+    return dict(zip(kept, scores[kept].log_softmax(0).tolist(), strict=True))
+
+
+async def test_samples_follow_the_distribution(engine: Engine, base: Path) -> None:
+    given = prompt(3)
+    asked = [engine.generate(ask(given, max_tokens=1, top_k=4, seed=seed)) for seed in range(400)]
+    drawn: list[int] = []
+    for first in range(0, 400, 50):
+        outs = await asyncio.gather(*map(whole, asked[first : first + 50]))
+        drawn += [out.token_ids[0] for out in outs]
+    with torch.inference_mode():
+        logits = AutoModelForCausalLM.from_pretrained(base)(torch.tensor([given])).logits[0, -1]
+    best = logits.topk(4)
+    for token, share in zip(best.indices.tolist(), best.values.softmax(0).tolist(), strict=True):
+        # Four standard errors of a share among 400; the seeds are fixed, so this is not a coin toss.
+        assert drawn.count(token) / 400 == pytest.approx(share, abs=4 * (share * (1 - share) / 400) ** 0.5)
+
+
+async def test_a_seed_gives_the_same_ids_whatever_runs_beside_it(engine: Engine) -> None:
+    given = prompt(4)
+    alone = await whole(engine.generate(ask(given, max_tokens=25, seed=11)))
+    others = [engine.generate(ask(prompt(50 + i, 3 * i + 1), max_tokens=9)) for i in range(12)]
+    crowd = await asyncio.gather(
+        whole(engine.generate(ask(given, max_tokens=25, seed=11))), *map(whole, others)
+    )
+    assert crowd[0].token_ids == alone.token_ids
+    assert crowd[0].logprobs == pytest.approx(alone.logprobs, abs=CLOSE)
+    another = await whole(engine.generate(ask(given, max_tokens=25, seed=12)))
+    assert another.token_ids != alone.token_ids
+
+
+async def test_without_a_seed_samples_differ(engine: Engine) -> None:
+    outs = await asyncio.gather(*(whole(engine.generate(ask(prompt(4), max_tokens=12))) for _ in range(4)))
+    assert len({tuple(out.token_ids) for out in outs}) == 4
+
+
+async def test_a_stop_id_ends_the_completion_and_stays_in_it(engine: Engine) -> None:
+    request = {"max_tokens": 20, "seed": 1}
+    free = await whole(engine.generate(ask(prompt(5), **request)))
+    assert free.finish_reason == "length"
+    stop = free.token_ids[6]
+    out = await whole(engine.generate(ask(prompt(5), stop_token_ids=(stop,), **request)))
+    assert out.finish_reason == "stop" and out.stop_string is None
+    assert out.token_ids == free.token_ids[: list(free.token_ids).index(stop) + 1]
+
+
+async def test_a_stop_string_ends_the_completion_and_its_ids_stay(engine: Engine, base: Path) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
+    request = {"max_tokens": 24, "seed": 3}
+    free = await whole(engine.generate(ask(prompt(15), **request)))
+    stop = tokenizer.decode(free.token_ids)[6:9]
+    out = await whole(engine.generate(ask(prompt(15), stop=("never said", stop), **request)))
+    assert (out.finish_reason, out.stop_string) == ("stop", stop)
+    assert stop in tokenizer.decode(out.token_ids)
+    assert stop not in tokenizer.decode(out.token_ids[:-1])
+    assert out.token_ids == free.token_ids[: len(out.token_ids)]
+
+
+async def test_streamed_deltas_are_the_whole(engine: Engine) -> None:
+    plain = await whole(engine.generate(ask(prompt(6), max_tokens=15, seed=2)))
+    deltas = [delta async for delta in engine.generate(ask(prompt(6), max_tokens=15, seed=2, stream=True))]
+    assert len(deltas) == 15
+    assert [token for delta in deltas for token in delta.token_ids] == plain.token_ids
+    assert [delta.finish_reason for delta in deltas] == [None] * 14 + ["length"]
+
+
+async def test_the_context_is_respected(engine: Engine) -> None:
+    out = await whole(engine.generate(ask(prompt(7, CONTEXT - 3), max_tokens=50)))
+    assert (len(out.token_ids), out.finish_reason) == (3, "length")
+    with pytest.raises(RequestError, match="context") as caught:
+        await whole(engine.generate(ask(prompt(7, CONTEXT))))
+    assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("given", [[], [VOCAB], [-1]])
+async def test_unfit_prompts_are_refused(engine: Engine, given: list[int]) -> None:
+    with pytest.raises(RequestError) as caught:
+        await whole(engine.generate(ask(given)))
+    assert caught.value.status == 400
+
+
+async def test_closing_the_iterator_frees_the_place(engine: Engine) -> None:
+    stream = engine.generate(ask(prompt(8), max_tokens=200, stream=True))
+    await anext(stream)
+    assert (await engine.info()).running == 1
+    await stream.aclose()
+    await settled(engine)
+
+
+async def test_a_cancelled_task_frees_its_place_in_the_queue(engine: Engine) -> None:
+    tasks = [asyncio.create_task(whole(engine.generate(ask(prompt(i), max_tokens=240)))) for i in range(40)]
+    await until(engine, lambda info: info.waiting > 0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await settled(engine)
+
+
+async def test_a_full_queue_is_refused_at_once(engine: Engine) -> None:
+    asked = (whole(engine.generate(ask(prompt(i), max_tokens=60))) for i in range(120))
+    outs = await asyncio.gather(*asked, return_exceptions=True)
+    refused = [out for out in outs if isinstance(out, OverloadedError)]
+    assert len(refused) == 120 - 16 - 64
+    assert refused[0].status == 429 and refused[0].retry_after > 0
+    assert all(not isinstance(out, BaseException) for out in outs if out not in refused)
+
+
+async def test_adapters_compute_what_peft_computes(
+    engine: Engine, base: Path, adapters: dict[str, Path], name: str
+) -> None:
+    given = prompt(9)
+    for kind, path in adapters.items():
+        await engine.load_adapter(f"{name}-{kind}", path)
+    requests = [ask(given, adapter, max_tokens=10, seed=4) for adapter in _names(name, adapters)]
+    # All in the same batch, base model included.
+    outs = await asyncio.gather(*(whole(engine.generate(request)) for request in requests))
+    assert len({tuple(out.token_ids) for out in outs}) == len(outs)
+    for request, out in zip(requests, outs, strict=True):
+        kind = request.adapter.removeprefix(f"{name}-") if request.adapter else None
+        row = [*given, *out.token_ids]
+        model = AutoModelForCausalLM.from_pretrained(base)
+        if kind:
+            model = PeftModel.from_pretrained(model, adapters[kind])
+        expected = reference_logprobs(model, row)
+        assert out.logprobs == pytest.approx(expected[len(given) - 1 :], abs=CLOSE)
+        assert (await engine.score(request.adapter, [row]))[0] == pytest.approx(expected, abs=CLOSE)
+        # And alone in the batch.
+        again = await whole(engine.generate(request))
+        assert again.token_ids == out.token_ids
+        assert again.logprobs == pytest.approx(out.logprobs, abs=CLOSE)
+    if kind:
+        merged = reference_logprobs(model.merge_and_unload(), row)
+        assert out.logprobs == pytest.approx(merged[len(given) - 1 :], abs=CLOSE)
+
+
+def _names(name: str, adapters: dict[str, Path]) -> list[str | None]:
+    return [None, *(f"{name}-{kind}" for kind in adapters)]
+
+
+async def test_a_cached_prefix_is_never_shared_between_adapters(
+    engine: Engine, adapters: dict[str, Path], name: str
+) -> None:
+    await engine.load_adapter(name, adapters["plain"])
+    given = prompt(10, 80)
+    warm = await whole(engine.generate(ask(given, None, max_tokens=5, seed=1)))
+    out = await whole(engine.generate(ask(given, name, max_tokens=5, seed=1)))
+    [scores] = await engine.score(name, [[*given, *out.token_ids]])
+    assert out.logprobs == pytest.approx(scores[len(given) - 1 :], abs=CLOSE)
+    assert out.logprobs != pytest.approx(warm.logprobs, abs=CLOSE)
+
+
+async def test_an_unknown_adapter_is_named(engine: Engine) -> None:
+    for call in (
+        whole(engine.generate(ask(prompt(1), "nobody@1"))),
+        engine.score("nobody@1", [prompt(1)]),
+        engine.unload_adapter("nobody@1"),
+    ):
+        with pytest.raises(NotFoundError, match="nobody@1") as caught:
+            await call
+        assert caught.value.status == 404
+
+
+async def test_a_name_stands_for_the_same_weights_for_ever(
+    engine: Engine, adapters: dict[str, Path], name: str
+) -> None:
+    await engine.load_adapter(name, adapters["plain"])
+    await engine.load_adapter(name, adapters["plain"])
+    assert name in (await engine.info()).adapters
+    with pytest.raises(ConfigurationError, match="plain"):
+        await engine.load_adapter(name, adapters["partial"])
+    await engine.unload_adapter(name)
+    assert name not in (await engine.info()).adapters
+    with pytest.raises(ConfigurationError, match="plain"):
+        await engine.load_adapter(name, adapters["partial"])
+
+
+async def test_unloading_waits_for_the_last_request(
+    engine: Engine, adapters: dict[str, Path], name: str
+) -> None:
+    await engine.load_adapter(name, adapters["plain"])
+    stream = engine.generate(ask(prompt(11), name, max_tokens=200, seed=1, stream=True))
+    first = await anext(stream)
+    unloading = asyncio.create_task(engine.unload_adapter(name))
+    await until(engine, lambda info: name not in info.adapters)
+    with pytest.raises(NotFoundError):
+        await whole(engine.generate(ask(prompt(11), name)))
+    rest = await whole(stream)
+    assert len(first.token_ids) + len(rest.token_ids) == 200
+    await asyncio.wait_for(unloading, 10)
+
+
+async def test_an_unfit_adapter_is_refused(engine: Engine, tmp_path: Path, name: str) -> None:
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json"):
+        await engine.load_adapter(name, tmp_path)
+
+
+async def test_a_warm_cache_changes_nothing(engine: Engine) -> None:
+    """Several turns, siblings and a repetition: same ids and logprobs as with a cold cache."""
+
+    async def conversation(seed: int) -> list[tuple[list[int], list[float]]]:
+        ids, turns = prompt(12, 40), []
+        for turn in range(4):
+            out = await whole(engine.generate(ask(ids, max_tokens=7, seed=seed + turn)))
+            turns.append((list(out.token_ids), list(out.logprobs)))
+            ids = [*ids, *out.token_ids, *prompt(100 * seed + turn, 9)]
+        return turns
+
+    first = await conversation(1)
+    again = await asyncio.gather(*(conversation(seed) for seed in (1, 2, 1, 3)))
+    await engine.sleep()
+    await engine.wake()
+    cold = [await conversation(seed) for seed in (1, 2, 1, 3)]
+    for warm, fresh in zip([first, *again], [cold[0], *cold], strict=True):
+        for (warm_ids, warm_logprobs), (ids, logprobs) in zip(warm, fresh, strict=True):
+            assert warm_ids == ids
+            assert warm_logprobs == pytest.approx(logprobs, abs=CLOSE)
+
+
+async def test_ragged_conversations_equal_one_at_a_time(
+    engine: Engine, adapters: dict[str, Path], name: str
+) -> None:
+    await engine.load_adapter(name, adapters["plain"])
+
+    async def conversation(number: int) -> list[list[int]]:
+        rng = random.Random(number)
+        ids = prompt(number % 3, 30)
+        adapter = [None, name][number % 2]
+        turns = []
+        for turn in range(rng.randint(1, 5)):
+            request = ask(
+                ids, adapter, max_tokens=rng.randint(1, 12), seed=1000 * number + turn, temperature=0.8
+            )
+            out = await whole(engine.generate(request))
+            turns.append(list(out.token_ids))
+            ids = [*ids, *out.token_ids, *rng.choices(range(VOCAB), k=rng.randint(1, 20))]
+        return turns
+
+    together = await asyncio.gather(*(conversation(number) for number in range(40)))
+    await engine.sleep()
+    await engine.wake()
+    alone = [await conversation(number) for number in range(40)]
+    assert together == alone
+
+
+async def test_sleep_finishes_what_runs_and_makes_new_requests_wait(engine: Engine) -> None:
+    stream = engine.generate(ask(prompt(13), max_tokens=100, seed=1, stream=True))
+    await anext(stream)
+    rest, _ = await asyncio.gather(whole(stream), engine.sleep())
+    assert len(rest.token_ids) == 99
+    late = asyncio.create_task(whole(engine.generate(ask(prompt(13), max_tokens=3))))
+    await until(engine, lambda info: info.waiting > 0)
+    assert not late.done()
+    await engine.wake()
+    assert len((await asyncio.wait_for(late, 10)).token_ids) == 3
+
+
+async def test_closing_twice_is_allowed_and_calls_fail_afterwards(engine: Engine) -> None:
+    await engine.close()
+    await engine.close()
+    with pytest.raises(WorkerError):
+        await whole(engine.generate(ask(prompt(1))))
