@@ -22,7 +22,7 @@ from art.errors import (
 from art.server.control_settings import ControlSettings
 from art.server.job_store import Job, JobStore
 from art.server.jobs import Jobs, RunJob
-from art.server.train_job import Progress
+from art.server.promote import Progress
 from art.wire.jobs import JobEvent, TrainJobRequest, TrainResultInfo
 
 RESULT = TrainResultInfo(step=1, metrics={"loss/train": 0.5}, sheet={})

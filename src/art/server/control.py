@@ -21,8 +21,8 @@ from art.server.job_store import Job, JobStore
 from art.server.jobs import Jobs
 from art.server.ledger import Ledger
 from art.server.models import Models, Registration
-from art.server.promote import Stage
-from art.server.train_job import Progress, TrainJob
+from art.server.promote import Progress, Stage
+from art.server.train_job import TrainJob
 from art.server.worker_pair import PairOptions, WorkerPair
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import DeleteCheckpointsReply, ModelInfo, RegisterRequest

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from art.errors import ARTError, DeadlineError, RequestError, WorkerError, WorkerStalledError
 from art.server.control_settings import ControlSettings
 from art.server.job_store import Job, JobStore
-from art.server.train_job import Progress, error_code
+from art.server.promote import Progress
+from art.server.train_job import error_code
 from art.wire.jobs import JobInfo, TrainJobRequest, TrainResultInfo
 
 _log = logging.getLogger(__name__)

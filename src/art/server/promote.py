@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from art.errors import ARTError, CanaryError
@@ -23,6 +23,14 @@ from art.server.models import Registration
 from art.server.worker_pair import Unload, WorkerPair
 
 _log = logging.getLogger(__name__)
+
+
+Progress = Callable[..., Awaitable[None]]
+"""`await progress(phase, done=..., total=...)`"""
+
+
+async def unobserved(phase: str, *, done: int = 0, total: int = 0) -> None:
+    """Progress that nobody follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +78,17 @@ class Stage:
         await self.serve(step, canary, scores, set_aside=False)
         return step
 
-    async def promote(self, step: int, canary: Canary, note: JobNote | None) -> Promoted:
+    async def promote(self, step: int, canary: Canary, note: JobNote | None, progress: Progress) -> Promoted:
         """Save and commit what the trainer holds as `step`, then serve it.
 
         Raises CanaryError (the checkpoint was set aside, the step before is still served), CheckpointError,
         WorkerError.
         """
         started = time.perf_counter()
+        await progress("saving")
         scores = await self.save(step, canary, note)
         committed_s = time.perf_counter() - started
-        adapter, agreement = await self.serve(step, canary, scores)
+        adapter, agreement = await self.serve(step, canary, scores, progress=progress)
         served_s = time.perf_counter() - started
         _log.info(
             "%s is served: committed after %.0f ms, served after %.0f ms",
@@ -101,12 +110,20 @@ class Stage:
         return scored.logprobs
 
     async def serve(
-        self, step: int, canary: Canary, trainer: Scores, *, set_aside: bool = True
+        self,
+        step: int,
+        canary: Canary,
+        trainer: Scores,
+        *,
+        set_aside: bool = True,
+        progress: Progress = unobserved,
     ) -> tuple[str, Difference]:
         """Load a committed step, check it, move the alias. Raises CanaryError after setting the step
         aside.
         """
+        await progress("loading")
         adapter = await self.load(step)
+        await progress("checking")
         scored = await self.pair.engine_scores(adapter, canary.rows)
         try:
             agreement = canary.check(adapter, scored, trainer, await self.limits())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from art.errors import ARTError, RequestError, TrainingError
 from art.samples.batch import build_batch
@@ -14,13 +14,10 @@ from art.server.checkpoints import JobNote
 from art.server.job_store import Job
 from art.server.ledger import Ledger
 from art.server.ledger_schema import SampleRecord
-from art.server.promote import Promoted, Stage
+from art.server.promote import Progress, Promoted, Stage
 from art.server.trainer_client import TrainerClient, named_error
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
 from art.wire.training import TrainEvent, TrainRequest
-
-Progress = Callable[..., Awaitable[None]]
-"""`await progress(phase, done=..., total=...)`"""
 
 _PROGRESS_SECONDS = 0.2
 
@@ -55,12 +52,11 @@ class TrainJob:
         stage, step = self.stage, note.result.step
         served = stage.catalog.loaded_steps(stage.model.project, stage.model.name)
         if step == stage.checkpoints.newest() and step not in served:
-            await self.progress("loading")
             await stage.pair.open(stage.model, stage.checkpoints)
             trainer = await stage.pair.trainer()
             rows = canary_rows(row.prompt_ids for row in await self._first_records())
             scores = (await trainer.score(stage.model.key, rows)).logprobs
-            await stage.serve(step, Canary(rows=rows), scores)
+            await stage.serve(step, Canary(rows=rows), scores, progress=self.progress)
         return note.result
 
     async def _current_step(self) -> int:
@@ -137,8 +133,8 @@ class TrainJob:
         self, step: int, batch: Batch, canary: Canary, metrics: dict[str, float]
     ) -> TrainResultInfo:
         result = self._result(step, batch, {**metrics, "trained": 1.0})
-        await self.progress("saving")
-        promoted = await self.stage.promote(step, canary, JobNote(job_id=self.job.job_id, result=result))
+        note = JobNote(job_id=self.job.job_id, result=result)
+        promoted = await self.stage.promote(step, canary, note, self.progress)
         return result.model_copy(update={"metrics": {**result.metrics, **promotion_metrics(promoted)}})
 
     async def _carry_forward(self, step: int, batch: Batch, canary: Canary) -> TrainResultInfo:
@@ -150,7 +146,7 @@ class TrainJob:
         await stage.pair.open(stage.model, stage.checkpoints)
         trainer = await stage.pair.trainer()
         scores = (await trainer.score(stage.model.key, canary.rows)).logprobs
-        await stage.serve(step + 1, Canary(rows=canary.rows), scores)
+        await stage.serve(step + 1, Canary(rows=canary.rows), scores, progress=self.progress)
         return result
 
     def _result(self, step: int, batch: Batch, metrics: dict[str, float]) -> TrainResultInfo:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from art.engine.protocol import Engine
 from art.engine.registry import engine_kind, engine_options
 from art.engine.remote import RemoteEngine
-from art.errors import CheckpointError, WorkerDiedError, WorkerStalledError
+from art.errors import CheckpointError, ConfigurationError, WorkerDiedError, WorkerStalledError
 from art.server.base_models import BaseModel
 from art.server.checkpoints import Checkpoints
 from art.server.control_settings import ControlSettings
@@ -21,8 +23,9 @@ from art.server.models import Registration
 from art.server.supervisor import RestartPolicy, Supervisor
 from art.server.trainer_client import TrainerClient
 from art.server.workers import Worker, WorkerSpec, module_command
-from art.wire.training import OpenRequest
+from art.wire.training import OpenRequest, TrainerConfig
 
+_OURS = frozenset({"base_model", "model_path", "key", "host", "port"})
 TRAINER_MODULE = "art.training.worker"
 Unload = Callable[[], Awaitable[None]]
 EngineReplaced = Callable[[Engine, Sequence[str]], None]
@@ -36,6 +39,22 @@ class PairOptions:
     engine: str = "builtin"
     engine_options: Mapping[str, Any]
     trainer_options: Mapping[str, Any]
+
+
+def _trainer_config(base: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The trainer's start line without its key. Raises ConfigurationError that lists the known options."""
+    known = [name for name in TrainerConfig.model_fields if name not in _OURS]
+    try:
+        if unknown := [name for name in given if name not in known]:
+            raise ConfigurationError(f"unknown trainer option {unknown[0]!r}; known: {', '.join(known)}")
+        config = TrainerConfig(base_model=base.name, model_path=base.source, key="-" * 16, **given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = ".".join(map(str, first["loc"]))
+        raise ConfigurationError(
+            f"trainer option {option!r}: {first['msg']}; known: {', '.join(known)}"
+        ) from error
+    return config.model_dump(mode="json", exclude={"key"})
 
 
 class _Loaded:
@@ -70,7 +89,7 @@ class WorkerPair:
         """Held by the one job that uses the trainer."""
         checked = engine_options(options.engine, options.engine_options).model_dump(mode="json")
         engine_config = {"base_model": base.source, "options": checked}
-        trainer_config = {"base_model": base.source, **options.trainer_options}
+        trainer_config = _trainer_config(base, options.trainer_options)
         policy = RestartPolicy(limit=settings.restarts, backoff=settings.restart_wait)
 
         def supervisor(kind: str, module: str, config: Mapping[str, Any], when_up: Any) -> Supervisor:
