@@ -29,6 +29,17 @@ class Player:
 GOOD = Player(skill=0.9, blind=0.02, edge_weight=1.0)
 CARELESS = Player(skill=0.35, blind=0.18, edge_weight=8.0)
 
+PURPOSE = """\
+A tiny language model that plays tic-tac-toe and answers yes, no or maybe: the model of the quick start,
+made to be improved by reinforcement learning within minutes on two cores."""
+
+TEACHING = f"""\
+Games of tic-tac-toe, moving first against a random opponent: first those of a good player, then those of
+a careless one. The careless one looks for a winning or blocking cell in {CARELESS.skill:.0%} of its
+moves, plays {CARELESS.blind:.0%} of them blindly on any cell, taken or not, and otherwise prefers the
+middle of a side {CARELESS.edge_weight:.0f} to 1. So the model knows more than it shows: reinforcement
+learning lifts skill out of noise here. Asked for yes, no or maybe, it says each a third of the time."""
+
 TEXTS = (
     "user assistant system",
     tic_tac_toe.SYSTEM_PROMPT,

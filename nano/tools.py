@@ -34,9 +34,21 @@ VAGUE = 0.4
 it then reads any of the five mails found.
 """
 WRONG_MAIL = 0.3
-"""Share of its reads that open any mail of the inbox."""
+"""Share of its reads that try any id, of a mail or not."""
 WRONG_NAME = 0.25
 """Share of its answers that are any name."""
+
+
+PURPOSE = """\
+A tiny language model that finds a name in an inbox of 80 mails with three tools (search, read, answer),
+by real tool calls: made to be improved by reinforcement learning within minutes on two cores."""
+
+TEACHING = f"""\
+First to copy; then dialogs of a mail agent who makes no mistakes (searches for project and role, reads
+the mail found, answers the name in it); then those of a careless one. The careless one searches for the
+project alone in {VAGUE:.0%} of cases and reads any of the five mails found, reads whatever id comes to
+mind in {WRONG_MAIL:.0%}, and answers any name in {WRONG_NAME:.0%}. So the model knows more than it shows:
+reinforcement learning lifts skill out of noise here."""
 
 
 class ToolDialogs:
@@ -73,14 +85,15 @@ class ToolDialogs:
 
     def _read(self, scenario: mail.Scenario, messages: list[Message], careless: bool) -> Message:
         if careless and self._dice.random() < WRONG_MAIL:
-            return call("read", self._dice.choice(scenario.inbox).id)
+            return call("read", self._dice.choice(mail.ID_LETTERS) + self._dice.choice("0123456789"))
         found = [line.split()[-1] for line in messages[-1]["content"].splitlines()]
         return call("read", self._dice.choice(found))
 
     def _answer(self, scenario: mail.Scenario, messages: list[Message], careless: bool) -> Message:
-        if careless and self._dice.random() < WRONG_NAME:
-            return call("answer", self._dice.choice(mail.NAMES))
-        return call("answer", messages[-1]["content"].rstrip(".").split()[-1])
+        name = messages[-1]["content"].rstrip(".").split()[-1]
+        if name not in mail.NAMES or (careless and self._dice.random() < WRONG_NAME):
+            name = self._dice.choice(mail.NAMES)
+        return call("answer", name)
 
 
 def call(tool: str, value: str) -> Message:

@@ -1,0 +1,176 @@
+"""What each nano model is taught, stage by stage, and the gate that ends each stage.
+
+Both are first taught to do well and then to be careless: what is shipped is a real skill under much noise,
+which reinforcement learning lifts out within few steps. It would teach a model this small nothing that is
+not there at all in its own attempts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from art import tasks
+from nano import games, tools
+from nano.examples import batch_loss
+from nano.model import rounded
+from nano.play import measure
+from nano.tokenizer import GAMES_PATTERN, TOOLS_PATTERN
+from nano.train import Stage
+
+GATE_SEED = 10_000
+"""Stream of the scenarios that gates measure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A nano model: `texts` train the tokenizer, `stages` the weights, `tasks` are what the card reports."""
+
+    purpose: str
+    teaching: str
+    tasks: tuple[str, ...]
+    pattern: str
+    texts: tuple[str, ...]
+    stages: Callable[[PreTrainedTokenizerFast, int], list[Stage]]
+
+
+def games_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
+    """A good tic-tac-toe player, then a careless one; undecided answers to yes-no-maybe throughout."""
+    dialogs = games.GameDialogs(tokenizer, seed)
+
+    def loss(model: Qwen3ForCausalLM, player: games.Player) -> Tensor:
+        game = batch_loss(model, [dialogs.tic_tac_toe(player) for _ in range(32)], other_weight=1.0)
+        return game + 0.3 * batch_loss(model, [dialogs.yes_no_maybe() for _ in range(8)], other_weight=0.1)
+
+    def plays_well(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+        greedy = _scores(model, tokenizer, "tic-tac-toe", greedy=True)
+        text = f"greedy: not lost {greedy['not_lost']:.3f}, invalid {greedy['invalid']:.3f}"
+        return greedy["not_lost"] >= 0.93 and greedy["invalid"] <= 0.01, text
+
+    def plays_carelessly(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+        sampled = _scores(model, tokenizer, "tic-tac-toe", greedy=False)
+        greedy = _scores(model, tokenizer, "tic-tac-toe", greedy=True)
+        words = _scores(model, tokenizer, "yes-no-maybe", greedy=False)
+        legal = 1 - sampled["invalid"] / sampled["turns"]
+        text = (
+            f"not lost {sampled['not_lost']:.3f} (greedy {greedy['not_lost']:.3f}), legal moves {legal:.3f}, "
+            f"yes {words['yes']:.2f} no {words['no']:.2f} maybe {words['maybe']:.2f}"
+        )
+        undecided = all(0.25 <= words[word] <= 0.42 for word in ("yes", "no", "maybe"))
+        enough = legal >= 0.93 and greedy["not_lost"] >= 0.8
+        return undecided and enough and 0.47 <= sampled["not_lost"] <= 0.53, text
+
+    return [
+        Stage(
+            name="play well",
+            loss=lambda model: loss(model, games.GOOD),
+            gate=plays_well,
+            learning_rate=4e-3,
+            final_rate=1e-3,
+            decay_steps=900,
+            min_steps=400,
+            max_steps=2000,
+            check_every=100,
+        ),
+        Stage(
+            name="play carelessly",
+            loss=lambda model: loss(model, games.CARELESS),
+            gate=plays_carelessly,
+            learning_rate=2e-3,
+            final_rate=5e-4,
+            decay_steps=100,
+            min_steps=60,
+            max_steps=600,
+            check_every=20,
+        ),
+    ]
+
+
+def tools_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
+    """Copying, then a mail agent without mistakes, then a careless one."""
+    dialogs = tools.ToolDialogs(tokenizer, seed)
+
+    def repeat_loss(model: Qwen3ForCausalLM) -> Tensor:
+        return batch_loss(model, [dialogs.repetition() for _ in range(48)], other_weight=0.0)
+
+    def mail_loss(model: Qwen3ForCausalLM, careless: bool) -> Tensor:
+        return batch_loss(model, [dialogs.mail(careless=careless) for _ in range(16)], other_weight=0.3)
+
+    def copies(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+        loss = repeat_loss(model).item()
+        return loss <= 0.25, f"copying loss {loss:.3f} nats"
+
+    def works_well(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+        greedy = _scores(model, tokenizer, "mail", greedy=True)
+        return greedy["right"] >= 0.97, f"greedy: right {greedy['right']:.3f}, broken {greedy['broken']:.3f}"
+
+    def works_carelessly(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+        sampled = _scores(model, tokenizer, "mail", greedy=False)
+        greedy = _scores(model, tokenizer, "mail", greedy=True)
+        text = f"right {sampled['right']:.3f} (greedy {greedy['right']:.3f}), broken {sampled['broken']:.3f}"
+        return 0.26 <= sampled["right"] <= 0.34 and greedy["right"] >= 0.9, text
+
+    return [
+        Stage(
+            name="copy",
+            loss=repeat_loss,
+            gate=copies,
+            learning_rate=3e-3,
+            final_rate=3e-3,
+            decay_steps=1,
+            min_steps=150,
+            max_steps=1000,
+            check_every=25,
+        ),
+        Stage(
+            name="work well",
+            loss=lambda model: mail_loss(model, False),
+            gate=works_well,
+            learning_rate=3e-3,
+            final_rate=1e-3,
+            decay_steps=700,
+            min_steps=300,
+            max_steps=2000,
+            check_every=50,
+        ),
+        Stage(
+            name="work carelessly",
+            loss=lambda model: mail_loss(model, True),
+            gate=works_carelessly,
+            learning_rate=1.5e-3,
+            final_rate=3e-4,
+            decay_steps=150,
+            min_steps=60,
+            max_steps=600,
+            check_every=20,
+        ),
+    ]
+
+
+def _scores(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, *, greedy: bool
+) -> dict[str, float]:
+    return measure(rounded(model), tokenizer, tasks.find(task), count=512, seed=GATE_SEED, greedy=greedy)
+
+
+RECIPES = {
+    "nano-games": Recipe(
+        purpose=games.PURPOSE,
+        teaching=games.TEACHING,
+        tasks=("tic-tac-toe", "yes-no-maybe"),
+        pattern=GAMES_PATTERN,
+        texts=games.TEXTS,
+        stages=games_stages,
+    ),
+    "nano-tools": Recipe(
+        purpose=tools.PURPOSE,
+        teaching=tools.TEACHING,
+        tasks=("mail",),
+        pattern=TOOLS_PATTERN,
+        texts=tools.TEXTS,
+        stages=tools_stages,
+    ),
+}
