@@ -102,6 +102,10 @@ class LibraryRenderer:
         """Text of ids, special tokens included."""
         return self._tokenizer.decode(ids)
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text that may hold special tokens, as the tokenizer splits it."""
+        return self._tokenizer.encode(text)
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one id stands for."""
         return self._tokenizer.token_bytes(token_id)

@@ -8,6 +8,7 @@ standard error     the log
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import sys
@@ -57,7 +58,9 @@ def _stdin_end() -> asyncio.Future[None]:
     def read() -> None:
         while sys.stdin.buffer.readline():
             continue
-        loop.call_soon_threadsafe(tell)
+        # The loop may have ended first, by a signal.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell)
 
     # A daemon: a blocked read must not keep the process alive.
     threading.Thread(target=read, name="stdin", daemon=True).start()

@@ -136,7 +136,7 @@ def _listen(settings: ServerSettings) -> socket.socket:
         return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise ConfigurationError(
-            f"cannot listen on {settings.host}:{settings.port}: {error}. Choose another port; 0 takes a free one."
+            f"cannot listen on {settings.host}:{settings.port}: {error}. Port 0 takes a free one."
         ) from error
 
 

@@ -130,7 +130,7 @@ def _max_tokens(request: ChatRequest, name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         refuse(f"{name} must be a whole number of at least 1, not {value!r}", name)
     if request.max_tokens not in (None, value):
-        refuse("max_tokens and max_completion_tokens differ; send one of them", name)
+        refuse("max_tokens and max_completion_tokens differ; send one of them", "max_completion_tokens")
     request.max_tokens = value
 
 

@@ -1,0 +1,83 @@
+"""The gateway over real HTTP, in the test's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+import uvicorn
+from scripted_engine import ScriptedEngine
+from waiting import until
+
+from art.rendering.library import LibraryRenderer
+from art.server.app import App
+from art.server.catalog import Catalog
+from art.server.ledger import Ledger
+from art.server.settings import LimitSettings
+from art.server.stitching import Stitcher
+
+KEY = "a-key-for-tests"
+
+
+@dataclass(kw_only=True)
+class Live:
+    """A running gateway and what is inside it."""
+
+    url: str
+    catalog: Catalog
+    ledger: Ledger
+    stitcher: Stitcher
+    engine: ScriptedEngine
+    renderer: LibraryRenderer
+    client: openai.AsyncOpenAI
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def run_gateway(
+    path: Path,
+    engine: ScriptedEngine,
+    renderer: LibraryRenderer,
+    *,
+    max_context: int = 4096,
+    limits: LimitSettings | None = None,
+) -> AsyncIterator[Live]:
+    """Serve base model `tiny` and model `games/player` at step 3 until the block ends."""
+    limits = limits or LimitSettings()
+    ledger = Ledger(path)
+    catalog = Catalog()
+    catalog.add_base("tiny", engine, renderer, max_context=max_context)
+    engine.adapters.add("games/player@3")
+    catalog.publish("games", "player", "tiny", 3, "games/player@3")
+    stitcher = Stitcher(ledger, max_tokens=limits.remembered_tokens, ledger_is_empty=await ledger.is_empty())
+    app = App(key=KEY, catalog=catalog, ledger=ledger, stitcher=stitcher, limits=limits)
+    server = _Server(uvicorn.Config(app, port=0, lifespan="off", log_level="warning", access_log=False))
+    task = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=20)
+    try:
+        yield Live(
+            url=url,
+            catalog=catalog,
+            ledger=ledger,
+            stitcher=stitcher,
+            engine=engine,
+            renderer=renderer,
+            client=client,
+        )
+    finally:
+        await client.close()
+        server.should_exit = True
+        await task
+        await ledger.close()

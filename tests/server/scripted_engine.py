@@ -1,0 +1,85 @@
+"""An engine that emits what a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest
+from art.errors import NotFoundError
+
+
+@dataclass(kw_only=True)
+class Script:
+    """One completion: its ids, and how it ends."""
+
+    ids: Sequence[int]
+    stop_string: str | None = None
+    chunk: int = 1
+    """Ids a delta, when streamed."""
+
+
+class ScriptedEngine:
+    """Implements `Engine`. `answer` makes the script of each request, or raises."""
+
+    def __init__(self, answer: Callable[[GenerateRequest], Script]) -> None:
+        self.answer = answer
+        self.requests: list[GenerateRequest] = []
+        self.emitted: dict[str, list[int]] = {}
+        self.cancelled: list[str] = []
+        self.gate: asyncio.Event | None = None
+        """While it is not set, requests wait before their first id."""
+        self.adapters: set[str] = set()
+
+    @staticmethod
+    def logprobs(count: int) -> list[float]:
+        """Numbers that float32 holds exactly and float16 does not."""
+        return [float(x) for x in -np.linspace(0.001, 9.7, count, dtype=np.float32)]
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        self.requests.append(request)
+        if request.adapter is not None and request.adapter not in self.adapters:
+            raise NotFoundError(f"no adapter {request.adapter!r}", status=404)
+        script = self.answer(request)
+        ids = list(script.ids)[: request.sampling.max_tokens]
+        finish = "stop" if len(ids) == len(script.ids) else "length"
+        logprobs = self.logprobs(len(ids))
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+            step = script.chunk if request.stream else max(len(ids), 1)
+            for start in range(0, max(len(ids), 1), step):
+                await asyncio.sleep(0)
+                last = start + step >= len(ids)
+                self.emitted.setdefault(request.request_id, []).extend(ids[start : start + step])
+                yield Delta(
+                    token_ids=ids[start : start + step],
+                    logprobs=logprobs[start : start + step],
+                    finish_reason=finish if last else None,
+                    stop_string=script.stop_string if last else None,
+                )
+        except (GeneratorExit, asyncio.CancelledError):
+            self.cancelled.append(request.request_id)
+            raise
+
+    async def info(self) -> EngineInfo:
+        return EngineInfo(base_model="tiny", max_context=512, vocab_size=512, device="cpu", dtype="none")
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        self.adapters.add(name)
+
+    async def unload_adapter(self, name: str) -> None:
+        self.adapters.remove(name)
+
+    async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        return [self.logprobs(len(row) - 1) for row in rows]
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
+    async def close(self) -> None: ...

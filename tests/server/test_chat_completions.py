@@ -1,0 +1,305 @@
+"""Chat completions through the real openai client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import openai
+import pytest
+from live import KEY, Live
+from scripted_engine import Script
+from waiting import until
+
+from art.errors import OverloadedError, WorkerDiedError, WorkerError
+from art.wire.headers import ROLLOUT_HEADER
+
+HELLO = [{"role": "user", "content": "hi"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "read", "parameters": {"type": "object", "properties": {"id": {}}}},
+    }
+]
+
+
+def says(live: Live, text: str, **more: object) -> None:
+    """Let the engine answer with the ids of a text."""
+    live.engine.answer = lambda request: Script(ids=live.renderer.encode(text), **more)
+
+
+async def test_a_reply_names_its_sample_and_step(live: Live) -> None:
+    reply = await live.client.chat.completions.create(model="player", messages=HELLO, logprobs=True)
+    choice = reply.choices[0]
+    assert choice.message.content == "hello"
+    assert choice.finish_reason == "stop"
+    assert choice.model_extra is not None
+    assert choice.model_extra["step"] == 3
+    (record,) = await live.ledger.samples([choice.model_extra["sample_id"]])
+    request = live.engine.requests[0]
+    assert request.adapter == "games/player@3"
+    assert list(record.prompt_ids) == list(request.prompt_ids)
+    assert list(record.completion_ids) == live.engine.emitted[request.request_id]
+    assert record.completion_logprobs.tolist() == live.engine.logprobs(len(record.completion_ids))
+    assert choice.logprobs is not None and choice.logprobs.content is not None
+    assert [entry.logprob for entry in choice.logprobs.content] == record.completion_logprobs.tolist()
+    assert "".join(entry.token for entry in choice.logprobs.content) == "hello<|im_end|>"
+    assert reply.usage is not None
+    assert reply.usage.prompt_tokens == len(record.prompt_ids)
+    assert reply.usage.completion_tokens == len(record.completion_ids)
+    assert reply.system_fingerprint == "games/player@3"
+
+
+async def test_every_served_name_answers(live: Live) -> None:
+    listed = [model.id for model in (await live.client.models.list()).data]
+    assert listed == ["tiny", "player", "player@3"]
+    for name, step in (
+        ("tiny", None),
+        ("player", 3),
+        ("player@3", 3),
+        ("games/player", 3),
+        ("games/player@3", 3),
+    ):
+        reply = await live.client.chat.completions.create(model=name, messages=HELLO)
+        assert reply.choices[0].model_extra["step"] == step
+    assert (await live.client.models.retrieve("games/player@3")).id == "player@3"
+
+
+async def test_sampling_options_reach_the_engine_and_the_ledger(live: Live) -> None:
+    reply = await live.client.chat.completions.create(
+        model="tiny",
+        messages=HELLO,
+        n=2,
+        seed=7,
+        temperature=0.5,
+        top_p=0.9,
+        max_completion_tokens=3,
+        stop=["x", "y"],
+        extra_body={"top_k": 5, "min_p": 0.01},
+        user="somebody",
+        metadata={"why": "test"},
+    )
+    assert len(reply.choices) == 2
+    first, second = sorted((r.sampling for r in live.engine.requests), key=lambda s: s.seed)
+    assert (first.seed, second.seed) == (7, 8)
+    assert (first.temperature, first.top_p, first.top_k, first.min_p) == (0.5, 0.9, 5, 0.01)
+    assert (first.max_tokens, first.stop) == (3, ("x", "y"))
+    assert first.stop_token_ids == live.renderer.stop_token_ids
+    (record,) = await live.ledger.samples([reply.choices[1].model_extra["sample_id"]])
+    assert record.sampling["top_k"] == 5
+    assert record.sampling["metadata"] == {"why": "test"}
+
+
+async def test_max_tokens_cuts_a_reply(live: Live) -> None:
+    says(live, "abcdef<|im_end|>")
+    reply = await live.client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=3)
+    assert (reply.choices[0].finish_reason, reply.choices[0].message.content) == ("length", "abc")
+
+
+async def test_what_follows_a_stop_string_is_not_shown_but_recorded(live: Live) -> None:
+    says(live, "one;two", stop_string=";")
+    reply = await live.client.chat.completions.create(model="tiny", messages=HELLO, stop=";")
+    assert reply.choices[0].message.content == "one"
+    (record,) = await live.ledger.samples([reply.choices[0].model_extra["sample_id"]])
+    assert live.renderer.decode(record.completion_ids) == "one;two"
+
+
+async def test_tool_calls_keep_their_arguments_as_written(live: Live) -> None:
+    written = '{"id": 1.0, "limit":1e3,  "all": false, "name": "é\\u00e9"}'
+    says(
+        live, f'Let me see.\n<tool_call>\n{{"name": "read", "arguments": {written}}}\n</tool_call><|im_end|>'
+    )
+    reply = await live.client.chat.completions.create(model="tiny", messages=HELLO, tools=TOOLS)
+    choice = reply.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "Let me see."
+    (call,) = choice.message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("read", written)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>\n{"name": "read", "arguments": {"id": }}\n</tool_call>',
+        '<tool_call>\n{"name": "read", "arguments": [1]}\n</tool_call>',
+        '<tool_call>\n{"arguments": {}}\n</tool_call>',
+        '<tool_call>\n{"name": "read"',
+    ],
+)
+async def test_malformed_tool_calls_stay_in_the_content(live: Live, text: str) -> None:
+    says(live, f"{text}<|im_end|>")
+    reply = await live.client.chat.completions.create(model="tiny", messages=HELLO, tools=TOOLS)
+    assert reply.choices[0].message.tool_calls is None
+    assert reply.choices[0].message.content == text
+    assert reply.choices[0].finish_reason == "stop"
+
+
+async def test_without_tools_nothing_is_read_as_a_call(live: Live) -> None:
+    text = '<tool_call>\n{"name": "read", "arguments": {}}\n</tool_call>'
+    says(live, f"{text}<|im_end|>")
+    reply = await live.client.chat.completions.create(model="tiny", messages=HELLO)
+    assert reply.choices[0].message.content == text
+    reply = await live.client.chat.completions.create(
+        model="tiny", messages=HELLO, tools=TOOLS, tool_choice="none"
+    )
+    assert reply.choices[0].message.content == text
+
+
+async def test_thinking_is_told_apart(live: Live) -> None:
+    says(live, "<think>\nhm\n</think>\n\nhello<|im_end|>")
+    reply = await live.client.chat.completions.create(model="tiny", messages=HELLO)
+    message = reply.choices[0].message
+    assert (message.content, message.model_extra["reasoning_content"]) == ("hello", "hm")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logprobs": True, "top_logprobs": 3}, "top_logprobs"),
+        ({"tool_choice": "required", "tools": TOOLS}, "tool_choice"),
+        ({"extra_body": {"best_of": 2}}, "best_of"),
+        ({"store": True}, "store"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 100000}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens"),
+        ({"stop": [""]}, "stop"),
+        ({"seed": 1.5}, "seed"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "wizard", "content": ""}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        ({"stream": True, "stream_options": {"surprise": 1}}, "stream_options.surprise"),
+    ],
+)
+async def test_what_is_not_supported_is_refused_by_name(live: Live, change: dict, named: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await live.client.chat.completions.create(**{"model": "tiny", "messages": HELLO, **change})
+    assert refused.value.param == named
+    assert named.rpartition(".")[2] in refused.value.message
+    assert not live.engine.requests
+
+
+async def test_values_that_ask_for_nothing_are_accepted(live: Live) -> None:
+    await live.client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "developer", "content": "be brief"}, *HELLO],
+        frequency_penalty=0,
+        presence_penalty=0.0,
+        response_format={"type": "text"},
+        parallel_tool_calls=True,
+        store=False,
+        logprobs=False,
+        stop=None,
+        tools=[],
+    )
+
+
+async def test_an_unknown_model_lists_what_is_served(live: Live) -> None:
+    for name in ("playr", "player@99", "other/player", "player@x"):
+        with pytest.raises(openai.NotFoundError) as refused:
+            await live.client.chat.completions.create(model=name, messages=HELLO)
+        assert refused.value.code == "model_not_found"
+        assert "'player'" in refused.value.message and "'tiny'" in refused.value.message
+
+
+async def test_a_wrong_key_and_none_are_refused_everywhere_but_health(live: Live) -> None:
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}):
+        async with httpx.AsyncClient(base_url=live.url, headers=headers) as client:
+            for path in ("/v1/chat/completions", "/v1/models", "/v1/samples/x", "/nothing", "/r/a/v1/models"):
+                reply = await client.post(path, json={})
+                assert reply.status_code == 401
+                assert reply.json()["error"]["code"] == "invalid_api_key"
+                assert KEY not in reply.text
+            assert (await client.get("/health")).json()["status"] == "ok"
+
+
+async def test_a_prompt_longer_than_the_context_names_the_numbers(live: Live) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await live.client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "x" * 5000}]
+        )
+    assert refused.value.code == "context_length_exceeded"
+    assert "4096" in refused.value.message and "50" in refused.value.message
+
+
+async def test_bad_bodies_and_routes_have_openai_s_error_shape(live: Live) -> None:
+    headers = {"authorization": f"Bearer {KEY}"}
+    async with httpx.AsyncClient(base_url=live.url, headers=headers) as client:
+        for body, status in ((b"{", 400), (b"[]", 400), (b"\xff", 400), (b"x" * (33 * 1024 * 1024), 413)):
+            reply = await client.post("/v1/chat/completions", content=body)
+            assert reply.status_code == status
+            assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+        assert (await client.get("/v1/chat/completions")).status_code == 405
+        assert (await client.get("/v1/nothing")).json()["error"]["code"] == "route_not_found"
+        assert (await client.get("/v1/samples/smp_none")).json()["error"]["code"] == "sample_not_found"
+        bad = await client.post(
+            "/v1/chat/completions",
+            json={"model": "tiny", "messages": HELLO},
+            headers={ROLLOUT_HEADER: "x" * 300},
+        )
+        assert bad.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry_after"),
+    [
+        (OverloadedError("full", retry_after=2.0), 429, "2"),
+        (WorkerDiedError("engine died"), 503, "1"),
+        (WorkerError("step failed"), 500, None),
+        (ZeroDivisionError("a defect"), 500, None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_engine_failures_are_named(
+    live: Live, error: Exception, status: int, retry_after: str | None, stream: bool
+) -> None:
+    def fail(request: object) -> Script:
+        raise error
+
+    live.engine.answer = fail
+    with pytest.raises(openai.APIStatusError) as failed:
+        await live.client.chat.completions.create(model="tiny", messages=HELLO, stream=stream)
+    assert failed.value.status_code == status
+    assert failed.value.response.headers.get("retry-after") == retry_after
+    if not isinstance(error, ZeroDivisionError):
+        assert str(error) in failed.value.message
+
+
+async def test_an_adapter_that_the_engine_lost_asks_to_try_again(live: Live) -> None:
+    live.engine.adapters.clear()
+    with pytest.raises(openai.InternalServerError) as failed:
+        await live.client.chat.completions.create(model="player", messages=HELLO)
+    assert (failed.value.status_code, failed.value.code) == (503, "adapter_not_loaded")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_cancels_its_generation(live: Live, stream: bool) -> None:
+    live.engine.gate = asyncio.Event()
+    asked = asyncio.create_task(
+        live.client.chat.completions.create(model="player", messages=HELLO, n=2, stream=stream)
+    )
+    await until(lambda: len(live.engine.requests) == 2)
+    assert live.catalog.in_flight("games/player@3") == 1
+    asked.cancel()
+    await until(lambda: len(live.engine.cancelled) == 2)
+    await live.catalog.drained("games/player@3", timeout=5)
+
+
+async def test_a_rollout_can_be_named_by_header_or_address(live: Live) -> None:
+    await live.client.chat.completions.create(
+        model="tiny", messages=HELLO, extra_headers={ROLLOUT_HEADER: "game-1"}
+    )
+    by_address = live.client.with_options(base_url=f"{live.url}/r/game-1/v1")
+    await by_address.chat.completions.create(model="tiny", messages=HELLO)
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as client:
+        rollout = (await client.get(f"{live.url}/v1/rollouts/game-1")).json()
+        assert [sample["rollout_id"] for sample in rollout["samples"]] == ["game-1", "game-1"]
+        sample_id = rollout["samples"][0]["sample_id"]
+        sample = (await client.get(f"{live.url}/v1/samples/{sample_id}")).json()
+    assert json.dumps(sample) == json.dumps(rollout["samples"][0])

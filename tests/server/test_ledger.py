@@ -1,0 +1,186 @@
+"""What is committed is exact and stays, whatever happens to the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from art.errors import ConfigurationError, NotFoundError
+from art.server.ledger import Ledger, LedgerError
+from art.server.ledger_schema import SampleRecord
+
+
+def sample(
+    name: str, prompt: Sequence[int] = (1, 2), completion: Sequence[int] = (3,), **more: object
+) -> SampleRecord:
+    logprobs = array("f", np.linspace(-9.1, -1e-7, len(completion), dtype=np.float32))
+    record = SampleRecord(
+        sample_id=name,
+        rollout_id=None,
+        project="games",
+        model="player",
+        base_model="tiny",
+        step=3,
+        adapter="games/player@3",
+        parent_id=None,
+        fork_reason=None,
+        prompt_ids=array("i", prompt),
+        completion_ids=array("i", completion),
+        completion_logprobs=logprobs,
+        sampling={"temperature": 1.0},
+        finish_reason="stop",
+        turn_key=name.encode(),
+        tools_key=b"",
+        created_at=1.5,
+    )
+    return replace(record, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path):
+    opened = Ledger(tmp_path / "ledger.sqlite")
+    yield opened
+    await opened.close()
+
+
+async def test_records_come_back_exactly(ledger: Ledger) -> None:
+    record = sample("a", range(5), [2**31 - 1, 0, 7], rollout_id="r", fork_reason="history_edited")
+    await ledger.append([record])
+    assert await ledger.samples(["a"]) == [record]
+
+
+async def test_an_extending_prompt_is_stored_as_its_tail(ledger: Ledger) -> None:
+    records = [sample("s0", range(1000), [5, 6], rollout_id="r")]
+    for n in range(1, 40):
+        before = records[-1]
+        prompt = [*before.prompt_ids, *before.completion_ids, n]
+        records.append(
+            sample(
+                f"s{n}", prompt, [n, n], rollout_id="r", parent_id=before.sample_id, shared=len(prompt) - 1
+            )
+        )
+    await ledger.append(records)
+    assert await ledger.rollout("r") == records
+    assert await ledger.samples(["s39", "s3"]) == [records[39], records[3]]
+    (stored,) = sqlite3.connect(ledger.path).execute("SELECT SUM(LENGTH(prompt)) FROM samples").fetchone()
+    assert stored == 4 * (1000 + 39)
+
+
+async def test_unknown_samples_are_named(ledger: Ledger) -> None:
+    await ledger.append([sample("a")])
+    with pytest.raises(NotFoundError, match="'b', 'c'"):
+        await ledger.samples(["a", "b", "c"])
+    assert await ledger.rollout("nobody") == []
+
+
+async def test_writers_at_the_same_time_share_a_commit_but_not_a_cancellation(ledger: Ledger) -> None:
+    writers = [asyncio.create_task(ledger.append([sample(f"s{n}")])) for n in range(200)]
+    await asyncio.sleep(0)
+    writers[0].cancel()
+    results = await asyncio.gather(*writers, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert results[1:] == [None] * 199
+    assert len(await ledger.samples([f"s{n}" for n in range(200)])) == 200
+
+
+async def test_a_refused_row_fails_its_writers_and_no_other(ledger: Ledger) -> None:
+    await ledger.append([sample("a")])
+    with pytest.raises(LedgerError, match="cannot write 1 samples"):
+        await ledger.append([sample("a")])
+    await ledger.append([sample("b")])
+    assert len(await ledger.samples(["a", "b"])) == 2
+
+
+async def test_turns_are_found_newest_first_and_own_rollout_first(ledger: Ledger) -> None:
+    for name, rollout in (("a", "r1"), ("b", "r2"), ("c", None)):
+        await ledger.append([sample(name, rollout_id=rollout, turn_key=b"k")])
+
+    async def found(keys: list[bytes], rollout: str | None) -> str | None:
+        record = await ledger.find_turn(keys, rollout)
+        return record and record.sample_id
+
+    assert await found([b"k"], "r1") == "a"
+    assert await found([b"k"], "other") == "c"
+    assert await found([b"no", b"k"], None) == "c"
+    assert await found([b"no"], "r1") is None
+
+
+async def test_closing_commits_what_waits_and_then_refuses(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.sqlite")
+    writing = asyncio.create_task(ledger.append([sample("a")]))
+    await asyncio.sleep(0)
+    await ledger.close()
+    await writing
+    await ledger.close()
+    with pytest.raises(LedgerError, match="closed"):
+        await ledger.append([sample("b")])
+    again = Ledger(tmp_path / "l.sqlite")
+    assert len(await again.samples(["a"])) == 1
+    await again.close()
+
+
+def test_other_files_and_versions_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not a database, but long enough to look at" * 10)
+    with pytest.raises(ConfigurationError, match="not a ledger"):
+        Ledger(tmp_path / "text")
+    with sqlite3.connect(tmp_path / "newer") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(ConfigurationError, match="version 99"):
+        Ledger(tmp_path / "newer")
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from art.server.ledger import Ledger
+from test_ledger import sample
+
+async def main():
+    ledger = Ledger(Path({path!r}))
+    async def write(worker):
+        n = 0
+        while True:
+            name = f"{{worker}}-{{n}}"
+            await ledger.append([sample(name, range(n % 7 + 1), range(n % 5 + 1))])
+            sys.stdout.write(name + "\\n")
+            sys.stdout.flush()
+            n += 1
+    await asyncio.gather(*(write(worker) for worker in range(8)))
+
+asyncio.run(main())
+"""
+
+
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    code = WRITER.format(tests=str(Path(__file__).parent), path=str(path))
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    acknowledged = [child.stdout.readline().strip() for _ in range(300)]
+    os.kill(child.pid, signal.SIGKILL)
+    acknowledged += [line.strip() for line in child.stdout if line.endswith("\n")]
+    child.wait(10)
+    assert len(acknowledged) >= 300
+
+    async def read() -> list[SampleRecord]:
+        ledger = Ledger(path)
+        records = await ledger.samples(acknowledged)
+        await ledger.append([sample("after")])
+        await ledger.close()
+        return records
+
+    for name, record in zip(acknowledged, asyncio.run(read()), strict=True):
+        n = int(name.partition("-")[2])
+        assert record == sample(name, range(n % 7 + 1), range(n % 5 + 1))
