@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -101,5 +102,5 @@ async def one_reply(model: art.TrainableModel) -> art.Trajectory:
 
 
 def step_of(trajectory: art.Trajectory) -> int:
-    choice = trajectory.messages_and_choices[-1]
-    return int((choice.model_extra or {})["step"])
+    choice: Any = trajectory.messages_and_choices[-1]
+    return int(choice.model_extra["step"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -210,7 +211,7 @@ async def rollout(
     )
 
 
-def show(messages: list[dict[str, Any]]) -> str:
+def show(messages: Sequence[Mapping[str, Any]]) -> str:
     """The question, each call with its result, and the answer, for people."""
     lines = []
     for message in messages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -69,7 +70,7 @@ class Task(Protocol):
         timeout: float = 120.0,
     ) -> Trajectory: ...
 
-    def show(self, messages: list[Message]) -> str: ...
+    def show(self, messages: Sequence[Mapping[str, Any]]) -> str: ...
 
 
 def turn_seed(seed: int, turn: int) -> int:

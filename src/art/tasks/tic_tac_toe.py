@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +159,7 @@ async def rollout(
     )
 
 
-def show(messages: list[dict[str, Any]]) -> str:
+def show(messages: Sequence[Mapping[str, Any]]) -> str:
     """The game as moves in order and the last board, for people."""
     board, moves = EMPTY, []
     for message in messages:

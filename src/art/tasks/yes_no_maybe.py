@@ -6,6 +6,7 @@ The smallest task that shows a policy changing its mind: one turn, one word, not
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,6 @@ async def rollout(
     )
 
 
-def show(messages: list[dict[str, Any]]) -> str:
+def show(messages: Sequence[Mapping[str, Any]]) -> str:
     """The question and the reply, for people."""
     return "\n".join(f"{message['role']}: {message.get('content') or ''}" for message in messages)

@@ -69,9 +69,9 @@ async def train_one_step(
     trajectories = [trajectory for group in groups for trajectory in group]
     row = StepRow(
         step=step + 1,
-        reward=mean([trajectory.reward for trajectory in trajectories]),
+        reward=mean([reward_of(trajectory) for trajectory in trajectories]),
         score=mean([float(trajectory.metrics[task.SCORE]) for trajectory in trajectories]),
-        trained=result.sheet.fates["trained"].rollouts if "trained" in result.sheet.fates else 0,
+        trained=int(result.metrics.get("data/sheet/trained_rollouts", 0)),
         seconds_rollouts=round(gathered - begin, 3),
         seconds_training=round(time.perf_counter() - gathered, 3),
     )
@@ -110,13 +110,18 @@ def scores(trajectory: art.Trajectory) -> dict[str, float]:
     metrics = {
         name: float(value) for name, value in trajectory.metrics.items() if name not in ADDED_BY_GATHERING
     }
-    return {"reward": trajectory.reward, **metrics}
+    return {"reward": reward_of(trajectory), **metrics}
+
+
+def reward_of(trajectory: art.Trajectory) -> float:
+    assert not isinstance(trajectory.reward, art.Unscored), "these tasks score every attempt"
+    return trajectory.reward
 
 
 def attempt_row(task: Task, index: int, trajectory: art.Trajectory) -> dict[str, Any]:
     row: dict[str, Any] = {
         "index": index,
-        "reward": trajectory.reward,
+        "reward": reward_of(trajectory),
         "good": float(trajectory.metrics[task.SCORE]),
     }
     if index < KEPT_TRANSCRIPTS:
