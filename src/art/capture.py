@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from typing import TypeVar
 from uuid import uuid4
 
+from art.errors import ConfigurationError
+
 T = TypeVar("T")
 
 _ROLLOUT: ContextVar[str | None] = ContextVar("art_rollout", default=None)
@@ -28,6 +30,10 @@ def rollout_scope(rollout_id: str | None = None) -> Iterator[str]:
     themselves.
     """
     rollout_id = rollout_id or uuid4().hex
+    if not (rollout_id.isascii() and rollout_id.isprintable()):
+        raise ConfigurationError(
+            f"rollout id {rollout_id!r}: only printable ASCII fits into a request's header"
+        )
     token = _ROLLOUT.set(rollout_id)
     try:
         yield rollout_id

@@ -93,8 +93,8 @@ class ServerProcess:
         if len(self._deaths) > self.limits.restarts:
             self._deaths.pop()  # the next call looks again
             raise WorkerDiedError(
-                f"the server died {len(self._deaths) + 1} times within {self.limits.restart_window_s:g} s, the last time "
-                f"{describe_exit(code)}. Last lines of {self.log_path}:\n{self.log_tail()}"
+                f"the server died {len(self._deaths) + 1} times within {self.limits.restart_window_s:g} s, "
+                f"the last time {describe_exit(code)}. Last lines of {self.log_path}:\n{self.log_tail()}"
             )
 
     def _start(self) -> None:
@@ -129,9 +129,7 @@ class ServerProcess:
 
     def _wait_ready(self, child: subprocess.Popen[bytes], stdout: IO[bytes]) -> int:
         first: queue.Queue[bytes] = queue.Queue()
-        threading.Thread(
-            target=self._drain, args=(stdout, first), name="art-server-output", daemon=True
-        ).start()
+        threading.Thread(target=self._drain, args=(stdout, first), daemon=True).start()
         try:
             line = first.get(timeout=self.limits.start_s)
         except queue.Empty:
@@ -140,18 +138,21 @@ class ServerProcess:
                 f"Last lines of {self.log_path}:\n{self.log_tail()}"
             ) from None
         try:
-            told = (
-                json.loads(line)
-                if line
-                else {"error": f"it ended {describe_exit(child.wait(self.limits.stop_s))}"}
-            )
+            told = json.loads(line) if line else {"error": f"it ended {self._exit_of(child)}"}
         except json.JSONDecodeError:
             told = {"error": f"its first line is {line[:200]!r}"}
         if told.get("ready"):
             return int(told["port"])
         raise WorkerDiedError(
-            f"the server did not start: {told.get('error')}. Last lines of {self.log_path}:\n{self.log_tail()}"
+            f"the server did not start: {told.get('error')}. "
+            f"Last lines of {self.log_path}:\n{self.log_tail()}"
         )
+
+    def _exit_of(self, child: subprocess.Popen[bytes]) -> str:
+        try:
+            return describe_exit(child.wait(self.limits.stop_s))
+        except subprocess.TimeoutExpired:
+            return "its output, but not itself"
 
     def _drain(self, stdout: IO[bytes], first: queue.Queue[bytes]) -> None:
         """Hand over the first line; keep what follows in the log, so that the pipe never fills."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from art.errors import ConfigurationError, TokenMismatchError
@@ -13,7 +13,7 @@ from art.wire.headers import SAMPLE_FIELD
 from art.wire.jobs import TrainGroup, TrainTrajectory
 
 
-def train_groups(groups: Iterable[TrajectoryGroup]) -> list[TrainGroup]:
+def train_groups(groups: Iterable[Any]) -> list[TrainGroup]:
     """Groups as the server wants them.
 
     Raises TokenMismatchError for a choice that no server of ours sampled, or one that appears twice in a
@@ -22,10 +22,9 @@ def train_groups(groups: Iterable[TrajectoryGroup]) -> list[TrainGroup]:
     taken: set[str] = set()
     wire: list[TrainGroup] = []
     for g, group in enumerate(groups):
-        if isinstance(group, Awaitable):  # checkers see a pending group as a group
-            raise
-            TypeError(
-                f"group {g} has not run yet: `await` it, or use art.gather_trajectory_groups, before training"
+        if not isinstance(group, TrajectoryGroup):
+            raise TypeError(
+                f"group {g} is {group!r}, not a TrajectoryGroup: gather the groups before training"
             )
         trajectories = [
             _train_trajectory(trajectory, _name(trajectory, f"g{g}.t{t}", taken))
@@ -81,7 +80,7 @@ def _samples(trajectory: Trajectory, rollout: str) -> Iterator[str]:
             sample = _sample_id(item)
             if sample is None:
                 raise TokenMismatchError(
-                    f"rollout {rollout!r}, {place}: this choice has no {SAMPLE_FIELD!r}: its tokens are unknown. "
+                    f"rollout {rollout!r}, {place}: no {SAMPLE_FIELD!r} in this choice: its tokens are lost. "
                     f"Append `completion.choices[0]` as `model.openai_client()` gave it; a reply of another "
                     f"model belongs into the messages as a dict (context, not trained)"
                 )

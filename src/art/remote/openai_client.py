@@ -21,12 +21,13 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, ValidationError
 
 from art.capture import current_rollout
+from art.errors import ConfigurationError
 from art.remote.lane import Lane, Reply, file_budget
 from art.wire.headers import ROLLOUT_HEADER
 
 TIMEOUT_S = 1200.0
 CONNECT_TIMEOUT_S = 5.0
-MAX_RETRIES = 30
+MAX_RETRIES = 10
 """openai waits as `Retry-After` says, at most 8 s without one: enough for a long queue or a server's
 restart.
 """
@@ -56,11 +57,16 @@ class RolloutOpenAI(openai.AsyncOpenAI):
     def lane_head(self) -> bytes:
         """The request's head up to the rollout and the length, which differ each time."""
         lines = [f"POST {self.base_url.raw_path.decode().rstrip('/')}/chat/completions HTTP/1.1"]
-        lines.append(f"host: {self.base_url.netloc.decode()}")
-        for name, value in self.default_headers.items():
-            # Those headers tell OpenAI about the platform; our server has no use for them.
-            if isinstance(value, str) and not name.lower().startswith(_STAINLESS):
-                lines.append(f"{name.lower()}: {value}")
+        headers = {"host": self.base_url.netloc.decode(), "authorization": f"Bearer {self.api_key}"}
+        headers |= {
+            name.lower(): value for name, value in self.default_headers.items() if isinstance(value, str)
+        }
+        for name, value in headers.items():
+            if not value.isprintable():
+                raise ConfigurationError(f"the header {name!r} has a line break or another control character")
+            # The platform's headers are for OpenAI; our server has no use for them.
+            if not name.startswith(_STAINLESS):
+                lines.append(f"{name}: {value}")
         return "\r\n".join(lines).encode("latin-1")
 
     def copy(self, **options: Any) -> RolloutOpenAI:

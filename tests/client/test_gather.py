@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+
+import pytest
+
+import art
+from art.capture import current_rollout, rollout_scope
+from art.gather import GatherContext, get_gather_context, set_gather_context
+from art.tracking import progress
+
+
+async def rollout(reward: float = 1.0, *, wait: int = 0, **fields) -> art.Trajectory:
+    for _ in range(wait):
+        await asyncio.sleep(0)
+    if isinstance(reward, Exception):
+        raise reward
+    return art.Trajectory(reward=reward, **fields)
+
+
+def only_this_task() -> bool:
+    return asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class Witness:
+    """Counts rollouts that started, and those that were cancelled."""
+
+    def __init__(self) -> None:
+        self.started = self.cancelled = 0
+
+    async def forever(self) -> art.Trajectory:
+        self.started += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        raise AssertionError
+
+
+async def test_group_of_coroutines_runs_them_in_order_of_input():
+    pending = art.TrajectoryGroup(rollout(float(i), wait=5 - i) for i in range(5))
+    assert not isinstance(pending, art.TrajectoryGroup) and pending._num_trajectories == 5
+    group = await pending
+    assert [trajectory.reward for trajectory in group] == [0, 1, 2, 3, 4]
+    with pytest.raises(RuntimeError, match="already awaited"):
+        await pending
+
+
+async def test_mixed_items_keep_their_places():
+    group = await art.TrajectoryGroup(
+        [art.Trajectory(reward=0), rollout(1.0), ValueError("x")], metadata={"id": 1}
+    )
+    assert [t.reward for t in group] == [0, 1] and len(group.exceptions) == 1 and group.metadata == {"id": 1}
+
+
+async def test_group_outside_a_gather_raises_its_first_failure_and_shares_no_count():
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            await art.TrajectoryGroup([rollout(ValueError("no")), rollout(4.0)])
+    assert len(await art.TrajectoryGroup([rollout()])) == 1
+    assert get_gather_context().metric_sums == {}
+    assert get_gather_context() is not get_gather_context()
+    assert only_this_task()
+
+
+async def test_a_rollout_that_returns_no_trajectory_has_failed():
+    async def wrong():
+        return 3
+
+    (group,) = await art.gather_trajectory_groups(
+        [art.TrajectoryGroup([wrong(), rollout()])], max_exceptions=1
+    )
+    assert len(group) == 1 and "returned 3, not a Trajectory" in group.exceptions[0].message
+
+
+async def test_groups_come_back_in_order_with_their_exceptions():
+    groups = await art.gather_trajectory_groups(
+        (art.TrajectoryGroup([rollout(float(g), wait=9 - g), rollout(KeyError("k"))]) for g in range(3)),
+        max_exceptions=3,
+    )
+    assert [[t.reward for t in group] for group in groups] == [[0], [1], [2]]
+    assert all(len(group.exceptions) == 1 for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "failures", "total", "raises"),
+    [
+        (0, 1, 2, True),
+        (2, 2, 4, False),
+        (2, 3, 4, True),
+        (0.5, 2, 4, False),
+        (0.5, 3, 4, True),
+        (1.0, 2, 4, True),
+    ],
+)
+async def test_max_exceptions(allowed, failures, total, raises):
+    rollouts = [rollout(ValueError("x")) for _ in range(failures)] + [
+        rollout() for _ in range(total - failures)
+    ]
+    gathering = art.gather_trajectory_groups([art.TrajectoryGroup(rollouts)], max_exceptions=allowed)
+    if raises:
+        with pytest.raises(ValueError):
+            await gathering
+    else:
+        (group,) = await gathering
+        assert len(group.exceptions) == failures
+    assert only_this_task()
+
+
+async def test_too_many_failures_cancel_and_await_all_siblings():
+    witness = Witness()
+    groups = [art.TrajectoryGroup([witness.forever(), witness.forever()]) for _ in range(3)]
+    groups.append(art.TrajectoryGroup([witness.forever(), rollout(ValueError("bad"), wait=3)]))
+    with pytest.raises(ValueError, match="bad"):
+        await art.gather_trajectory_groups(groups)
+    assert witness.started == witness.cancelled == 7
+    assert only_this_task()
+
+
+async def test_cancelling_a_gather_cancels_its_rollouts():
+    witness = Witness()
+    for gathering in (
+        art.gather_trajectory_groups([art.TrajectoryGroup([witness.forever(), witness.forever()])]),
+        art.gather_trajectories([witness.forever()]),
+        art.TrajectoryGroup([witness.forever()]),
+    ):
+        task = asyncio.ensure_future(gathering)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert witness.started == witness.cancelled == 4
+    assert only_this_task()
+
+
+async def test_no_coroutine_is_left_unawaited():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        async def fails_at_once():
+            raise ValueError("early")
+
+        with pytest.raises(ValueError):
+            await art.gather_trajectory_groups([fails_at_once(), art.TrajectoryGroup([rollout()])])
+        for ticks in range(1, 5):  # cancelled before its tasks, then their tasks, have begun
+            task = asyncio.ensure_future(art.gather_trajectory_groups([art.TrajectoryGroup([rollout()])]))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        gc.collect()
+
+
+async def test_cancelled_rollout_is_a_failure_not_the_end():
+    async def cancels_itself():
+        raise asyncio.CancelledError
+
+    (group,) = await art.gather_trajectory_groups(
+        [art.TrajectoryGroup([cancels_itself(), rollout()])], max_exceptions=1
+    )
+    assert len(group) == 1 and len(group.exceptions) == 1
+
+
+async def test_after_each_keeps_drops_and_multiplies_groups():
+    async def judge(group: art.TrajectoryGroup):
+        kind = group.metadata["kind"]
+        return {"keep": group, "drop": None, "two": [group, group]}[kind]
+
+    groups = [art.TrajectoryGroup([rollout()], metadata={"kind": kind}) for kind in ("keep", "drop", "two")]
+    done = await art.gather_trajectory_groups(groups, after_each=judge)
+    assert [group.metadata["kind"] for group in done] == ["keep", "two", "two"]
+
+
+async def test_after_each_sees_empty_groups_and_its_errors_end_the_gather():
+    async def refuse(group: art.TrajectoryGroup):
+        raise LookupError(len(group))
+
+    with pytest.raises(LookupError, match="0"):
+        await art.gather_trajectory_groups(
+            [art.TrajectoryGroup([rollout(ValueError("x"))])], max_exceptions=1, after_each=refuse
+        )
+
+
+async def test_plain_coroutines_of_groups():
+    async def group(reward) -> art.TrajectoryGroup:
+        return art.TrajectoryGroup([await rollout(reward)])
+
+    groups = await art.gather_trajectory_groups([group(ValueError("x")), group(2.0)], max_exceptions=1)
+    assert [[t.reward for t in g] for g in groups] == [[2.0]]
+
+
+async def test_gather_trajectories_flattens_and_keeps_errors_in_place():
+    async def several() -> list[art.Trajectory]:
+        return [art.Trajectory(reward=5), art.Trajectory(reward=6)]
+
+    done = await art.gather_trajectories(
+        [rollout(1.0), rollout(ValueError("x")), several()], max_exceptions=5
+    )
+    assert isinstance(done[1], ValueError)
+    assert [t.reward for t in done if isinstance(t, art.Trajectory)] == [1, 5, 6]
+
+
+async def test_each_rollout_has_its_own_id():
+    async def name() -> art.Trajectory:
+        await asyncio.sleep(0)
+        return art.Trajectory(metadata={"id": current_rollout()})
+
+    (group,) = await art.gather_trajectory_groups([art.TrajectoryGroup(name() for _ in range(20))])
+    singles = await art.gather_trajectories(name() for _ in range(20))
+    ids = [t.metadata["id"] for t in [*group, *singles]]
+    assert len(set(ids)) == 40 and None not in ids
+    assert [t.rollout_id for t in [*group, *singles]] == ids
+    assert current_rollout() is None
+    with rollout_scope("mine"):
+        assert current_rollout() == "mine" == art.Trajectory().rollout_id
+
+
+def test_rollout_ids_fit_into_a_header():
+    with pytest.raises(ValueError, match="printable ASCII"), rollout_scope("a\r\nx-evil: 1"):
+        pass
+
+
+class Recorder(progress.Silent):
+    def __init__(self) -> None:
+        self.done = 0
+        self.values: dict[str, float] = {}
+
+    def advance(self, n, values):
+        self.done += n
+        self.values = dict(values)
+
+
+async def test_means_in_the_bar_leave_unscored_out():
+    bar = Recorder()
+    with set_gather_context(GatherContext(pbar=bar, max_exceptions=1)):
+        await art.TrajectoryGroup(
+            [
+                rollout(1.0, metrics={"acc": True}),
+                rollout(0.0, metrics={"acc": False, "late": 3}),
+                rollout(art.Unscored("x")),
+                rollout(ValueError("x")),
+            ]
+        )
+    assert bar.done == 4
+    assert bar.values == {"reward": 0.5, "acc": 0.5, "late": 3, "exceptions": 1}
+
+
+async def test_bar_is_closed_when_the_gather_fails(monkeypatch, capsys):
+    import sys
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with pytest.raises(ValueError):
+        await art.gather_trajectory_groups([art.TrajectoryGroup([rollout(ValueError("x")), rollout()])])
+    drawn = capsys.readouterr().err
+    assert "gather" in drawn and "\x1b[?25l" not in drawn.split("\x1b[?25h")[-1]  # the cursor is shown again
+
+
+async def test_silent_when_told_so_or_without_a_terminal(capsys):
+    await art.gather_trajectories([rollout()], pbar_desc=None)
+    await art.gather_trajectories([rollout()])
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import openai
+import pytest
+from wire_double import KEY, Double, error
+
+import art
+from art.capture import in_rollout, rollout_scope
+from art.remote.openai_client import RolloutOpenAI, openai_client
+
+ASK = [{"role": "user", "content": "x é\U0001f600"}]
+
+
+@pytest.fixture
+def client(server: str) -> RolloutOpenAI:
+    return openai_client(base_url=f"{server}/v1", api_key=KEY)
+
+
+async def until(ready: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not ready():  # noqa: ASYNC110 - the server is another thread
+            await asyncio.sleep(0.01)
+
+
+async def ordinary(client: RolloutOpenAI, **options):
+    """The same request over openai's own way."""
+    return await client.with_options(timeout=60).chat.completions.create(model="m", messages=ASK, **options)
+
+
+async def test_it_is_a_real_openai_client(client):
+    assert isinstance(client, openai.AsyncOpenAI)
+    completion = await client.chat.completions.create(model="m", messages=ASK)
+    assert isinstance(completion, openai.types.chat.ChatCompletion)
+    choice = completion.choices[0]
+    assert choice.message.content == "reply 1 é\U0001f600"
+    assert choice.model_extra == {"sample_id": "s1", "step": 0}
+
+
+async def test_both_ways_give_equal_replies_and_send_equal_bodies(client, double: Double):
+    said = (await client.chat.completions.create(model="m", messages=ASK)).choices[0].message
+    options = {
+        "temperature": 0.5,
+        "max_tokens": 3,
+        "stop": openai.NOT_GIVEN,
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "extra_body": {"seed": 7},
+    }
+    messages = (message for message in [*ASK, said, {"role": "user", "content": "y"}])
+    short = await client.chat.completions.create(model="m", messages=messages, **options)
+    long = await client.with_options(timeout=60).chat.completions.create(
+        model="m", messages=[*ASK, said, {"role": "user", "content": "y"}], **options
+    )
+    assert double.bodies[1] == double.bodies[2]
+    assert "x-stainless-lang" not in double.headers[1] and "x-stainless-lang" in double.headers[2]
+    one, two = short.model_dump(), long.model_dump()
+    for dumped in (one, two):
+        dumped["choices"][0]["message"].pop("content")
+        dumped["choices"][0].pop("sample_id")
+    assert one == two
+
+
+async def test_rollouts_are_named_on_both_ways(client, double: Double):
+    with rollout_scope("mine"):
+        await client.chat.completions.create(model="m", messages=ASK)
+        await ordinary(client)
+    await client.chat.completions.create(model="m", messages=ASK)
+    assert double.rollouts == ["mine", "mine", None]
+
+
+async def test_concurrent_rollouts_keep_their_names_and_replies(client, double: Double):
+    async def rollout() -> tuple[str | None, str]:
+        ids = [
+            (await client.chat.completions.create(model="m", messages=ASK))
+            .choices[0]
+            .model_extra["sample_id"]
+            for _ in range(3)
+        ]
+        return ids
+
+    samples = await asyncio.gather(*(in_rollout(rollout()) for _ in range(50)))
+    named = [{double.rollouts[int(sample[1:]) - 1] for sample in ids} for ids in samples]
+    assert all(len(names) == 1 for names in named)
+    assert len(set.union(*named)) == 50
+
+
+async def test_a_full_queue_is_waited_for(client, double: Double):
+    double.refusals = [error(429, "full", "overloaded", {"retry-after": "0.05"}) for _ in range(4)]
+    completion = await client.chat.completions.create(model="m", messages=ASK)
+    assert completion.choices[0].model_extra["sample_id"] == "s1"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, openai.BadRequestError), (404, openai.NotFoundError), (422, openai.UnprocessableEntityError)],
+)
+async def test_refusals_are_openai_s_errors(client, double: Double, status, kind):
+    double.refusals = [error(status, "not like this", "bad_field")] * 2
+    with pytest.raises(kind, match="not like this") as caught:
+        await client.chat.completions.create(model="m", messages=ASK)
+    assert caught.value.code == "bad_field"
+
+
+async def test_wrong_key(server):
+    with pytest.raises(openai.AuthenticationError):
+        await openai_client(base_url=f"{server}/v1", api_key="wrong").chat.completions.create(
+            model="m", messages=ASK
+        )
+
+
+async def test_what_openai_refuses_is_refused(client):
+    with pytest.raises(TypeError, match="temprature"):
+        await client.chat.completions.create(model="m", messages=ASK, temprature=1)
+    with pytest.raises(TypeError, match="messages"):
+        await client.chat.completions.create(model="m")
+    with pytest.raises(ValueError):
+        await client.chat.completions.create(model="m", messages=ASK, temperature=float("nan"))
+
+
+async def test_raw_responses_own_headers_and_timeouts_take_the_ordinary_way(client, double: Double):
+    raw = await client.chat.completions.with_raw_response.create(model="m", messages=ASK)
+    assert raw.parse().choices[0].model_extra["sample_id"] == "s1"
+    await client.chat.completions.create(model="m", messages=ASK, extra_headers={"x-own": "1"}, timeout=30)
+    assert double.headers[1]["x-own"] == "1"
+    assert all("x-stainless-lang" in headers for headers in double.headers)
+
+
+async def test_replies_the_short_way_cannot_read_come_the_ordinary_way(client, double: Double):
+    double.chunked = True
+    completion = await client.chat.completions.create(model="m", messages=ASK)
+    assert completion.choices[0].message.content.startswith("reply")
+
+
+async def test_cancelling_a_request_tells_the_server(client, double: Double):
+    double.delay_s = 5.0
+    task = asyncio.ensure_future(client.chat.completions.create(model="m", messages=ASK))
+    await until(lambda: double.rollouts)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: double.abandoned)
+    double.delay_s = 0.0
+    assert await client.chat.completions.create(model="m", messages=ASK)
+
+
+def test_one_client_in_several_event_loops(client, double: Double):
+    for _ in range(3):
+        asyncio.run(client.chat.completions.create(model="m", messages=ASK))
+    assert len(double.rollouts) == 3
+
+
+async def test_nobody_answers_the_server_is_revived(unused_tcp_port_factory, double: Double):
+    revived = []
+
+    async def revive() -> None:
+        revived.append(1)
+        raise art.errors.WorkerDiedError("it is dead")
+
+    client = openai_client(
+        base_url=f"http://127.0.0.1:{unused_tcp_port_factory()}/v1", api_key=KEY, revive=revive
+    )
+    with pytest.raises(art.errors.WorkerDiedError):
+        await client.chat.completions.create(model="m", messages=ASK)
+    assert revived == [1]
+
+
+async def test_a_copy_names_rollouts_too(client, double: Double):
+    with rollout_scope("mine"):
+        await client.with_options(max_retries=0).chat.completions.create(model="m", messages=ASK)
+    assert double.rollouts == ["mine"]
+
+
+def test_other_hosts_and_https_take_the_ordinary_way(monkeypatch):
+    assert openai_client(base_url="https://gpu.example.org/v1", api_key=KEY).lane is None
+    assert openai_client(base_url="http://127.0.0.1:80/v1", api_key=KEY).lane is not None
+    monkeypatch.setenv("http_proxy", "http://proxy.example.org:3128")
+    assert openai_client(base_url="http://gpu.example.org/v1", api_key=KEY).lane is None

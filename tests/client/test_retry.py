@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+import art
+
+
+def flaky(failures: int, error: type[Exception] = KeyError):
+    calls: list[int] = []
+
+    def work(x: int) -> int:
+        calls.append(x)
+        if len(calls) <= failures:
+            raise error(len(calls))
+        return x * 2
+
+    return work, calls
+
+
+def test_max_attempts_counts_all_calls_and_the_last_error_is_raised():
+    work, calls = flaky(5)
+    with pytest.raises(KeyError, match="3"):
+        art.retry(max_attempts=3, delay=0)(work)(1)
+    assert len(calls) == 3
+
+
+async def test_async_functions_are_awaited_again():
+    work, calls = flaky(2)
+    seen: list[tuple[str, int]] = []
+
+    @art.retry(delay=0, on_retry=lambda error, attempt: seen.append((repr(error), attempt)))
+    async def again(x: int) -> int:
+        return work(x)
+
+    assert await again(4) == 8
+    assert len(calls) == 3 and seen == [("KeyError(1)", 1), ("KeyError(2)", 2)]
+    assert again.__name__ == "again"
+
+
+def test_only_the_named_errors_are_tried_again():
+    work, calls = flaky(1, TypeError)
+    with pytest.raises(TypeError):
+        art.retry(exceptions=(KeyError,), delay=0)(work)(1)
+    assert len(calls) == 1
+
+
+def test_zero_attempts_are_refused():
+    with pytest.raises(ValueError, match="max_attempts=0"):
+        art.retry(max_attempts=0)

@@ -1,0 +1,253 @@
+"""A small real server that speaks the wire's routes, with faults on request.
+
+Run as a program it is a server child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from art.wire.headers import ROLLOUT_HEADER
+
+KEY = "test-key-1234"
+
+
+@dataclass
+class Double:
+    """What the server was asked, and what it does wrong."""
+
+    asked: Counter[str] = field(default_factory=Counter)
+    rollouts: list[str | None] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    registered: list[dict[str, Any]] = field(default_factory=list)
+    events_after: list[int] = field(default_factory=list)
+    step: int = 0
+    refusals: list[Response] = field(default_factory=list)
+    """Answers given instead of the right one, first come first served, to any POST."""
+    drop_after: list[int] = field(default_factory=list)
+    """Cut an event stream after so many of its events, once for each."""
+    lose_replies: int = 0
+    """Do the job, but cut the connection instead of replying."""
+    script: list[dict[str, Any]] | None = None
+    """The job's events; made from the job when None."""
+    heartbeats: int = 0
+    silence_s: float = 0.0
+    delay_s: float = 0.0
+    abandoned: int = 0
+    """Completions whose client went away."""
+    chunked: bool = False
+
+    def app(self) -> Starlette:
+        model = "/art/models/{project}/{name}"
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self.complete, methods=["POST"]),
+                Route("/art/models", self.register, methods=["POST"]),
+                Route(model, self.info),
+                Route(f"{model}/train", self.train, methods=["POST"]),
+                Route(f"{model}/delete_checkpoints", self.delete, methods=["POST"]),
+                Route("/art/jobs/{job_id}/events", self.events),
+            ]
+        )
+
+    def _refusal(self, request: Request) -> Response | None:
+        self.asked[request.url.path] += 1
+        if request.headers.get("authorization") != f"Bearer {self.key}":
+            return error(401, "a wrong key", "invalid_api_key")
+        return self.refusals.pop(0) if self.refusals and request.method == "POST" else None
+
+    key: str = KEY
+
+    async def complete(self, request: Request) -> Response:
+        body = json.loads(await request.body())
+        self.headers.append(dict(request.headers))
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        rollout = request.headers.get(ROLLOUT_HEADER)
+        self.rollouts.append(rollout)
+        self.bodies.append(body)
+        if self.delay_s:
+            for _ in range(int(self.delay_s / 0.02)):
+                await asyncio.sleep(0.02)
+                if await request.is_disconnected():
+                    self.abandoned += 1
+                    return Response(status_code=499)
+        number = len(self.rollouts)
+        choice = {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": f"reply {number} é\U0001f600"},
+            "logprobs": None,
+            "sample_id": f"s{number}",
+            "step": self.step,
+        }
+        completion = {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 1,
+            "model": body["model"],
+            "choices": [choice],
+        }
+        if self.chunked:
+
+            async def pieces() -> AsyncIterator[bytes]:
+                yield json.dumps(completion).encode()
+
+            return StreamingResponse(pieces(), media_type="application/json")
+        return JSONResponse(completion)
+
+    async def register(self, request: Request) -> Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        asked = json.loads(await request.body())
+        self.registered.append(asked)
+        return self._model(asked["project"], asked["name"])
+
+    async def info(self, request: Request) -> Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        if not any(known["name"] == request.path_params["name"] for known in self.registered):
+            return error(404, f"no model {request.path_params['name']!r}", "model_not_found")
+        return self._model(request.path_params["project"], request.path_params["name"])
+
+    def _model(self, project: str, name: str) -> Response:
+        known = {"project": project, "name": name, "base_model": "art/nano", "inference_name": name}
+        return JSONResponse({**known, "step": self.step, "checkpoints": [0, self.step]})
+
+    async def train(self, request: Request) -> Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        job = json.loads(await request.body())
+        if job["job_id"] not in self.jobs:
+            self.jobs[job["job_id"]] = job
+            self.step += 1
+        if self.lose_replies:
+            self.lose_replies -= 1
+            return StreamingResponse(cut(), media_type="application/json")
+        return JSONResponse({"job_id": job["job_id"], "state": "running", "model": "m"})
+
+    async def delete(self, request: Request) -> Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        kept = json.loads(await request.body())["keep_steps"]
+        return JSONResponse({"deleted": [step for step in range(self.step) if step not in kept]})
+
+    async def events(self, request: Request) -> Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        after = int(request.query_params.get("after", 0))
+        self.events_after.append(after)
+        script = self.script or self._script(self.jobs[request.path_params["job_id"]])
+        return StreamingResponse(self._stream(script, after), media_type="application/x-ndjson")
+
+    async def _stream(self, script: list[dict[str, Any]], after: int) -> AsyncIterator[bytes]:
+        drop = self.drop_after.pop(0) if self.drop_after else None
+        for _ in range(self.heartbeats):
+            yield b"\n"
+            await asyncio.sleep(0.05)
+        if self.silence_s:
+            yield b""
+            await asyncio.sleep(self.silence_s)
+        for sent, event in enumerate(event for event in script if event["number"] > after):
+            if sent == drop:
+                raise ConnectionResetError("cut on request")
+            yield json.dumps(event).encode() + b"\n"
+
+    def _script(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+        rollouts = sum(len(group["trajectories"]) + group["failed"] for group in job["groups"])
+        failed = sum(group["failed"] for group in job["groups"])
+        fates = {"trained": {"rollouts": rollouts - failed, "tokens": 7}}
+        if failed:
+            fates["failed"] = {"rollouts": failed, "tokens": 0}
+        sheet = {"started": {"rollouts": rollouts, "tokens": 7}, "fates": fates, "forks": {"template": 2}}
+        result = {"step": self.step, "metrics": {"loss/train": 0.5}, "sheet": sheet, "checkpoint_path": "/c"}
+        return [
+            {"number": 1, "type": "state", "phase": "queued"},
+            {"number": 2, "type": "progress", "phase": "training", "done": 5, "total": 10},
+            {"number": 3, "type": "progress", "phase": "training", "done": 10, "total": 10},
+            {"number": 4, "type": "result", "result": result},
+        ]
+
+
+async def cut() -> AsyncIterator[bytes]:
+    """A reply that breaks off."""
+    yield b"{"
+    raise ConnectionResetError("cut on request")
+
+
+def error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Response:
+    """An error in OpenAI's shape."""
+    body = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return JSONResponse({"error": body}, status_code=status, headers=headers)
+
+
+class Running:
+    """The double, serving in a thread of its own."""
+
+    def __init__(self, double: Double) -> None:
+        config = uvicorn.Config(
+            double.app(), port=0, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        while not self._server.started:
+            self._thread.join(0.01)
+        return f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+
+
+def main() -> None:
+    """A server child: settings on standard input, a ready line on standard output, ends with its input."""
+    told = json.loads(sys.stdin.readline())
+    options = told.get("engine", {})
+    if "error" in options:
+        print(json.dumps({"ready": False, "error": options["error"]}), flush=True)
+        sys.exit(3)
+    if options.get("die"):
+        print("the last words", file=sys.stderr, flush=True)
+        sys.exit(5)
+    if options.get("hang"):
+        threading.Event().wait(600)
+    double = Double(key=told["key"])
+    config = uvicorn.Config(double.app(), port=told["port"], log_level="critical", lifespan="off")
+    server = uvicorn.Server(config)
+
+    def watch_parent() -> None:
+        sys.stdin.read()
+        server.should_exit = True
+
+    async def serve() -> None:
+        task = asyncio.create_task(server.serve())
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        print(json.dumps({"ready": True, "port": port, "version": "double"}), flush=True)
+        threading.Thread(target=watch_parent, daemon=True).start()
+        await task
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()
