@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,11 +49,14 @@ class Adapters:
                 self._peft.add_adapter(name, config)
         # Set afterwards: PEFT replaces it by the path that the model was loaded from.
         self._peft.peft_config[name].base_model_name_or_path = self._policy.name
-        self._set_dropout(name)
+        self.activate(name)
 
-    def activate(self, name: str) -> None:
-        """Make this adapter the one that computes and trains."""
+    def activate(self, name: str, *, dropout: bool = False) -> None:
+        """Make this adapter the one that computes. The base stays as in evaluation; only LoRA has dropout."""
         self._model.set_adapter(name)
+        for key, module in self._model.named_modules():
+            if key.endswith(f".lora_dropout.{name}"):
+                module.train(dropout)
 
     def parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
         """Trainable parameters by the names under which PEFT saves them."""
@@ -94,18 +98,15 @@ class Adapters:
                 parameter.copy_(weights[key])
 
     def remove(self, name: str) -> None:
-        self._model.delete_adapter(name)
+        """Forget an adapter. Another one, if there is any, becomes the active one."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Adapter .* was active")  # meant
+            self._model.delete_adapter(name)
 
     @property
     def _model(self) -> PeftModel:
         assert self._peft is not None, "no adapter was attached"
         return self._peft
-
-    def _set_dropout(self, name: str) -> None:
-        """The base stays in evaluation mode; only the adapter's own dropout is live."""
-        for key, module in self._model.named_modules():
-            if key.endswith(f".lora_dropout.{name}"):
-                module.train()
 
     def _check_targets(self, spec: LoraSpec) -> None:
         linear = {

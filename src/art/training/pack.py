@@ -134,10 +134,12 @@ def _piece(
     path = np.flatnonzero(needed.end[:start] > start)
     nodes = np.concatenate([path, np.arange(start, stop)])
     shift = len(path) - start
-    trained_N, entry_target_E = np.unique(entries.token_E[entry_E], return_inverse=True)
-    first_E = np.zeros(len(trained_N), np.int64)
-    first_E[entry_target_E] = entry_E
-    predictor_P, target_predictor_N = np.unique(needed.predictor_E[first_E] + shift, return_inverse=True)
+    # Targets in the order of their predictors, so that a chunk of predictors has a chunk of targets.
+    by_node_N, first_N, node_E = np.unique(entries.token_E[entry_E], return_index=True, return_inverse=True)
+    order_N = np.argsort(needed.predictor_E[entry_E[first_N]], kind="stable")
+    trained_N, rank_N = by_node_N[order_N], np.argsort(order_N)
+    predictor_N = needed.predictor_E[entry_E[first_N]][order_N] + shift
+    predictor_P, target_predictor_N = np.unique(predictor_N, return_inverse=True)
     return MicroBatch(
         tokens_T=needed.tokens[nodes],
         depth_T=needed.depth[nodes],
@@ -147,5 +149,5 @@ def _piece(
         target_predictor_N=target_predictor_N,
         target_id_N=tree.tokens_T[trained_N].astype(np.int64),
         entry_E=entry_E,
-        entry_target_E=entry_target_E,
+        entry_target_E=rank_N[node_E],
     )

@@ -74,7 +74,7 @@ class Trainer:
             )
             if state.lora != lora:
                 raise CheckpointError(
-                    f"The checkpoint {str(checkpoint)!r} holds the LoRA {state.lora!r}, not {lora!r}."
+                    f"The checkpoint {str(checkpoint)!r} holds the LoRA {state.lora}, not {lora}."
                 )
         model = self._attach(lora, seed)
         if state is not None and checkpoint is not None:
@@ -104,7 +104,7 @@ class Trainer:
         self.check(tree, request)
         model = self._model(request.model)
         loss = make_loss(request.loss)
-        self._adapters.activate(model.adapter)
+        self._adapters.activate(model.adapter, dropout=True)
         set_rng(model.rng)
         metrics = train_step(
             self.policy,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from art.errors import ARTError
+from art.errors import ARTError, ConfigurationError
 from art.wire.training import TrainerConfig
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def main() -> int:
         trainer = thread.submit(_load, config).result()
         listener = socket.create_server((config.host, config.port))
     except (ARTError, ValidationError, OSError, ValueError) as error:
-        _say({"ready": False, "error": _explain(error)})
+        ours = isinstance(error, ValidationError | ConfigurationError)
+        _say({"ready": False, "error": _explain(error), "code": "configuration" if ours else "start"})
         return 2
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     _serve(config, trainer, thread, listener)

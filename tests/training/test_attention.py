@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from art.errors import ConfigurationError
+from art.samples.tree import build_tree
+from art.samples.types import TokenTree
+from art.training.attention import dense, kernel, rectangles
+from art.training.attention.interface import tree_attention
+from art.training.attention.plan import TreePlan, plan_attention
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=10)
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}
+
+
+def tree_of(sequences: list[list[int]]) -> TokenTree:
+    return build_tree([np.array(sequence) for sequence in sequences])[0]
+
+
+def plan_of(tree: TokenTree, name: str = "rectangles", block: int = 4) -> TreePlan:
+    return plan_attention(tree.end_T.astype(np.int64), tree.depth_T.astype(np.int64), name, block)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEQUENCES, st.integers(1, 20))
+def test_the_pieces_cover_each_pair_of_the_mask_once(sequences: list[list[int]], block: int) -> None:
+    tree = tree_of(sequences)
+    plan = plan_of(tree, block=block)
+    index = np.arange(len(tree))
+    needed = (index[None, :] <= index[:, None]) & (index[:, None] < tree.end_T[None, :])
+    count = np.zeros_like(needed, dtype=int)
+    for square in plan.squares:
+        rows = slice(square.start, square.stop)
+        piece = (
+            np.tril(np.ones((square.stop - square.start,) * 2, bool)) if square.causal else needed[rows, rows]
+        )
+        count[rows, rows] += piece
+    for rect in plan.rectangles:
+        count[rect.start : rect.stop, rect.key_start : rect.key_stop] += 1
+    assert np.array_equal(count, needed.astype(int))
+    assert plan.pairs >= needed.sum()
+
+
+def results(module: object, plan: TreePlan, dtype: torch.dtype, size: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    shapes = [(1, 4, size, 8), (1, 2, size, 8), (1, 2, size, 8)]
+    leaves = [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+    out = module.attend(*leaves, 0.3, plan)  # type: ignore[attr-defined]
+    weight = torch.randn(out.shape, generator=generator).to(dtype)
+    return [out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEQUENCES, st.integers(1, 12), st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
+def test_rectangles_equal_the_dense_mask(sequences: list[list[int]], block: int, dtype: torch.dtype) -> None:
+    tree = tree_of(sequences)
+    got = results(rectangles, plan_of(tree, block=block), dtype, len(tree))
+    # Measured against float64, so that two errors of bfloat16 are not added.
+    exact = results(dense, plan_of(tree, "dense"), torch.float64, len(tree))
+    rounded = results(dense, plan_of(tree, "dense"), dtype, len(tree))
+    for a, b, c in zip(got, exact, rounded, strict=True):
+        assert a.dtype == dtype
+        own = (c.double() - b).norm()
+        assert (a.double() - b).norm() <= TOLERANCE[dtype] * b.norm() + 2 * own + 1e-30
+
+
+def test_gradients_of_rectangles_against_finite_differences() -> None:
+    tree = tree_of([[1, 2, 3, 4, 5], [1, 2, 3, 6], [1, 2, 7, 8, 9, 9], [1, 2, 7, 8, 1]])
+    plan = plan_of(tree, block=2)
+    assert plan.rectangles
+    leaves = [torch.randn(1, h, len(tree), 4, dtype=torch.float64, requires_grad=True) for h in (2, 1, 1)]
+    assert torch.autograd.gradcheck(lambda q, k, v: rectangles.attend(q, k, v, 0.5, plan), leaves)
+
+
+def test_long_causal_runs_and_big_subtrees_need_few_pairs() -> None:
+    prompt = list(range(400))
+    tree = tree_of([prompt + [500 + n] * 50 for n in range(8)])
+    plan = plan_of(tree, block=96)
+    depth = tree.depth_T.astype(np.int64)
+    needed = int((depth + 1).sum())
+    assert needed <= plan.pairs <= 1.25 * needed
+    assert plan_of(tree, "dense").pairs == len(tree) ** 2
+
+
+def test_this_torch_has_the_kernels() -> None:
+    assert torch.__version__.startswith("2.13")  # the private operations are pinned to this version's shape
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        assert kernel.choose_kernel("auto", torch.device("cpu"), dtype) == "rectangles"
+
+
+def test_another_torch_falls_back_to_the_dense_mask_with_a_notice(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def wrong(*inputs: object) -> torch.Tensor:
+        return dense.attend(*inputs) * 1.1  # type: ignore[arg-type]
+
+    def gone(*inputs: object) -> torch.Tensor:
+        raise AttributeError("'_OpNamespace' 'aten' object has no attribute '_scaled_dot_product_flash...'")
+
+    for broken, reason in (
+        (wrong, "computes something else"),
+        (gone, "has other flash attention operations"),
+    ):
+        monkeypatch.setattr(rectangles, "attend", broken)
+        with caplog.at_level(logging.WARNING):
+            assert kernel.choose_kernel("auto", torch.device("cpu"), torch.float32) == "dense"
+        assert reason in caplog.text
+        with pytest.raises(ConfigurationError, match=reason):
+            kernel.choose_kernel("rectangles", torch.device("cpu"), torch.float32)
+
+
+def test_unknown_attention_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="Known: auto, dense, rectangles"):
+        kernel.choose_kernel("flash", torch.device("cpu"), torch.float32)
+    assert kernel.choose_kernel("auto", torch.device("meta"), torch.float32) == "dense"
+    with pytest.raises(ConfigurationError, match="meta"):
+        kernel.choose_kernel("rectangles", torch.device("meta"), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"softcap": 30.0}, "softcap"),
+        ({"s_aux": torch.zeros(4)}, "s_aux"),
+        ({"sliding_window": 3}, "sliding window of 3"),
+    ],
+)
+def test_what_the_tree_cannot_do_is_refused(options: dict[str, object], message: str) -> None:
+    tree = tree_of([[1, 2, 3, 4]])
+    q = torch.zeros(1, 4, 4, 8)
+    with pytest.raises(ConfigurationError, match=message):
+        tree_attention(torch.nn.Identity(), q, q, q, None, tree_plan=plan_of(tree), **options)  # type: ignore[arg-type]
+    out, _ = tree_attention(torch.nn.Identity(), q, q, q, None, tree_plan=plan_of(tree), sliding_window=4)
+    assert out.shape == (1, 4, 4, 8)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_policies import SHAPE, causal_lm, policy
+from transformers import CohereConfig, Gemma2Config, GraniteConfig, PreTrainedConfig
+
+from art.training.logprobs import LogitHead, target_logprobs
+
+
+def inputs(rows: int = 7) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
+    tiny = policy(dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    hidden_PD = torch.randn(rows, 16, generator=generator, dtype=torch.float64, requires_grad=True)
+    return tiny.head, hidden_PD, torch.tensor([0, 0, 2, 3, 3, 3, 6]), torch.tensor([1, 2, 3, 4, 5, 5, 6])
+
+
+def test_against_log_softmax() -> None:
+    head, hidden_PD, predictor_N, id_N = inputs()
+    logprob_N, entropy_P = target_logprobs(head, hidden_PD, predictor_N, id_N)
+    exact_PV = torch.log_softmax(head(hidden_PD), -1)
+    assert torch.allclose(logprob_N, exact_PV[predictor_N, id_N], rtol=1e-12)
+    assert torch.allclose(entropy_P, -(exact_PV.exp() * exact_PV).sum(-1), rtol=1e-10)
+    assert not entropy_P.requires_grad
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_chunks_change_neither_values_nor_gradients(rows: int) -> None:
+    head, hidden_PD, predictor_N, id_N = inputs()
+    whole = target_logprobs(head, hidden_PD, predictor_N, id_N)
+    pieces = target_logprobs(head, hidden_PD, predictor_N, id_N, chunk_elements=rows * SHAPE["vocab_size"])
+    assert all(
+        torch.equal(a, b) or torch.allclose(a, b, rtol=1e-13) for a, b in zip(whole, pieces, strict=True)
+    )
+    weight = torch.arange(1.0, 8.0, dtype=torch.float64)
+    (one,) = torch.autograd.grad((whole[0] * weight).sum(), hidden_PD)
+    (other,) = torch.autograd.grad((pieces[0] * weight).sum(), hidden_PD)
+    assert torch.allclose(one, other, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Gemma2Config(**SHAPE, final_logit_softcapping=5.0, query_pre_attn_scalar=8),
+        GraniteConfig(**SHAPE, logits_scaling=3.0),
+        CohereConfig(**SHAPE, logit_scale=0.3),
+    ],
+    ids=["gemma2", "granite", "cohere"],
+)
+def test_each_family_scales_its_logits_as_its_own_forward_does(config: PreTrainedConfig) -> None:
+    model = causal_lm(config, "eager", torch.float32)
+    model.eval()
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    with torch.no_grad():
+        hidden = model.model(input_ids=ids).last_hidden_state
+        assert torch.allclose(LogitHead(model)(hidden), model(input_ids=ids).logits, rtol=1e-5, atol=1e-5)

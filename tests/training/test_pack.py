@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_policies import games
+
+from art.samples.entries import loss_entries
+from art.samples.tree import build_tree
+from art.samples.types import Batch, LossEntries, SampleRow, TokenTree
+from art.training.pack import MicroBatch, pack
+
+
+def contexts(micro: MicroBatch) -> dict[int, list[tuple[int, ...]]]:
+    """For each entry: the ids it is predicted from and its own, as the attention mask of the piece says."""
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for entry, target in zip(micro.entry_E.tolist(), micro.entry_target_E.tolist(), strict=True):
+        row = int(micro.predictor_P[micro.target_predictor_N[target]])
+        path = [k for k in range(row + 1) if row < micro.end_T[k]]
+        assert micro.depth_T[path].tolist() == list(range(len(path)))
+        spelled = (*micro.tokens_T[path].tolist(), int(micro.target_id_N[target]))
+        found.setdefault(entry, []).append(spelled)
+    return found
+
+
+def expected(tree: TokenTree, entries: LossEntries) -> list[tuple[int, ...]]:
+    """For each entry: the ids from the root to it."""
+    spelled = []
+    for node in entries.token_E.tolist():
+        path = []
+        while node >= 0:
+            path.append(int(tree.tokens_T[node]))
+            node = int(tree.parent_T[node])
+        spelled.append(tuple(reversed(path)))
+    return spelled
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), budget=st.integers(1, 80), groups=st.integers(1, 3), turns=st.integers(1, 4)
+)
+def test_every_entry_is_scored_once_behind_its_whole_context(
+    seed: int, budget: int, groups: int, turns: int
+) -> None:
+    batch = games(seed, groups=groups, turns=turns)
+    packing = pack(batch.tree, batch.entries, budget)
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for micro in packing.micro_batches:
+        for entry, spelled in contexts(micro).items():
+            found.setdefault(entry, []).extend(spelled)
+        assert len(micro.tokens_T) <= packing.budget
+        assert np.all(np.diff(micro.target_predictor_N) >= 0) and np.all(np.diff(micro.predictor_P) > 0)
+    assert [found[entry] for entry in range(len(batch.entries))] == [
+        [spelled] for spelled in expected(batch.tree, batch.entries)
+    ]
+    own = sum(len(micro.tokens_T) - micro.prefix for micro in packing.micro_batches)
+    assert own == packing.lower_bound <= packing.forwarded
+
+
+def two_completions() -> tuple[TokenTree, LossEntries]:
+    tree, paths = build_tree([np.array([5, 6, 7, 8]), np.array([5, 6, 7, 9])])
+    rows = [
+        SampleRow(
+            sample_id=name, prompt_ids=[5, 6], completion_ids=[7, last], completion_logprobs=[-0.5, -1.0]
+        )
+        for name, last in (("a", 8), ("b", 9))
+    ]
+    return tree, loss_entries(rows, paths, [1.0, -1.0])
+
+
+def test_the_worked_example() -> None:
+    packing = pack(*two_completions(), 100)
+    (micro,) = packing.micro_batches
+    assert micro.tokens_T.tolist() == [5, 6, 7]
+    assert micro.depth_T.tolist() == [0, 1, 2]
+    assert micro.end_T.tolist() == [3, 3, 3]
+    assert micro.predictor_P.tolist() == [1, 2]
+    assert micro.target_predictor_N.tolist() == [0, 1, 1]
+    assert micro.target_id_N.tolist() == [7, 8, 9]
+    assert micro.entry_target_E.tolist() == [0, 1, 0, 2]
+    assert (packing.lower_bound, packing.forwarded, packing.pairs_needed) == (3, 3, 6)
+
+
+def test_untrained_tails_are_not_forwarded() -> None:
+    # The second row ends in an observation that nothing is sampled after.
+    tree, paths = build_tree([np.array([1, 2, 3]), np.array([1, 2, 3, 4, 5, 6])])
+    rows = [SampleRow(sample_id="a", prompt_ids=[1], completion_ids=[2, 3], completion_logprobs=[-1.0, -1.0])]
+    packing = pack(tree, loss_entries(rows, paths[:1], [1.0]), 100)
+    assert packing.micro_batches[0].tokens_T.tolist() == [1, 2]
+
+
+def test_a_path_longer_than_the_budget_is_forwarded_whole() -> None:
+    tree, entries = two_completions()
+    packing = pack(tree, entries, 1)
+    assert packing.budget == 3
+    assert [len(micro.tokens_T) for micro in packing.micro_batches] == [3]
+
+
+def test_nothing_to_train_is_an_empty_plan() -> None:
+    tree, _ = two_completions()
+    nothing = LossEntries(
+        token_E=np.zeros(0, np.int32),
+        logprob_E=np.zeros(0, np.float32),
+        advantage_E=np.zeros(0, np.float32),
+        weight_E=np.zeros(0, np.float32),
+    )
+    assert pack(tree, nothing, 10).micro_batches == ()
+
+
+@pytest.fixture(scope="module")
+def tournament() -> Batch:
+    return games(1, groups=16, size=16, turns=5, vocabulary=400)
+
+
+@pytest.mark.parametrize("budget", [2048, 4096, 8192])
+def test_real_budgets_stay_within_two_percent_of_the_lower_bound(tournament: Batch, budget: int) -> None:
+    packing = pack(tournament.tree, tournament.entries, budget)
+    assert packing.lower_bound > 2048, "the test needs more than one micro-batch"
+    assert packing.forwarded <= 1.02 * packing.lower_bound

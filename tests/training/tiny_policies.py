@@ -1,0 +1,129 @@
+"""Tiny random models and batches for the trainer's tests."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
+
+from art.samples.batch import build_batch
+from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
+from art.training.attention.interface import NAME, register
+from art.training.policy import Policy
+from art.training.trainer import Trainer
+from art.wire.training import LoraSpec, LossSpec, OptimizerSpec, TrainRequest
+
+VOCABULARY = 23
+MODEL = "project/model"
+SHAPE = dict(
+    vocab_size=VOCABULARY,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    intermediate_size=24,
+    max_position_embeddings=512,
+    tie_word_embeddings=True,
+)
+
+
+def qwen3() -> PreTrainedConfig:
+    return Qwen3Config(**SHAPE)
+
+
+def llama() -> PreTrainedConfig:
+    return LlamaConfig(**SHAPE)
+
+
+def causal_lm(config: PreTrainedConfig, attention: str, dtype: torch.dtype, seed: int = 0) -> Any:
+    """Random weights, large enough that every layer matters; normalisation kept in the model's own dtype."""
+    register()
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    for module in model.modules():
+        if type(module).__name__ in ("Qwen3RMSNorm", "LlamaRMSNorm"):
+            module.forward = types.MethodType(exact_norm, module)
+    return model
+
+
+def exact_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """The models' own normalisation computes in float32 whatever the dtype."""
+    variance = hidden.pow(2).mean(-1, keepdim=True)
+    return module.weight * (hidden * torch.rsqrt(variance + module.variance_epsilon))
+
+
+def policy(
+    config: PreTrainedConfig | None = None,
+    *,
+    attention: str = "auto",
+    dtype: torch.dtype = torch.float32,
+    block: int = 8,
+    seed: int = 0,
+) -> Policy:
+    model = causal_lm(config or qwen3(), NAME, dtype, seed)
+    return Policy(model, name="tiny", attention=attention, block=block)
+
+
+def trainer(token_budget: int = 64, lora: LoraSpec | None = None, seed: int = 0, **options: Any) -> Trainer:
+    made = Trainer(policy(**options), token_budget=token_budget)
+    made.open(MODEL, lora or LoraSpec(r=4, alpha=8), seed=seed)
+    return made
+
+
+def randomize(parameters: dict[str, torch.nn.Parameter], seed: int = 0) -> None:
+    """Give an adapter weights that are all non-zero, as after some training."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name in sorted(parameters):
+            noise = torch.randn(parameters[name].shape, generator=generator)
+            parameters[name].copy_(noise.to(parameters[name].dtype) * 0.3)
+
+
+def games(
+    seed: int = 0, groups: int = 3, size: int = 4, turns: int = 3, vocabulary: int = VOCABULARY
+) -> Batch:
+    """Groups of ragged rollouts of several turns behind a shared prompt, as agents make them."""
+    rng = np.random.default_rng(seed)
+
+    def ids(count: int) -> list[int]:
+        return [int(value) for value in rng.integers(0, vocabulary, count)]
+
+    rows = []
+    for group in range(groups):
+        prompt = ids(7)
+        rollouts = []
+        for number in range(size):
+            samples, context = [], list(prompt)
+            for turn in range(int(rng.integers(1, turns + 1))):
+                completion = ids(int(rng.integers(1, 5)))
+                samples.append(
+                    SampleRow(
+                        sample_id=f"{group}.{number}.{turn}",
+                        prompt_ids=list(context),
+                        completion_ids=completion,
+                        completion_logprobs=(-3 * rng.random(len(completion))).tolist(),
+                    )
+                )
+                context += completion + ids(3)
+            rollouts.append(
+                RolloutRow(rollout=f"{group}.{number}", reward=float(rng.normal()), samples=samples)
+            )
+        rows.append(GroupRow(rollouts=rollouts))
+    return build_batch(rows)
+
+
+def request(batch: Batch, step: int = 0, learning_rate: float = 1e-2, **loss: Any) -> TrainRequest:
+    return TrainRequest(
+        model=MODEL,
+        step=step,
+        loss=LossSpec(**loss) if loss else LossSpec(),
+        optimizer=OptimizerSpec(learning_rate=learning_rate),
+        normalizer=batch.normalizer,
+    )
