@@ -96,14 +96,15 @@ def _proven(folder: Path, fast: FastTokenizer, tokenizer: Any) -> Any | None:
     family = _FAMILIES.get(str(_read_json(folder / "config.json").get("model_type")))
     if family is None or not tokenizer.chat_template:
         return None
+    from art.rendering.template import TemplateRenderer
+
+    template = TemplateRenderer(tokenizer)
     try:
         renderer = _of_family(family, fast)
         for probe in _PROBES:
             messages = [dict(message) for message in probe]
-            wanted = tokenizer.apply_chat_template(
-                messages, tokenize=True, return_dict=False, add_generation_prompt=True
-            )
-            if renderer.render_ids(messages, add_generation_prompt=True) != list(wanted):
+            wanted = template.render_ids(messages, add_generation_prompt=True)
+            if renderer.render_ids(messages, add_generation_prompt=True) != wanted:
                 return None
     except (AssertionError, ValueError, TypeError, KeyError):
         # The family's markers are missing, or the template refuses a probe: not this family.

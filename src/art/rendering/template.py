@@ -31,6 +31,17 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
         hermes = "<tool_call>" in vocabulary and "</tool_call>" in vocabulary
         super().__init__(tokenizer, DefaultRendererConfig(tool_parser="qwen3" if hermes else None))
 
+    def _apply(
+        self, messages: Sequence[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
+    ) -> list[int]:
+        """Ids that the template writes. Raises: ValueError when it refuses the messages."""
+        from jinja2.exceptions import TemplateError
+
+        try:
+            return list(super()._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt))
+        except TemplateError as error:
+            raise ValueError(str(error)) from error
+
     def bridge_to_next_turn(
         self,
         previous_prompt_ids: list[int],

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import sys
 import threading
 from importlib.metadata import version
@@ -48,6 +49,7 @@ def _tell(line: dict[str, Any]) -> None:
 
 def _stdin_end() -> asyncio.Future[None]:
     """Done once standard input ends: the parent closed it, or died."""
+    descriptor = sys.stdin.fileno()
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
 
@@ -56,7 +58,8 @@ def _stdin_end() -> asyncio.Future[None]:
             ended.set_result(None)
 
     def read() -> None:
-        while sys.stdin.buffer.readline():
+        # Past the buffered reader: a thread that holds its lock would abort the interpreter's exit.
+        while os.read(descriptor, 4096):
             continue
         # The loop may have ended first, by a signal.
         with contextlib.suppress(RuntimeError):
