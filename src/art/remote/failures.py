@@ -9,29 +9,17 @@ import httpx
 from art import errors
 from art.wire.models import ErrorBody
 
-# Why a training job failed, by the code of its last event.
-_BY_CODE: dict[str, type[errors.ARTError]] = {
-    "canary": errors.CanaryError,
-    "checkpoint": errors.CheckpointError,
-    "configuration": errors.ConfigurationError,
-    "deadline": errors.DeadlineError,
-    "token_mismatch": errors.TokenMismatchError,
-    "training": errors.TrainingError,
-    "unbalanced_sheet": errors.UnbalancedSheetError,
-    "worker": errors.WorkerError,
-    "worker_died": errors.WorkerDiedError,
-    "worker_stalled": errors.WorkerStalledError,
-}
-
 
 def job_error(message: str, code: str | None) -> errors.ARTError:
-    """The error of a failed job. Codes are names like `worker_died`; a class name like `WorkerDiedError` also
-    fits.
-    """
-    snake = (
-        "".join(f"_{c.lower()}" if c.isupper() else c for c in code or "").strip("_").removesuffix("_error")
-    )
-    return _BY_CODE.get(snake, errors.TrainingError)(message)
+    """The error of a failed job. `code` names its class, or (like `step_conflict`) why it was refused."""
+    kind = getattr(errors, code or "TrainingError", None)
+    if isinstance(kind, type) and issubclass(kind, errors.ARTError):
+        if issubclass(kind, errors.ServerError):
+            return kind(message, status=400, code=code)
+        return kind(message)
+    if code is not None and code.endswith("_not_found"):
+        return errors.NotFoundError(message, status=404, code=code)
+    return errors.RequestError(message, status=409, code=code)
 
 
 def response_error(response: httpx.Response, asked: str) -> errors.ARTError:

@@ -24,6 +24,8 @@ TRAINER_ARGS = {
     "weight_decay": "weight_decay",
     "max_grad_norm": "max_grad_norm",
 }
+SYMMETRIC = frozenset({"grpo", "ppo"})
+"""Losses whose upper clip bound is the lower one's where only that is given."""
 ADAM_PARAMS = {
     "betas": "betas",
     "eps": "eps",
@@ -115,6 +117,8 @@ def loss_spec(
     loss_fn: str, loss_fn_config: Mapping[str, Any] | None, epsilon: float | None, epsilon_high: float | None
 ) -> LossSpec:
     """The loss by name; the trainer knows the names and parameters and refuses others."""
+    if loss_fn in SYMMETRIC and epsilon_high is None:
+        epsilon_high = epsilon
     clip = {"epsilon": epsilon, "epsilon_high": epsilon_high}
     params = {**(loss_fn_config or {}), **{name: value for name, value in clip.items() if value is not None}}
     return LossSpec(name=loss_fn, params=params)

@@ -1,0 +1,187 @@
+"""The supervisor against a small server child that keeps the same start-up contract; with real kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import art
+from art import errors
+from art.local.supervisor import ServerProcess, SupervisorLimits
+
+CHILD = (sys.executable, str(Path(__file__).parent / "wire_double.py"))
+
+
+def make(tmp_path: Path, limits: SupervisorLimits | None = None, **engine) -> art.LocalBackend:
+    backend = art.LocalBackend(
+        path=tmp_path / "art", server_options={"engine": engine} if engine else None, supervisor_limits=limits
+    )
+    backend._server.command = CHILD
+    return backend
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def wait_dead(pid: int, seconds: float = 10.0) -> bool:
+    until = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+async def test_starts_at_the_first_register_and_ends_with_the_block(tmp_path, model):
+    async with make(tmp_path) as backend:
+        assert backend._server.pid is None and os.listdir(tmp_path) == []
+        await model.register(backend)
+        assert model.base_path == str(tmp_path / "art")
+        pid = backend._server.pid
+        assert alive(pid)
+        completion = await model.openai_client().chat.completions.create(model="agent", messages=[])
+        assert completion.choices[0].model_extra["sample_id"] == "s1"
+        assert backend._server.key not in command_line(pid)
+    assert not alive(pid)
+
+
+def test_sync_block(tmp_path, model):
+    with make(tmp_path) as backend:
+        asyncio.run(model.register(backend))
+        pid = backend._server.pid
+        assert alive(pid)
+    assert not alive(pid)
+
+
+async def test_a_killed_server_is_started_again_with_its_models_at_the_same_place(tmp_path, model):
+    async with make(tmp_path) as backend:
+        await model.register(backend)
+        client, url = model.openai_client(), model.inference_base_url
+        await client.chat.completions.create(model="agent", messages=[])
+        old = backend._server.pid
+        os.kill(old, signal.SIGKILL)
+        assert wait_dead(old)
+        completion = await client.chat.completions.create(model="agent", messages=[])
+        assert completion.choices[0].model_extra["sample_id"] == "s1"  # a new server's first sample
+        assert backend._server.pid not in (None, old)
+        assert await model.get_step() == 0  # the new server knows the model
+        assert model.inference_base_url == url
+
+
+async def test_a_server_that_keeps_dying_is_given_up(tmp_path, model):
+    async with make(tmp_path, SupervisorLimits(restarts=1)) as backend:
+        await model.register(backend)
+        for attempt in range(2):
+            pid = backend._server.pid
+            os.kill(pid, signal.SIGKILL)
+            assert wait_dead(pid)
+            if attempt == 0:
+                assert await model.get_step() == 0
+        with pytest.raises(
+            errors.WorkerDiedError, match="2 times within 600 s, the last time by signal SIGKILL"
+        ):
+            await model.get_step()
+
+
+async def test_early_death_tells_exit_code_and_last_words(tmp_path, model):
+    async with make(tmp_path, die=True) as backend:
+        with pytest.raises(errors.WorkerDiedError, match=r"(?s)with exit code 5.*the last words"):
+            await model.register(backend)
+
+
+async def test_a_refusal_to_start_tells_its_reason(tmp_path, model):
+    async with make(tmp_path, error="the folder is in use") as backend:
+        with pytest.raises(errors.WorkerDiedError, match="the folder is in use"):
+            await model.register(backend)
+
+
+async def test_start_has_a_deadline(tmp_path, model):
+    async with make(tmp_path, SupervisorLimits(start_s=0.5, stop_s=1.0), hang=True) as backend:
+        with pytest.raises(errors.DeadlineError, match=r"did not serve within 0.5 s"):
+            await model.register(backend)
+        assert backend._server.pid is None
+
+
+def test_a_server_that_ignores_the_request_to_stop_is_killed_with_its_group(tmp_path):
+    stubborn = (
+        "import signal, subprocess, sys, time, json; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(json.dumps({'ready': True, 'port': child.pid}), flush=True); time.sleep(600)"
+    )
+    server = ServerProcess(
+        tmp_path, {}, command=(sys.executable, "-c", stubborn), limits=SupervisorLimits(stop_s=0.3)
+    )
+    assert server.ensure_running() and not server.ensure_running()
+    pid, grandchild = server.pid, server.port
+    server.stop()
+    server.stop()
+    assert wait_dead(pid) and wait_dead(grandchild)
+
+
+PROGRAM = """
+import asyncio, sys, art
+backend = art.LocalBackend(path=sys.argv[1])
+backend._server.command = tuple(sys.argv[2:])
+model = art.TrainableModel(name="agent", project="games", base_model="art/nano")
+asyncio.run(model.register(backend))
+print(backend._server.pid, flush=True)
+"""
+
+
+def test_the_server_ends_with_the_program(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), *CHILD],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert not alive(int(done.stdout))
+
+
+def test_killing_the_program_leaves_no_orphan(tmp_path):
+    program = PROGRAM + "import time; time.sleep(600)"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path), *CHILD], stdout=subprocess.PIPE, text=True
+    ) as running:
+        pid = int(running.stdout.readline())
+        assert alive(pid)
+        running.kill()
+    assert wait_dead(pid)
+
+
+def test_unknown_options_are_refused(tmp_path):
+    with pytest.raises(errors.ConfigurationError, match="control, engine, limits, trainer"):
+        art.LocalBackend(path=tmp_path, server_options={"egnine": {}})
+    with pytest.raises(errors.ConfigurationError, match="in_process"):
+        art.LocalBackend(path=tmp_path, in_process=True)
+
+
+def test_the_real_server_s_settings_know_what_we_send():
+    from art.local.backend import SERVER_OPTIONS
+    from art.server.settings import ServerSettings
+
+    assert {"host", "port", "key", "data_dir", *SERVER_OPTIONS} == set(ServerSettings.model_fields)
+
+
+async def test_gpu_costs_are_added_when_a_price_is_given(tmp_path, model):
+    backend = art.LocalBackend(path=tmp_path / "art", gpu_cost_per_hour_usd=3600.0)
+    backend._server.command = CHILD
+    async with backend:
+        await model.register(backend)
+        result = await model.train([art.TrajectoryGroup([art.Trajectory()])])
+    assert isinstance(result, art.LocalTrainResult) and result.metrics["costs/gpu"] > 0

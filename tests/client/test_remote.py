@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from openai.types.chat.chat_completion import Choice
+from wire_double import KEY, Double, error
+
+import art
+from art import errors
+from art.remote.groups import train_groups
+from art.remote.jobs import JobDeadlines
+
+
+def choice(sample: str | None = None, **extra) -> Choice:
+    extra = {"sample_id": sample, **extra} if sample else extra
+    return Choice.construct(
+        index=0, finish_reason="stop", message={"role": "assistant", "content": "x"}, **extra
+    )
+
+
+def trajectory(*samples: str, reward=1.0, **fields) -> art.Trajectory:
+    turns = [{"role": "user", "content": "q"}, *(choice(sample) for sample in samples)]
+    return art.Trajectory(messages_and_choices=turns, reward=reward, **fields)
+
+
+def groups() -> list[art.TrajectoryGroup]:
+    return [art.TrajectoryGroup([trajectory("s1", "s2"), trajectory("s3", reward=0.0), ValueError("x")])]
+
+
+@pytest.fixture
+async def registered(model, backend):
+    await model.register(backend)
+    yield model
+    await backend.close()
+
+
+# What is sent
+
+
+async def test_register(registered, double: Double, server: str):
+    assert double.registered[0]["lora"]["r"] == 16 and double.registered[0]["seed"] == 0
+    assert registered.inference_base_url == f"{server}/v1"
+    assert (registered.get_inference_name(), registered.get_inference_name(step=3)) == ("agent", "agent@3")
+    assert registered.litellm_completion_params()["model"] == "hosted_vllm/agent"
+    assert await registered.get_step() == 0
+
+
+async def test_the_adapter_s_shape_and_the_optimizer_act(backend, model, double: Double):
+    model._internal_config = {
+        "peft_args": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "random_state": 5},
+        "trainer_args": {"adam_beta1": 0.8, "weight_decay": 0.1, "max_grad_norm": 0.5},
+    }
+    await model.register(backend)
+    asked = double.registered[0]
+    assert (
+        asked["lora"] == {"r": 4, "alpha": 8.0, "dropout": 0.0, "targets": ["q_proj"]} and asked["seed"] == 5
+    )
+    options = {"learning_rate": 1e-3, "adam_params": {"eps": 1e-6, "weight_decay": 0.2}, "epsilon": 0.3}
+    await backend.train(model, groups(), loss_fn="ppo", scale_rewards=False, expected_step=0, **options)
+    (job,) = double.jobs.values()
+    assert job["loss"] == {"name": "ppo", "params": {"epsilon": 0.3, "epsilon_high": 0.3}}
+    assert job["optimizer"] == {
+        "learning_rate": 1e-3,
+        "betas": [0.8, 0.99],
+        "eps": 1e-6,
+        "weight_decay": 0.2,
+        "max_grad_norm": 0.5,
+    }
+    assert job["advantages"] == "centered" and job["expected_step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("internal", "named"),
+    [
+        ({"engine_args": {}}, "peft_args, trainer_args"),
+        ({"peft_args": {"rank": 4}}, "lora_alpha"),
+        ({"trainer_args": {"adam_beta3": 1}}, "adam_beta1"),
+        ({"peft_args": {"r": 0}}, "r"),
+        ({"trainer_args": {"max_grad_norm": -1}}, "max_grad_norm"),
+    ],
+)
+async def test_unknown_internal_options_are_refused_at_registration(backend, model, double, internal, named):
+    model._internal_config = internal
+    with pytest.raises(errors.ConfigurationError, match=named):
+        await model.register(backend)
+    assert double.registered == []
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"lr": 1}, r"train\(lr=1\): no such option; known: .*learning_rate"),
+        ({"kl_penalty_coef": 0.1}, "only 0 is supported"),
+        ({"importance_sampling_level": "sequence"}, "only 'token' is supported"),
+        ({"learning_rate": 0}, "learning_rate"),
+        ({"adam_params": {"beta": 1}}, "betas"),
+    ],
+)
+async def test_options_that_would_not_act_are_refused(registered, backend, double, options, named):
+    with pytest.raises(errors.ConfigurationError, match=named):
+        await backend.train(registered, groups(), **options)
+    assert double.jobs == {}
+
+
+def test_rollouts_rewards_samples_and_failures_of_a_batch():
+    history = art.History(messages_and_choices=[choice("s4")])
+    batch = [
+        art.TrajectoryGroup(
+            [trajectory("s1", "s2", rollout_id="r"), trajectory("s3", reward=True, rollout_id="r")]
+        ),
+        art.TrajectoryGroup([trajectory("s5", additional_histories=[history]), ValueError("x")]),
+        art.TrajectoryGroup([trajectory("s1", reward=art.Unscored("judge"))]),
+    ]
+    one, two, three = train_groups(batch)
+    assert [(t.rollout, t.reward, t.samples) for t in one.trajectories] == [
+        ("r", 1.0, ["s1", "s2"]),
+        ("r.g0.t1", 1.0, ["s3"]),
+    ]
+    assert two.failed == 1 and two.trajectories[0].samples == ["s5", "s4"]
+    assert two.trajectories[0].rollout == "g1.t0"
+    assert (three.trajectories[0].reward, three.trajectories[0].unscored_reason) == (None, "judge")
+
+
+def test_choices_dumped_to_dicts_still_name_their_samples():
+    said = art.Trajectory()
+    said.messages_and_choices.append(choice("s1").model_dump())
+    assert train_groups([art.TrajectoryGroup([said])])[0].trajectories[0].samples == ["s1"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "histories", "named"),
+    [
+        ([choice("s1"), choice()], [], "'g0.t0', turn 1: no 'sample_id'.*as a dict"),
+        ([choice("s1"), choice("s1")], [], "sample 's1' is already there"),
+        ([choice("s1")], [[choice("s2"), choice("s1")]], "turn 1 of additional history 0: sample 's1'"),
+    ],
+)
+async def test_choices_that_cannot_be_trained_are_refused_before_anything_is_sent(
+    registered, backend, double, turns, histories, named
+):
+    bad = art.Trajectory(
+        messages_and_choices=turns,
+        additional_histories=[art.History(messages_and_choices=h) for h in histories],
+    )
+    with pytest.raises(errors.TokenMismatchError, match=named):
+        await backend.train(registered, [art.TrajectoryGroup([bad])])
+    assert double.jobs == {}
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), None, "good"])
+def test_a_reward_that_is_no_number_is_refused(reward):
+    bad = trajectory("s1")
+    bad.reward = reward
+    with pytest.raises(errors.ConfigurationError, match="Unscored"):
+        train_groups([art.TrajectoryGroup([bad])])
+
+
+async def test_groups_that_have_not_run_are_refused(registered):
+    async def rollout() -> art.Trajectory:
+        return art.Trajectory()
+
+    pending = art.TrajectoryGroup([rollout()])
+    with pytest.raises(TypeError, match="gather"):
+        await registered.train([pending])
+    pending.close()
+
+
+# What comes back
+
+
+async def test_train_returns_step_metrics_and_sheet(registered, double: Double):
+    result = await registered.train(groups(), config=art.TrainConfig(learning_rate=1e-4))
+    assert (result.step, result.checkpoint_path) == (1, "/c")
+    assert result.sheet.started.rollouts == 3 and result.sheet.fates["failed"].rollouts == 1
+    assert result.metrics["loss/train"] == 0.5
+    assert result.metrics["data/sheet/trained_rollouts"] == 2
+    assert result.metrics["data/sheet/started_tokens"] == 7
+    assert result.metrics["data/sheet/forks_template"] == 2
+    (job,) = double.jobs.values()
+    assert job["optimizer"]["learning_rate"] == 1e-4
+    (row,) = [json.loads(line) for line in (registered._folder() / "history.jsonl").read_text().splitlines()]
+    assert row["training_step"] == 1 and row["train/reward"] == 0.5 and row["loss/train"] == 0.5
+    assert row["data/sheet/failed_rollouts"] == 1 and row["train/exception_rate"] == pytest.approx(1 / 3)
+
+
+async def test_an_unbalanced_sheet_raises(registered, backend, double: Double):
+    result = {"step": 1, "metrics": {}, "sheet": {"started": {"rollouts": 3, "tokens": 5}}}
+    double.script = [{"number": 1, "type": "result", "result": result}]
+    with pytest.raises(errors.UnbalancedSheetError, match="3 rollouts were sent"):
+        await backend.train(registered, groups())
+
+
+async def test_dropped_event_streams_are_taken_up_where_they_broke(registered, backend, double: Double):
+    double.drop_after = [0, 1, 2, 0]
+    result = await backend.train(registered, groups())
+    assert result.step == 1
+    assert double.events_after == [0, 0, 1, 3, 3]
+    assert double.asked["/art/models/games/agent/train"] == 1
+
+
+async def test_a_lost_reply_is_asked_for_again_with_the_same_job(registered, backend, double: Double):
+    double.lose_replies = 2
+    result = await backend.train(registered, groups())
+    assert double.asked["/art/models/games/agent/train"] == 3
+    assert len(double.jobs) == 1 and result.step == double.step == 1
+
+
+async def test_a_full_queue_and_a_loading_server_are_waited_for(registered, double: Double):
+    double.refusals = [
+        error(429, "full", "overloaded", {"retry-after": "0.01"}),
+        error(503, "loading", "loading", {"retry-after": "0.01"}),
+    ]
+    assert (await registered.train(groups())).step == 1
+
+
+async def test_heartbeats_keep_a_silent_job_alive(model, server, double: Double):
+    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=0.5))
+    await model.register(backend)
+    double.heartbeats = 20
+    assert (await backend.train(model, groups())).step == 1
+    await backend.close()
+
+
+async def test_silence_has_a_deadline(model, server, double: Double):
+    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=0.2))
+    await model.register(backend)
+    double.silence_s = 1.0
+    with pytest.raises(errors.DeadlineError, match=r"no event and no heartbeat for 0\.2 s"):
+        await backend.train(model, groups())
+    await backend.close()
+
+
+async def test_the_whole_job_has_a_deadline(model, server, double: Double):
+    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(total_s=0.3))
+    await model.register(backend)
+    double.heartbeats = 100
+    with pytest.raises(errors.DeadlineError, match=r"took longer than 0\.3 s"):
+        await backend.train(model, groups())
+    await backend.close()
+
+
+async def test_missing_events_are_noticed(registered, backend, double: Double):
+    double.script = [{"number": 1, "type": "state"}, {"number": 3, "type": "state"}]
+    with pytest.raises(errors.TrainingError, match="events 2 to 2 are missing"):
+        await backend.train(registered, groups())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("WorkerDiedError", errors.WorkerDiedError),
+        ("CanaryError", errors.CanaryError),
+        ("TokenMismatchError", errors.TokenMismatchError),
+        ("RequestError", errors.RequestError),
+        ("step_conflict", errors.RequestError),
+        ("sample_not_found", errors.NotFoundError),
+        ("annotations", errors.RequestError),
+        (None, errors.TrainingError),
+    ],
+)
+async def test_a_failed_job_raises_its_own_error(registered, backend, double: Double, code, kind):
+    double.script = [{"number": 1, "type": "error", "error": "the trainer is gone", "error_code": code}]
+    with pytest.raises(kind, match="the trainer is gone") as caught:
+        await backend.train(registered, groups())
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, errors.RequestError),
+        (403, errors.AuthenticationError),
+        (404, errors.NotFoundError),
+        (500, errors.ServerError),
+    ],
+)
+async def test_errors_of_the_server(registered, backend, double: Double, status, kind):
+    double.refusals = [error(status, "because", "a_code")]
+    with pytest.raises(kind, match="because") as caught:
+        await backend.train(registered, groups())
+    assert (caught.value.status, caught.value.code) == (status, "a_code")
+
+
+async def test_wrong_key_and_unknown_model(model, server):
+    with pytest.raises(errors.AuthenticationError, match="wrong key"):
+        await model.register(art.RemoteBackend(server, "nope"))
+    with pytest.raises(errors.NotFoundError, match="agent"):
+        await art.RemoteBackend(server, KEY).get_step(model)
+
+
+async def test_nobody_there(model, unused_tcp_port_factory):
+    backend = art.RemoteBackend(f"http://127.0.0.1:{unused_tcp_port_factory()}", KEY)
+    from art.wire.models import ModelInfo
+
+    with pytest.raises(errors.ServerUnreachableError, match="is the server running"):
+        await backend._connection.call("GET", "/art/models/a/b", ModelInfo, deadline_s=0.2)
+
+
+async def test_a_rollout_is_sampled_and_trained(registered, double: Double):
+    async def rollout() -> art.Trajectory:
+        said = art.Trajectory(messages_and_choices=[{"role": "user", "content": "x"}], reward=1.0)
+        completion = await registered.openai_client().chat.completions.create(
+            model=registered.get_inference_name(), messages=said.messages()
+        )
+        said.messages_and_choices.append(completion.choices[0])
+        return said
+
+    gathered = await art.gather_trajectory_groups(
+        art.TrajectoryGroup(rollout() for _ in range(4)) for _ in range(2)
+    )
+    await registered.train(gathered)
+    (job,) = double.jobs.values()
+    sent = {t["rollout"]: t["samples"] for group in job["groups"] for t in group["trajectories"]}
+    assert len(sent) == 8
+    assert {rollout: [f"s{double.rollouts.index(rollout) + 1}"] for rollout in sent} == sent
+
+
+async def test_delete_checkpoints_keeps_the_newest_and_the_best(registered, double: Double):
+    double.step = 4
+    for step, reward in ((1, 0.2), (2, 0.9), (3, 0.4)):
+        await registered.log([art.Trajectory(reward=reward)], split="val", step=step)
+    assert await registered.delete_checkpoints() == [0, 1, 3]
+
+
+def test_one_backend_in_several_event_loops(model, backend):
+    asyncio.run(model.register(backend))
+    for expected in (1, 2):
+        assert asyncio.run(model.train(groups())).step == expected
