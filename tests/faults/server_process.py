@@ -71,7 +71,10 @@ class ServerProcess:
         assert self.process is not None
         found = {}
         for child in psutil.Process(self.process.pid).children():
-            command = " ".join(child.cmdline())
+            try:
+                command = " ".join(child.cmdline())
+            except psutil.Error:  # it has just ended
+                continue
             for kind, module in (("engine", "art.engine.builtin.worker"), ("trainer", "art.training.worker")):
                 if module in command:
                     found[kind] = child
@@ -122,10 +125,16 @@ class ServerProcess:
                     break
         return found
 
+    def result(self, job_id: str) -> dict[str, Any]:
+        """What came out of a job, when it has ended well."""
+        last = self.events(job_id)[-1]
+        assert last["type"] == "result", last
+        return dict(last["result"])
+
     def train(self, job_id: str, **options: Any) -> dict[str, Any]:
-        """Sample, train, and return the last event."""
+        """Sample and train. Returns what came out."""
         self.submit(self.job(job_id, **options))
-        return self.events(job_id)[-1]
+        return self.result(job_id)
 
     @staticmethod
     def _json(reply: httpx.Response) -> dict[str, Any]:

@@ -25,9 +25,7 @@ def test_registering_makes_step_zero_and_serves_it(loop: ServerProcess) -> None:
 
 def test_a_job_makes_a_step_that_is_served(loop: ServerProcess) -> None:
     before = loop.model()["step"]
-    last = loop.train("a-step")
-    assert last["type"] == "result", last
-    result = last["result"]
+    result = loop.train("a-step")
     assert result["step"] == before + 1 == loop.model()["step"]
     assert loop.choice()["step"] == before + 1
     assert result["metrics"]["trained"] == 1.0
@@ -49,7 +47,7 @@ def test_the_events_are_numbered_and_can_be_asked_for_again(loop: ServerProcess)
 def test_the_same_job_sent_twice_trains_once(loop: ServerProcess) -> None:
     job = loop.job("twice")
     loop.submit(job)
-    step = loop.events("twice")[-1]["result"]["step"]
+    step = loop.result("twice")["step"]
     assert loop.submit(job)["result"]["step"] == step == loop.model()["step"]
     refused = loop.http.post("/art/models/games/player/train", json={**job, "groups": []})
     assert refused.status_code == 409 and refused.json()["error"]["code"] == "job_conflict"
@@ -57,14 +55,14 @@ def test_the_same_job_sent_twice_trains_once(loop: ServerProcess) -> None:
 
 def test_equal_rewards_advance_the_step_without_new_weights(loop: ServerProcess) -> None:
     before = loop.model()["step"]
-    result = loop.train("equal", rewards=(0.5, 0.5))["result"]
+    result = loop.train("equal", rewards=(0.5, 0.5))
     assert result["step"] == before + 1 and result["metrics"]["trained"] == 0.0
     assert result["sheet"]["fates"]["zero_advantage"]["rollouts"] == 2
     folder = loop.data_dir / "games" / "models" / "player" / "checkpoints"
     old, new = (folder / f"{step:04d}" / "adapter_model.safetensors" for step in (before, before + 1))
     assert old.stat().st_ino == new.stat().st_ino
     assert loop.choice()["step"] == before + 1
-    assert loop.train("after-equal")["result"]["step"] == before + 2
+    assert loop.train("after-equal")["step"] == before + 2
 
 
 def test_an_old_step_answers_from_its_checkpoint(loop: ServerProcess) -> None:
@@ -105,7 +103,7 @@ def test_an_unknown_loss_is_refused_with_the_known_ones(loop: ServerProcess) -> 
     loop.submit({**loop.job("loss"), "loss": {"name": "guess"}})
     failed = loop.events("loss")[-1]
     assert failed["error_code"] == "ConfigurationError" and "cispo" in failed["error"]
-    assert loop.train("after-loss")["result"]["step"] == step + 1
+    assert loop.train("after-loss")["step"] == step + 1
 
 
 def test_a_model_keeps_its_base_and_shape(loop: ServerProcess) -> None:

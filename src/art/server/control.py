@@ -85,7 +85,8 @@ class Control:
         check_name("name", request.name)
         base = resolve_base(request.base_model)
         model = self.models.register(request, base.name)
-        await self._stage(model)
+        stage = await self._stage(model)
+        await stage.pair.start()  # again, where workers were given up
         return self.describe(model)
 
     def describe(self, model: Registration) -> ModelInfo:
@@ -132,10 +133,10 @@ class Control:
         """The model's stage, its workers up and its newest step served."""
         lock = self._opening.setdefault(model.base_model, asyncio.Lock())
         async with lock:
-            pair = await self._pair(resolve_base(model.base_model))
             stage = self._stages.get(model.key)
             if stage is not None:
                 return stage
+            pair = await self._pair(resolve_base(model.base_model))
             stage = Stage(
                 model,
                 pair=pair,

@@ -20,6 +20,7 @@ from art.server.catalog import Catalog
 from art.server.checkpoints import Checkpoints, JobNote
 from art.server.control_settings import ControlSettings
 from art.server.models import Registration
+from art.server.trainer_client import OpenModel
 from art.server.worker_pair import Unload, WorkerPair
 
 _log = logging.getLogger(__name__)
@@ -69,16 +70,17 @@ class Stage:
         Engine and trainer must agree on the rows. Raises CanaryError (nothing is set aside: the likely
         cause is the configuration), CheckpointError, WorkerError.
         """
-        step, canary = await self.pair.open(self.model, self.checkpoints), Canary(rows=rows)
+        opened, canary = await self.pair.open(self.model, self.checkpoints), Canary(rows=rows)
         if self.checkpoints.newest() is None:
-            scores = await self.save(step, canary, None)
+            scores = await self.save(opened, opened.step, canary, None)
         else:
-            trainer = await self.pair.trainer()
-            scores = (await trainer.score(self.model.key, rows)).logprobs
-        await self.serve(step, canary, scores, set_aside=False)
-        return step
+            scores = await opened.score(rows)
+        await self.serve(opened.step, canary, scores, set_aside=False)
+        return opened.step
 
-    async def promote(self, step: int, canary: Canary, note: JobNote | None, progress: Progress) -> Promoted:
+    async def promote(
+        self, opened: OpenModel, step: int, canary: Canary, note: JobNote, progress: Progress
+    ) -> Promoted:
         """Save and commit what the trainer holds as `step`, then serve it.
 
         Raises CanaryError (the checkpoint was set aside, the step before is still served), CheckpointError,
@@ -86,7 +88,7 @@ class Stage:
         """
         started = time.perf_counter()
         await progress("saving")
-        scores = await self.save(step, canary, note)
+        scores = await self.save(opened, step, canary, note)
         committed_s = time.perf_counter() - started
         adapter, agreement = await self.serve(step, canary, scores, progress=progress)
         served_s = time.perf_counter() - started
@@ -98,16 +100,13 @@ class Stage:
         )
         return Promoted(adapter=adapter, agreement=agreement, committed_s=committed_s, served_s=served_s)
 
-    async def save(self, step: int, canary: Canary, note: JobNote | None) -> Scores:
+    async def save(self, opened: OpenModel, step: int, canary: Canary, note: JobNote | None) -> Scores:
         """Write and commit the checkpoint. Returns the trainer's scores of the canary's rows."""
-        trainer = await self.pair.trainer()
         folder = self.checkpoints.fresh_folder(step)
-        scored, _ = await asyncio.gather(
-            trainer.score(self.model.key, canary.rows), trainer.save(self.model.key, folder)
-        )
+        scores, _ = await asyncio.gather(opened.score(canary.rows), opened.save(folder))
         await asyncio.to_thread(self.checkpoints.commit, step, note)
-        self.pair.trained(self.model, step)
-        return scored.logprobs
+        opened.step = step
+        return scores
 
     async def serve(
         self,

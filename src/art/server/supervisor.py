@@ -160,7 +160,8 @@ class Supervisor:
                 self._worker = None
                 self._failure = WorkerDiedError(
                     f"worker {self.spec.name!r} failed {self._policy.limit + 1} times within "
-                    f"{self._policy.window:g} s and was given up; last: {cause}"
+                    f"{self._policy.window:g} s and was given up; register its model again to start "
+                    f"it. Last: {cause}"
                 )
                 _log.error("%s", self._failure)
                 return

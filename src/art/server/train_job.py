@@ -15,7 +15,7 @@ from art.server.job_store import Job
 from art.server.ledger import Ledger
 from art.server.ledger_schema import SampleRecord
 from art.server.promote import Progress, Promoted, Stage
-from art.server.trainer_client import TrainerClient, named_error
+from art.server.trainer_client import OpenModel, named_error
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
 from art.wire.training import TrainEvent, TrainRequest
 
@@ -38,30 +38,29 @@ class TrainJob:
         if note is not None:
             return await self._complete(note)
         await self.progress("preparing")
-        step = await self._current_step()
-        records = await self._records(step)
+        opened = await self._open()
+        records = await self._records(opened.step)
         batch = build_batch(_groups(self.request, records), advantages=self.request.advantages)
-        canary = await self._canary(step, records)
+        canary = await self._canary(opened, records)
         if batch.empty:
-            return await self._carry_forward(step, batch, canary)
-        metrics = await self._train(step, batch)
-        return await self._finish(step + 1, batch, canary, metrics)
+            return await self._carry_forward(opened.step, batch, canary)
+        metrics = await self._train(opened, batch)
+        return await self._finish(opened, batch, canary, metrics)
 
     async def _complete(self, note: JobNote) -> TrainResultInfo:
         """The step was committed before a crash: serve it, train nothing."""
         stage, step = self.stage, note.result.step
         served = stage.catalog.loaded_steps(stage.model.project, stage.model.name)
         if step == stage.checkpoints.newest() and step not in served:
-            await stage.pair.open(stage.model, stage.checkpoints)
-            trainer = await stage.pair.trainer()
+            opened = await stage.pair.open(stage.model, stage.checkpoints)
             rows = canary_rows(row.prompt_ids for row in await self._first_records())
-            scores = (await trainer.score(stage.model.key, rows)).logprobs
+            scores = await opened.score(rows)
             await stage.serve(step, Canary(rows=rows), scores, progress=self.progress)
         return note.result
 
-    async def _current_step(self) -> int:
-        step = await self.stage.pair.open(self.stage.model, self.stage.checkpoints)
-        expected = self.request.expected_step
+    async def _open(self) -> OpenModel:
+        opened = await self.stage.pair.open(self.stage.model, self.stage.checkpoints)
+        expected, step = self.request.expected_step, opened.step
         if expected is not None and expected != step:
             raise RequestError(
                 f"model {self.job.model} is at step {step}, the job expects step {expected}; another "
@@ -70,7 +69,7 @@ class TrainJob:
                 code="step_conflict",
                 param="expected_step",
             )
-        return step
+        return opened
 
     async def _records(self, step: int) -> dict[str, SampleRecord]:
         """Ledger rows of every sample that the request names, checked to be this model's own and recent."""
@@ -88,21 +87,22 @@ class TrainJob:
         ids = [trajectory.samples[0] for trajectory in trajectories if trajectory.samples]
         return await self.ledger.samples(list(dict.fromkeys(ids))[:8])
 
-    async def _canary(self, step: int, records: dict[str, SampleRecord]) -> Canary:
+    async def _canary(self, opened: OpenModel, records: dict[str, SampleRecord]) -> Canary:
         """Rows of the batch itself, scored under the step before while nobody waits for them."""
         stage = self.stage
         rows = canary_rows([*record.prompt_ids, *record.completion_ids] for record in records.values())
         if not rows:
             return Canary(rows=[[0, 0]])
-        trainer = (await (await stage.pair.trainer()).score(stage.model.key, rows)).logprobs
-        adapter = stage.catalog.loaded_steps(stage.model.project, stage.model.name).get(step)
+        trainer = await opened.score(rows)
+        adapter = stage.catalog.loaded_steps(stage.model.project, stage.model.name).get(opened.step)
         if adapter is None:
             return Canary(rows=rows)
         engine = await stage.pair.engine_scores(adapter, rows)
         return Canary(rows=rows, engine_before=engine, trainer_before=trainer)
 
-    async def _train(self, step: int, batch: Batch) -> dict[str, float]:
+    async def _train(self, opened: OpenModel, batch: Batch) -> dict[str, float]:
         """One gradient step in the trainer's memory. Returns its metrics."""
+        step = opened.step
         request = TrainRequest(
             model=self.stage.model.key,
             step=step,
@@ -111,15 +111,14 @@ class TrainJob:
             normalizer=batch.normalizer,
         )
         await self.progress("training")
-        trainer = await self.stage.pair.trainer()
-        result = await self._follow(trainer, encode_batch(batch, request))
+        result = await self._follow(opened, encode_batch(batch, request))
         if result.step != step + 1:
             raise TrainingError(f"the trainer is at step {result.step} after training step {step + 1}")
         return result.metrics
 
-    async def _follow(self, trainer: TrainerClient, body: bytes) -> TrainEvent:
+    async def _follow(self, opened: OpenModel, body: bytes) -> TrainEvent:
         told = time.monotonic()
-        async for event in trainer.train(body):
+        async for event in opened.train(body):
             if event.type == "result":
                 return event
             if event.type == "error":
@@ -130,11 +129,12 @@ class TrainJob:
         raise TrainingError("the trainer ended its answer without a result")
 
     async def _finish(
-        self, step: int, batch: Batch, canary: Canary, metrics: dict[str, float]
+        self, opened: OpenModel, batch: Batch, canary: Canary, metrics: dict[str, float]
     ) -> TrainResultInfo:
+        step = opened.step + 1
         result = self._result(step, batch, {**metrics, "trained": 1.0})
         note = JobNote(job_id=self.job.job_id, result=result)
-        promoted = await self.stage.promote(step, canary, note, self.progress)
+        promoted = await self.stage.promote(opened, step, canary, note, self.progress)
         return result.model_copy(update={"metrics": {**result.metrics, **promotion_metrics(promoted)}})
 
     async def _carry_forward(self, step: int, batch: Batch, canary: Canary) -> TrainResultInfo:
@@ -143,9 +143,8 @@ class TrainJob:
         await self.progress("saving")
         stage.checkpoints.carry_forward(step)
         stage.checkpoints.commit(step + 1, JobNote(job_id=self.job.job_id, result=result))
-        await stage.pair.open(stage.model, stage.checkpoints)
-        trainer = await stage.pair.trainer()
-        scores = (await trainer.score(stage.model.key, canary.rows)).logprobs
+        opened = await stage.pair.open(stage.model, stage.checkpoints)
+        scores = await opened.score(canary.rows)
         await stage.serve(step + 1, Canary(rows=canary.rows), scores, progress=self.progress)
         return result
 

@@ -48,21 +48,24 @@ class TrainerClient:
             trust_env=False,
         )
 
-    async def open(self, request: OpenRequest) -> OpenReply:
+    async def open(self, request: OpenRequest) -> OpenModel:
         """Raises CheckpointError, ConfigurationError, WorkerError."""
-        return OpenReply.model_validate_json(await self._post("/open", request))
+        reply = OpenReply.model_validate_json(await self._post("/open", request))
+        return OpenModel(self, reply.model, reply.step)
 
     async def save(self, model: str, path: Path) -> SaveReply:
-        return SaveReply.model_validate_json(
-            await self._post("/save", SaveRequest(model=model, path=str(path)))
-        )
+        """Raises CheckpointError, WorkerError."""
+        request = SaveRequest(model=model, path=str(path))
+        return SaveReply.model_validate_json(await self._post("/save", request))
 
     async def score(self, model: str, rows: Sequence[Sequence[int]]) -> ScoreReply:
+        """Raises WorkerError."""
         request = ScoreRequest(model=model, rows=[list(row) for row in rows])
         return ScoreReply.model_validate_json(await self._post("/score", request))
 
     async def train(self, body: bytes) -> AsyncIterator[TrainEvent]:
         """Progress, then one result. Raises TrainingError and others by name, WorkerError."""
+        self._check_open()
         timeout = httpx.Timeout(self._idle, connect=5.0)
         try:
             async with self._http.stream("POST", "/train", content=body, timeout=timeout) as reply:
@@ -81,9 +84,15 @@ class TrainerClient:
             raise died from error
 
     async def aclose(self) -> None:
+        """Every later call raises WorkerDiedError."""
         await self._http.aclose()
 
+    def _check_open(self) -> None:
+        if self._http.is_closed:
+            raise WorkerDiedError("the trainer was started again; what it held is to be opened anew")
+
     async def _post(self, route: str, request: Strict) -> bytes:
+        self._check_open()
         try:
             reply = await self._http.post(route, content=request.model_dump_json())
         except httpx.TimeoutException as error:
@@ -97,6 +106,33 @@ class TrainerClient:
         if reply.status_code != 200:
             raise error_of(reply.status_code, reply.content)
         return reply.content
+
+
+class OpenModel:
+    """A model that one trainer process holds. After that process is gone, every call raises
+    WorkerDiedError.
+    """
+
+    def __init__(self, trainer: TrainerClient, model: str, step: int) -> None:
+        self._trainer = trainer
+        self.model = model
+        self.step = step
+        """The committed step that it was opened at, or has reached."""
+
+    async def save(self, path: Path) -> None:
+        """Write what it holds into a folder that must not exist. Raises CheckpointError, WorkerError."""
+        await self._trainer.save(self.model, path)
+
+    async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Logprob of each id given those before it: `len(row) - 1` numbers a row."""
+        return (await self._trainer.score(self.model, rows)).logprobs
+
+    def train(self, body: bytes) -> AsyncIterator[TrainEvent]:
+        """One step. See `TrainerClient.train`."""
+        return self._trainer.train(body)
+
+    def held_by(self, trainer: TrainerClient) -> bool:
+        return self._trainer is trainer
 
 
 def error_of(status: int, body: bytes) -> ARTError:

@@ -21,7 +21,7 @@ from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout
 from art.server.models import Registration
 from art.server.supervisor import RestartPolicy, Supervisor
-from art.server.trainer_client import TrainerClient
+from art.server.trainer_client import OpenModel, TrainerClient
 from art.server.workers import Worker, WorkerSpec, module_command
 from art.wire.training import OpenRequest, TrainerConfig
 
@@ -82,9 +82,10 @@ class WorkerPair:
         self._settings = settings
         self._replaced = replaced
         self._engine: Engine | None = None
+        self._dead_engine: Engine | None = None
         self._trainer: TrainerClient | None = None
         self._loaded: dict[str, _Loaded] = {}
-        self._open: dict[str, int] = {}
+        self._open: dict[str, OpenModel] = {}
         self.training = asyncio.Lock()
         """Held by the one job that uses the trainer."""
         checked = engine_options(options.engine, options.engine_options).model_dump(mode="json")
@@ -122,11 +123,12 @@ class WorkerPair:
     async def close(self) -> None:
         """End both workers. What they held is forgotten."""
         await asyncio.gather(self.engines.close(), self.trainers.close())
-        if self._engine is not None:
-            await self._engine.close()
+        for engine in (self._engine, self._dead_engine):
+            if engine is not None:
+                await engine.close()
         if self._trainer is not None:
             await self._trainer.aclose()
-        self._engine = self._trainer = None
+        self._engine = self._dead_engine = self._trainer = None
 
     # -- the engine --
 
@@ -187,11 +189,20 @@ class WorkerPair:
     async def _engine_up(self, worker: Worker) -> None:
         engine: Engine = RemoteEngine(worker.url, worker.key)
         for adapter, loaded in list(self._loaded.items()):
+            if (
+                not loaded.path.exists()
+            ):  # its checkpoint was deleted: it was only waiting for its last request
+                del self._loaded[adapter]
+                continue
             await engine.load_adapter(adapter, loaded.path)
         before, self._engine = self._engine, engine
-        if before is not None:
-            self._replaced(engine, list(self._loaded))
-            await before.close()
+        if before is None:
+            return
+        self._replaced(engine, list(self._loaded))
+        # A request that has just been given the dead engine must fail as such, not meet a closed client.
+        last, self._dead_engine = self._dead_engine, before
+        if last is not None:
+            await last.close()
 
     # -- the trainer --
 
@@ -202,37 +213,32 @@ class WorkerPair:
             raise WorkerDiedError(f"the trainer of {self.base.name} is closed")
         return self._trainer
 
-    async def open(self, model: Registration, checkpoints: Checkpoints) -> int:
-        """Have the trainer hold the model at its newest checkpoint (or fresh). Returns the step.
+    async def open(self, model: Registration, checkpoints: Checkpoints) -> OpenModel:
+        """Have the trainer hold the model at its newest checkpoint (or fresh).
 
         Raises CheckpointError when that checkpoint is unfit: an older one is never used silently.
         """
         trainer, newest = await self.trainer(), checkpoints.newest()
-        if newest is not None and self._open.get(model.key) == newest:
-            return newest
+        held = self._open.get(model.key)
+        if held is not None and held.held_by(trainer) and held.step == newest:
+            return held
         self.invalidate(model)
-        path = None if newest is None else checkpoints.path(newest)
-        request = OpenRequest(
-            model=model.key, lora=model.lora, checkpoint=None if path is None else str(path), seed=model.seed
-        )
+        path = None if newest is None else str(checkpoints.path(newest))
+        request = OpenRequest(model=model.key, lora=model.lora, checkpoint=path, seed=model.seed)
         try:
-            reply = await trainer.open(request)
+            opened = await trainer.open(request)
         except CheckpointError as error:
             raise CheckpointError(
-                f"the newest checkpoint of {model.key} cannot be used: {error}. Restore {path}, or "
+                f"the newest checkpoint of {model.key} cannot be used: {error} Restore {path}, or "
                 f"remove that "
-                f"folder to train on from the step before it"
+                "folder to train on from the step before it"
             ) from error
-        if newest is not None and reply.step != newest:
+        if newest is not None and opened.step != newest:
             raise CheckpointError(
-                f"checkpoint {path} says it is step {reply.step}; the folder must hold step {newest}"
+                f"checkpoint {path} says it is step {opened.step}; the folder must hold step {newest}"
             )
-        self._open[model.key] = reply.step
-        return reply.step
-
-    def trained(self, model: Registration, step: int) -> None:
-        """Note that the trainer holds the model at a step that has just been committed."""
-        self._open[model.key] = step
+        self._open[model.key] = opened
+        return opened
 
     def invalidate(self, model: Registration) -> None:
         """What the trainer holds of a model is not its newest checkpoint: have the next `open` read that."""

@@ -1,0 +1,118 @@
+"""kill -9 of the server at any point of a job: no committed step is lost, nothing is trained twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from server_process import ServerProcess, eventually, running_server
+
+pytestmark = pytest.mark.slow
+
+
+def checkpoints(server: ServerProcess) -> Path:
+    return server.data_dir / "games" / "models" / "player" / "checkpoints"
+
+
+def weights(server: ServerProcess, step: int) -> str:
+    file = checkpoints(server) / f"{step:04d}" / "adapter_model.safetensors"
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("phase", ["queued", "training", "committed", "told"])
+def test_a_job_is_finished_after_the_server_was_killed(server: ServerProcess, phase: str) -> None:
+    assert server.train("first")["step"] == 1
+    first = weights(server, 1)
+    trainer = server.workers()["trainer"]
+    job = server.job("second")
+    if phase in {"queued", "training"}:
+        trainer.suspend()
+    server.submit(job)
+    if phase == "training":
+        eventually(lambda: len(server.events("second", most=2)) == 2)
+    elif phase == "committed":
+        eventually((checkpoints(server) / "0002").exists)
+    elif phase == "told":
+        assert server.events("second")[-1]["type"] == "result"
+    made = weights(server, 2) if phase in {"committed", "told"} else None
+    seen = 1
+    server.kill()
+
+    server.start()
+    rest = server.events("second", after=seen)
+    assert rest[0]["number"] == seen + 1 and rest[-1]["type"] == "result"
+    assert rest[-1]["result"]["step"] == 2
+    server.register()
+    assert server.model()["checkpoints"] == [0, 1, 2]
+    assert weights(server, 1) == first
+    assert made is None or weights(server, 2) == made, "a committed step is not trained again"
+    assert json.loads((checkpoints(server) / "0002" / "job.json").read_text())["job_id"] == "second"
+    assert server.submit(job)["result"]["step"] == 2, "sent again, it is the same job"
+    assert server.choice()["step"] == 2
+    assert server.train("third")["step"] == 3
+
+
+def test_a_resumed_run_computes_what_an_uninterrupted_one_does(tmp_path: Path, base: Path) -> None:
+    """The same samples trained with and without a kill between two steps give the same weights."""
+    with running_server(tmp_path / "data", base) as server:
+        server.train("first", seed=1)
+        second = server.job("second", seed=2)
+        server.kill()
+        shutil.copytree(server.data_dir, tmp_path / "copy")
+        server.start()
+        server.register()
+        server.submit(second)
+        server.events("second")
+        resumed = weights(server, 2)
+    with running_server(tmp_path / "copy", base) as server:
+        server.submit(second)
+        server.events("second")
+        assert weights(server, 2) == resumed
+
+
+def test_a_half_written_checkpoint_is_no_step(server: ServerProcess) -> None:
+    server.train("first")
+    server.kill()
+    shutil.copytree(checkpoints(server) / "0001", checkpoints(server) / ".0002.saving")
+    server.start()
+    server.register()
+    assert server.model()["step"] == 1 and not (checkpoints(server) / ".0002.saving").exists()
+    assert server.train("second")["step"] == 2
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_damaged_newest_checkpoint_is_refused_with_the_remedy(server: ServerProcess, damage: str) -> None:
+    server.train("first")
+    server.kill()
+    file = checkpoints(server) / "0001" / "optimizer.safetensors"
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-7])
+    server.start()
+    body = {
+        "project": "games",
+        "name": "player",
+        "base_model": str(server.base),
+        "lora": {"r": 4, "alpha": 8},
+    }
+    refused = server.http.post("/art/models", json=body)
+    message = refused.json()["error"]["message"]
+    assert (
+        refused.status_code == 409 and "optimizer.safetensors" in message and "remove that folder" in message
+    )
+    shutil.rmtree(checkpoints(server) / "0001")
+    server.register()
+    assert server.model()["step"] == 0, "the remedy works"
+
+
+def test_a_second_server_over_the_same_folder_is_refused(server: ServerProcess, base: Path) -> None:
+    second = ServerProcess(server.data_dir, base)
+    with pytest.raises(AssertionError, match="ready"):
+        second.start()
+    assert second.process is not None
+    second.process.communicate()
+    second.http.close()

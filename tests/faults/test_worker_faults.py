@@ -1,0 +1,123 @@
+"""A worker that dies or stalls in the middle of anything is started again, or the call fails by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from server_process import ServerProcess, eventually, gone, running_server, stop_signal
+
+pytestmark = pytest.mark.slow
+
+NAMED = {"worker_died", "worker_stalled", "worker_failed"}
+
+
+def sampling_until(server: ServerProcess, ended: threading.Event, replies: list[httpx.Response]) -> None:
+    while not ended.is_set():
+        replies.append(server.chat(max_tokens=200, temperature=1.0))
+
+
+def test_an_engine_killed_in_the_middle_of_generation_comes_back_with_its_adapters(
+    server: ServerProcess,
+) -> None:
+    server.train("first")
+    engine, replies, ended = server.workers()["engine"], [], threading.Event()
+    clients = [threading.Thread(target=sampling_until, args=(server, ended, replies)) for _ in range(4)]
+    for client in clients:
+        client.start()
+    eventually(lambda: len(replies) >= 4)
+    engine.kill()
+    eventually(lambda: any(reply.status_code != 200 for reply in replies))
+    eventually(lambda: server.workers().get("engine") not in (None, engine))
+    eventually(lambda: server.chat().status_code == 200)
+    ended.set()
+    for client in clients:
+        client.join(timeout=30)
+    failed = [reply for reply in replies if reply.status_code != 200]
+    assert {reply.status_code for reply in failed} == {503}, [reply.text for reply in failed]
+    assert {reply.json()["error"]["code"] for reply in failed} <= NAMED
+    assert all(reply.headers.get("retry-after") for reply in failed), "clients try again by themselves"
+    assert server.choice()["step"] == 1 and server.choice("player@0")["step"] == 0
+    assert server.train("second")["step"] == 2
+
+
+def test_a_trainer_killed_in_the_middle_of_a_step_is_started_again_and_the_step_is_made_once(
+    server: ServerProcess,
+) -> None:
+    assert server.train("first")["step"] == 1
+    trainer = server.workers()["trainer"]
+    trainer.suspend()  # so that the step cannot be over before it is killed
+    server.submit(server.job("second"))
+    eventually(lambda: len(server.events("second", most=2)) == 2)
+    trainer.kill()
+    assert server.result("second")["step"] == 2
+    assert server.model()["checkpoints"] == [0, 1, 2]
+    assert server.workers()["trainer"].pid != trainer.pid
+    assert server.train("third")["step"] == 3
+
+
+def test_a_trainer_that_keeps_dying_fails_the_job_by_name(tmp_path: Path, base: Path) -> None:
+    with running_server(tmp_path / "data", base, restarts=0, job_attempts=2) as server:
+        trainer = server.workers()["trainer"]
+        trainer.suspend()
+        server.submit(server.job("doomed"))
+        eventually(lambda: len(server.events("doomed", most=2)) == 2)
+        trainer.kill()
+        last = server.events("doomed")[-1]
+        assert last["type"] == "error" and last["error_code"] == "WorkerDiedError"
+        assert "given up" in last["error"]
+        assert server.model()["checkpoints"] == [0] and server.choice()["step"] == 0, "sampling goes on"
+        workers = server.http.get("/health").json()["workers"]
+        assert workers[str(base)]["trainer"]["state"] == "failed"
+        server.register()
+        assert server.train("revived")["step"] == 1
+
+
+@pytest.mark.parametrize("kind", ["engine", "trainer"])
+def test_a_frozen_worker_is_noticed_and_started_again(tmp_path: Path, base: Path, kind: str) -> None:
+    with running_server(tmp_path / "data", base, health_deadline=2.0) as server:
+        frozen = server.workers()[kind]
+        stop_signal(frozen)
+        eventually(lambda: gone(frozen))
+        eventually(lambda: kind in server.workers())
+        assert "most recent call first" in server.log(kind), "the stacks of the frozen worker"
+        eventually(lambda: server.chat().status_code == 200)
+        assert server.train("after")["step"] == 1
+
+
+def test_a_trainer_frozen_in_the_middle_of_a_job_is_noticed_and_the_job_done(
+    tmp_path: Path, base: Path
+) -> None:
+    with running_server(tmp_path / "data", base, health_deadline=2.0) as server:
+        job = server.job("frozen")
+        stop_signal(server.workers()["trainer"])
+        started = time.monotonic()
+        server.submit(job)
+        assert server.result("frozen")["step"] == 1
+        assert time.monotonic() - started < 60
+
+
+def test_the_end_of_stdin_and_sigterm_end_the_server_and_its_workers(tmp_path: Path, base: Path) -> None:
+    with running_server(tmp_path / "data", base) as server:
+        workers = server.workers().values()
+        assert server.stop() == 0
+        assert all(gone(worker) for worker in workers)
+        server.start()
+        server.register()
+        workers = server.workers().values()
+        assert server.process is not None
+        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(timeout=30) == 0
+        assert all(gone(worker) for worker in workers)
+
+
+def test_killing_the_server_leaves_no_orphan(server: ServerProcess) -> None:
+    workers = server.workers()
+    assert set(workers) == {"engine", "trainer"}
+    server.kill()
+    eventually(lambda: all(gone(worker) for worker in workers.values()), seconds=10)
