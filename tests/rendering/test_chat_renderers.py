@@ -145,3 +145,23 @@ def test_arguments_are_read_as_written(chat_renderer: LibraryRenderer, written: 
     quoted = f'<tool_call>\n{{"name": "read", "arguments": {json.dumps(written)}}}\n</tool_call>'
     parsed = chat_renderer.parse(chat_renderer.encode(quoted), [], TOOLS)
     assert [call.arguments for call in parsed.tool_calls] == [written]
+
+
+@given(st.lists(st.integers(0, 271), max_size=40), st.booleans(), st.booleans())
+def test_any_ids_are_read_as_a_message(
+    chat_renderer: LibraryRenderer, ids: list[int], with_tools: bool, partial: bool
+) -> None:
+    parsed = chat_renderer.parse(
+        ids, chat_renderer.render([USER], None), TOOLS if with_tools else None, partial=partial
+    )
+    parsed.content.encode()
+    assert with_tools or not parsed.tool_calls
+    for call in parsed.tool_calls:
+        assert isinstance(json.loads(call.arguments), dict)
+
+
+@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "1" * 5000])
+def test_json_that_no_parser_takes_stays_text(chat_renderer: LibraryRenderer, value: str) -> None:
+    text = f'<tool_call>\n{{"name": "read", "arguments": {value}}}\n</tool_call>'
+    parsed = chat_renderer.parse(chat_renderer.encode(text + "<|im_end|>"), [], TOOLS)
+    assert (parsed.content, parsed.tool_calls) == (text, ())

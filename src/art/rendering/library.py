@@ -11,6 +11,9 @@ from art.rendering.chat import Message, Parsed, Tool, ToolCall
 from art.rendering.raw_json import is_object, raw_member
 from art.rendering.tokenizer import FastTokenizer
 
+_INEXPRESSIBLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""Templates refuse messages that they cannot express in many ways."""
+
 
 class LibraryRenderer:
     """Messages to ids and back, by a renderer of `renderers` or one that keeps its protocol."""
@@ -35,8 +38,7 @@ class LibraryRenderer:
             return list(
                 self._renderer.render_ids(list(messages), tools=_listed(tools), add_generation_prompt=True)
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            # Templates refuse what they cannot express in many ways, all of them about the messages.
+        except _INEXPRESSIBLE as error:
             raise RequestError(
                 f"the model's chat format cannot express these messages: {error}",
                 status=400,
@@ -53,9 +55,13 @@ class LibraryRenderer:
     ) -> list[int] | None:
         """`prompt_ids + completion_ids + ids of the new messages`, or None where it cannot be proven safe."""
         prompt, completion = list(prompt_ids), list(completion_ids)
-        rendered = self._renderer.bridge_to_next_turn(
-            prompt, completion, list(new_messages), tools=_listed(tools)
-        )
+        try:
+            rendered = self._renderer.bridge_to_next_turn(
+                prompt, completion, list(new_messages), tools=_listed(tools)
+            )
+        except _INEXPRESSIBLE:
+            # Rendering the whole conversation will say what is wrong with it.
+            return None
         if rendered is None:
             return None
         ids: list[int] = rendered.token_ids
@@ -78,7 +84,11 @@ class LibraryRenderer:
         on, so only what can no longer change is told.
         """
         ids = list(completion_ids)
-        read = self._renderer.parse_response(ids, tools=_listed(tools), prompt_ids=list(prompt_ids))
+        try:
+            read = self._renderer.parse_response(ids, tools=_listed(tools), prompt_ids=list(prompt_ids))
+        except (ValueError, RecursionError):
+            # A model may write JSON that no parser takes: a thousand brackets, a number of 5,000 digits.
+            return Parsed(content="" if partial else self.decode(self._without_stops(ids)).strip())
         reasoning = (read.reasoning_content or "").strip() or None
         content: str = read.content
         if not read.tool_calls or partial:

@@ -57,6 +57,7 @@ class Ledger:
             queue.SimpleQueue()
         )
         self._pending: _Batch | None = None
+        self._busy = False
         self._writer = threading.Thread(target=self._write_batches, name="ledger-write", daemon=True)
         self._writer.start()
         self._closed = False
@@ -69,7 +70,8 @@ class Ledger:
         if batch is None:
             loop = asyncio.get_running_loop()
             batch = self._pending = _Batch(loop.create_future())
-            loop.call_later(_GATHER_SECONDS, self._flush, batch, loop)
+            # Under load waiting saves commits; a lone writer is not kept waiting.
+            loop.call_later(_GATHER_SECONDS if self._busy else 0.0, self._flush, batch, loop)
         batch.records.extend(records)
         # Shielded: one writer that is cancelled must not cancel the others' commit.
         await asyncio.shield(batch.done)
@@ -77,6 +79,7 @@ class Ledger:
     def _flush(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
         if self._pending is batch:
             self._pending = None
+            self._busy = len(batch.records) > 1
             self._batches.put((batch, loop))
 
     def _write_batches(self) -> None:

@@ -103,7 +103,10 @@ def _call(call: Any, at: str) -> dict[str, Any]:
     arguments = function.get("arguments", "{}")
     if not isinstance(arguments, str):
         # Some frameworks keep arguments parsed.
-        arguments = orjson.dumps(arguments).decode()
+        try:
+            arguments = orjson.dumps(arguments).decode()
+        except orjson.JSONEncodeError as error:
+            _refuse(f"{at}.function.arguments cannot be written as JSON: {error}", at)
     return {
         "id": str(call.get("id") or ""),
         "type": "function",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from art.errors import RequestError
+from art.server.conversation import tools_key
 from art.server.dialects.chat_messages import read_messages, read_tools, sample_hint
 
 
@@ -21,6 +22,7 @@ class ChatRequest:
     model: str = ""
     messages: list[dict[str, Any]] = field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
+    tools_key: bytes = b""
     read_calls: bool = True
     """False (tool_choice none): the tools are shown to the model, but nothing is read as a call."""
     n: int = 1
@@ -83,6 +85,10 @@ def _messages(request: ChatRequest, name: str, value: Any) -> None:
 
 def _tools(request: ChatRequest, name: str, value: Any) -> None:
     request.tools = read_tools(value)
+    try:
+        request.tools_key = tools_key(request.tools)
+    except TypeError as error:
+        refuse(f"tools cannot be written as JSON again: {error}", name)
 
 
 def _tool_choice(request: ChatRequest, name: str, value: Any) -> None:

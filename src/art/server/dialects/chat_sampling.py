@@ -13,7 +13,6 @@ from typing import Any
 from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import NotFoundError, RequestError, ServerError, WorkerError
 from art.server.catalog import Catalog, Target
-from art.server.conversation import tools_key
 from art.server.dialects.chat_messages import SAMPLE_PREFIX
 from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest
@@ -29,7 +28,6 @@ class Prepared:
     request: ChatRequest
     target: Target
     stitched: Stitched
-    tools_key: bytes
     rollout_id: str | None
     max_tokens: int
     created_at: float
@@ -51,12 +49,11 @@ class Sampler:
 
     async def prepare(self, request: ChatRequest, target: Target, rollout_id: str | None) -> Prepared:
         """Stitch or render the prompt. Raises: RequestError (context_length_exceeded among others)."""
-        key = tools_key(request.tools)
         stitched = await self._stitcher.prompt(
             target,
             request.messages,
             request.tools,
-            tools_key=key,
+            tools_key=request.tools_key,
             rollout_id=rollout_id,
             sample_hint=request.sample_hint,
         )
@@ -74,7 +71,6 @@ class Sampler:
             request=request,
             target=target,
             stitched=stitched,
-            tools_key=key,
             rollout_id=rollout_id,
             max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
             created_at=time.time(),
@@ -154,7 +150,7 @@ def _record(
         sampling=_recorded(prepared, completion),
         finish_reason=completion.finish_reason or "stop",
         turn_key=stitched.conversation.key_with(message),
-        tools_key=prepared.tools_key,
+        tools_key=prepared.request.tools_key,
         created_at=prepared.created_at,
     )
 
