@@ -52,8 +52,9 @@ class BuiltinOptions(Strict):
     """Requests sampled at the same time."""
     max_waiting: int = Field(default=4096, ge=0)
     """Requests that wait for a place; more are refused with 429."""
-    max_step_tokens: int = Field(default=4096, ge=16)
-    """Tokens forwarded in one step; longer prompts are forwarded in pieces."""
+    max_step_tokens: int | None = Field(default=None, ge=16)
+    """Tokens forwarded in one step; longer prompts are forwarded in pieces. None: 1024 on a CPU, where larger
+    activations cost more a token (they leave the caches), 8192 on a GPU."""
     cache_rows: int = Field(default=512, ge=1)
     """Conversations whose keys and values are kept, running ones included."""
     cache_mb: int | None = Field(default=None, ge=1)

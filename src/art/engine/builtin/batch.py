@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from art.engine.builtin.attention import DecodePart, PrefillPart, StepAttention
+from art.engine.builtin.attention import PackedAttention
 from art.engine.builtin.cache import RowCache
+from art.engine.builtin.parts import DecodePart, FreshPart, Part, ReadPart
 from art.engine.builtin.rows import RowTable
 
 GATHER_COST = 1.4
@@ -40,7 +41,7 @@ class Batch:
     """[T]."""
     wanted: Tensor
     """[len(sampled)] packed tokens whose logits are wanted."""
-    attention: StepAttention
+    attention: PackedAttention
 
 
 def make_batch(table: RowTable, cache: RowCache, max_tokens: int) -> Batch | None:
@@ -56,13 +57,13 @@ def make_batch(table: RowTable, cache: RowCache, max_tokens: int) -> Batch | Non
     room = max(max_tokens - len(decoding), max_tokens // 8)
     counts = np.minimum(counts, np.maximum(room - (counts.cumsum() - counts), 0))
     reading, counts = reading[counts > 0], counts[counts > 0]
-    order = np.argsort(counts, kind="stable")
+    # Those that begin first: they attend without the cache. Then by length, to need little padding.
+    order = np.lexsort((counts, table.computed[reading] > 0))
     rows = np.concatenate([decoding, reading[order]])
     if not len(rows):
         return None
-    return _pack(
-        table, cache, rows, np.concatenate([np.ones(len(decoding), np.int64), counts[order]]), len(decoding)
-    )
+    counts = np.concatenate([np.ones(len(decoding), np.int64), counts[order]])
+    return _pack(table, cache, rows, counts, len(decoding))
 
 
 def _pack(table: RowTable, cache: RowCache, rows: np.ndarray, counts: np.ndarray, decoding: int) -> Batch:
@@ -75,12 +76,9 @@ def _pack(table: RowTable, cache: RowCache, rows: np.ndarray, counts: np.ndarray
     packed = np.stack([table.ids[row_T, position_T], position_T, row_T * cache.capacity + position_T])
     packed_T = torch.from_numpy(packed).to(cache.device)
     device = cache.device
-    attention = StepAttention(
-        cache=cache,
-        slot=packed_T[2],
-        decode=_decode_part(rows[:decoding], start_N[:decoding], device) if decoding else None,
-        prefill=_prefill_parts(rows[decoding:], counts[decoding:], start_N[decoding:], decoding, device),
-    )
+    parts: list[Part] = _read_parts(rows[decoding:], counts[decoding:], start_N[decoding:], device)
+    if decoding:
+        parts.insert(0, _decode_part(rows[:decoding], start_N[:decoding], device))
     return Batch(
         rows=rows,
         counts=counts,
@@ -89,7 +87,7 @@ def _pack(table: RowTable, cache: RowCache, rows: np.ndarray, counts: np.ndarray
         ids=packed_T[0],
         positions=packed_T[1],
         wanted=torch.from_numpy(ends[finishing] - 1).to(device),
-        attention=attention,
+        attention=PackedAttention(parts, cache, packed_T[2]),
     )
 
 
@@ -111,32 +109,41 @@ def _decode_part(rows: np.ndarray, start: np.ndarray, device: torch.device) -> D
     )
 
 
-def _prefill_parts(
-    rows: np.ndarray, counts: np.ndarray, start: np.ndarray, first: int, device: torch.device
-) -> list[PrefillPart]:
-    """Groups of similar length; rows come sorted by the number of their tokens."""
-    parts, begin = [], 0
+def _read_parts(rows: np.ndarray, counts: np.ndarray, start: np.ndarray, device: torch.device) -> list[Part]:
+    """Groups of similar length, those that begin apart from those that read on."""
+    parts: list[Part] = []
+    begin = 0
     while begin < len(rows):
-        end = begin + 1
-        total = int(counts[begin])
-        while end < len(rows) and counts[end] * (end + 1 - begin) <= PADDING * (total + counts[end]) + 64:
+        end, total = begin + 1, int(counts[begin])
+        while end < len(rows) and (start[end] > 0) == (start[begin] > 0):
             total += int(counts[end])
+            if counts[end] * (end + 1 - begin) > PADDING * total + 64:
+                break
             end += 1
-        parts.append(_prefill_part(rows[begin:end], counts[begin:end], start[begin:end], first, device))
-        first += total
+        group = slice(begin, end)
+        if start[begin] == 0:
+            parts.append(fresh_part(counts[group], device))
+        else:
+            parts.append(_read_part(rows[group], counts[group], start[group], device))
         begin = end
     return parts
 
 
-def _prefill_part(
-    rows: np.ndarray, counts: np.ndarray, start: np.ndarray, first: int, device: torch.device
-) -> PrefillPart:
+def fresh_part(counts: np.ndarray, device: torch.device) -> FreshPart:
+    """A part of whole rows of `counts` tokens."""
+    padded = int(counts.max())
+    part = FreshPart(tokens=int(counts.sum()), requests=len(counts), padded=padded, pad=None, unpad=None)
+    if part.tokens != part.requests * padded:
+        part.pad, part.unpad = (torch.from_numpy(index).to(device) for index in padding(counts))
+    return part
+
+
+def _read_part(rows: np.ndarray, counts: np.ndarray, start: np.ndarray, device: torch.device) -> ReadPart:
     pad, unpad = padding(counts)
     column = np.arange(int(counts.max()))
     # Padding looks at the first key only: cheap, and never a row without any key.
     position = np.where(column < counts[:, None], start[:, None] + column, 0)
-    return PrefillPart(
-        first=first,
+    return ReadPart(
         tokens=int(counts.sum()),
         rows=torch.from_numpy(rows).to(device),
         position=torch.from_numpy(position).to(device),

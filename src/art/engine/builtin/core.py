@@ -44,6 +44,7 @@ class EngineCore:
                 f"cache_mb={options.cache_mb!r} holds {budget} tokens of {token_bytes} bytes; "
                 f"at least {2 * BUCKET} are needed"
             )
+        self.step_tokens = options.max_step_tokens or (1024 if model.device.type == "cpu" else 8192)
         self.max_context = min(model.max_context, budget - BUCKET)
         cache = RowCache(model.shapes, budget=budget, dtype=model.dtype, device=model.device)
         self.scheduler = Scheduler(cache, max_running=options.max_running, max_rows=options.cache_rows)
@@ -57,7 +58,7 @@ class EngineCore:
     def step(self) -> list[Event]:
         """Move every request on that can move."""
         self._admit()
-        batch = make_batch(self.scheduler.table, self.scheduler.cache, self.options.max_step_tokens)
+        batch = make_batch(self.scheduler.table, self.scheduler.cache, self.step_tokens)
         if batch is None:
             return []
         logits = self._forward(batch)

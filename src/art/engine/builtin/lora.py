@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from art.engine.builtin.flat import FlatForward
 from art.engine.builtin.peft_folder import PeftAdapter
 from art.errors import CheckpointError
 
@@ -98,6 +99,7 @@ class AdapterLayers:
         self.routing = routing
         self.merge_bytes = merge_bytes
         self.layers: dict[str, AdapterLinear] = {}
+        self._flat_weights: dict[int, list[Tensor] | None] = {}
 
     def add(self, number: int, adapter: PeftAdapter) -> None:
         """Raises: CheckpointError when the adapter does not fit the model; then nothing was changed."""
@@ -112,7 +114,26 @@ class AdapterLayers:
             layer = self.layers.get(name) or self._wrap(name, base)
             layer.adapters[number] = LoraWeights(a.to(base.weight), scaled.to(base.weight), merged)
 
+    def flat_weights(self, flat: FlatForward, number: int) -> list[Tensor] | None:
+        """The weights with which the recorded forward pass is this adapter's; None when it is not merged."""
+        if number == BASE:
+            return flat.base_weights
+        if number not in self._flat_weights:
+            self._flat_weights[number] = self._merged_weights(flat, number)
+        return self._flat_weights[number]
+
+    def _merged_weights(self, flat: FlatForward, number: int) -> list[Tensor] | None:
+        weights = dict(zip(flat.linears, flat.base_weights, strict=True))
+        for name, layer in self.layers.items():
+            adapter = layer.adapters.get(number)
+            if adapter is not None:
+                if adapter.merged is None:
+                    return None
+                weights[name] = adapter.merged
+        return list(weights.values())
+
     def remove(self, number: int) -> None:
+        self._flat_weights.pop(number, None)
         for layer in self.layers.values():
             layer.adapters.pop(number, None)
 

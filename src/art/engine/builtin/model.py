@@ -4,6 +4,7 @@ changed."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from art.engine.builtin.attention import ATTENTION, Attends, FreshAttention, ShapeProbe, rows_attention
-from art.engine.builtin.batch import padding
+from art.engine.builtin.attention import ATTENTION, Attends, PackedAttention, ShapeProbe, rows_attention
+from art.engine.builtin.batch import fresh_part
+from art.engine.builtin.flat import FlatForward, record
 from art.engine.builtin.lora import AdapterLayers, Routing
 from art.errors import ConfigurationError
 from art.wire.engine import BuiltinOptions
@@ -30,6 +32,8 @@ class CausalModel:
     module: nn.Module
     routing: Routing
     adapters: AdapterLayers
+    flat: FlatForward | None
+    """The recorded forward pass, if the model can be recorded."""
     shapes: list[tuple[int, int, int]]
     """Per layer: key/value heads, key size, value size."""
     max_context: int
@@ -42,14 +46,11 @@ class CausalModel:
     ) -> Tensor:
         """Logits [len(wanted), V] of the wanted packed tokens."""
         self.routing.set(adapter_T, self.device)
-        out = self.module(
-            input_ids=ids_T[None],
-            position_ids=positions_T[None],
-            use_cache=False,
-            logits_to_keep=wanted,
-            art_batch=attention,
-        )
-        return out.logits[0]
+        if self.flat is not None and self.routing.single is not None:
+            weights = self.adapters.flat_weights(self.flat, self.routing.single)
+            if weights is not None:
+                return self.flat.run(ids_T, positions_T, wanted, weights, attention)
+        return _through_modules(self.module, ids_T, positions_T, wanted, attention)
 
     def score(self, adapter: int, rows: list[list[int]]) -> list[list[float]]:
         """Logprob of each id given those before it, temperature 1; rows of at least two ids.
@@ -58,13 +59,7 @@ class CausalModel:
         """
         counts = np.array([len(row) for row in rows])
         ends = counts.cumsum()
-        pad, unpad = padding(counts)
-        attention = FreshAttention(
-            requests=len(rows),
-            padded=int(counts.max()),
-            pad=torch.from_numpy(pad).to(self.device),
-            unpad=torch.from_numpy(unpad).to(self.device),
-        )
+        attention = PackedAttention([fresh_part(counts, self.device)])
         ids_T = torch.tensor([token for row in rows for token in row], device=self.device)
         positions_T = torch.from_numpy(np.concatenate([np.arange(n) for n in counts])).to(self.device)
         scored = np.delete(np.arange(ends[-1]), ends - 1)
@@ -110,6 +105,7 @@ def load_model(name: str, options: BuiltinOptions) -> CausalModel:
         module=module,
         routing=routing,
         adapters=AdapterLayers(module, routing, options.merge_mb << 20),
+        flat=record(module, device, config.vocab_size, partial(_through_modules, module)),
         shapes=shapes,
         max_context=min(
             config.max_position_embeddings, options.max_context or config.max_position_embeddings
@@ -120,6 +116,19 @@ def load_model(name: str, options: BuiltinOptions) -> CausalModel:
     )
     _check_against_own_attention(model)
     return model
+
+
+def _through_modules(
+    module: nn.Module, ids_T: Tensor, positions_T: Tensor, wanted: Tensor, attention: Attends
+) -> Tensor:
+    out = module(
+        input_ids=ids_T[None],
+        position_ids=positions_T[None],
+        use_cache=False,
+        logits_to_keep=wanted,
+        art_batch=attention,
+    )
+    return out.logits[0]
 
 
 def _device(name: str) -> torch.device:
@@ -163,7 +172,7 @@ def _check_against_own_attention(model: CausalModel) -> None:
     know."""
     ids = (torch.arange(12, device=model.device) * 7 + 3) % model.vocab_size
     positions = torch.arange(12, device=model.device)
-    attention = FreshAttention(requests=1, padded=12, pad=positions, unpad=positions)
+    attention = PackedAttention([fresh_part(np.array([12]), model.device)])
     ours = model.forward(ids, positions, positions, np.zeros(12, np.int64), attention)
     module = model.module
     module.set_attn_implementation("eager")

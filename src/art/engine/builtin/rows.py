@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 EMPTY = -1
+HEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class RowTable:
         """ids whose keys and values are in the cache"""
         self.adapter = np.full(rows, EMPTY, np.int64)
         """number of the adapter that computed them, EMPTY for a free row"""
+        self.head = np.zeros(rows, np.int64)
+        """hash of the first ids, so that a prompt is compared only with rows that begin like it"""
         self.running = np.zeros(rows, bool)
         self.used = np.zeros(rows, np.int64)
         """when it was last taken; the oldest idle row goes first"""
@@ -51,6 +54,7 @@ class RowTable:
         self.ids[row, : len(ids)] = ids
         self.known[row], self.computed[row] = len(ids), computed
         self.adapter[row], self.running[row], self.used[row] = adapter, True, self.clock
+        self.head[row] = _head(ids)
 
     def release(self, row: int) -> None:
         """The request ended; what is computed stays for the next turn."""
@@ -69,16 +73,17 @@ class RowTable:
 
     def reorder(self, keep: list[int]) -> None:
         """Row `keep[i]` becomes row i; the others are free."""
-        for array in (self.ids, self.known, self.computed, self.adapter, self.running, self.used):
+        for array in (self.ids, self.known, self.computed, self.adapter, self.head, self.running, self.used):
             array[: len(keep)] = array[keep]
         self.adapter[len(keep) :] = EMPTY
         self.running[len(keep) :] = False
 
     def match(self, adapter: int, ids: np.ndarray) -> Match:
-        """Longest common prefix with any row of the adapter, running rows included."""
-        rows = np.flatnonzero(self.adapter == adapter)
+        """Longest common prefix with any row of the adapter, running rows included; less than HEAD ids is
+        none."""
+        rows = np.flatnonzero((self.head == _head(ids)) & (self.adapter == adapter))
         width = min(len(ids), self.ids.shape[1])
-        if not len(rows) or not width:
+        if not len(rows) or width < HEAD:
             return Match(EMPTY, 0, 0)
         same = self.ids[rows, :width] == ids[:width]
         common = np.where(same.all(1), width, same.argmin(1))
@@ -105,3 +110,7 @@ class RowTable:
         filled = np.flatnonzero(self.adapter != EMPTY)
         order = np.lexsort((-self.used[filled], ~self.running[filled]))
         return [int(row) for row in filled[order][:count]]
+
+
+def _head(ids: np.ndarray) -> int:
+    return hash(ids[:HEAD].tobytes())

@@ -74,21 +74,21 @@ def sample(
     if (temperature_R != 1).any():
         divisor_R = np.where(greedy_R, np.float32(1), temperature_R)
         scores_RV = scores_RV / torch.from_numpy(divisor_R).to(device)[:, None]
-    scores_RV = _truncate(scores_RV, table, rows_R)
-    logprobs_RV = torch.log_softmax(scores_RV, dim=-1)
-    drawn_R = _draw(logprobs_RV, uniforms(table.seed[rows_R], count_R))
+    probability_RV = torch.softmax(_truncate(scores_RV, table, rows_R), dim=-1)
+    drawn_R = _draw(probability_RV, uniforms(table.seed[rows_R], count_R))
     if greedy_R.any():
-        drawn_R = torch.where(torch.from_numpy(greedy_R).to(device), logprobs_RV.argmax(-1), drawn_R)
-    chosen_R = logprobs_RV.gather(1, drawn_R[:, None])[:, 0]
+        drawn_R = torch.where(torch.from_numpy(greedy_R).to(device), probability_RV.argmax(-1), drawn_R)
+    # The log of a float32 softmax is as exact as log_softmax for any probability that is ever drawn.
+    chosen_R = probability_RV.gather(1, drawn_R[:, None])[:, 0].log()
     return drawn_R.tolist(), chosen_R.tolist()
 
 
-def _draw(logprobs_RV: Tensor, uniform_R: np.ndarray) -> Tensor:
+def _draw(probability_RV: Tensor, uniform_R: np.ndarray) -> Tensor:
     """Inverse of the cumulative distribution; float64, so that a large vocabulary loses no probability."""
-    cumulative_RV = logprobs_RV.exp().double().cumsum(-1)
-    target_R = torch.from_numpy(uniform_R).to(logprobs_RV.device)[:, None] * cumulative_RV[:, -1:]
+    cumulative_RV = probability_RV.cumsum(-1, dtype=torch.float64)
+    target_R = torch.from_numpy(uniform_R).to(probability_RV.device)[:, None] * cumulative_RV[:, -1:]
     drawn_R = torch.searchsorted(cumulative_RV, target_R, right=True)[:, 0]
-    return drawn_R.clamp_(max=logprobs_RV.shape[1] - 1)
+    return drawn_R.clamp_(max=probability_RV.shape[1] - 1)
 
 
 def _truncate(scores_RV: Tensor, table: SamplingTable, rows_R: np.ndarray) -> Tensor:

@@ -53,7 +53,7 @@ class Scheduler:
         """Every running row can take one more id; the youngest requests go back to the queue if it must
         be."""
         while self.running:
-            longest = int(self.table.known[list(self.running)].max())
+            longest = int(self.table.known[self.table.running].max())
             if longest < self.cache.capacity or self._fit(self.cache.rows, longest + 1, new=0):
                 return
             youngest = max(self.running, key=lambda row: int(self.table.used[row]))

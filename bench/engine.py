@@ -1,0 +1,184 @@
+"""Tokens per second of the builtin engine against `transformers.generate`, with and without a LoRA.
+
+One turn: N prompts of one length, a fixed number of sampled tokens each. Either all prompts differ (no prefix
+to reuse), or they are groups of eight samples of one prompt, as GRPO asks for them. One length means no
+padding for the peer. The peer is one batched `generate` call, with a LoRA on a PEFT model. Both run in this
+process, with the same number of threads, in turns; the ratio is the median of the repetitions' ratios.
+
+`http_rows` is where the rows over HTTP (64 ragged rollouts of six turns) are added by `bench.engine_http`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, Qwen3Config, set_seed
+from transformers.utils import logging as transformers_logging
+
+from art.engine.builtin.engine import BuiltinEngine
+from art.engine.protocol import GenerateRequest, Sampling
+from art.wire.engine import BuiltinOptions
+from bench.rows import Row, write_rows
+
+PROMPT_TOKENS = 48
+NEW_TOKENS = 32
+CONCURRENT = (1, 8, 64)
+REPETITIONS = 9
+SIBLINGS = 8
+GOAL = 1.3
+THREADS = 1
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+VOCAB = 384
+
+
+def build_model(folder: Path) -> Path:
+    """The shape of art/nano-games with random weights: speed does not depend on what was learned."""
+    set_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def build_adapter(folder: Path, base: Path) -> Path:
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=16, lora_alpha=32, target_modules=TARGETS)
+    )
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.02)
+    model.save_pretrained(folder)
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneTurn:
+    """Both sides of the comparison; each `run` gives the seconds for `count` prompts."""
+
+    engine: BuiltinEngine
+    adapter: str | None
+    peer: Any
+
+    async def ours(self, prompts: list[list[int]]) -> float:
+        sampling = Sampling(max_tokens=NEW_TOKENS)
+        begin = time.perf_counter()
+        await asyncio.gather(
+            *(
+                self._complete(
+                    GenerateRequest(
+                        request_id=str(number), adapter=self.adapter, prompt_ids=prompt, sampling=sampling
+                    )
+                )
+                for number, prompt in enumerate(prompts)
+            )
+        )
+        return time.perf_counter() - begin
+
+    async def _complete(self, request: GenerateRequest) -> None:
+        tokens = 0
+        async for delta in self.engine.generate(request):
+            tokens += len(delta.token_ids)
+        if tokens != NEW_TOKENS:
+            raise SystemExit(f"our engine sampled {tokens} tokens, not {NEW_TOKENS}")
+
+    @torch.inference_mode()
+    def theirs(self, prompts: list[list[int]]) -> float:
+        ids = torch.tensor(prompts)
+        begin = time.perf_counter()
+        out = self.peer.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            top_k=0,
+            top_p=1.0,
+            min_new_tokens=NEW_TOKENS,
+            max_new_tokens=NEW_TOKENS,
+            pad_token_id=0,
+            eos_token_id=None,
+        )
+        seconds = time.perf_counter() - begin
+        if out.shape[1] != PROMPT_TOKENS + NEW_TOKENS:
+            raise SystemExit(f"the peer sampled {out.shape[1] - PROMPT_TOKENS} tokens, not {NEW_TOKENS}")
+        return seconds
+
+    async def row(self, name: str, count: int, siblings: int = 1) -> Row:
+        """`count` requests, of which each `siblings` share a prompt."""
+        pairs = []
+        for repetition in range(REPETITIONS + 1):
+            prompts = torch.randint(VOCAB, (count // siblings, PROMPT_TOKENS)).repeat_interleave(siblings, 0)
+            prompts = prompts.tolist()
+            theirs = self.theirs(prompts)
+            pair = (await self.ours(prompts), theirs)
+            # The first one warms both up.
+            if repetition:
+                pairs.append(pair)
+        tokens = count * NEW_TOKENS
+        return Row(
+            name=name,
+            ours=statistics.median(tokens / ours for ours, _ in pairs),
+            peer=statistics.median(tokens / theirs for _, theirs in pairs),
+            unit="tok/s",
+            ratio=statistics.median(theirs / ours for ours, theirs in pairs),
+            goal=GOAL if count == max(CONCURRENT) else None,
+        )
+
+
+async def one_turn_rows(base: Path, adapter: Path) -> list[Row]:
+    engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=THREADS))
+    await engine.load_adapter("lora", adapter)
+    plain = AutoModelForCausalLM.from_pretrained(base).eval()
+    lora = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter).eval()
+    rows = []
+    for suffix, side in (
+        ("", OneTurn(engine=engine, adapter=None, peer=plain)),
+        (", LoRA", OneTurn(engine=engine, adapter="lora", peer=lora)),
+    ):
+        for count in CONCURRENT:
+            rows.append(await side.row(f"one turn, {count} concurrent{suffix}", count))
+        largest = max(CONCURRENT)
+        name = f"one turn, {largest} concurrent in groups of {SIBLINGS}{suffix}"
+        rows.append(await side.row(name, largest, SIBLINGS))
+    await engine.close()
+    return rows
+
+
+def http_rows() -> list[Row]:
+    """The rows measured through the server, when that part of the benchmark is there."""
+    if importlib.util.find_spec("bench.engine_http") is None:
+        return []
+    measure: Callable[[], list[Row]] = importlib.import_module("bench.engine_http").rows
+    return measure()
+
+
+def main() -> None:
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(THREADS)
+    with tempfile.TemporaryDirectory() as folder:
+        base = build_model(Path(folder) / "base")
+        rows = asyncio.run(one_turn_rows(base, build_adapter(Path(folder) / "adapter", base)))
+    write_rows("engine", rows + http_rows())
+
+
+if __name__ == "__main__":
+    main()
