@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import art
@@ -55,10 +55,8 @@ async def train_one_step(
     groups = await art.gather_trajectory_groups(
         [
             art.TrajectoryGroup(
-                limited(
-                    limit, task.rollout(model, scenario, seed=request_seed(settings, step, index, attempt))
-                )
-                for attempt in range(settings.group_size)
+                attempt(limit, model, task, scenario, request_seed(settings, step, index, number))
+                for number in range(settings.group_size)
             )
             for index, scenario in enumerate(scenarios)
         ],
@@ -89,11 +87,8 @@ async def evaluate_once(
     limit = concurrency(settings)
     trajectories = await art.gather_trajectories(
         [
-            limited(
-                limit,
-                task.rollout(
-                    model, task.scenario(EVALUATION_SEED, index), seed=evaluation_seed(settings, index)
-                ),
+            attempt(
+                limit, model, task, task.scenario(EVALUATION_SEED, index), evaluation_seed(settings, index)
             )
             for index in range(settings.evaluation_games)
         ],
@@ -134,16 +129,18 @@ def concurrency(settings: Settings) -> asyncio.Semaphore:
     return asyncio.Semaphore(1 if settings.deterministic else settings.groups * settings.group_size)
 
 
-async def limited(limit: asyncio.Semaphore, rollout: Awaitable[art.Trajectory]) -> art.Trajectory:
+async def attempt(
+    limit: asyncio.Semaphore, model: art.TrainableModel, task: Task, scenario: Any, seed: int | None
+) -> art.Trajectory:
     async with limit:
-        return await rollout
+        return await task.rollout(model, scenario, seed=seed)
 
 
-def request_seed(settings: Settings, step: int, index: int, attempt: int) -> int | None:
-    """A seed that depends on what is asked, never on when: (run, step, scenario, attempt)."""
+def request_seed(settings: Settings, step: int, index: int, number: int) -> int | None:
+    """A seed that depends on what is asked, never on when: (run, step, scenario, number)."""
     if not settings.deterministic:
         return None
-    place = (step * settings.groups + index) * settings.group_size + attempt
+    place = (step * settings.groups + index) * settings.group_size + number
     return settings.seed * 1_000_000_007 + place
 
 
