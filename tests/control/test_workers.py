@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from art.errors import DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
 from art.server.supervisor import RestartPolicy, Supervisor
 from art.server.worker_log import WorkerLog
 from art.server.workers import Worker, WorkerSpec, module_command
@@ -67,7 +67,7 @@ async def test_a_worker_that_dies_while_starting_says_why(spec: Specs) -> None:
 
 
 async def test_a_worker_that_refuses_is_quoted(spec: Specs) -> None:
-    with pytest.raises(WorkerDiedError, match="the folder is empty"):
+    with pytest.raises(ConfigurationError, match="the folder is empty"):
         await Worker.start(spec("refuse"))
 
 

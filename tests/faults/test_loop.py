@@ -131,3 +131,9 @@ def test_old_checkpoints_can_be_deleted(loop: ServerProcess) -> None:
     assert deleted == steps[1:-1] and loop.model()["checkpoints"] == [0, steps[-1]]
     assert loop.choice()["step"] == steps[-1]
     assert loop.chat(f"player@{steps[1]}").status_code == 404
+
+
+def test_a_base_model_that_is_not_there_is_named(loop: ServerProcess) -> None:
+    body = {"project": "games", "name": "lost", "base_model": "/no/such/folder"}
+    refused = loop.http.post("/art/models", json=body)
+    assert refused.status_code == 400 and "/no/such/folder" in refused.json()["error"]["message"]

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from art.errors import ARTError, RequestError
+from art.errors import ARTError, CheckpointError, RequestError
 from art.server.control import Control
 from art.server.http import error_body, status_of
 from art.wire.jobs import TrainJobRequest
@@ -69,7 +69,10 @@ def _named(endpoint: Endpoint) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
-        except ARTError as error:
+        except ARTError as problem:
+            error = problem
+            if isinstance(problem, CheckpointError):  # trying again is of no use: the message says what is
+                error = RequestError(str(problem), status=409, code="checkpoint_unfit")
             status, headers = status_of(error)
             extra = {name.decode(): value.decode() for name, value in headers}
             return JSONResponse(error_body(error), status_code=status, headers=extra)

@@ -27,7 +27,7 @@ from typing import Any
 
 import httpx
 
-from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerStalledError
 from art.server.worker_log import WorkerLog
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,8 @@ class Worker:
     async def start(cls, spec: WorkerSpec) -> Worker:
         """Start a worker and wait until it serves.
 
-        Raises WorkerDiedError (it ended or reported an error, with the log's tail), DeadlineError.
+        Raises WorkerDiedError (with the log's tail), ConfigurationError (it refused what it was told),
+        DeadlineError.
         """
         key = secrets.token_urlsafe(32)
         log = WorkerLog(spec.log_path)
@@ -200,14 +201,8 @@ class Worker:
             if isinstance(reply, dict) and reply.get("ready") is True and isinstance(reply.get("port"), int):
                 return reply
             if isinstance(reply, dict) and reply.get("ready") is False:
-                raise self._refusal(reply)
+                raise ConfigurationError(f"worker {self.spec.name!r} refused to start: {reply.get('error')}")
             self._log.write(line)  # a library that prints while it is imported
         await self._process.wait()
         await asyncio.wait(self._copies, timeout=1.0)
         raise self.death()
-
-    def _refusal(self, reply: Mapping[str, Any]) -> WorkerError | ConfigurationError:
-        message = f"worker {self.spec.name!r} did not start: {reply.get('error')}"
-        if reply.get("code") == "configuration":
-            return ConfigurationError(message)
-        return WorkerDiedError(f"{message}; log: {self.spec.log_path}")
