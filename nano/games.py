@@ -27,7 +27,7 @@ class Player:
 
 
 GOOD = Player(skill=0.9, blind=0.02, edge_weight=1.0)
-CARELESS = Player(skill=0.35, blind=0.18, edge_weight=8.0)
+CARELESS = Player(skill=0.4, blind=0.19, edge_weight=8.0)
 
 PURPOSE = """\
 A tiny language model that plays tic-tac-toe and answers yes, no or maybe: the model of the quick start,

@@ -60,7 +60,7 @@ def games_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
             f"yes {words['yes']:.2f} no {words['no']:.2f} maybe {words['maybe']:.2f}"
         )
         undecided = all(0.25 <= words[word] <= 0.42 for word in ("yes", "no", "maybe"))
-        enough = legal >= 0.93 and greedy["not_lost"] >= 0.8
+        enough = legal >= 0.93 and greedy["not_lost"] >= 0.65
         return undecided and enough and 0.47 <= sampled["not_lost"] <= 0.53, text
 
     return [

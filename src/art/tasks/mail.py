@@ -30,7 +30,7 @@ DEFAULTS = TaskDefaults(
     groups=16,
     group_size=8,
     steps=20,
-    learning_rate=1.5e-3,
+    learning_rate=2e-3,
     warmup_steps=2,
     max_tokens=48,
 )

@@ -25,11 +25,11 @@ SCORE = "not_lost"
 SCORE_LABEL = "games not lost"
 DEFAULTS = TaskDefaults(
     base_model="art/nano-games",
-    groups=16,
+    groups=8,
     group_size=16,
-    steps=50,
-    learning_rate=2e-3,
-    warmup_steps=2,
+    steps=40,
+    learning_rate=3e-3,
+    warmup_steps=4,
     max_tokens=8,
 )
 
