@@ -43,7 +43,7 @@ def build_qwen3(folder: Path, **changes: Any) -> Path:
         # Large enough for a distribution with some shape.
         "initializer_range": 0.15,
     }
-    return _save(folder, Qwen3Config(**{**options, **changes}))
+    return save_model(folder, Qwen3Config(**{**options, **changes}))
 
 
 def build_neox(folder: Path) -> Path:
@@ -57,10 +57,10 @@ def build_neox(folder: Path) -> Path:
         max_position_embeddings=CONTEXT,
         initializer_range=0.15,
     )
-    return _save(folder, config)
+    return save_model(folder, config)
 
 
-def _save(folder: Path, config: Any) -> Path:
+def save_model(folder: Path, config: Any) -> Path:
     set_seed(7)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)

@@ -1,0 +1,112 @@
+"""The engine without threads: what is reused, how it behaves when the cache is small, what is freed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from engine_models import VOCAB, ask
+
+from art.engine.builtin.core import EngineCore
+from art.engine.builtin.model import load_model
+from art.engine.protocol import Delta, GenerateRequest
+from art.wire.engine import BuiltinOptions
+
+
+def make_core(base: Path, **options: int) -> EngineCore:
+    chosen = BuiltinOptions(threads=1, **options)
+    return EngineCore(load_model(str(base), chosen), chosen)
+
+
+def run(core: EngineCore, requests: list[GenerateRequest]) -> list[Delta]:
+    for request in requests:
+        core.submit(core.make_sequence(request))
+    done: dict[str, Delta] = {}
+    while core.has_work:
+        for sequence, delta in core.step():
+            assert isinstance(delta, Delta)
+            done[sequence.request.request_id] = delta
+    return [done[request.request_id] for request in requests]
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    return random.Random(seed).choices(range(VOCAB), k=length)
+
+
+def test_the_next_turn_forwards_only_what_is_new(base: Path) -> None:
+    core = make_core(base)
+    first = prompt(1, 60)
+    [out] = run(core, [ask(first, max_tokens=5)])
+    assert core.health().reused_tokens == 0
+    run(core, [ask([*first, *out.token_ids, *prompt(2, 10)], max_tokens=5)])
+    # The prompt and all sampled ids but the last, which was never forwarded.
+    assert core.health().reused_tokens == 60 + 4
+    assert core.scheduler.cache.rows and (core.scheduler.table.adapter >= 0).sum() == 1
+
+
+def test_siblings_prompt_is_read_once(base: Path) -> None:
+    core = make_core(base)
+    run(core, [ask(prompt(1, 60), max_tokens=3) for _ in range(16)])
+    assert core.health().reused_tokens == 15 * 59
+    # One step for the first, three for it and the fifteen others.
+    assert core.steps == 4
+
+
+def test_a_shared_system_prompt_is_read_once(base: Path) -> None:
+    core = make_core(base)
+    system = prompt(1, 60)
+    run(core, [ask([*system, *prompt(seed, 12)], max_tokens=3) for seed in range(8)])
+    assert core.health().reused_tokens == 7 * 60
+
+
+def test_a_small_cache_changes_the_order_but_not_the_results(base: Path) -> None:
+    requests = [ask(prompt(seed, 20 + 9 * seed), max_tokens=40 + 7 * seed, seed=seed) for seed in range(14)]
+    roomy = make_core(base)
+    expected = run(roomy, requests)
+    assert roomy.health().preempted == 0
+    tight = make_core(base, cache_mb=1)
+    tight.scheduler.cache.budget = 1024
+    outs = run(tight, requests)
+    assert tight.health().preempted > 0
+    assert tight.scheduler.cache.rows * tight.scheduler.cache.capacity <= 1024
+    for out, fresh in zip(outs, expected, strict=True):
+        assert out.token_ids == fresh.token_ids
+        assert out.logprobs == pytest.approx(fresh.logprobs, abs=1e-4)
+
+
+def test_few_rows_serve_many_conversations(base: Path) -> None:
+    requests = [ask(prompt(seed % 5, 30), max_tokens=6, seed=seed) for seed in range(40)]
+    few, many = make_core(base, cache_rows=3), make_core(base)
+    assert [out.token_ids for out in run(few, requests)] == [out.token_ids for out in run(many, requests)]
+    assert few.scheduler.cache.rows == 3
+
+
+def test_a_long_prompt_does_not_hold_up_those_that_decode(base: Path) -> None:
+    core = make_core(base, max_step_tokens=16)
+    core.submit(core.make_sequence(ask(prompt(1, 8), max_tokens=30, stream=True)))
+    core.step()
+    core.submit(core.make_sequence(ask(prompt(2, 200), max_tokens=2)))
+    assert all(len(core.step()) == 1 for _ in range(10))
+    while core.has_work:
+        core.step()
+
+
+def test_sleep_gives_the_memory_back(base: Path) -> None:
+    core = make_core(base)
+    run(core, [ask(prompt(1, 100), max_tokens=5)])
+    assert core.scheduler.cache.keys[0].numel() > 0
+    assert core.sleep().done()
+    assert core.scheduler.cache.keys[0].numel() == 0
+    core.wake()
+    run(core, [ask(prompt(1, 100), max_tokens=5)])
+
+
+def test_cancelling_frees_the_row(base: Path) -> None:
+    core = make_core(base)
+    sequence = core.make_sequence(ask(prompt(1, 30), max_tokens=100))
+    core.submit(sequence)
+    core.step()
+    core.cancel(sequence)
+    core.cancel(sequence)
+    assert not core.has_work and core.health().running == 0
