@@ -215,6 +215,19 @@ async def test_a_full_queue_and_a_loading_server_are_waited_for(registered, doub
     assert (await registered.train(groups())).step == 1
 
 
+async def test_a_worker_that_comes_back_is_waited_for_one_that_does_not_is_reported(
+    registered, double: Double
+):
+    def died():
+        return error(503, "the engine died", "worker_died", {"retry-after": "1"})
+
+    double.refusals = [died()]
+    assert (await registered.train(groups())).step == 1
+    double.refusals = [died() for _ in range(3)]
+    with pytest.raises(errors.WorkerDiedError, match="the engine died"):
+        await registered.train(groups())
+
+
 async def test_heartbeats_keep_a_silent_job_alive(model, server, double: Double):
     backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=0.5))
     await model.register(backend)

@@ -9,11 +9,13 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel
 
-from art.errors import OverloadedError, ServerUnreachableError
+from art.errors import OverloadedError, ServerUnreachableError, WorkerError
 from art.remote.failures import response_error
 
 M = TypeVar("M", bound=BaseModel)
 CONNECT_S = 5.0
+WORKER_FAILURES = 3
+"""A failed worker is started again by the server; one that fails so often in one call will not come up."""
 
 
 class ServerConnection:
@@ -57,10 +59,11 @@ class ServerConnection:
         """Ask until there is an answer: every route is safe to ask twice.
 
         Raises ServerUnreachableError when nobody answered within `deadline_s` seconds, OverloadedError when
-        the queue stayed full for as long, and the error of the answer otherwise.
+        the queue stayed full for as long, WorkerError when a worker failed three times, and otherwise the error
+        of the answer.
         """
         loop = asyncio.get_running_loop()
-        until, pause = loop.time() + deadline_s, 0.1
+        until, pause, failed_workers = loop.time() + deadline_s, 0.1, 0
         content = body.model_dump_json() if body is not None else None
         while True:
             client = await self.client()
@@ -83,9 +86,13 @@ class ServerConnection:
                 if response.status_code < 400:
                     return reply.model_validate_json(response.content)
                 failure = response_error(response, f"{method} {path}")
-                if not isinstance(failure, OverloadedError) or loop.time() + failure.retry_after > until:
+                failed_workers += isinstance(failure, WorkerError)
+                again = (
+                    isinstance(failure, OverloadedError | WorkerError) and failed_workers < WORKER_FAILURES
+                )
+                pause = getattr(failure, "retry_after", 1.0)
+                if not again or loop.time() + pause > until:
                     raise failure
-                pause = failure.retry_after
             await asyncio.sleep(pause)
             pause = min(2.0, pause * 2)
 

@@ -9,6 +9,15 @@ import httpx
 from art import errors
 from art.wire.models import ErrorBody
 
+# Codes of errors that are not about the request, and their classes here.
+_BY_CODE: dict[str, type[errors.ARTError]] = {
+    "worker_died": errors.WorkerDiedError,
+    "worker_stalled": errors.WorkerStalledError,
+    "worker_failed": errors.WorkerError,
+    "deadline_exceeded": errors.DeadlineError,
+    "invalid_configuration": errors.ConfigurationError,
+}
+
 
 def job_error(message: str, code: str | None) -> errors.ARTError:
     """The error of a failed job. `code` names its class, or (like `step_conflict`) why it was refused."""
@@ -17,6 +26,8 @@ def job_error(message: str, code: str | None) -> errors.ARTError:
         if issubclass(kind, errors.ServerError):
             return kind(message, status=400, code=code)
         return kind(message)
+    if code in _BY_CODE:
+        return _BY_CODE[code](message)
     if code is not None and code.endswith("_not_found"):
         return errors.NotFoundError(message, status=404, code=code)
     return errors.RequestError(message, status=409, code=code)
@@ -26,13 +37,15 @@ def response_error(response: httpx.Response, asked: str) -> errors.ARTError:
     """The error of a response with status >= 400. Its body must have been read. `asked` names the request."""
     status, body = response.status_code, _body(response)
     message = f"{asked}: {body.message}"
+    if body.code in _BY_CODE:
+        return _BY_CODE[body.code](message)
     if status in (401, 403):
         return errors.AuthenticationError(message, status=status, code=body.code)
     if status == 404:
         return errors.NotFoundError(message, status=status, code=body.code)
-    if status in (429, 503):
-        pause = retry_after(response) or body.retry_after or 1.0
-        return errors.OverloadedError(message, status=status, code=body.code, retry_after=pause)
+    pause = retry_after(response)
+    if status == 429 or (status == 503 and pause is not None):
+        return errors.OverloadedError(message, status=status, code=body.code, retry_after=pause or 1.0)
     if 400 <= status < 500:
         return errors.RequestError(message, status=status, code=body.code)
     return errors.ServerError(message, status=status, code=body.code)
