@@ -14,6 +14,8 @@ class BaseModel:
     """What it is served as."""
     source: str
     """What workers load: a folder, or a hub name."""
+    aliases: tuple[str, ...] = ()
+    """Other names that it answers to."""
 
     @property
     def label(self) -> str:
@@ -26,13 +28,16 @@ def resolve_base(name: str) -> BaseModel:
     """Raises ConfigurationError for an unknown `art/...` name.
 
     >>> resolve_base("Qwen/Qwen3-0.6B")
-    BaseModel(name='Qwen/Qwen3-0.6B', source='Qwen/Qwen3-0.6B')
+    BaseModel(name='Qwen/Qwen3-0.6B', source='Qwen/Qwen3-0.6B', aliases=())
     """
     if name.startswith("art/"):
         from art import nano_models
 
-        folder = Path(nano_models.resolve(name))
-        return BaseModel(name="art/" + folder.name.replace("_", "-"), source=str(folder))
+        folder = nano_models.resolve(name)
+        own = "art/" + folder.name.replace("_", "-")
+        same = [other for other in nano_models.NAMES if nano_models.resolve(other) == folder]
+        aliases = tuple(other for other in same if other != own)
+        return BaseModel(name=own, source=str(folder), aliases=aliases)
     folder = Path(name).expanduser()
     if folder.is_dir():
         return BaseModel(name=str(folder.resolve()), source=str(folder.resolve()))

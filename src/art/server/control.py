@@ -169,7 +169,9 @@ class Control:
         if renderer is not None:
             engine = await pair.engine()
             info = await engine.info()
-            self.catalog.add_base(base.name, engine, renderer, max_context=info.max_context)
+            self.catalog.add_base(
+                base.name, engine, renderer, max_context=info.max_context, aliases=base.aliases
+            )
             self._pairs[base.name] = pair
         return pair
 

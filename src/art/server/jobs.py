@@ -48,10 +48,14 @@ class Jobs:
 
     async def resume(self) -> list[Job]:
         """Queue what an earlier server left unfinished, in its order."""
-        jobs = await self._store.unfinished()
-        for job in jobs:
-            self._enqueue(job)
-        return jobs
+        resumed = []
+        for job in await self._store.unfinished():
+            try:
+                self._enqueue(job)
+                resumed.append(job)
+            except ARTError as error:  # its model's folder was removed meanwhile
+                await self._store.fail(job.job_id, str(error), error_code(error))
+        return resumed
 
     async def submit(self, project: str, name: str, request: TrainJobRequest) -> JobInfo:
         """Accept a job; asking again with the same id and content gives the same job.

@@ -103,8 +103,9 @@ class Stage:
     async def save(self, opened: OpenModel, step: int, canary: Canary, note: JobNote | None) -> Scores:
         """Write and commit the checkpoint. Returns the trainer's scores of the canary's rows."""
         folder = self.checkpoints.fresh_folder(step)
-        scores, _ = await asyncio.gather(opened.score(canary.rows), opened.save(folder))
-        await asyncio.to_thread(self.checkpoints.commit, step, note)
+        await opened.save(folder)
+        commit = asyncio.to_thread(self.checkpoints.commit, step, note)
+        scores, _ = await asyncio.gather(opened.score(canary.rows), commit)
         opened.step = step
         return scores
 

@@ -132,7 +132,10 @@ class Supervisor:
 
     async def _trouble(self, worker: Worker) -> WorkerError:
         """Wait for the worker's death, a failed health check, or a report."""
-        ended, pulse = asyncio.create_task(worker.wait()), Pulse(worker.spec.health_deadline)
+        ended, pulse = (
+            asyncio.create_task(worker.wait()),
+            Pulse(f"{worker.spec.name!r} (pid {worker.pid})", worker.spec.health_deadline),
+        )
         signs: set[asyncio.Future[Any]] = {ended, self._suspicion}
         try:
             while True:
@@ -145,7 +148,7 @@ class Supervisor:
                     probe.cancel()
                     return worker.death() if ended.done() else self._suspicion.result()
                 try:
-                    pulse.check(worker, probe.result())
+                    pulse.check(probe.result())
                 except WorkerError as error:
                     return error
         finally:

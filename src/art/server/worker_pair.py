@@ -111,13 +111,16 @@ class WorkerPair:
         self.trainers = supervisor("trainer", TRAINER_MODULE, trainer_config, self._trainer_up)
 
     async def start(self) -> None:
-        """Start what does not run. Raises WorkerError, DeadlineError, ConfigurationError; then neither
-        runs.
+        """Start what does not run. When the first start fails, neither worker is left running.
+
+        Raises WorkerError, DeadlineError, ConfigurationError.
         """
+        first = self._engine is None
         results = await asyncio.gather(self.engines.start(), self.trainers.start(), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
-            await self.close()
+            if first:
+                await self.close()
             raise failures[0]
 
     async def close(self) -> None:
