@@ -59,7 +59,7 @@ class ServerConnection:
         """Ask until there is an answer: every route is safe to ask twice.
 
         Raises ServerUnreachableError when nobody answered within `deadline_s` seconds, OverloadedError when
-        the queue stayed full for as long, WorkerError when a worker failed three times, and otherwise the error
+        the queue stayed full for as long, WorkerError when a worker failed three times, and else the error
         of the answer.
         """
         loop = asyncio.get_running_loop()
