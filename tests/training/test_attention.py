@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,27 +24,37 @@ def tree_of(sequences: list[list[int]]) -> TokenTree:
     return build_tree([np.array(sequence) for sequence in sequences])[0]
 
 
-def plan_of(tree: TokenTree, name: str = "rectangles", block: int = 4) -> TreePlan:
-    return plan_attention(tree.end_T.astype(np.int64), tree.depth_T.astype(np.int64), name, block)
+def plan_of(tree: TokenTree, name: str = "rectangles", **options: Any) -> TreePlan:
+    options = {"block": 4, "long": 3, **options}
+    return plan_attention(tree.end_T.astype(np.int64), tree.depth_T.astype(np.int64), name, **options)
 
 
 @settings(max_examples=150, deadline=None)
-@given(SEQUENCES, st.integers(1, 20))
-def test_the_pieces_cover_each_pair_of_the_mask_once(sequences: list[list[int]], block: int) -> None:
+@given(SEQUENCES, st.integers(1, 20), st.integers(1, 8))
+def test_the_pieces_cover_each_pair_of_the_mask_once(
+    sequences: list[list[int]], block: int, long: int
+) -> None:
     tree = tree_of(sequences)
-    plan = plan_of(tree, block=block)
+    plan = plan_of(tree, block=block, long=long)
     index = np.arange(len(tree))
     needed = (index[None, :] <= index[:, None]) & (index[:, None] < tree.end_T[None, :])
     count = np.zeros_like(needed, dtype=int)
     for square in plan.squares:
-        rows = slice(square.start, square.stop)
-        piece = (
-            np.tril(np.ones((square.stop - square.start,) * 2, bool)) if square.causal else needed[rows, rows]
-        )
-        count[rows, rows] += piece
+        rows = index[square.start : square.stop]
+        if square.mask is None:
+            assert square.ancestors is None
+            count[np.ix_(rows, rows)] += np.tril(np.ones((len(rows), len(rows)), int))
+        else:
+            assert square.ancestors is not None
+            keys = np.concatenate([square.ancestors.numpy(), rows])
+            count[np.ix_(rows, keys)] += (square.mask.numpy() == 0).astype(int)
     for rect in plan.rectangles:
-        count[rect.start : rect.stop, rect.key_start : rect.key_stop] += 1
+        keys = index[rect.key_start : rect.key_stop] if rect.ancestors is None else rect.ancestors.numpy()
+        assert len(keys) == rect.keys
+        count[rect.start : rect.stop, keys] += 1
     assert np.array_equal(count, needed.astype(int))
+    assert [s.start for s in plan.squares] == [0, *(s.stop for s in plan.squares[:-1])]
+    assert plan.squares[-1].stop == len(tree)
     assert plan.pairs >= needed.sum()
 
 
@@ -57,13 +68,15 @@ def results(module: object, plan: TreePlan, dtype: torch.dtype, size: int) -> li
 
 
 @settings(max_examples=40, deadline=None)
-@given(SEQUENCES, st.integers(1, 12), st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
-def test_rectangles_equal_the_dense_mask(sequences: list[list[int]], block: int, dtype: torch.dtype) -> None:
+@given(SEQUENCES, st.integers(1, 12), st.integers(1, 8), st.sampled_from(list(TOLERANCE)))
+def test_rectangles_equal_the_dense_mask(
+    sequences: list[list[int]], block: int, long: int, dtype: torch.dtype
+) -> None:
     tree = tree_of(sequences)
-    got = results(rectangles, plan_of(tree, block=block), dtype, len(tree))
+    got = results(rectangles, plan_of(tree, block=block, long=long, dtype=dtype), dtype, len(tree))
     # Measured against float64, so that two errors of bfloat16 are not added.
-    exact = results(dense, plan_of(tree, "dense"), torch.float64, len(tree))
-    rounded = results(dense, plan_of(tree, "dense"), dtype, len(tree))
+    exact = results(dense, plan_of(tree, "dense", dtype=torch.float64), torch.float64, len(tree))
+    rounded = results(dense, plan_of(tree, "dense", dtype=dtype), dtype, len(tree))
     for a, b, c in zip(got, exact, rounded, strict=True):
         assert a.dtype == dtype
         own = (c.double() - b).norm()
@@ -71,9 +84,10 @@ def test_rectangles_equal_the_dense_mask(sequences: list[list[int]], block: int,
 
 
 def test_gradients_of_rectangles_against_finite_differences() -> None:
-    tree = tree_of([[1, 2, 3, 4, 5], [1, 2, 3, 6], [1, 2, 7, 8, 9, 9], [1, 2, 7, 8, 1]])
-    plan = plan_of(tree, block=2)
-    assert plan.rectangles
+    tree = tree_of([[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 5, 10, 11], [1, 2, 3, 4, 12, 13]])
+    plan = plan_of(tree, block=2, long=4, dtype=torch.float64)
+    assert {rect.ancestors is None for rect in plan.rectangles} == {True, False}
+    assert any(square.mask is not None for square in plan.squares)
     leaves = [torch.randn(1, h, len(tree), 4, dtype=torch.float64, requires_grad=True) for h in (2, 1, 1)]
     assert torch.autograd.gradcheck(lambda q, k, v: rectangles.attend(q, k, v, 0.5, plan), leaves)
 
@@ -81,7 +95,7 @@ def test_gradients_of_rectangles_against_finite_differences() -> None:
 def test_long_causal_runs_and_big_subtrees_need_few_pairs() -> None:
     prompt = list(range(400))
     tree = tree_of([prompt + [500 + n] * 50 for n in range(8)])
-    plan = plan_of(tree, block=96)
+    plan = plan_of(tree, block=96, long=64)
     depth = tree.depth_T.astype(np.int64)
     needed = int((depth + 1).sum())
     assert needed <= plan.pairs <= 1.25 * needed

@@ -65,10 +65,11 @@ def policy(
     attention: str = "auto",
     dtype: torch.dtype = torch.float32,
     block: int = 8,
+    long: int = 6,
     seed: int = 0,
 ) -> Policy:
     model = causal_lm(config or qwen3(), NAME, dtype, seed)
-    return Policy(model, name="tiny", attention=attention, block=block)
+    return Policy(model, name="tiny", attention=attention, block=block, long=long)
 
 
 def trainer(token_budget: int = 64, lora: LoraSpec | None = None, seed: int = 0, **options: Any) -> Trainer:

@@ -16,7 +16,7 @@ import torch
 
 from art.training.attention.interface import NAME, register
 from art.training.attention.kernel import choose_kernel
-from art.training.attention.plan import BLOCK, TreePlan, plan_attention
+from art.training.attention.plan import BLOCK, LONG, TreePlan, plan_attention
 from art.training.logprobs import LogitHead, target_logprobs
 from art.training.pack import MicroBatch
 
@@ -37,11 +37,17 @@ class Policy:
     """One base model in memory. LoRA layers, where attached, are part of `causal_lm`."""
 
     def __init__(
-        self, causal_lm: torch.nn.Module, *, name: str, attention: str = "auto", block: int = BLOCK
+        self,
+        causal_lm: torch.nn.Module,
+        *,
+        name: str,
+        attention: str = "auto",
+        block: int = BLOCK,
+        long: int = LONG,
     ) -> None:
         self.causal_lm = causal_lm
         self.name = name
-        self._block = block
+        self._block, self._long = block, long
         weight = causal_lm.get_input_embeddings().weight
         self.device, self.dtype = weight.device, weight.dtype
         self.kernel = choose_kernel(attention, self.device, self.dtype)
@@ -54,7 +60,15 @@ class Policy:
         """Forward one micro-batch; logprobs of its entries with their gradient, and the attention plan
         used.
         """
-        plan = plan_attention(micro.end_T, micro.depth_T, self.kernel, self._block)
+        plan = plan_attention(
+            micro.end_T,
+            micro.depth_T,
+            self.kernel,
+            dtype=self.dtype,
+            device=self.device,
+            block=self._block,
+            long=self._long,
+        )
         tokens_T, depth_T = self._tensor(micro.tokens_T), self._tensor(micro.depth_T)
         hidden_TD = self._hidden(tokens_T[None], depth_T[None], plan)[0]
         target_predictor_N = self._tensor(micro.target_predictor_N)

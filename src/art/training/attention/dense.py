@@ -14,7 +14,7 @@ def attend(
     query_BHTD: torch.Tensor, key_BKTD: torch.Tensor, value_BKTD: torch.Tensor, scale: float, plan: TreePlan
 ) -> torch.Tensor:
     """Attention of every token to its ancestors and itself, [B, H, T, D]."""
-    mask_TT = plan.mask(0, len(plan.end_T), query_BHTD.dtype, query_BHTD.device)
+    mask_TT = plan.dense_mask
     shared = query_BHTD.shape[1] != key_BKTD.shape[1]
     return scaled_dot_product_attention(
         query_BHTD, key_BKTD, value_BKTD, attn_mask=mask_TT, scale=scale, enable_gqa=shared

@@ -1,15 +1,20 @@
-"""The tree's attention mask as squares and rectangles.
+"""The tree's attention mask as a few kinds of pieces, so that its cost follows the pairs that the tree needs.
 
-In depth-first order the mask `k <= q < end[k]` is a union of contiguous pieces: a causal square for each
-run of tokens without a branch, and a full rectangle, all later descendants of the run x the run. Small
-subtrees are merged into one square with a dense mask. So the cost follows the pairs that the tree needs,
-not the square of its size.
+In depth-first order the mask is `k <= q < end[k]`. A run is a maximal chain of tokens without a branch.
+
+- A long run is a causal square, and a full rectangle: all later descendants of the run x the run.
+- Everything else is cut into blocks of consecutive rows. The rows of a block attend to each other and to the
+  ancestors of its first row, as the mask says: that is all they can see. Ancestors in long runs are left out
+  here, their rectangles have them.
+
+So a row is computed once in its square and once for each long run above it, and these parts are merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,118 +22,152 @@ import torch
 
 Ints = npt.NDArray[np.int64]
 
-BLOCK = 96
-"""Subtrees up to this many tokens are computed together, in one masked square."""
+BLOCK = 128
+"""Rows of a block."""
+LONG = 64
+"""A run of at least this many tokens is computed by itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Square:
-    """Rows `start:stop` attend among themselves: causally, or as the tree says."""
+    """Rows `start:stop` attend among themselves and to the rows `ancestors`, which come before them.
+
+    Without a mask: causally, and there are no ancestors. With one: additive, [rows, ancestors + rows].
+    """
 
     start: int
     stop: int
-    causal: bool
+    ancestors: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def pairs(self) -> int:
+        return _causal_pairs(self.rows) if self.mask is None else self.mask.numel()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Rectangle:
-    """Every row of `start:stop` attends to every row of `key_start:key_stop`."""
+    """Every row of `start:stop` attends to every row of `key_start:key_stop`, or to those of `ancestors`."""
 
     start: int
     stop: int
-    key_start: int
-    key_stop: int
+    key_start: int = 0
+    key_stop: int = 0
+    ancestors: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def keys(self) -> int:
+        return self.key_stop - self.key_start if self.ancestors is None else len(self.ancestors)
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TreePlan:
     """What the attention kernels read. `kernel` is `rectangles` or `dense`."""
 
     end_T: Ints
     kernel: str
-    squares: tuple[Square, ...] = ()
-    rectangles: tuple[Rectangle, ...] = ()
-    depth: int = 0
+    depth: int
     """Length of the longest path, for models with a sliding window."""
-    _masks: dict[tuple[int, int, torch.dtype, str], torch.Tensor] = field(default_factory=dict)
-
-    def mask(self, start: int, stop: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Additive tree mask of the square `start:stop`: 0 where attended, -inf elsewhere. Made once."""
-        key = (start, stop, dtype, str(device))
-        if key not in self._masks:
-            end = torch.as_tensor(self.end_T[start:stop], device=device)
-            row = torch.arange(start, stop, device=device)
-            attends = (row[None, :] <= row[:, None]) & (row[:, None] < end[None, :])
-            mask = torch.zeros(attends.shape, dtype=dtype, device=device)
-            self._masks[key] = mask.masked_fill_(~attends, float("-inf"))
-        return self._masks[key]
+    squares: tuple[Square, ...] = ()
+    """A partition of the rows, in order."""
+    rectangles: tuple[Rectangle, ...] = ()
+    dense_mask: torch.Tensor | None = field(default=None, repr=False)
+    """Additive, [T, T], for the dense kernel."""
 
     @property
     def pairs(self) -> int:
         """(query, key) pairs that are computed, per layer and head."""
         if self.kernel == "dense":
             return len(self.end_T) ** 2
-        squares = sum(
-            _causal_pairs(s.stop - s.start) if s.causal else (s.stop - s.start) ** 2 for s in self.squares
-        )
-        return squares + sum((r.stop - r.start) * (r.key_stop - r.key_start) for r in self.rectangles)
+        return sum(square.pairs for square in self.squares) + sum(r.rows * r.keys for r in self.rectangles)
 
 
-def plan_attention(end_T: Ints, depth_T: Ints, kernel: str, block: int = BLOCK) -> TreePlan:
-    """Plan the attention of one micro-batch."""
-    squares: list[Square] = []
-    rectangles: list[Rectangle] = []
-    if kernel == "rectangles":
-        for piece in _pieces(end_T, block):
-            if isinstance(piece, Square):
-                squares.append(piece)
-            else:
-                rectangles.append(piece)
+def plan_attention(
+    end_T: Ints,
+    depth_T: Ints,
+    kernel: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    block: int = BLOCK,
+    long: int = LONG,
+) -> TreePlan:
+    """Plan the attention of one micro-batch. Masks are made in `dtype`, the queries' own."""
+    rows = np.arange(len(end_T))
+    depth = int(depth_T.max(initial=-1)) + 1
+    if kernel == "dense":
+        mask = _mask(end_T, rows, rows, dtype, device)
+        return TreePlan(end_T=end_T, kernel=kernel, depth=depth, dense_mask=mask)
+    pieces = list(_pieces(end_T, block, long, dtype, device))
     return TreePlan(
         end_T=end_T,
         kernel=kernel,
-        squares=tuple(squares),
-        rectangles=tuple(rectangles),
-        depth=int(depth_T.max(initial=-1)) + 1,
+        depth=depth,
+        squares=tuple(piece for piece in pieces if isinstance(piece, Square)),
+        rectangles=tuple(piece for piece in pieces if isinstance(piece, Rectangle)),
     )
 
 
-def _pieces(end_T: Ints, block: int) -> Iterator[Square | Rectangle]:
-    end = end_T.tolist()
-    stack = [(0, len(end))]  # rows of sibling subtrees under one parent
-    while stack:
-        start, stop = stack.pop()
-        node = waiting = start  # waiting:node are small siblings not yet emitted
-        while node < stop:
-            after = end[node]
-            if after - node > block:
-                if waiting < node:
-                    yield _square(end, waiting, node)
-                branch = _run_end(end, node)
-                yield Square(node, branch, True)
-                if branch < after:
-                    yield Rectangle(branch, after, node, branch)
-                    stack.append((branch, after))
-                waiting = after
-            elif after - waiting > block:
-                yield _square(end, waiting, node)
-                waiting = node
-            node = after
-        if waiting < stop:
-            yield _square(end, waiting, stop)
+def _pieces(
+    end_T: Ints, block: int, long: int, dtype: torch.dtype, device: torch.device | str
+) -> Iterator[Square | Rectangle]:
+    """Squares in the order of their rows."""
+    size = len(end_T)
+    bounds = np.flatnonzero(end_T[1:] != end_T[:-1]) + 1  # a run ends where the subtree's end changes
+    starts, stops = np.append(0, bounds)[: size and None], np.append(bounds, size)[: size and None]
+    short_T = np.repeat(stops - starts < long, stops - starts)
+    at = 0
+    for start, stop in [(int(a), int(b)) for a, b in zip(starts, stops, strict=True) if b - a >= long]:
+        yield from _blocks(end_T, at, start, short_T, block, dtype, device)
+        yield Square(start=start, stop=stop)
+        above = _ancestors(end_T, start, short_T)
+        if len(above):
+            yield Rectangle(start=start, stop=stop, ancestors=torch.as_tensor(above, device=device))
+        if stop < end_T[start]:
+            yield Rectangle(start=stop, stop=int(end_T[start]), key_start=start, key_stop=stop)
+        at = stop
+    yield from _blocks(end_T, at, size, short_T, block, dtype, device)
 
 
-def _run_end(end: list[int], node: int) -> int:
-    """Index after the run that starts at `node`: the tokens up to the first branch or leaf."""
-    after = end[node]
-    node += 1
-    while node < after and end[node] == after:
-        node += 1
-    return node
+def _blocks(
+    end_T: Ints,
+    start: int,
+    stop: int,
+    short_T: npt.NDArray[np.bool_],
+    block: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> Iterator[Square]:
+    """Rows `start:stop`, none of them in a long run, in blocks of nearly equal size."""
+    count = -(-(stop - start) // block)
+    cuts = [start + number * (stop - start) // count for number in range(count + 1)] if count else []
+    for first, after in pairwise(cuts):
+        above = _ancestors(end_T, first, short_T)
+        rows = np.arange(first, after)
+        mask = _mask(end_T, rows, np.concatenate([above, rows]), dtype, device)
+        yield Square(start=first, stop=after, ancestors=torch.as_tensor(above, device=device), mask=mask)
 
 
-def _square(end: list[int], start: int, stop: int) -> Square:
-    return Square(start, stop, all(end[node] >= stop for node in range(start, stop)))
+def _ancestors(end_T: Ints, row: int, short_T: npt.NDArray[np.bool_]) -> Ints:
+    """The ancestors of a row that lie in short runs."""
+    return np.flatnonzero((end_T[:row] > row) & short_T[:row])
+
+
+def _mask(
+    end_T: Ints, queries: Ints, keys: Ints, dtype: torch.dtype, device: torch.device | str
+) -> torch.Tensor:
+    """Additive: 0 where the query attends to the key, -inf elsewhere."""
+    attends = (keys[None, :] <= queries[:, None]) & (queries[:, None] < end_T[keys][None, :])
+    mask = torch.zeros(attends.shape, dtype=dtype, device=device)
+    return mask.masked_fill_(torch.as_tensor(~attends, device=device), float("-inf"))
 
 
 def _causal_pairs(size: int) -> int:

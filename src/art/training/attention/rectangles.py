@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 
-from art.training.attention.plan import Square, TreePlan
+from art.training.attention.plan import Rectangle, TreePlan
+
+TOKENS = 2
+"""The dimension of tokens."""
 
 
 def attend(
@@ -30,20 +33,22 @@ class _Rectangles(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, plan: TreePlan
     ) -> torch.Tensor:
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        out, lse = _buffers(q)
-        for square in plan.squares:
-            rows = slice(square.start, square.stop)
-            mask = _mask(square, plan, q)
-            piece, piece_lse = flash(
-                q[:, :, rows], k[:, :, rows], v[:, :, rows], 0.0, square.causal, attn_mask=mask, scale=scale
-            )
-            out[:, :, rows], lse[:, :, rows] = piece, piece_lse
+        pieces = []
+        for square, q_rows, k_rows, v_rows in zip(plan.squares, *_split(plan, q, k, v), strict=True):
+            keys, values = _under(square.ancestors, k, k_rows), _under(square.ancestors, v, v_rows)
+            causal = square.mask is None
+            pieces.append(flash(q_rows, keys, values, 0.0, causal, attn_mask=square.mask, scale=scale))
+        # Sums are kept in at least float32: the logsumexp is, and merging in bfloat16 would lose digits.
+        exact = torch.promote_types(q.dtype, torch.float32)
+        out = torch.cat([piece for piece, _ in pieces], dim=TOKENS).to(exact)
+        lse = torch.cat([piece_lse for _, piece_lse in pieces], dim=TOKENS)
         for rect in plan.rectangles:
-            rows, keys = slice(rect.start, rect.stop), slice(rect.key_start, rect.key_stop)
-            piece, piece_lse = flash(q[:, :, rows], k[:, :, keys], v[:, :, keys], 0.0, False, scale=scale)
-            weight = torch.sigmoid(piece_lse - lse[:, :, rows]).unsqueeze(-1)
-            out[:, :, rows].lerp_(piece.to(out.dtype), weight)
-            lse[:, :, rows] = torch.logaddexp(lse[:, :, rows], piece_lse)
+            rows = (TOKENS, rect.start, rect.rows)
+            piece, piece_lse = flash(q.narrow(*rows), _keys(rect, k), _keys(rect, v), 0.0, False, scale=scale)
+            row_lse = lse.narrow(*rows)
+            weight = torch.sigmoid(piece_lse - row_lse).unsqueeze(-1)
+            out.narrow(*rows).lerp_(piece.to(exact), weight)
+            row_lse.copy_(torch.logaddexp(row_lse, piece_lse))
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.scale, ctx.plan = scale, plan
@@ -54,43 +59,51 @@ class _Rectangles(torch.autograd.Function):
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         q, k, v, out, lse = ctx.saved_tensors
         plan: TreePlan = ctx.plan
-        dq, dk, dv = (_buffers(tensor)[0] for tensor in (q, k, v))
-        for square in plan.squares:
-            rows = slice(square.start, square.stop)
-            dq[:, :, rows], dk[:, :, rows], dv[:, :, rows] = flash(
-                *(tensor[:, :, rows] for tensor in (grad, q, k, v, out, lse)),
-                0.0,
-                square.causal,
-                attn_mask=_mask(square, plan, q),
-                scale=ctx.scale,
+        exact = torch.promote_types(q.dtype, torch.float32)
+        dq, dk, dv = (torch.zeros_like(tensor, dtype=exact) for tensor in (q, k, v))
+        for square, *parts in zip(plan.squares, *_split(plan, grad, q, out, lse, k, v), strict=True):
+            g_rows, q_rows, out_rows, lse_rows, k_rows, v_rows = parts
+            keys, values = _under(square.ancestors, k, k_rows), _under(square.ancestors, v, v_rows)
+            mask, causal = square.mask, square.mask is None
+            piece_q, *piece_kv = flash(
+                g_rows, q_rows, keys, values, out_rows, lse_rows, 0.0, causal, attn_mask=mask, scale=ctx.scale
             )
+            dq.narrow(TOKENS, square.start, square.rows).copy_(piece_q)
+            for total, piece in zip((dk, dv), piece_kv, strict=True):
+                above = piece.shape[TOKENS] - square.rows
+                total.narrow(TOKENS, square.start, square.rows).add_(piece.narrow(TOKENS, above, square.rows))
+                if square.ancestors is not None and above:
+                    total.index_add_(TOKENS, square.ancestors, piece.narrow(TOKENS, 0, above).to(exact))
         for rect in plan.rectangles:
-            rows, keys = slice(rect.start, rect.stop), slice(rect.key_start, rect.key_stop)
-            piece_q, piece_k, piece_v = flash(
-                grad[:, :, rows],
-                q[:, :, rows],
-                k[:, :, keys],
-                v[:, :, keys],
-                out[:, :, rows],
-                lse[:, :, rows],
-                0.0,
-                False,
-                scale=ctx.scale,
+            rows = (TOKENS, rect.start, rect.rows)
+            g_rows, q_rows, out_rows, lse_rows = (one.narrow(*rows) for one in (grad, q, out, lse))
+            keys, values = _keys(rect, k), _keys(rect, v)
+            piece_q, *piece_kv = flash(
+                g_rows, q_rows, keys, values, out_rows, lse_rows, 0.0, False, scale=ctx.scale
             )
-            dq[:, :, rows] += piece_q
-            dk[:, :, keys] += piece_k
-            dv[:, :, keys] += piece_v
+            dq.narrow(*rows).add_(piece_q)
+            for total, piece in zip((dk, dv), piece_kv, strict=True):
+                if rect.ancestors is None:
+                    total.narrow(TOKENS, rect.key_start, rect.keys).add_(piece)
+                else:
+                    total.index_add_(TOKENS, rect.ancestors, piece.to(exact))
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None
 
 
-def _buffers(like_BHTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and logsumexp, tokens outermost in memory as the kernel has them; sums in at least float32."""
-    batch, heads, tokens, size = like_BHTD.shape
-    dtype = torch.promote_types(like_BHTD.dtype, torch.float32)
-    out = torch.empty(batch, tokens, heads, size, dtype=dtype, device=like_BHTD.device)
-    lse = torch.empty(batch, tokens, heads, dtype=dtype, device=like_BHTD.device)
-    return out.transpose(1, 2), lse.transpose(1, 2)
+def _split(plan: TreePlan, *tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+    """Each tensor's rows by square; the squares partition the tokens in order."""
+    sizes = [square.rows for square in plan.squares]
+    return [tensor.split(sizes, dim=TOKENS) for tensor in tensors]
 
 
-def _mask(square: Square, plan: TreePlan, like: torch.Tensor) -> torch.Tensor | None:
-    return None if square.causal else plan.mask(square.start, square.stop, like.dtype, like.device)
+def _under(ancestors: torch.Tensor | None, tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The rows behind their ancestors."""
+    if ancestors is None or not len(ancestors):
+        return rows
+    return torch.cat([tensor.index_select(TOKENS, ancestors), rows], dim=TOKENS)
+
+
+def _keys(rect: Rectangle, tensor: torch.Tensor) -> torch.Tensor:
+    if rect.ancestors is None:
+        return tensor.narrow(TOKENS, rect.key_start, rect.keys)
+    return tensor.index_select(TOKENS, rect.ancestors)
