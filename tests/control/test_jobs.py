@@ -242,3 +242,14 @@ async def test_another_versions_table_is_refused(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(ConfigurationError, match="version 99"):
         JobStore(tmp_path / "jobs.sqlite")
+
+
+async def test_a_job_whose_model_is_gone_fails_by_name_at_the_restart(tmp_path: Path) -> None:
+    store = JobStore(tmp_path / "jobs.sqlite")
+    await store.submit("p", "unknown", request("lost"))
+    await store.submit("p", "m", request("kept"))
+    await store.close()
+    async with bench(tmp_path) as it:
+        assert [job.job_id for job in await it.jobs.resume()] == ["kept"]
+        assert (await it.events("lost"))[-1].error == "no such model"
+        assert (await it.events("kept"))[-1].type == "result"

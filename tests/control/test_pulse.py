@@ -11,7 +11,7 @@ from art.server.pulse import Pulse
 def test_requests_without_steps_are_a_stall() -> None:
     pulse = Pulse("'engine' (pid 7)", deadline=0.0)
     pulse.check({"running": 3, "steps": 10})
-    with pytest.raises(WorkerStalledError, match="'engine'.* 3 running requests and made no step for 0 s"):
+    with pytest.raises(WorkerStalledError, match=r"'engine'.* 3 running requests and made no step for 0 s"):
         pulse.check({"running": 3, "steps": 10})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,3 +155,32 @@ def test_a_log_is_bounded(tmp_path: Path) -> None:
     log.close()
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2100
     assert log.tail(1).startswith("099")
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from art.server.workers import Worker, WorkerSpec, module_command
+
+async def main():
+    config = {"behaviour": "deaf"}
+    command, log = module_command("echo_worker"), Path(sys.argv[1])
+    spec = WorkerSpec(name="w", command=command, config=config, log_path=log)
+    print((await Worker.start(spec)).pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
+async def test_a_worker_that_ignores_its_stdin_dies_with_a_killed_parent(spec: Specs, tmp_path: Path) -> None:
+    log = str(tmp_path / "w.log")
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, log, stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    worker = psutil.Process(int(await asyncio.wait_for(parent.stdout.readline(), 30)))
+    parent.kill()
+    await parent.wait()
+    await eventually(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
