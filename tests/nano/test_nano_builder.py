@@ -49,7 +49,7 @@ def test_sampled_logprobs_are_those_of_a_forward_pass_over_the_recorded_ids() ->
         model, tokenizer, worlds, max_tokens=8, generator=torch.Generator().manual_seed(0), capacity=512
     )
     for attempt in attempts:
-        logprobs = model(input_ids=torch.tensor([attempt.ids])).logits.log_softmax(-1)[0]
+        logprobs = model(input_ids=torch.tensor([attempt.ids])).logits.log_softmax(-1)[0].detach()
         for start, reply, scores in attempt.replies:
             assert attempt.ids[start : start + len(reply)] == reply
             expected = [float(logprobs[start - 1 + at, token]) for at, token in enumerate(reply)]
@@ -86,12 +86,12 @@ def test_a_careful_mail_dialog_ends_right() -> None:
 def test_the_loss_of_a_soft_target_is_its_cross_entropy() -> None:
     model, _ = load("art/nano-games")
     ids, shares = [5, 6, 7], {7: 0.25, 8: 0.75}
-    logprobs = model(input_ids=torch.tensor([ids])).logits.log_softmax(-1)[0]
+    logprobs = model(input_ids=torch.tensor([ids])).logits.log_softmax(-1)[0].detach()
     example = Example(ids=ids, is_reply=[False, False, True], choices={2: shares})
     expected = -sum(share * float(logprobs[1, token]) for token, share in shares.items()) - float(
         logprobs[0, 6]
     )
-    assert float(batch_loss(model, [example], other_weight=1.0)) == pytest.approx(expected, rel=1e-5)
+    assert batch_loss(model, [example], other_weight=1.0).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_gate_that_is_not_passed_fails_the_build() -> None:

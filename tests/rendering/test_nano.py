@@ -66,7 +66,7 @@ def renderer(request: pytest.FixtureRequest) -> NanoRenderer:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     messages=st.lists(st.one_of(others, assistants), min_size=1, max_size=6),
     tools=tool_lists,
@@ -83,7 +83,7 @@ def test_the_renderer_equals_the_chat_template(name: str, messages: Any, tools: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     history=st.lists(others, min_size=1, max_size=3),
     reply=assistants,
@@ -112,7 +112,7 @@ def test_a_bridge_over_a_canonical_reply_equals_the_full_rendering(
     assert not any(bridged.sampled_mask)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(completion=st.lists(st.integers(min_value=0, max_value=254), max_size=12), new=others)
 def test_a_bridge_keeps_whatever_was_sampled_and_closes_a_cut_reply(completion: list[int], new: Any) -> None:
     renderer = create_nano_renderer(TOKENIZERS["art/nano-tools"])
