@@ -376,10 +376,10 @@ async def test_ragged_conversations_equal_one_at_a_time(
             ids = [*ids, *out.token_ids, *rng.choices(range(VOCAB), k=rng.randint(1, 20))]
         return turns
 
-    together = await asyncio.gather(*(conversation(number) for number in range(40)))
+    together = await asyncio.gather(*(conversation(number) for number in range(24)))
     await engine.sleep()
     await engine.wake()
-    alone = [await conversation(number) for number in range(40)]
+    alone = [await conversation(number) for number in range(24)]
     assert together == alone
 
 

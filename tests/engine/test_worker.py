@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import orjson
 import pytest
-from engine_models import ask, running_worker, whole
+from engine_models import ask, build_adapter, running_worker, whole
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -41,6 +41,7 @@ def worker(base: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
         yield made
 
 
+@pytest.mark.slow
 async def test_without_the_key_nothing_answers(worker: tuple[subprocess.Popen[bytes], str, str]) -> None:
     _, url, _ = worker
     async with httpx.AsyncClient(base_url=url) as client:
@@ -55,6 +56,7 @@ async def test_without_the_key_nothing_answers(worker: tuple[subprocess.Popen[by
     await engine.close()
 
 
+@pytest.mark.slow
 async def test_malformed_bodies_are_named(worker: tuple[subprocess.Popen[bytes], str, str]) -> None:
     _, url, key = worker
     headers = {"Authorization": f"Bearer {key}"}
@@ -63,6 +65,7 @@ async def test_malformed_bodies_are_named(worker: tuple[subprocess.Popen[bytes],
     assert reply.status_code == 400 and "temprature" in reply.json()["message"]
 
 
+@pytest.mark.slow
 async def test_garbage_on_the_socket_hurts_only_itself(
     worker: tuple[subprocess.Popen[bytes], str, str],
 ) -> None:
@@ -81,6 +84,7 @@ async def test_garbage_on_the_socket_hurts_only_itself(
     assert len(answers["good"]["token_ids"]) == 3
 
 
+@pytest.mark.slow
 async def test_a_lost_client_frees_its_requests(worker: tuple[subprocess.Popen[bytes], str, str]) -> None:
     _, url, key = worker
     engine, observer = RemoteEngine(url, key), RemoteEngine(url, key)
@@ -169,6 +173,32 @@ async def test_a_crash_of_the_step_loop_fails_everyone_and_shows_in_health(base:
         await whole(engine.generate(ask(PROMPT)))
     assert "IndexError" in engine.health().error
     await engine.close()
+
+
+async def test_who_gives_up_waiting_does_not_hurt_the_engine(base: Path, tmp_path: Path) -> None:
+    engine = await BuiltinEngine.start(str(base), OPTIONS)
+    await engine.load_adapter("a", build_adapter(tmp_path, base, seed=1))
+    stream = engine.generate(ask(PROMPT, "a", max_tokens=100, stream=True))
+    await anext(stream)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(engine.unload_adapter("a"), 0.001)
+    assert len((await whole(stream)).token_ids) == 99
+    assert len((await whole(engine.generate(ask(PROMPT, max_tokens=3)))).token_ids) == 3
+    await engine.close()
+
+
+async def test_closing_fails_those_who_wait_for_an_adapter_to_go(base: Path, tmp_path: Path) -> None:
+    engine = await BuiltinEngine.start(str(base), OPTIONS)
+    await engine.load_adapter("a", build_adapter(tmp_path, base, seed=1))
+    stream = engine.generate(ask(PROMPT, "a", max_tokens=240, stream=True))
+    await anext(stream)
+    unloading = asyncio.create_task(engine.unload_adapter("a"))
+    while "a" in (await engine.info()).adapters:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await engine.close()
+    for waiting in (unloading, whole(stream), engine.score(None, [PROMPT])):
+        with pytest.raises(WorkerError):
+            await waiting
 
 
 @pytest.mark.parametrize(

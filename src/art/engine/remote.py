@@ -7,6 +7,7 @@ of one engine step share a frame down, so a completion costs the gateway a fract
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -221,14 +222,13 @@ class RemoteEngine:
             self._lost(WorkerDiedError(f"the engine worker at {self.url} closed the connection"))
 
     async def _read(self, socket: ClientConnection) -> None:
-        try:
+        # However it was closed, what is open has failed.
+        with contextlib.suppress(ConnectionClosed):
             async for frame in socket:
                 for message in orjson.loads(frame):
                     stream = self._streams.get(message["id"])
                     if stream is not None:
                         stream.put(_news(message))
-        except ConnectionClosed:
-            pass
         self._lost(WorkerDiedError(f"the engine worker at {self.url} closed the connection"))
 
     async def _watch(self) -> None:

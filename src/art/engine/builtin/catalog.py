@@ -8,7 +8,7 @@ from pathlib import Path
 
 from art.engine.builtin.lora import BASE, AdapterLayers
 from art.engine.builtin.peft_folder import PeftAdapter
-from art.errors import ConfigurationError, NotFoundError
+from art.errors import ARTError, ConfigurationError, NotFoundError
 
 
 @dataclass(slots=True)
@@ -31,7 +31,8 @@ class AdapterCatalog:
     next_number: int = BASE + 1
 
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(name for name, adapter in self.live.items() if adapter.leaving is None))
+        # A copy first: health is asked for while the step thread changes the dictionary.
+        return tuple(sorted(name for name, adapter in list(self.live.items()) if adapter.leaving is None))
 
     def number(self, name: str | None) -> int:
         """Raises: NotFoundError that lists the loaded adapters."""
@@ -82,6 +83,12 @@ class AdapterCatalog:
         leaving: Future[None] = Future()
         self.live[name].leaving = leaving
         return leaving
+
+    def abandon(self, error: ARTError) -> None:
+        """The engine ends: nobody waits for the leaving adapters any more."""
+        for adapter in self.live.values():
+            if adapter.leaving is not None:
+                adapter.leaving.set_exception(error)
 
     def drop_unused(self) -> list[int]:
         """Remove the leaving adapters whose last request has ended; their numbers."""

@@ -137,6 +137,13 @@ class EngineCore:
             future.set_exception(WorkerError("the engine was woken before it slept"))
         self._sleeping = []
 
+    def abandon(self, error: ARTError) -> None:
+        """The engine ends: fail those who wait for an adapter to go or for sleep."""
+        self.adapters.abandon(error)
+        for future in self._sleeping:
+            future.set_exception(error)
+        self._sleeping = []
+
     @torch.inference_mode()
     def score(self, name: str | None, rows: list[list[int]]) -> list[list[float]]:
         """See `Engine.score`. Raises: NotFoundError, RequestError."""

@@ -49,17 +49,28 @@ class Call:
     cancelled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Something to do between two steps, and what to do instead when the engine has ended."""
+
+    run: Callable[[], None]
+    fail: Callable[[ARTError], None]
+
+
 class BuiltinEngine:
     """See `art.engine.protocol.Engine`. Made with `await BuiltinEngine.start(...)`."""
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[Order] = deque()
         self._wakeup = threading.Condition()
         self._calls: dict[Running, Call] = {}
-        self._admitted = 0
-        """Calls accepted and not yet ended; with the core's running count this bounds the queue."""
+        self._begun = 0
+        """Calls accepted, counted under the lock; `_ended` is counted on the step thread."""
+        self._ended = 0
         self._stopping = False
+        self._gone = False
+        """The step thread takes no more orders."""
         self._error = ""
         self._thread = threading.Thread(target=self._run, name="art-engine-steps", daemon=True)
         self._thread.start()
@@ -90,7 +101,7 @@ class BuiltinEngine:
     def health(self) -> EngineHealth:
         """Read from outside the step thread: numbers may be a step old."""
         health = self._core.health()
-        health.waiting = max(0, self._admitted - health.running)
+        health.waiting = max(0, self._begun - self._ended - health.running)
         health.error = self._error
         return health
 
@@ -116,21 +127,25 @@ class BuiltinEngine:
         """
         self._check_alive()
         limit = self._core.options.max_waiting + self._core.scheduler.max_running
-        if self._admitted >= limit:
-            raise OverloadedError(
-                f"{self._admitted} requests are waiting or running, the limit is {limit}; try again later",
-                code="queue_full",
-            )
-        self._admitted += 1
         call = Call(asyncio.get_running_loop(), sink)
-        self._post(lambda: self._submit(call, request))
+        order = Order(lambda: self._submit(call, request), lambda error: _send(call.loop, [(call, error)]))
+        with self._wakeup:
+            open_now = self._begun - self._ended
+            if open_now >= limit:
+                raise OverloadedError(
+                    f"{open_now} requests are waiting or running, the limit is {limit}; try again later",
+                    code="queue_full",
+                )
+            self._begun += 1
+            self._post(order)
         return call
 
     def cancel(self, call: Call) -> None:
         """Free the request's place; after its end this does nothing."""
         if not call.cancelled:
             call.cancelled = True
-            self._post(lambda: self._cancel(call))
+            with self._wakeup:
+                self._post(Order(lambda: self._cancel(call), lambda error: None))
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`."""
@@ -169,10 +184,13 @@ class BuiltinEngine:
         if self._stopping:
             raise WorkerError("the engine is closed")
 
-    def _post(self, action: Callable[[], None]) -> None:
-        with self._wakeup:
-            self._inbox.append(action)
-            self._wakeup.notify()
+    def _post(self, order: Order) -> None:
+        """Give an order; the lock is held."""
+        if self._gone:
+            order.fail(WorkerError(self._error or "the engine is closed"))
+            return
+        self._inbox.append(order)
+        self._wakeup.notify()
 
     async def _call(self, action: Callable[[], T], what: str) -> T:
         """Run between two steps, on the step thread."""
@@ -185,7 +203,8 @@ class BuiltinEngine:
             except ARTError as error:
                 done.set_exception(error)
 
-        self._post(run)
+        with self._wakeup:
+            self._post(Order(run, done.set_exception))
         return await _within(done, CONTROL_SECONDS, what)
 
     # The rest runs on the step thread.
@@ -206,19 +225,19 @@ class BuiltinEngine:
             # Woken by every call; the timeout only bounds the wait.
             while not (self._inbox or self._core.has_work or self._stopping):
                 self._wakeup.wait(timeout=60.0)
-            actions, self._inbox = self._inbox, deque()
-        for action in actions:
-            action()
+            orders, self._inbox = self._inbox, deque()
+        for order in orders:
+            order.run()
         return not self._stopping
 
     def _submit(self, call: Call, request: GenerateRequest) -> None:
         if call.cancelled:
-            self._admitted -= 1
+            self._ended += 1
             return
         try:
             call.sequence = self._core.make_sequence(request)
         except ARTError as error:
-            self._admitted -= 1
+            self._ended += 1
             _send(call.loop, [(call, error)])
             return
         self._calls[call.sequence] = call
@@ -226,7 +245,7 @@ class BuiltinEngine:
 
     def _cancel(self, call: Call) -> None:
         if call.sequence is not None and self._calls.pop(call.sequence, None) is not None:
-            self._admitted -= 1
+            self._ended += 1
             self._core.cancel(call.sequence)
 
     def _deliver(self, events: list[Event]) -> None:
@@ -236,21 +255,21 @@ class BuiltinEngine:
             by_loop.setdefault(call.loop, []).append((call, news))
             if isinstance(news, ARTError) or news.finish_reason is not None:
                 del self._calls[sequence]
-                self._admitted -= 1
+                self._ended += 1
         for loop, items in by_loop.items():
             _send(loop, items)
 
     def _fail_all(self, error: ARTError) -> None:
         with self._wakeup:
-            self._stopping = True
-            actions, self._inbox = self._inbox, deque()
-        for action in actions:
-            # Submissions join the calls that fail now; control calls get their answer.
-            action()
+            self._stopping = self._gone = True
+            orders, self._inbox = self._inbox, deque()
+        for order in orders:
+            order.fail(error)
         for call in self._calls.values():
             _send(call.loop, [(call, error)])
+        self._core.abandon(error)
         self._calls.clear()
-        self._admitted = 0
+        self._ended = self._begun
 
 
 def _send(loop: asyncio.AbstractEventLoop, items: list[tuple[Call, Delta | ARTError]]) -> None:
@@ -265,6 +284,7 @@ def _send(loop: asyncio.AbstractEventLoop, items: list[tuple[Call, Delta | ARTEr
 
 async def _within(future: Future[T], seconds: float, what: str) -> T:
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+        # Shielded: a caller who gives up must not cancel what the step thread will complete.
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), seconds)
     except TimeoutError as error:
         raise DeadlineError(f"the engine did not finish within {seconds:.0f} s: {what}") from error

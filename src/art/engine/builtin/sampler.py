@@ -34,7 +34,7 @@ class SamplingTable:
 
     def set(self, row: int, sampling: Sampling, seed: int) -> None:
         """A greedy row is neither tempered nor truncated: its logprob is that of the model."""
-        greedy = sampling.temperature == 0
+        greedy = np.float32(sampling.temperature) == 0
         self.temperature[row] = sampling.temperature
         self.top_p[row] = 1.0 if greedy else sampling.top_p
         self.top_k[row] = 0 if greedy else sampling.top_k
@@ -73,6 +73,8 @@ def sample(
     scores_RV = logits_RV.float()
     if (temperature_R != 1).any():
         divisor_R = np.where(greedy_R, np.float32(1), temperature_R)
+        # From the largest down, so that the smallest temperature gives 0 and -inf, never inf.
+        scores_RV = scores_RV - scores_RV.amax(-1, keepdim=True)
         scores_RV = scores_RV / torch.from_numpy(divisor_R).to(device)[:, None]
     probability_RV = torch.softmax(_truncate(scores_RV, table, rows_R), dim=-1)
     drawn_R = _draw(probability_RV, uniforms(table.seed[rows_R], count_R))
