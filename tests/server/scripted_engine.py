@@ -38,7 +38,7 @@ class ScriptedEngine:
     @staticmethod
     def logprobs(count: int) -> list[float]:
         """Numbers that float32 holds exactly and float16 does not."""
-        return [float(x) for x in -np.linspace(0.001, 9.7, count, dtype=np.float32)]
+        return [float(x) for x in -np.linspace(0.00123456, 9.7654321, count, dtype=np.float32)]
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         self.requests.append(request)

@@ -127,6 +127,7 @@ async def test_adversarial_replies_are_stitched_by_ids(live: Live, keep: Any, ro
         assert list(record.prompt_ids) == prompt
         assert list(record.completion_ids) == live.engine.emitted[record.sample_id]
         assert prompt[: len(before)] == before
+        assert record.shared == len(before)
         before = prompt + list(record.completion_ids)
     assert [r.parent_id for r in records] == [None, *samples[:-1]]
     assert not live.stitcher.forks

@@ -44,7 +44,7 @@ class LimitSettings(Strict):
     """Completions of one request."""
     keep_alive: float = Field(default=75.0, gt=0)
     """Seconds an idle connection is kept open."""
-    remembered_tokens: int = Field(default=32_000_000, ge=0)
+    remembered_tokens: int = Field(default=16_000_000, ge=0)
     """Ids of answered conversations kept in memory for stitching; older ones are read from the ledger."""
 
 
