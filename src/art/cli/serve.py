@@ -14,21 +14,19 @@ from art.errors import ARTError
 def serve_forever(*, host: str, port: int, data_dir: Path) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start."""
     from art.server.process import Ready, run
-    from art.server.settings import KEY_VARIABLE, ServerSettings
+    from art.server.settings import ServerSettings, key_source
 
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     settings = ServerSettings(host=host, port=port, data_dir=data_dir)
-    key_file = settings.server_dir / "key"
 
     def tell(ready: Ready) -> None:
         # The key itself is never printed: a terminal is copied into bug reports.
-        source = str(key_file) if key_file.exists() else f"the environment variable {KEY_VARIABLE}"
         typer.echo(
             f"ART serves http://{ready.host}:{ready.port} (OpenAI's protocol under /v1).\n"
-            f"The key is in {source}."
+            f"The key is in {key_source(settings)}."
         )
         sys.stdout.flush()
 

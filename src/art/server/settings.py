@@ -112,6 +112,15 @@ def resolve_key(settings: ServerSettings) -> str:
     return _kept_key(settings.server_dir / "key")
 
 
+def key_source(settings: ServerSettings) -> str:
+    """Where the key comes from, for people; never the key itself."""
+    if settings.key:
+        return "the settings"
+    if os.environ.get(KEY_VARIABLE):
+        return f"the environment variable {KEY_VARIABLE}"
+    return str(settings.server_dir / "key")
+
+
 def _kept_key(path: Path) -> str:
     if path.exists():
         return path.read_text(encoding="ascii").strip()
