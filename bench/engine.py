@@ -2,8 +2,9 @@
 
 One turn: N prompts of one length, a fixed number of sampled tokens each. Either all prompts differ (no prefix
 to reuse), or they are groups of eight samples of one prompt, as GRPO asks for them. One length means no
-padding for the peer. The peer is one batched `generate` call, with a LoRA on a PEFT model. Both run in this
-process, with the same number of threads, in turns; the ratio is the median of the repetitions' ratios.
+padding for the peer. The engine runs as it is used, in its worker process, asked from here; the peer is one
+batched `generate` call, with a LoRA on a PEFT model. Both compute with the same number of threads, in turns;
+the ratio is the median of the repetitions' ratios.
 
 `http_rows` is where the rows over HTTP (64 ragged rollouts of six turns) are added by `bench.engine_http`.
 """
@@ -13,10 +14,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import secrets
 import statistics
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +30,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, Qwen3Config, set_seed
 from transformers.utils import logging as transformers_logging
 
-from art.engine.builtin.engine import BuiltinEngine
-from art.engine.protocol import GenerateRequest, Sampling
-from art.wire.engine import BuiltinOptions
+from art.engine.protocol import Engine, GenerateRequest, Sampling
+from art.engine.registry import worker_command
+from art.engine.remote import RemoteEngine
+from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart
 from bench.rows import Row, write_rows
 
 PROMPT_TOKENS = 48
@@ -38,6 +43,7 @@ REPETITIONS = 9
 SIBLINGS = 8
 GOAL = 1.3
 THREADS = 1
+START_SECONDS = 120.0
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 VOCAB = 384
 
@@ -75,7 +81,7 @@ def build_adapter(folder: Path, base: Path) -> Path:
 class OneTurn:
     """Both sides of the comparison; each `run` gives the seconds for `count` prompts."""
 
-    engine: BuiltinEngine
+    engine: Engine
     adapter: str | None
     peer: Any
 
@@ -143,8 +149,32 @@ class OneTurn:
         )
 
 
-async def one_turn_rows(base: Path, adapter: Path) -> list[Row]:
-    engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=THREADS))
+@asynccontextmanager
+async def running_engine(base: Path) -> AsyncIterator[RemoteEngine]:
+    """The builtin engine in its worker process."""
+    start = WorkerStart(
+        base_model=str(base), key=secrets.token_hex(16), options=BuiltinOptions(threads=THREADS)
+    )
+    worker = await asyncio.create_subprocess_exec(
+        *worker_command("builtin"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert worker.stdin is not None and worker.stdout is not None
+    worker.stdin.write(start.model_dump_json().encode() + b"\n")
+    try:
+        ready = WorkerReady.model_validate_json(
+            await asyncio.wait_for(worker.stdout.readline(), START_SECONDS)
+        )
+        if not ready.ready:
+            raise SystemExit(f"the engine does not start: {ready.error}")
+        engine = RemoteEngine(f"http://127.0.0.1:{ready.port}", start.key)
+        yield engine
+        await engine.close()
+    finally:
+        worker.stdin.close()
+        await asyncio.wait_for(worker.wait(), START_SECONDS)
+
+
+async def one_turn_rows(engine: Engine, base: Path, adapter: Path) -> list[Row]:
     await engine.load_adapter("lora", adapter)
     plain = AutoModelForCausalLM.from_pretrained(base).eval()
     lora = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter).eval()
@@ -158,8 +188,15 @@ async def one_turn_rows(base: Path, adapter: Path) -> list[Row]:
         largest = max(CONCURRENT)
         name = f"one turn, {largest} concurrent in groups of {SIBLINGS}{suffix}"
         rows.append(await side.row(name, largest, SIBLINGS))
-    await engine.close()
     return rows
+
+
+async def measure_one_turn() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        base = build_model(Path(folder) / "base")
+        adapter = build_adapter(Path(folder) / "adapter", base)
+        async with running_engine(base) as engine:
+            return await one_turn_rows(engine, base, adapter)
 
 
 def http_rows() -> list[Row]:
@@ -174,10 +211,7 @@ def main() -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(THREADS)
-    with tempfile.TemporaryDirectory() as folder:
-        base = build_model(Path(folder) / "base")
-        rows = asyncio.run(one_turn_rows(base, build_adapter(Path(folder) / "adapter", base)))
-    write_rows("engine", rows + http_rows())
+    write_rows("engine", asyncio.run(measure_one_turn()) + http_rows())
 
 
 if __name__ == "__main__":
