@@ -1,8 +1,8 @@
 """The token tree against plain rows: tokens forwarded, time of forward and backward, on tic-tac-toe games.
 
-16 groups of 16 games, random moves against random moves, as token ids: a shared prompt of 30 ids, then turns of
-5 sampled ids and a board of 20. Games share what their moves share. The model has the shape of art/nano-games
-with random weights and a LoRA of rank 16.
+16 groups of 16 games, random moves against random moves, as token ids: a shared prompt of 30 ids, then turns
+of 5 sampled ids and a board of 20. Games share what their moves share. The model has the shape of
+art/nano-games with random weights and a LoRA of rank 16.
 
 Plain rows are what a good trainer without sharing does: one row per game (not per turn), sorted by length,
 padded on the right, logits of the predicting tokens only. Both sides run in this process in turns, with one

@@ -43,8 +43,8 @@ class Tally:
         """Count one micro-batch. Its loss and the loss's metrics are shares of batch means and simply add
         up.
         """
-        log_ratio_E = inputs.log_ratio_E
-        ratio_E, difference_E = log_ratio_E.exp(), log_ratio_E.abs()
+        ratio_E = inputs.log_ratio_E.exp()
+        difference_E = (inputs.logprobs_E - inputs.sampled_logprobs_E).abs()
         self._sums["loss/train"] += float(output.loss)
         for name, share in output.metrics.items():
             self._sums[name] += float(share)

@@ -1,0 +1,80 @@
+"""What the engine said when it sampled is what the trainer computes, on the LoRA path."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_policies import SHAPE, randomize
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from art.engine.builtin.engine import BuiltinEngine
+from art.engine.protocol import GenerateRequest, Sampling
+from art.samples.batch import build_batch
+from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.training.policy import load_policy
+from art.training.trainer import Trainer
+from art.wire.engine import BuiltinOptions
+from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
+
+pytestmark = pytest.mark.slow
+MODEL = "p/m"
+
+
+async def sampled(base: Path, adapter: Path, prompts: list[list[int]]) -> list[SampleRow]:
+    """Completions of the engine under an adapter."""
+    engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1))
+    try:
+        await engine.load_adapter("m@1", adapter)
+
+        async def one(number: int, prompt: list[int]) -> SampleRow:
+            ids: list[int] = []
+            logprobs: list[float] = []
+            request = GenerateRequest(
+                request_id=str(number),
+                adapter="m@1",
+                prompt_ids=prompt,
+                sampling=Sampling(max_tokens=24, seed=number),
+            )
+            async for delta in engine.generate(request):
+                ids += delta.token_ids
+                logprobs += delta.logprobs
+            return SampleRow(
+                sample_id=str(number), prompt_ids=prompt, completion_ids=ids, completion_logprobs=logprobs
+            )
+
+        return await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts)))
+    finally:
+        await engine.close()
+
+
+async def test_to_four_digits_in_float32(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    base = tmp_path / "base"
+    Qwen3ForCausalLM(Qwen3Config(**SHAPE, initializer_range=0.3)).save_pretrained(base)
+    trainer = Trainer(load_policy(str(base), name="test/tiny"), token_budget=200)
+    trainer.open(MODEL, LoraSpec())
+    randomize(trainer._open[MODEL].parameters)
+    trainer.save(MODEL, tmp_path / "0001")
+    generator = torch.Generator().manual_seed(0)
+    shared = torch.randint(0, 23, (40,), generator=generator).tolist()
+    tails = torch.randint(0, 23, (8, 5), generator=generator).tolist()
+    rows = await sampled(base, tmp_path / "0001", [shared + tail for tail in tails])
+    rollouts = [
+        RolloutRow(rollout=row.sample_id, reward=float(n % 2), samples=[row]) for n, row in enumerate(rows)
+    ]
+    batch = build_batch([GroupRow(rollouts=rollouts)])
+    assert len(batch.entries) > 50
+    metrics = trainer.train(
+        batch.tree,
+        batch.entries,
+        TrainRequest(
+            model=MODEL, step=0, optimizer=OptimizerSpec(learning_rate=1e-3), normalizer=batch.normalizer
+        ),
+    )
+    assert metrics["loss/logprob_difference_max"] <= 1e-4
+    assert metrics["loss/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["loss/entropy"] > 0.1
