@@ -86,8 +86,9 @@ async def test_concurrent_rollouts_keep_their_names_and_replies(client, double: 
     assert len(set.union(*named)) == 50
 
 
-async def test_a_full_queue_is_waited_for(client, double: Double):
-    double.refusals = [error(429, "full", "overloaded", {"retry-after": "0.05"}) for _ in range(4)]
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_full_queue_and_a_restarting_worker_are_waited_for(client, double: Double, status):
+    double.refusals = [error(status, "not now", "overloaded", {"retry-after": "0.05"}) for _ in range(14)]
     completion = await client.chat.completions.create(model="m", messages=ASK)
     assert completion.choices[0].model_extra["sample_id"] == "s1"
 

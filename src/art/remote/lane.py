@@ -22,6 +22,10 @@ class LaneError(ConnectionError):
     """This exchange is not possible on the short way; nothing is known about the ordinary one."""
 
 
+class LostConnectionError(LaneError):
+    """The server closed the connection, or nobody listens."""
+
+
 class Reply(NamedTuple):
     """status: HTTP status; head: status line and headers as bytes, lower case; body: exactly `content-length`
     bytes.
@@ -61,7 +65,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
-        self._fail("the server closed the connection")
+        self._fail("the server closed the connection", LostConnectionError)
 
     def data_received(self, data: bytes) -> None:
         if self._reply is None or self._reply.done():
@@ -96,9 +100,9 @@ class _Connection(asyncio.Protocol):
         if self._reply is not None:
             self._reply.set_result(Reply(int(head[9:12]), head, body))
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, kind: type[LaneError] = LaneError) -> None:
         if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(LaneError(why))
+            self._reply.set_exception(kind(why))
         self.abort()
 
     def abort(self) -> None:
@@ -110,7 +114,7 @@ class _Connection(asyncio.Protocol):
     async def exchange(self, request: bytes, timeout: float) -> Reply:
         """Send one request and wait for its reply."""
         if self.transport is None:
-            raise LaneError("the connection was closed")
+            raise LostConnectionError("the connection was closed")
         loop = asyncio.get_running_loop()
         self._reply = loop.create_future()
         deadline = loop.call_later(timeout, self._fail, f"no reply within {timeout:g} s")
@@ -134,9 +138,7 @@ class Lane:
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def post(self, request: bytes, *, timeout: float) -> Reply:
-        """Send a complete HTTP/1.1 request. `timeout` in seconds; raises LaneError (or OSError when
-        connecting fails).
-        """
+        """Send a complete HTTP/1.1 request. `timeout` in seconds; raises LaneError."""
         loop = asyncio.get_running_loop()
         slots = self._slots.get(loop)
         if slots is None:
@@ -159,8 +161,11 @@ class Lane:
             connection = idle.pop()
             if connection.transport is not None and not connection.transport.is_closing():
                 return connection
-        async with asyncio.timeout(self._connect_timeout):
-            return (await loop.create_connection(_Connection, self.host, self.port))[1]
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                return (await loop.create_connection(_Connection, self.host, self.port))[1]
+        except OSError as error:
+            raise LostConnectionError(f"nobody listens at {self.host}:{self.port}: {error}") from error
 
     def close(self) -> None:
         """Close the connections that are idle."""

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 from art.capture import current_rollout
 from art.errors import ConfigurationError
-from art.remote.lane import Lane, Reply, file_budget
+from art.remote.lane import Lane, LaneError, LostConnectionError, Reply, file_budget
 from art.wire.headers import ROLLOUT_HEADER
 
 TIMEOUT_S = 1200.0
@@ -31,6 +31,10 @@ MAX_RETRIES = 10
 """openai waits as `Retry-After` says, at most 8 s without one: enough for a long queue or a server's
 restart.
 """
+
+MAX_LOSSES = 5
+PATIENCE_S = {429: TIMEOUT_S, 503: 120.0}
+"""How long `Retry-After` is obeyed: a full queue empties, a worker that starts again comes soon or never."""
 
 Revive = Callable[[], Awaitable[None]]
 
@@ -141,18 +145,24 @@ async def _ask(client: RolloutOpenAI, lane: Lane, body: bytes) -> ChatCompletion
     rollout = current_rollout()
     named = f"\r\n{ROLLOUT_HEADER}: {rollout}" if rollout is not None else ""
     head = client.lane_head + f"{named}\r\ncontent-length: {len(body)}\r\n\r\n".encode("latin-1")
-    deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+    asked = asyncio.get_running_loop().time()
+    losses = 0
     while True:
         try:
             reply = await lane.post(head + body, timeout=TIMEOUT_S)
-        except OSError:  # LaneError and TimeoutError are such
-            if client.revive is not None:
-                await client.revive()
+        except LostConnectionError:
+            losses += 1
+            if client.revive is None or losses > MAX_LOSSES:
+                return None
+            await client.revive()
+            await asyncio.sleep(0.05 * 2**losses)  # a dying process may still count as running
+            continue
+        except LaneError:
             return None
         if reply.status == 200:
             return _completion(reply)
-        pause = _retry_after(reply)
-        if pause is None or asyncio.get_running_loop().time() + pause > deadline:
+        pause, limit = _retry_after(reply), PATIENCE_S.get(reply.status, 0.0)
+        if pause is None or asyncio.get_running_loop().time() + pause > asked + limit:
             return None
         await asyncio.sleep(pause)
 
@@ -167,11 +177,9 @@ def _completion(reply: Reply) -> ChatCompletion:
 
 
 def _retry_after(reply: Reply) -> float | None:
-    """Seconds to wait when the queue is full; spread out, so that all waiting requests do not return at
+    """Seconds to wait if the server said so; spread out, so that all waiting requests do not return at
     once.
     """
-    if reply.status != 429:
-        return None
     try:
         return min(60.0, max(0.05, float(reply.header(b"retry-after") or ""))) * random.uniform(1.0, 1.25)
     except ValueError:
