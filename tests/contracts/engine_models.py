@@ -40,6 +40,7 @@ def build_qwen3(folder: Path, **changes: Any) -> Path:
         "head_dim": 16,
         "max_position_embeddings": CONTEXT,
         "tie_word_embeddings": True,
+        "pad_token_id": 3,
         # Large enough for a distribution with some shape.
         "initializer_range": 0.15,
     }

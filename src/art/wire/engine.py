@@ -102,6 +102,8 @@ class EngineHealth(Strict):
     """Prompt tokens asked for so far; `reused_tokens` of them needed no forward pass."""
     reused_tokens: int = 0
     sampled_tokens: int = 0
+    recorded: bool = False
+    """The model's forward pass is recorded; if not, it runs through its modules, slower on small models."""
     preempted: int = 0
     """Requests sent back to the queue because the cache was full."""
     error: str = ""

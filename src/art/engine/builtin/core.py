@@ -183,6 +183,7 @@ class EngineCore:
             prompt_tokens=scheduler.prompt_tokens,
             reused_tokens=scheduler.reused_tokens,
             sampled_tokens=self.sampled_tokens,
+            recorded=self.model.flat is not None,
             preempted=scheduler.preempted,
         )
 

@@ -16,6 +16,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,12 +122,15 @@ def record(module: nn.Module, device: torch.device, vocab_size: int, run: Run) -
     if "'dynamic'" in rotary or "'longrope'" in rotary:
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", torch.jit.TracerWarning)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             flat = FlatForward(module, device)
-    except (RuntimeError, TypeError, AttributeError, torch.jit.TracerWarning) as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         logger.info("%s runs through its modules: %s", type(module).__name__, error)
+        return None
+    decisions = [warning for warning in caught if _is_decision(warning)]
+    if decisions:
+        logger.info("%s runs through its modules: %s", type(module).__name__, decisions[0].message)
         return None
     for tokens in CHECKED:
         difference = _difference(flat, run, tokens, vocab_size, device)
@@ -134,6 +138,12 @@ def record(module: nn.Module, device: torch.device, vocab_size: int, run: Run) -
             logger.info("%s runs through its modules: recorded, it differs by %g", type(module), difference)
             return None
     return flat
+
+
+def _is_decision(warning: warnings.WarningMessage) -> bool:
+    """Whether the model decided in Python by a tensor; torch's own layers so check no more than shapes."""
+    own = str(Path(nn.__file__).parent)
+    return issubclass(warning.category, torch.jit.TracerWarning) and not warning.filename.startswith(own)
 
 
 def _difference(flat: FlatForward, run: Run, tokens: int, vocab_size: int, device: torch.device) -> float:
