@@ -108,7 +108,7 @@ def _check_options(path: Path, config: dict[str, Any]) -> None:
 
 def _pairs(path: Path, tensors: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     halves: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
+    for key, tensor in sorted(tensors.items()):
         module, _, half = key.removesuffix(".weight").rpartition(".lora_")
         if not key.startswith(PREFIX) or not key.endswith(".weight") or half not in ("A", "B"):
             raise CheckpointError(
