@@ -6,7 +6,7 @@
      ├── ServerError                          the server answered with an error
      │    ├── AuthenticationError             no key, or a wrong one
      │    ├── NotFoundError                   no such model, job, sample or rollout
-     │    ├── RequestError                    the request was refused: what was wrong with it is in the message
+     │    ├── RequestError                    the request was refused: the message says what was wrong
      │    └── OverloadedError                 the queue is full; `retry_after` says when to come back
      ├── ServerUnreachableError               nobody answers at the server's address
      ├── DeadlineError (TimeoutError)         something was waited for longer than its deadline
@@ -16,11 +16,11 @@
      ├── TrainingError                        a training job ended without a new step
      ├── TokenMismatchError                   ids or logprobs of a sample do not fit what was sampled
      ├── UnbalancedSheetError                 rollouts or tokens of a step are unaccounted for
-     ├── CanaryError                          a newly loaded adapter does not compute what the trainer computed
-     └── CheckpointError                      a checkpoint is missing, incomplete or belongs to another base model
+     ├── CanaryError                          a newly loaded adapter and the trainer compute differently
+     └── CheckpointError                      a checkpoint is missing, incomplete or of another base model
 
-Messages name the thing, the value and the remedy. A class also inherits the standard error that a caller would
-have caught before.
+Messages name the thing, the value and the remedy. A class also inherits the standard error that a caller
+would have caught before.
 """
 
 from __future__ import annotations

@@ -120,10 +120,15 @@ async def test_what_openai_refuses_is_refused(client):
         await client.chat.completions.create(model="m", messages=ASK, temperature=float("nan"))
 
 
-async def test_raw_responses_own_headers_and_timeouts_take_the_ordinary_way(client, double: Double):
+async def test_a_timeout_in_seconds_keeps_the_short_way(client, double: Double):
+    await client.chat.completions.create(model="m", messages=ASK, timeout=30)
+    assert "x-stainless-lang" not in double.headers[0]
+
+
+async def test_raw_responses_and_own_headers_take_the_ordinary_way(client, double: Double):
     raw = await client.chat.completions.with_raw_response.create(model="m", messages=ASK)
     assert raw.parse().choices[0].model_extra["sample_id"] == "s1"
-    await client.chat.completions.create(model="m", messages=ASK, extra_headers={"x-own": "1"}, timeout=30)
+    await client.chat.completions.create(model="m", messages=ASK, extra_headers={"x-own": "1"})
     assert double.headers[1]["x-own"] == "1"
     assert all("x-stainless-lang" in headers for headers in double.headers)
 

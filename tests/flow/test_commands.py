@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from openai import AsyncOpenAI
+
+from art import LocalBackend, TrainableModel
 
 ART = str(Path(sys.executable).with_name("art"))
 
@@ -68,3 +73,32 @@ def test_serve_answers_only_with_its_key_and_stops_cleanly(tmp_path: Path) -> No
     finally:
         server.kill()
         server.communicate()
+
+
+@pytest.mark.slow
+async def test_serve_answers_with_what_was_trained_before(tmp_path: Path) -> None:
+    model = TrainableModel(name="player", project="flow", base_model="art/nano")
+    async with LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+    environment = {**os.environ, "ART_API_KEY": "a-key-for-this-test"}
+    server = subprocess.Popen(  # noqa: ASYNC220 - starting is instant; nothing else runs here
+        [ART, "serve", "--port", "0", "--data-dir", str(tmp_path)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[2]
+        client = AsyncOpenAI(base_url=f"{url}/v1", api_key="a-key-for-this-test")
+        for _ in range(300):
+            if "player" in [row.id async for row in client.models.list()]:
+                break
+            await asyncio.sleep(0.2)
+        asked = [{"role": "user", "content": "yes, no or maybe?"}]
+        for name in ("player", "player@0", "art/nano", "art/nano-games"):
+            reply = await client.chat.completions.create(model=name, messages=asked, max_tokens=2)
+            assert reply.choices[0].model_extra["step"] == (0 if "player" in name else None)
+    finally:
+        server.terminate()
+        assert server.wait(timeout=30) == 0

@@ -44,7 +44,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_is_silent() -> None:
-    program = """
+    program = f"""
 import json, os, sys, threading
 before = dict(os.environ); filters = len(__import__("warnings").filters)
 import art
@@ -52,9 +52,9 @@ print(json.dumps({{
     "environment": dict(os.environ) == before,
     "filters": len(__import__("warnings").filters) == filters,
     "threads": threading.active_count(),
-    "heavy": [name for name in {heavy!r} if name in sys.modules],
+    "heavy": [name for name in {HEAVY!r} if name in sys.modules],
 }}))
-""".format(heavy=HEAVY)
+"""
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )

@@ -13,6 +13,7 @@ from art.errors import ARTError
 
 def serve_forever(*, host: str, port: int, data_dir: Path) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start."""
+    from art.server.control_settings import ControlSettings
     from art.server.process import Ready, run
     from art.server.settings import ServerSettings, key_source
 
@@ -20,7 +21,9 @@ def serve_forever(*, host: str, port: int, data_dir: Path) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    settings = ServerSettings(host=host, port=port, data_dir=data_dir)
+    settings = ServerSettings(
+        host=host, port=port, data_dir=data_dir, control=ControlSettings(serve_registered=True)
+    )
 
     def tell(ready: Ready) -> None:
         # The key itself is never printed: a terminal is copied into bug reports.

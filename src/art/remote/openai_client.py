@@ -38,14 +38,14 @@ PATIENCE_S = {429: TIMEOUT_S, 503: 120.0}
 
 Revive = Callable[[], Awaitable[None]]
 
-_LEFT_TO_OPENAI = frozenset({"stream", "extra_headers", "extra_query", "timeout"})
+_LEFT_TO_OPENAI = frozenset({"stream", "extra_headers", "extra_query"})
 _STAINLESS = "x-stainless-"
 
 
 class RolloutOpenAI(openai.AsyncOpenAI):
     """The ordinary client. Plain chat completions to a server on this machine take the short way (`Lane`).
 
-    Streams, raw responses, own headers, own timeouts and every failure take the ordinary way, so that errors,
+    Streams, raw responses, own headers and every failure take the ordinary way, so that errors,
     retries and their classes are those of `openai`. `revive` is awaited when nobody answers: it may start the
     server again.
     """
@@ -96,10 +96,20 @@ class _Completions(AsyncCompletions):
         client = self._client
         if isinstance(client, RolloutOpenAI) and client.lane is not None:
             options = _listed(options)
-            body = _plain_body(options)
-            if body is not None and (completion := await _ask(client, client.lane, body)) is not None:
-                return completion
+            seconds = _seconds(options.get("timeout"))
+            body = _plain_body(options) if seconds is not None else None
+            if body is not None and seconds is not None:
+                completion = await _ask(client, client.lane, body, seconds)
+                if completion is not None:
+                    return completion
         return await super().create(**options)
+
+
+def _seconds(timeout: Any) -> float | None:
+    """How long one try may take; None for a timeout that only openai understands."""
+    if timeout is None or isinstance(timeout, openai.NotGiven | openai.Omit):
+        return TIMEOUT_S
+    return float(timeout) if isinstance(timeout, int | float) else None
 
 
 @lru_cache(maxsize=1)
@@ -124,7 +134,7 @@ def _plain_body(options: dict[str, Any]) -> bytes | None:
     if any(given.get(key) for key in _LEFT_TO_OPENAI) or isinstance(given.get("response_format"), type):
         return None
     extra = given.pop("extra_body", None)
-    body = {key: value for key, value in given.items() if key not in _LEFT_TO_OPENAI}
+    body = {key: value for key, value in given.items() if key not in {*_LEFT_TO_OPENAI, "timeout"}}
     body.update(extra or {})
     write = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
     try:
@@ -140,8 +150,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is left to openai")
 
 
-async def _ask(client: RolloutOpenAI, lane: Lane, body: bytes) -> ChatCompletion | None:
-    """The completion, or None when the ordinary way has to try."""
+async def _ask(client: RolloutOpenAI, lane: Lane, body: bytes, timeout: float) -> ChatCompletion | None:
+    """The completion, or None when the ordinary way has to try. `timeout` is that of one try, in seconds."""
     rollout = current_rollout()
     named = f"\r\n{ROLLOUT_HEADER}: {rollout}" if rollout is not None else ""
     head = client.lane_head + f"{named}\r\ncontent-length: {len(body)}\r\n\r\n".encode("latin-1")
@@ -149,7 +159,7 @@ async def _ask(client: RolloutOpenAI, lane: Lane, body: bytes) -> ChatCompletion
     losses = 0
     while True:
         try:
-            reply = await lane.post(head + body, timeout=TIMEOUT_S)
+            reply = await lane.post(head + body, timeout=timeout)
         except LostConnectionError:
             losses += 1
             if client.revive is None or losses > MAX_LOSSES:

@@ -61,15 +61,21 @@ class Control:
         self._pairs: dict[str, WorkerPair] = {}
         self._stages: dict[str, Stage] = {}
         self._opening: dict[str, asyncio.Lock] = {}
+        self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Go on with the jobs that an earlier server left unfinished."""
         self.catalog.load_missing = self._load_missing
         for job in await self.jobs.resume():
             _log.warning("job %s of %s is resumed", job.job_id, job.model)
+        if self.settings.serve_registered:
+            self._serving = asyncio.create_task(self._serve_registered())
 
     async def close(self) -> None:
         """End jobs and workers. Unfinished jobs go on at the next start."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
         await self.jobs.close()
         await asyncio.gather(*(stage.close() for stage in self._stages.values()))
         await asyncio.gather(*(pair.close() for pair in self._pairs.values()))
@@ -149,6 +155,15 @@ class Control:
                 await stage.bring_up([self._greeting(model.base_model)])
             self._stages[model.key] = stage
             return stage
+
+    async def _serve_registered(self) -> None:
+        """Serve every model that the data folder knows; one that cannot be served keeps no other from it."""
+        for model in self.models.all():
+            try:
+                await self._stage(model)
+                _log.info("%s is served", model.key)
+            except ARTError as error:
+                _log.error("%s cannot be served: %s", model.key, error)
 
     def _greeting(self, base_model: str) -> list[int]:
         return self.catalog.base_of(base_model).renderer.render(_GREETING, None)

@@ -10,6 +10,8 @@ from art.wire.training import Strict
 class ControlSettings(Strict):
     """Defaults fit a laptop and a GPU machine alike; a large model needs a longer `start`."""
 
+    serve_registered: bool = False
+    """Serve the models of the data folder from the start on, not only when they are registered again."""
     start: float = Field(default=300.0, gt=0)
     """Until a worker must serve, its model loaded."""
     stop: float = Field(default=10.0, gt=0)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from art.errors import ConfigurationError
+from art.process.listening import listen
 from art.server.app import App
 from art.server.catalog import Catalog
 from art.server.control import Control
@@ -132,9 +133,8 @@ async def _end_after(server: uvicorn.Server, until: Callable[[], asyncio.Future[
 
 
 def _listen(settings: ServerSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+        return listen(settings.host, settings.port, backlog=_BACKLOG)
     except OSError as error:
         raise ConfigurationError(
             f"cannot listen on {settings.host}:{settings.port}: {error}. Port 0 takes a free one."

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from art.errors import ARTError, ConfigurationError
+from art.process.listening import listen
+from art.process.memory import keep_freed_memory
 from art.wire.training import TrainerConfig
 
 if TYPE_CHECKING:
@@ -26,12 +28,13 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Read the configuration, load the model, say that it is ready, serve until stdin ends."""
+    keep_freed_memory()
     line = sys.stdin.readline()
     try:
         config = TrainerConfig.model_validate_json(line)
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch")
         trainer = thread.submit(_load, config).result()
-        listener = socket.create_server((config.host, config.port))
+        listener = listen(config.host, config.port)
     except (ARTError, ValidationError, OSError, ValueError) as error:
         ours = isinstance(error, ValidationError | ConfigurationError)
         _say({"ready": False, "error": _explain(error), "code": "configuration" if ours else "start"})

@@ -1,7 +1,7 @@
 """Names that travel beside an OpenAI request or reply."""
 
 ROLLOUT_HEADER = "x-art-rollout"
-"""Request header: the rollout a completion belongs to. Without it the server matches conversations by their text."""
+"""Request header: the rollout a completion belongs to. Without it conversations are matched by their text."""
 
 SAMPLE_FIELD = "sample_id"
 STEP_FIELD = "step"

@@ -2,7 +2,7 @@
 
     POST /art/models/{project}/{name}/train    TrainJobRequest -> JobInfo      idempotent by `job_id`
     GET  /art/jobs/{job_id}                    -> JobInfo
-    GET  /art/jobs/{job_id}/events?after=N     -> one JobEvent a line, from number N + 1 on, until the job ended
+    GET  /art/jobs/{job_id}/events?after=N     -> one JobEvent a line, from number N + 1 on
 
 A client that lost its connection asks again with the last `number` it saw; nothing is run twice.
 """
@@ -20,7 +20,7 @@ class TrainTrajectory(Strict):
     """One rollout: its reward and the samples (ledger rows) it is made of, in order."""
 
     rollout: str
-    """The client's name for the rollout, unique within the job; it appears in messages and on the balance sheet."""
+    """The client's name for the rollout, unique within the job; messages and the balance sheet use it."""
     reward: float | None
     """None: unscored, with `unscored_reason`; it leaves group statistics and loss."""
     unscored_reason: str | None = None
@@ -61,9 +61,9 @@ class BalanceSheet(Strict):
     """
 
     started: SheetRow = SheetRow()
-    fates: dict[str, SheetRow] = {}
+    fates: dict[str, SheetRow] = Field(default_factory=dict)
     """By reason code."""
-    forks: dict[str, int] = {}
+    forks: dict[str, int] = Field(default_factory=dict)
     """Conversations whose prompt did not extend the ids before it, by reason."""
 
 
@@ -84,7 +84,7 @@ class JobInfo(Strict):
 
 
 class JobEvent(Strict):
-    """`state`, `progress` (done of total tokens, phase), `result` or `error`; numbered from 1 without gaps."""
+    """`state`, `progress` (done of total tokens, phase), `result` or `error`; numbered from 1."""
 
     number: int
     type: Literal["state", "progress", "result", "error"]

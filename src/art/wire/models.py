@@ -26,14 +26,14 @@ class ModelInfo(Strict):
     name: str
     base_model: str
     inference_name: str
-    """What to send as `model` to always get the newest step: `name`, or `project/name` when two projects share a name."""
+    """What to send as `model` to get the newest step: `name`, or `project/name` when projects share it."""
     step: int
-    checkpoints: list[int] = []
+    checkpoints: list[int] = Field(default_factory=list)
     checkpoint_dir: str | None = None
 
 
 class DeleteCheckpointsRequest(Strict):
-    """POST /art/models/{project}/{name}/delete_checkpoints: every checkpoint but these (and the newest) goes."""
+    """POST /art/models/{project}/{name}/delete_checkpoints: all but these (and the newest) go."""
 
     keep_steps: list[int]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from art.wire.training import Strict
 
 
@@ -35,4 +37,4 @@ class RolloutInfo(Strict):
 
     rollout_id: str
     samples: list[SampleInfo]
-    forks: dict[str, int] = {}
+    forks: dict[str, int] = Field(default_factory=dict)

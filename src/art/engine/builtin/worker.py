@@ -4,12 +4,10 @@ says."""
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import faulthandler
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -21,6 +19,8 @@ from pydantic import ValidationError
 from art.engine.builtin.engine import BuiltinEngine
 from art.engine.builtin.face import make_app
 from art.errors import ARTError
+from art.process.listening import listen
+from art.process.memory import keep_freed_memory
 from art.wire.engine import WorkerReady, WorkerStart
 
 GRACE_SECONDS = 5.0
@@ -29,7 +29,7 @@ GRACE_SECONDS = 5.0
 
 def main() -> int:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    _keep_freed_memory()
+    keep_freed_memory()
     # The supervisor asks a stuck worker for its stacks with this signal.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
@@ -45,21 +45,9 @@ def main() -> int:
         return 1
 
 
-def _keep_freed_memory() -> None:
-    """Tell glibc to reuse freed blocks: a forward pass frees and asks for the same megabytes again and again.
-
-    Giving them back to the system in between made a pass over 3,000 tokens half as slow again (page faults).
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if sys.platform == "linux" and mallopt is not None:
-        trim_threshold, mmap_threshold = -1, -3
-        mallopt(mmap_threshold, 1 << 30)
-        mallopt(trim_threshold, (1 << 31) - 1)
-
-
 async def _serve(start: WorkerStart) -> int:
     engine = await BuiltinEngine.start(start.base_model, start.options)
-    listener = _listen(start.host, start.port)
+    listener = listen(start.host, start.port)
     config = uvicorn.Config(
         make_app(engine, start.key),
         log_config=None,
@@ -76,16 +64,6 @@ async def _serve(start: WorkerStart) -> int:
     await server.serve(sockets=[listener])
     await engine.close()
     return 0
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that says it is TCP: asyncio turns Nagle's delay (40 ms a reply) off only for those."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
-    listener.listen(256)
-    return listener
 
 
 def _stop_with_parent(server: uvicorn.Server) -> None:

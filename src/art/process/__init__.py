@@ -1,0 +1,1 @@
+"""What every process of ART that listens and computes does the same way."""
