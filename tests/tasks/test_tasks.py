@@ -44,3 +44,15 @@ def test_tasks_load_nothing_heavy() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", tasks.NAMES)
+def test_the_learning_rate_rises_then_falls_to_its_final_share(name: str) -> None:
+    defaults = tasks.find(name).DEFAULTS
+    rates = [defaults.rate_at(step) for step in range(defaults.steps)]
+    peak = rates.index(max(rates))
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert 0 < rates[0] < rates[peak] <= defaults.learning_rate
+    assert rates[-1] == pytest.approx(defaults.learning_rate * defaults.final_share, rel=0.3)
+    assert defaults.rate_at(5, steps=10, learning_rate=1.0) == pytest.approx(1 - 0.8 / 2)

@@ -8,7 +8,8 @@ server.
     task.SCORE, task.SCORE_LABEL              key in `trajectory.metrics` that says how good a policy is
                                               ("not_lost", "maybe", "right"), 0 to 1; its words for a table
     task.DEFAULTS                             `TaskDefaults`: base_model, groups, group_size, steps,
-                                              learning_rate, warmup_steps, max_tokens
+                                              learning_rate, warmup_steps, final_share, max_tokens;
+                                              `rate_at(step)` is the learning rate of a step
     task.scenario(seed, index)                the scenario at `index` of the stream `seed`: a pure function
     await task.rollout(model, scenario, seed=None, temperature=1.0, max_tokens=None, timeout=120.0)
                                               one attempt -> art.Trajectory with reward and metrics

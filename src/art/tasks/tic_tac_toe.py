@@ -28,8 +28,9 @@ DEFAULTS = TaskDefaults(
     groups=8,
     group_size=16,
     steps=40,
-    learning_rate=3e-3,
-    warmup_steps=4,
+    learning_rate=4e-3,
+    warmup_steps=5,
+    final_share=0.2,
     max_tokens=8,
 )
 

@@ -29,6 +29,7 @@ DEFAULTS = TaskDefaults(
     steps=20,
     learning_rate=1.5e-3,
     warmup_steps=2,
+    final_share=0.2,
     max_tokens=4,
 )
 
