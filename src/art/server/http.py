@@ -75,7 +75,7 @@ def status_of(error: ARTError) -> tuple[int, tuple[tuple[bytes, bytes], ...]]:
         return error.status, ((b"retry-after", str(max(1, round(error.retry_after))).encode()),)
     if isinstance(error, ServerError):
         return error.status, ()
-    if isinstance(error, WorkerError):
+    if isinstance(error, WorkerDiedError | WorkerStalledError):
         return 503, ((b"retry-after", b"1"),)
     if isinstance(error, DeadlineError):
         return 503, ()

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from art.errors import ARTError, ConfigurationError
 from art.process.listening import listen
 from art.process.memory import keep_freed_memory
+from art.process.threads import cpu_threads
 from art.wire.training import TrainerConfig
 
 if TYPE_CHECKING:
@@ -50,15 +51,22 @@ def _load(config: TrainerConfig) -> Trainer:
     from art.training.policy import load_policy
     from art.training.trainer import Trainer
 
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
     policy = load_policy(
         config.model_path or config.base_model,
         name=config.base_model,
-        device=config.device,
-        dtype=config.dtype,
+        device=device,
+        dtype=dtype,
         attention=config.attention,
     )
+    threads = cpu_threads(config.threads, policy.causal_lm.num_parameters())
+    if threads is not None:
+        torch.set_num_threads(threads)
     return Trainer(policy, token_budget=config.token_budget)
 
 

@@ -45,7 +45,7 @@ class BuiltinOptions(Strict):
     device: str = "auto"
     """auto: the first GPU if there is one, else the CPU."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of torch; None leaves torch's own choice."""
+    """CPU threads of torch; None: one for a small model, otherwise torch's own choice."""
     max_context: int | None = Field(default=None, ge=2)
     """Prompt plus completion, in tokens; None is what the model was made for."""
     max_running: int = Field(default=256, ge=1)

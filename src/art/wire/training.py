@@ -158,10 +158,12 @@ class TrainerConfig(Strict):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     """0 chooses a free one."""
-    device: str = "cpu"
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    device: str = "auto"
+    """auto: the first GPU if there is one, else the CPU."""
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    """auto: float32 on a CPU, bfloat16 on a GPU."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of torch; None leaves its default."""
+    """CPU threads of torch; None: one for a small model, otherwise torch's own choice."""
     token_budget: int = Field(default=8192, ge=1)
     """Tokens forwarded at once; memory follows it. A longer single path is forwarded whole."""
     attention: Literal["auto", "rectangles", "dense"] = "auto"

@@ -22,11 +22,11 @@ from art.tasks import Task
 def print_step(console: Console, row: StepRow, settings: Settings, task: Task) -> None:
     """One line a step."""
     console.print(
-        f"step {row.step:>3}/{settings.steps}   reward {row.reward:+.3f}   "
-        f"{task.SCORE_LABEL} {row.score:6.1%}   "
-        f"trained {row.trained:>4} of {settings.groups * settings.group_size}   "
-        f"{row.seconds_rollouts:5.1f} s attempts  {row.seconds_training:4.1f} s training",
+        f"step {row.step:>3}/{settings.steps}  reward {row.reward:+.3f}  "
+        f"{task.SCORE_LABEL} {row.score:6.1%}  "
+        f"{row.seconds_rollouts:4.1f} s + {row.seconds_training:4.1f} s",
         highlight=False,
+        soft_wrap=True,
     )
 
 

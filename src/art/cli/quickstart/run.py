@@ -63,7 +63,8 @@ async def train_one_step(
         pbar_desc=f"step {step + 1}/{settings.steps}",
     )
     gathered = time.perf_counter()
-    result = await model.train(groups, config=art.TrainConfig(learning_rate=settings.rate_at(step)))
+    rate = task.DEFAULTS.rate_at(step, steps=settings.steps, learning_rate=settings.learning_rate)
+    result = await model.train(groups, config=art.TrainConfig(learning_rate=rate))
     trajectories = [trajectory for group in groups for trajectory in group]
     row = StepRow(
         step=step + 1,

@@ -39,18 +39,10 @@ class Settings:
     group_size: int
     """Attempts at each scenario."""
     learning_rate: float
-    warmup_steps: int
-    """The rate grows to its full value over this many steps."""
+    """At its height; it rises and falls as the task's defaults say."""
     base_model: str
     evaluation_games: int
     deterministic: bool
-
-    def rate_at(self, step: int) -> float:
-        """Learning rate of the training step that follows `step`: linear warm-up, then constant.
-
-        With a learning rate of 0.003 and two steps of warm-up: 0.001, 0.002, 0.003, 0.003, ...
-        """
-        return self.learning_rate * min(1.0, (step + 1) / (self.warmup_steps + 1))
 
     def save(self, folder: Path) -> None:
         (folder / SETTINGS_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -76,7 +68,6 @@ def resolve(choices: Choices) -> Settings:
         groups=choices.groups or defaults.groups,
         group_size=choices.group_size or defaults.group_size,
         learning_rate=choices.learning_rate or defaults.learning_rate,
-        warmup_steps=defaults.warmup_steps,
         base_model=choices.base_model or defaults.base_model,
         evaluation_games=choices.evaluation_games,
         deterministic=choices.deterministic,

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
 from art.engine.builtin.core import EngineCore, Event
 from art.engine.builtin.model import load_model
 from art.engine.builtin.peft_folder import read_adapter
@@ -79,8 +77,6 @@ class BuiltinEngine:
     async def start(cls, base_model: str, options: BuiltinOptions | None = None) -> BuiltinEngine:
         """Load the model. Raises: ConfigurationError."""
         options = options or BuiltinOptions()
-        if options.threads is not None:
-            torch.set_num_threads(options.threads)
         model = await asyncio.to_thread(load_model, base_model, options)
         return cls(EngineCore(model, options))
 

@@ -17,6 +17,7 @@ from art.engine.builtin.batch import fresh_part
 from art.engine.builtin.flat import FlatForward, record
 from art.engine.builtin.lora import AdapterLayers, Routing
 from art.errors import ConfigurationError
+from art.process.threads import cpu_threads
 from art.wire.engine import BuiltinOptions
 
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -92,6 +93,9 @@ def load_model(name: str, options: BuiltinOptions) -> CausalModel:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot load the base model {name!r}: {error}") from error
     module = module.to(device).eval().requires_grad_(False)
+    threads = cpu_threads(options.threads, module.num_parameters())
+    if threads is not None:
+        torch.set_num_threads(threads)
     config = module.config.get_text_config()
     other = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION_LAYERS)
     if other:

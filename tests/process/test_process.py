@@ -1,0 +1,28 @@
+"""What ART's processes share: listening, threads."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from art.process.listening import listen
+from art.process.threads import SMALL_MODEL, cpu_threads
+
+
+def test_a_listener_names_its_protocol_and_takes_connections() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP  # asyncio looks at this before it turns Nagle off
+        with socket.create_connection(listener.getsockname(), timeout=5):
+            pass
+
+
+def test_a_taken_port_is_an_error() -> None:
+    with listen("127.0.0.1", 0) as listener, pytest.raises(OSError):
+        listen("127.0.0.1", listener.getsockname()[1])
+
+
+def test_a_small_model_gets_one_thread_unless_another_number_is_chosen() -> None:
+    assert cpu_threads(None, SMALL_MODEL - 1) == 1
+    assert cpu_threads(4, SMALL_MODEL - 1) == 4
+    assert cpu_threads(None, SMALL_MODEL) is None
