@@ -27,7 +27,7 @@ class Player:
 
 
 GOOD = Player(skill=0.9, blind=0.02, edge_weight=1.0)
-CARELESS = Player(skill=0.4, blind=0.19, edge_weight=8.0)
+CARELESS = Player(skill=0.38, blind=0.18, edge_weight=8.0)
 
 PURPOSE = """\
 A tiny language model that plays tic-tac-toe and answers yes, no or maybe: the model of the quick start,
@@ -41,7 +41,7 @@ middle of a side {CARELESS.edge_weight:.0f} to 1. So the model knows more than i
 learning lifts skill out of noise here. Asked for yes, no or maybe, it says each a third of the time."""
 
 TEXTS = (
-    "user assistant system",
+    "user\nassistant\nsystem",
     tic_tac_toe.SYSTEM_PROMPT,
     tic_tac_toe.draw_board("XO......."),
     "O plays C1",
