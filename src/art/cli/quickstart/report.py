@@ -18,6 +18,9 @@ from art.cli.quickstart.folder import RunFolder, StepRow
 from art.cli.quickstart.settings import Settings
 from art.tasks import Task
 
+COUNTS = {"turns"}
+"""Metrics that are numbers of something; all others are shares of the attempts."""
+
 
 def print_step(console: Console, row: StepRow, settings: Settings, task: Task) -> None:
     """One line a step."""
@@ -74,21 +77,26 @@ def comparison(task: Task, before: Evaluation, after: Evaluation) -> Table:
     for heading in ("", "before", "after", "change"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name in before.means:
-        old, new = before.means[name], after.means[name]
-        if name == "reward":
-            cells = (
-                f"{old:+.3f} ± {before.errors[name]:.3f}",
-                f"{new:+.3f} ± {after.errors[name]:.3f}",
-                f"{new - old:+.3f}",
-            )
-        else:
-            cells = (
-                f"{old:.1%} ± {before.errors[name]:.1%}",
-                f"{new:.1%} ± {after.errors[name]:.1%}",
-                f"{100 * (new - old):+.1f} points",
-            )
-        table.add_row(name.replace("_", " "), *cells, style="bold" if name == task.SCORE else "")
+        old, new = (row.means[name] for row in (before, after))
+        write = signed if name == "reward" else count if name in COUNTS else share
+        cells = [
+            f"{write(row.means[name])} ± {write(row.errors[name]).lstrip('+')}" for row in (before, after)
+        ]
+        change = f"{100 * (new - old):+.1f} points" if write is share else f"{new - old:+.3f}"
+        table.add_row(name.replace("_", " "), *cells, change, style="bold" if name == task.SCORE else "")
     return table
+
+
+def share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def count(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def signed(value: float) -> str:
+    return f"{value:+.3f}"
 
 
 def pick_games(folder: RunFolder, steps: int) -> tuple[str, str] | None:
