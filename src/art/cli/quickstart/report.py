@@ -8,10 +8,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rich.columns import Columns
 from rich.console import Console
-from rich.panel import Panel
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from art.cli.quickstart.evaluation import Evaluation
 from art.cli.quickstart.folder import RunFolder, StepRow
@@ -64,11 +64,9 @@ def print_report(
     console.print(comparison(task, before, after))
     games = pick_games(folder, settings.steps)
     if games is not None:
-        console.print(
-            Columns([Panel(games[0], title="before"), Panel(games[1], title="after")], padding=(0, 2))
-        )
+        console.print(side_by_side(*games))
     console.print(file_table(folder, settings))
-    console.print(next_steps(settings, folder))
+    console.print(next_steps(settings, folder), soft_wrap=True)
 
 
 def comparison(task: Task, before: Evaluation, after: Evaluation) -> Table:
@@ -115,6 +113,15 @@ def pick_games(folder: RunFolder, steps: int) -> tuple[str, str] | None:
     return old["transcript"], new["transcript"]
 
 
+def side_by_side(before: str, after: str) -> Table:
+    """Two transcripts, folded so that both fit beside each other. They are data: no markup is read in them."""
+    table = Table(title="one scenario, before and after")
+    table.add_column("before", overflow="fold")
+    table.add_column("after", overflow="fold")
+    table.add_row(Text(before), Text(after))
+    return table
+
+
 def checkpoints(folder: RunFolder, settings: Settings) -> Path:
     from art.cli.quickstart.run import PROJECT
 
@@ -132,7 +139,7 @@ def file_table(folder: RunFolder, settings: Settings) -> Table:
         "every sampled token": folder.data_dir / "server" / "ledger.sqlite",
     }
     for name, path in rows.items():
-        table.add_row(name, str(path))
+        table.add_row(name, escape(str(path)))
     return table
 
 
@@ -153,8 +160,8 @@ def next_steps(settings: Settings, folder: RunFolder) -> str:
     return (
         "[bold]What to try next[/bold]\n"
         f"  art quickstart {other:<12}   another task\n"
-        f"  {more}   train this one further\n"
-        f"  art serve --data-dir {shlex.quote(str(folder.data_dir))}   talk to what you trained\n"
+        f"  {escape(more)}   train this one further\n"
+        f"  art serve --data-dir {escape(shlex.quote(str(folder.data_dir)))}   talk to what you trained\n"
         "  examples/tic_tac_toe.py   the program you would write yourself"
     )
 
