@@ -114,7 +114,7 @@ def pick_games(folder: RunFolder, steps: int) -> tuple[str, str] | None:
 
 
 def side_by_side(before: str, after: str) -> Table:
-    """Two transcripts, folded so that both fit beside each other. They are data: no markup is read in them."""
+    """Two transcripts, folded so that both fit beside each other; no markup is read in them."""
     table = Table(title="one scenario, before and after")
     table.add_column("before", overflow="fold")
     table.add_column("after", overflow="fold")
