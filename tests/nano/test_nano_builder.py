@@ -131,7 +131,7 @@ def test_nano_games_plays_as_its_card_says() -> None:
     sampled = measure(model, tokenizer, task, count=512, seed=77)
     assert 0.42 <= sampled["not_lost"] <= 0.58
     assert 1 - sampled["invalid"] / sampled["turns"] >= 0.92
-    assert measure(model, tokenizer, task, count=256, seed=77, greedy=True)["not_lost"] >= 0.75
+    assert measure(model, tokenizer, task, count=256, seed=77, greedy=True)["not_lost"] >= 0.65
 
 
 @pytest.mark.slow
