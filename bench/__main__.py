@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHES = ("client", "engine", "tree", "loop")
+BENCHES = ("client", "engine", "tree", "loop", "learning")
 
 
 def main(names: list[str]) -> int:

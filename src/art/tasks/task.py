@@ -50,7 +50,7 @@ class TaskDefaults:
     def rate_at(self, step: int, *, steps: int | None = None, learning_rate: float | None = None) -> float:
         """The learning rate of `step` (from 0) in a run of `steps`: a linear rise in a linear fall.
 
-        With the defaults of tic-tac-toe: 0.67e-3 at step 0, 3.5e-3 at step 5, 0.9e-3 at its last step. The
+        With the defaults of tic-tac-toe: 0.67e-3 at step 0, 3.7e-3 at step 5, 0.9e-3 at its last step. The
         fall settles the policy: without it a run ends two to six points lower.
         """
         rise = min(1.0, (step + 1) / (self.warmup_steps + 1))
