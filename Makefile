@@ -20,7 +20,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@ $(VENV)/.installed-user
 
-quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about five minutes on two cores)
+quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
 	$(BIN)/art quickstart $(ARGS)
 
 mail: $(VENV)/.installed-user         ## the same for the mail agent with three tools
