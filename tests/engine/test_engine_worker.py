@@ -179,10 +179,10 @@ async def test_who_gives_up_waiting_does_not_hurt_the_engine(base: Path, tmp_pat
     engine = await BuiltinEngine.start(str(base), OPTIONS)
     await engine.load_adapter("a", build_adapter(tmp_path, base, seed=1))
     stream = engine.generate(ask(PROMPT, "a", max_tokens=100, stream=True))
-    await anext(stream)
+    first = await anext(stream)  # of one token or, on a busy machine, of several
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(engine.unload_adapter("a"), 0.001)
-    assert len((await whole(stream)).token_ids) == 99
+    assert len(first.token_ids) + len((await whole(stream)).token_ids) == 100
     assert len((await whole(engine.generate(ask(PROMPT, max_tokens=3)))).token_ids) == 3
     await engine.close()
 
