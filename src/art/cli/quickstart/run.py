@@ -115,11 +115,7 @@ def reward_of(trajectory: art.Trajectory) -> float:
 
 
 def attempt_row(task: Task, index: int, trajectory: art.Trajectory) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "index": index,
-        "reward": reward_of(trajectory),
-        "good": float(trajectory.metrics[task.SCORE]),
-    }
+    row: dict[str, Any] = {"index": index, "reward": reward_of(trajectory)}
     if index < KEPT_TRANSCRIPTS:
         row["transcript"] = task.show(trajectory.messages())
     return row
