@@ -1,7 +1,10 @@
 """The attention function that transformers' models call, and its registration.
 
 The plan travels as the keyword argument `tree_plan` through the model's forward. Without one (rows that are
-scored as they are) the attention is plain causal, so rows are padded on the right.
+scored as they are) the attention is causal, so rows are padded on the right.
+
+What a family adds to plain attention comes as further arguments, layer by layer: a sliding window, a soft cap
+on the scores, sinks. What is none of these is refused: silently left out, it would be another model.
 """
 
 from __future__ import annotations
@@ -9,15 +12,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from art.errors import ConfigurationError
-from art.training.attention import dense, rectangles
+from art.training.attention import dense, exact, rectangles, sinks
 from art.training.attention.plan import TreePlan
+from art.training.attention.windowed import chain, cuts, windowed
 
 NAME = "art_tree"
 """The `attn_implementation` of a model that trains on token trees."""
+
+REFUSED = ("position_bias", "head_mask", "block_table")
+"""Arguments that would change the scores in ways the tree does not know."""
 
 
 def register() -> None:
@@ -35,29 +42,76 @@ def tree_attention(
     scaling: float | None = None,
     tree_plan: TreePlan | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """[B, T, H, D] as transformers expects it. Raises ConfigurationError for what the tree cannot do."""
-    for name in ("softcap", "s_aux"):
+    for name in REFUSED:
         if options.get(name) is not None:
             raise ConfigurationError(
                 f"{type(module).__name__} uses {name!r}, which tree attention does not know."
             )
     if attention_mask is not None:
         raise ConfigurationError("Tree attention takes no attention mask: pad rows on the right.")
-    length = tree_plan.depth if tree_plan is not None else query_BHTD.shape[2]
-    if sliding_window is not None and length > sliding_window:
-        raise ConfigurationError(
-            f"A path of {length} tokens exceeds the model's sliding window of {sliding_window}, "
-            "which tree attention does not know."
-        )
     scale = query_BHTD.shape[-1] ** -0.5 if scaling is None else scaling
+    tensors = (query_BHTD, key_BKTD, value_BKTD)
     if tree_plan is None:
-        shared = query_BHTD.shape[1] != key_BKTD.shape[1]
-        out = scaled_dot_product_attention(
-            query_BHTD, key_BKTD, value_BKTD, is_causal=True, scale=scale, enable_gqa=shared
-        )
+        out = _rows(*tensors, scale, sliding_window, softcap, s_aux)
     else:
-        kernel = rectangles if tree_plan.kernel == "rectangles" else dense
-        out = kernel.attend(query_BHTD, key_BKTD, value_BKTD, scale, tree_plan)
+        out = _tree(*tensors, scale, tree_plan, sliding_window, softcap, s_aux)
     return out.transpose(1, 2).contiguous(), None
+
+
+def _tree(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    plan: TreePlan,
+    window: int | None,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+) -> torch.Tensor:
+    if softcap is not None or (s_aux is not None and plan.kernel != "rectangles"):
+        blocks = windowed(plan, window, query, blocks=True)
+        return exact.attend(query, key, value, scale, blocks, softcap=softcap, sinks_H=s_aux)
+    if cuts(plan, window):
+        plan = windowed(plan, window, query)
+    if plan.kernel != "rectangles":
+        return dense.attend(query, key, value, scale, plan)
+    query, key, padded = _same_size(query, key, value)
+    if s_aux is not None:
+        out = sinks.attend(query, key, padded, scale, plan, s_aux)
+    else:
+        out = rectangles.attend(query, key, padded, scale, plan)
+    return out[..., : value.shape[-1]]
+
+
+def _rows(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+) -> torch.Tensor:
+    """Rows as they are: causal."""
+    length = query.shape[2]
+    if softcap is None and s_aux is None and (window is None or length <= window):
+        shared = query.shape[1] != key.shape[1]
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=shared)
+    return _tree(query, key, value, scale, chain(length), window, softcap, s_aux)
+
+
+def _same_size(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The flash kernels want values as wide as keys (DeepSeek's are not): zeros change neither scores nor
+    sums.
+    """
+    wide, narrow = query.shape[-1], value.shape[-1]
+    if wide >= narrow:
+        return query, key, pad(value, (0, wide - narrow)) if wide > narrow else value
+    return pad(query, (0, narrow - wide)), pad(key, (0, narrow - wide)), value

@@ -74,13 +74,21 @@ class TreePlan:
 
     end_T: Ints
     kernel: str
-    depth: int
-    """Length of the longest path, for models with a sliding window."""
+    depth_T: Ints
+    block: int = BLOCK
+    """Rows of a block, for the plans derived from this one."""
     squares: tuple[Square, ...] = ()
     """A partition of the rows, in order."""
     rectangles: tuple[Rectangle, ...] = ()
     dense_mask: torch.Tensor | None = field(default=None, repr=False)
     """Additive, [T, T], for the dense kernel."""
+    derived: dict[tuple[int, bool], TreePlan] = field(default_factory=dict, repr=False)
+    """The same tree's plans for layers that see a window only: made once, used by every such layer."""
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest path."""
+        return int(self.depth_T.max(initial=-1)) + 1
 
     @property
     def pairs(self) -> int:
@@ -102,15 +110,15 @@ def plan_attention(
 ) -> TreePlan:
     """Plan the attention of one micro-batch. Masks are made in `dtype`, the queries' own."""
     rows = np.arange(len(end_T))
-    depth = int(depth_T.max(initial=-1)) + 1
     if kernel == "dense":
         mask = _mask(end_T, rows, rows, dtype, device)
-        return TreePlan(end_T=end_T, kernel=kernel, depth=depth, dense_mask=mask)
+        return TreePlan(end_T=end_T, kernel=kernel, depth_T=depth_T, block=block, dense_mask=mask)
     pieces = list(_pieces(end_T, block, long, dtype, device))
     return TreePlan(
         end_T=end_T,
         kernel=kernel,
-        depth=depth,
+        depth_T=depth_T,
+        block=block,
         squares=tuple(piece for piece in pieces if isinstance(piece, Square)),
         rectangles=tuple(piece for piece in pieces if isinstance(piece, Rectangle)),
     )

@@ -32,23 +32,7 @@ class _Rectangles(torch.autograd.Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, plan: TreePlan
     ) -> torch.Tensor:
-        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        pieces = []
-        for square, q_rows, k_rows, v_rows in zip(plan.squares, *_split(plan, q, k, v), strict=True):
-            keys, values = _under(square.ancestors, k, k_rows), _under(square.ancestors, v, v_rows)
-            causal = square.mask is None
-            pieces.append(flash(q_rows, keys, values, 0.0, causal, attn_mask=square.mask, scale=scale))
-        # Sums are kept in at least float32: the logsumexp is, and merging in bfloat16 would lose digits.
-        exact = torch.promote_types(q.dtype, torch.float32)
-        out = torch.cat([piece for piece, _ in pieces], dim=TOKENS).to(exact)
-        lse = torch.cat([piece_lse for _, piece_lse in pieces], dim=TOKENS)
-        for rect in plan.rectangles:
-            rows = (TOKENS, rect.start, rect.rows)
-            piece, piece_lse = flash(q.narrow(*rows), _keys(rect, k), _keys(rect, v), 0.0, False, scale=scale)
-            row_lse = lse.narrow(*rows)
-            weight = torch.sigmoid(piece_lse - row_lse).unsqueeze(-1)
-            out.narrow(*rows).lerp_(piece.to(exact), weight)
-            row_lse.copy_(torch.logaddexp(row_lse, piece_lse))
+        out, lse = merge_forward(q, k, v, scale, plan)
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.scale, ctx.plan = scale, plan
@@ -56,38 +40,73 @@ class _Rectangles(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         q, k, v, out, lse = ctx.saved_tensors
-        plan: TreePlan = ctx.plan
-        exact = torch.promote_types(q.dtype, torch.float32)
-        dq, dk, dv = (torch.zeros_like(tensor, dtype=exact) for tensor in (q, k, v))
-        for square, *parts in zip(plan.squares, *_split(plan, grad, q, out, lse, k, v), strict=True):
-            g_rows, q_rows, out_rows, lse_rows, k_rows, v_rows = parts
-            keys, values = _under(square.ancestors, k, k_rows), _under(square.ancestors, v, v_rows)
-            mask, causal = square.mask, square.mask is None
-            piece_q, *piece_kv = flash(
-                g_rows, q_rows, keys, values, out_rows, lse_rows, 0.0, causal, attn_mask=mask, scale=ctx.scale
-            )
-            dq.narrow(TOKENS, square.start, square.rows).copy_(piece_q)
-            for total, piece in zip((dk, dv), piece_kv, strict=True):
-                above = piece.shape[TOKENS] - square.rows
-                total.narrow(TOKENS, square.start, square.rows).add_(piece.narrow(TOKENS, above, square.rows))
-                if square.ancestors is not None and above:
-                    total.index_add_(TOKENS, square.ancestors, piece.narrow(TOKENS, 0, above).to(exact))
-        for rect in plan.rectangles:
-            rows = (TOKENS, rect.start, rect.rows)
-            g_rows, q_rows, out_rows, lse_rows = (one.narrow(*rows) for one in (grad, q, out, lse))
-            keys, values = _keys(rect, k), _keys(rect, v)
-            piece_q, *piece_kv = flash(
-                g_rows, q_rows, keys, values, out_rows, lse_rows, 0.0, False, scale=ctx.scale
-            )
-            dq.narrow(*rows).add_(piece_q)
-            for total, piece in zip((dk, dv), piece_kv, strict=True):
-                if rect.ancestors is None:
-                    total.narrow(TOKENS, rect.key_start, rect.keys).add_(piece)
-                else:
-                    total.index_add_(TOKENS, rect.ancestors, piece.to(exact))
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None
+        return *merge_backward(grad, q, k, v, out, lse, ctx.scale, ctx.plan), None, None
+
+
+def merge_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, plan: TreePlan
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output [B, H, T, D] and logsumexp [B, H, T] of all pieces, in at least float32."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    pieces = []
+    for square, q_rows, k_rows, v_rows in zip(plan.squares, *_split(plan, q, k, v), strict=True):
+        keys, values = _under(square.ancestors, k, k_rows), _under(square.ancestors, v, v_rows)
+        causal = square.mask is None
+        pieces.append(flash(q_rows, keys, values, 0.0, causal, attn_mask=square.mask, scale=scale))
+    # Sums are kept in at least float32: the logsumexp is, and merging in bfloat16 would lose digits.
+    exact = torch.promote_types(q.dtype, torch.float32)
+    out = torch.cat([piece for piece, _ in pieces], dim=TOKENS).to(exact)
+    lse = torch.cat([piece_lse for _, piece_lse in pieces], dim=TOKENS)
+    for rect in plan.rectangles:
+        rows = (TOKENS, rect.start, rect.rows)
+        piece, piece_lse = flash(q.narrow(*rows), _keys(rect, k), _keys(rect, v), 0.0, False, scale=scale)
+        row_lse = lse.narrow(*rows)
+        weight = torch.sigmoid(piece_lse - row_lse).unsqueeze(-1)
+        out.narrow(*rows).lerp_(piece.to(exact), weight)
+        row_lse.copy_(torch.logaddexp(row_lse, piece_lse))
+    return out, lse
+
+
+def merge_backward(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scale: float,
+    plan: TreePlan,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of queries, keys and values. `out` and `lse` are those of the whole rows."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    exact = torch.promote_types(q.dtype, torch.float32)
+    dq, dk, dv = (torch.zeros_like(tensor, dtype=exact) for tensor in (q, k, v))
+    for square, *parts in zip(plan.squares, *_split(plan, grad, q, out, lse, k, v), strict=True):
+        g_rows, q_rows, out_rows, lse_rows, k_rows, v_rows = parts
+        keys, values = _under(square.ancestors, k, k_rows), _under(square.ancestors, v, v_rows)
+        mask, causal = square.mask, square.mask is None
+        piece_q, *piece_kv = flash(
+            g_rows, q_rows, keys, values, out_rows, lse_rows, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        dq.narrow(TOKENS, square.start, square.rows).copy_(piece_q)
+        for total, piece in zip((dk, dv), piece_kv, strict=True):
+            above = piece.shape[TOKENS] - square.rows
+            total.narrow(TOKENS, square.start, square.rows).add_(piece.narrow(TOKENS, above, square.rows))
+            if square.ancestors is not None and above:
+                total.index_add_(TOKENS, square.ancestors, piece.narrow(TOKENS, 0, above).to(exact))
+    for rect in plan.rectangles:
+        rows = (TOKENS, rect.start, rect.rows)
+        g_rows, q_rows, out_rows, lse_rows = (one.narrow(*rows) for one in (grad, q, out, lse))
+        keys, values = _keys(rect, k), _keys(rect, v)
+        piece_q, *piece_kv = flash(g_rows, q_rows, keys, values, out_rows, lse_rows, 0.0, False, scale=scale)
+        dq.narrow(*rows).add_(piece_q)
+        for total, piece in zip((dk, dv), piece_kv, strict=True):
+            if rect.ancestors is None:
+                total.narrow(TOKENS, rect.key_start, rect.keys).add_(piece)
+            else:
+                total.index_add_(TOKENS, rect.ancestors, piece.to(exact))
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
 def _split(plan: TreePlan, *tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
