@@ -54,7 +54,7 @@ def test_every_entry_is_scored_once_behind_its_whole_context(
     assert [found[entry] for entry in range(len(batch.entries))] == [
         [spelled] for spelled in expected(batch.tree, batch.entries)
     ]
-    own = sum(len(micro.tokens_T) - micro.prefix for micro in packing.micro_batches)
+    own = sum(len(micro.tokens_T) - micro.repeated for micro in packing.micro_batches)
     assert own == packing.lower_bound <= packing.forwarded
 
 
@@ -66,7 +66,7 @@ def two_completions() -> tuple[TokenTree, LossEntries]:
         )
         for name, last in (("a", 8), ("b", 9))
     ]
-    return tree, loss_entries(rows, paths, [1.0, -1.0])
+    return tree, loss_entries(rows, paths, [1.0, -1.0], sequences=[0, 1])
 
 
 def test_the_worked_example() -> None:
@@ -86,7 +86,7 @@ def test_untrained_tails_are_not_forwarded() -> None:
     # The second row ends in an observation that nothing is sampled after.
     tree, paths = build_tree([np.array([1, 2, 3]), np.array([1, 2, 3, 4, 5, 6])])
     rows = [SampleRow(sample_id="a", prompt_ids=[1], completion_ids=[2, 3], completion_logprobs=[-1.0, -1.0])]
-    packing = pack(tree, loss_entries(rows, paths[:1], [1.0]), 100)
+    packing = pack(tree, loss_entries(rows, paths[:1], [1.0], sequences=[0]), 100)
     assert packing.micro_batches[0].tokens_T.tolist() == [1, 2]
 
 
@@ -104,6 +104,8 @@ def test_nothing_to_train_is_an_empty_plan() -> None:
         logprob_E=np.zeros(0, np.float32),
         advantage_E=np.zeros(0, np.float32),
         weight_E=np.zeros(0, np.float32),
+        sequence_E=np.zeros(0, np.int32),
+        sampling_E=np.zeros(0, np.int32),
     )
     assert pack(tree, nothing, 10).micro_batches == ()
 
