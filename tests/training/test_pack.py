@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -56,6 +58,106 @@ def test_every_entry_is_scored_once_behind_its_whole_context(
     ]
     own = sum(len(micro.tokens_T) - micro.repeated for micro in packing.micro_batches)
     assert own == packing.lower_bound <= packing.forwarded
+    assert packing.fill == packing.forwarded / (packing.budget * len(packing.micro_batches)) <= 1
+
+
+Rollouts = list[list[tuple[list[int], int]]]
+ROLLOUTS = st.lists(  # rollouts of samples; a sample is its ids and the length of its prompt
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 2), min_size=2, max_size=12), st.integers(1, 11)).map(
+            lambda one: (one[0], min(one[1], len(one[0]) - 1))
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+def batch_of(rollouts: Rollouts) -> tuple[TokenTree, LossEntries]:
+    samples = [(number, *sample) for number, rollout in enumerate(rollouts) for sample in rollout]
+    tree, paths = build_tree([np.array(ids) for _, ids, _ in samples])
+    rows = [
+        SampleRow(
+            sample_id=str(at),
+            prompt_ids=ids[:prompt],
+            completion_ids=ids[prompt:],
+            completion_logprobs=[-1.0] * (len(ids) - prompt),
+        )
+        for at, (_, ids, prompt) in enumerate(samples)
+    ]
+    owners = [number for number, _, _ in samples]
+    return tree, loss_entries(rows, paths, [1.0] * len(rows), sequences=owners)
+
+
+def on_one_path(tree: TokenTree, nodes: list[int]) -> bool:
+    return all(tree.end_T[node] > max(nodes) for node in nodes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rollouts=ROLLOUTS, budget=st.integers(1, 60), whole=st.booleans())
+def test_any_histories_are_scored_once_and_sequences_on_one_path_together(
+    rollouts: Rollouts, budget: int, whole: bool
+) -> None:
+    tree, entries = batch_of(rollouts)
+    packing = pack(tree, entries, budget, whole_sequences=whole)
+    found: dict[int, list[tuple[int, ...]]] = {}
+    places: dict[int, set[int]] = {}
+    for number, micro in enumerate(packing.micro_batches):
+        assert len(micro.tokens_T) <= packing.budget
+        for entry, spelled in contexts(micro).items():
+            found.setdefault(entry, []).extend(spelled)
+            places.setdefault(int(entries.sequence_E[entry]), set()).add(number)
+    assert [found[entry] for entry in range(len(entries))] == [[one] for one in expected(tree, entries)]
+    assert packing.lower_bound <= packing.forwarded
+    assert packing.cut_sequences == sum(len(numbers) > 1 for numbers in places.values())
+    for sequence, numbers in places.items():
+        # Its predictors, not its last token, decide: siblings that end two of its paths have one parent.
+        nodes = tree.parent_T[entries.token_E[entries.sequence_E == sequence]].tolist()
+        assert not whole or not on_one_path(tree, nodes) or len(numbers) == 1
+
+
+def test_the_same_batch_is_packed_the_same_way() -> None:
+    batch = games(2, groups=6, size=6, turns=4)
+    one, other = (pack(batch.tree, batch.entries, 100) for _ in range(2))
+    for first, second in zip(one.micro_batches, other.micro_batches, strict=True):
+        assert np.array_equal(first.tokens_T, second.tokens_T)
+        assert np.array_equal(first.entry_E, second.entry_E)
+
+
+def rollouts_of(prompts: int, attempts: int, prompt: int, answer: int) -> tuple[TokenTree, LossEntries]:
+    """Single-turn groups of equal sizes: every id differs, but the prompts of a group."""
+    ids = iter(range(1_000_000))
+    groups = [[next(ids) for _ in range(prompt)] for _ in range(prompts)]
+    return batch_of(
+        [[(group + [next(ids) for _ in range(answer)], prompt)] for group in groups for _ in range(attempts)]
+    )
+
+
+def test_whole_trees_fill_a_micro_batch_before_any_is_cut() -> None:
+    tree, entries = rollouts_of(prompts=12, attempts=4, prompt=10, answer=11)  # 50 tokens a tree, 12 trees
+    packing = pack(tree, entries, 150)
+    assert [len(micro.tokens_T) for micro in packing.micro_batches] == [150] * 4
+    assert packing.forwarded == packing.lower_bound and packing.fill == 1
+
+
+def test_a_tree_that_does_not_fit_is_cut_behind_its_prompt() -> None:
+    tree, entries = rollouts_of(prompts=1, attempts=9, prompt=10, answer=11)  # 100 tokens
+    packing = pack(tree, entries, 40)
+    assert [len(micro.tokens_T) for micro in packing.micro_batches] == [40, 40, 40]
+    assert [micro.repeated for micro in packing.micro_batches] == [0, 10, 10]
+
+
+def test_a_sequence_that_branches_is_kept_together_where_there_is_room() -> None:
+    ids = iter(range(1_000_000))
+    prompt = [next(ids) for _ in range(10)]
+    forks = [[(prompt + [next(ids) for _ in range(11)], 10) for _ in range(2)] for _ in range(6)]
+    # Interleaved, so that the first answers of all rollouts come before the second ones.
+    tree, entries = batch_of([[rollout[turn]] for turn in range(2) for rollout in forks])
+    entries = dataclasses.replace(entries, sequence_E=entries.sequence_E % 6)
+    assert pack(tree, entries, 50, whole_sequences=True).cut_sequences == 0
+    assert pack(tree, entries, 50).cut_sequences > 0
 
 
 def two_completions() -> tuple[TokenTree, LossEntries]:

@@ -15,7 +15,8 @@ from art.samples.types import LossEntries, TokenTree
 from art.training.packing.layout import lay_out
 from art.training.packing.plan import plan_loads
 from art.training.packing.runs import needed_runs
-from art.training.packing.score import cut_sequences, entry_loads
+from art.training.packing.score import cut_sequences, owners, whole_sequence_loads
+from art.training.packing.sequences import sequence_runs
 from art.training.packing.types import MicroBatch, Packing
 
 __all__ = ["MicroBatch", "Packing", "pack"]
@@ -31,8 +32,13 @@ def pack(tree: TokenTree, entries: LossEntries, budget: int, *, whole_sequences:
     runs = needed_runs(tree, entries)
     sequence_E = entries.sequence_E.astype(np.int64)
     budget = max(budget, int(runs.depth_T.max(initial=-1)) + 1)
-    loads = plan_loads(runs, budget)
-    load_E = entry_loads(runs, loads, sequence_E, whole_sequences)
+    if whole_sequences and len(entries):
+        sequences = sequence_runs(runs, sequence_E)
+        loads = plan_loads(runs, budget, sequences.branching(runs))
+        load_E = whole_sequence_loads(runs, loads, sequences)
+    else:
+        loads = plan_loads(runs, budget)
+        load_E = owners(runs, loads)[runs.run_T[runs.predictor_E]]
     order_E = np.argsort(load_E, kind="stable")
     bounds = np.searchsorted(load_E[order_E], np.arange(len(loads) + 1))
     return Packing(

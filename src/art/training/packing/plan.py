@@ -12,11 +12,12 @@ Letters: R = runs in depth-first order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from art.training.packing.runs import Runs
+from art.training.packing.sequences import bundles
 from art.training.packing.subset import fullest
 from art.training.packing.types import Ints
 
@@ -24,6 +25,10 @@ EMPTY_COSTS = (1.0, 1 / 16)
 """What an empty place costs, in re-forwarded tokens: a plan is made with each."""
 ACCEPTED = 1.02
 """Up to so many times the lower bound, fewer micro-batches are worth more than fewer tokens."""
+PASS_COST = 1 / 32
+"""Above it, what a micro-batch costs by being one more, as a share of the budget."""
+BUNDLE_COST = 1 / 64
+"""Up to such a share of the budget stays empty more, to keep sequences that branch in one micro-batch."""
 TRIALS = 64
 """Cuts that are tried for one micro-batch, at most."""
 
@@ -43,17 +48,25 @@ class _Choice:
 
     cut: int
     subtrees: Sequence[int]
+    room: int
+    """For subtrees, behind the path."""
     wasted: float
 
 
-def plan_loads(runs: Runs, budget: int) -> list[Load]:
-    """The best of a few plans. `budget` is at least the longest path."""
-    plans = [_Forest(runs).pack(budget, empty_cost) for empty_cost in EMPTY_COSTS]
+def plan_loads(runs: Runs, budget: int, branching: tuple[Ints, Ints] | None = None) -> list[Load]:
+    """The best of a few plans. `budget` is at least the longest path.
 
-    def cost(loads: list[Load]) -> tuple[bool, int, int]:
+    `branching`: pairs of a sequence and a run of it; runs of one sequence are kept together where that is
+    nearly free.
+    """
+    plans = [_Forest(runs, branching).pack(budget, empty_cost) for empty_cost in EMPTY_COSTS]
+
+    def cost(loads: list[Load]) -> tuple[bool, float, float]:
         forwarded = sum(int(runs.length_R[load.runs].sum()) for load in loads)
         few = forwarded <= ACCEPTED * len(runs.tokens_T)
-        return (False, len(loads), forwarded) if few else (True, forwarded, len(loads))
+        return (
+            (False, len(loads), forwarded) if few else (True, forwarded + PASS_COST * budget * len(loads), 0)
+        )
 
     return min(plans, key=cost)
 
@@ -63,6 +76,7 @@ class _Forest:
     """What is left to pack. Children of -1, the last place, are the roots."""
 
     runs: Runs
+    branching: tuple[Ints, Ints] | None
     length: list[int] = field(init=False)
     parent: list[int] = field(init=False)
     size: list[int] = field(init=False)
@@ -89,13 +103,13 @@ class _Forest:
         loads = []
         while self.children[-1]:
             choice = self._choose(budget, empty_cost)
-            loads.append(self._take(choice))
+            loads.append(self._take(self._bundled(choice, budget)))
         return loads
 
     def _choose(self, budget: int, empty_cost: float) -> _Choice:
         left = sum(self.size[root] for root in self.children[-1])
         if left <= budget:
-            return _Choice(cut=-1, subtrees=tuple(self.children[-1]), wasted=0)
+            return _Choice(cut=-1, subtrees=tuple(self.children[-1]), room=budget, wasted=0)
         # Room that the last two micro-batches have anyway costs nothing.
         spare = max(0, 2 * budget - left)
         best: _Choice | None = None
@@ -117,9 +131,23 @@ class _Forest:
             empty = room - sum(sizes[index] for index in taken)
             wasted = length + empty_cost * max(0, empty - spare)
             if best is None or wasted < best.wasted:
-                best = _Choice(cut=cut, subtrees=[items[index] for index in taken], wasted=wasted)
+                subtrees = [items[index] for index in taken]
+                best = _Choice(cut=cut, subtrees=subtrees, room=room, wasted=wasted)
         assert best is not None, "the budget is shorter than a path"
         return best
+
+    def _bundled(self, choice: _Choice, budget: int) -> _Choice:
+        """The same cut with sequences kept whole, where that leaves hardly more places empty."""
+        if self.branching is None or not len(self.branching[0]):
+            return choice
+        items = bundles(self._hanging(self._path(choice.cut)), self.runs, *self.branching)
+        sizes = [sum(self.size[item] for item in together) for together in items]
+        taken = fullest(sizes, choice.room)
+        lost = sum(self.size[item] for item in choice.subtrees) - sum(sizes[index] for index in taken)
+        if not taken or lost > BUNDLE_COST * budget:
+            return choice
+        subtrees = [item for index in taken for item in items[index]]
+        return replace(choice, subtrees=subtrees)
 
     def _path(self, cut: int) -> list[int]:
         """From a root to the cut."""
