@@ -56,3 +56,33 @@ def test_each_family_scales_its_logits_as_its_own_forward_does(config: PreTraine
     with torch.no_grad():
         hidden = model.model(input_ids=ids).last_hidden_state
         assert torch.allclose(LogitHead(model)(hidden), model(input_ids=ids).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [2, 100])
+def test_a_head_that_is_trained_gets_its_gradient(rows: int) -> None:
+    tiny = policy(dtype=torch.float64)
+    weight = tiny.causal_lm.get_output_embeddings().weight.requires_grad_()
+    _, hidden_PD, predictor_N, id_N = inputs()
+    logprob_N, _ = target_logprobs(
+        tiny.head, hidden_PD, predictor_N, id_N, chunk_elements=rows * SHAPE["vocab_size"]
+    )
+    slope_N = torch.arange(1.0, 8.0, dtype=torch.float64)
+    got = torch.autograd.grad((logprob_N * slope_N).sum(), [hidden_PD, weight])
+    exact_N = torch.log_softmax(hidden_PD @ weight.T, -1)[predictor_N, id_N]
+    expected = torch.autograd.grad((exact_N * slope_N).sum(), [hidden_PD, weight])
+    for one, other in zip(got, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-11, atol=1e-14)
+
+
+def test_soft_capped_logits_have_the_gradient_of_autograd() -> None:
+    model = causal_lm(
+        Gemma2Config(**SHAPE, final_logit_softcapping=5.0, query_pre_attn_scalar=8), "eager", torch.float64
+    )
+    model.requires_grad_(False)
+    head = LogitHead(model)
+    _, hidden_PD, predictor_N, id_N = inputs()
+    logprob_N, _ = target_logprobs(head, hidden_PD, predictor_N, id_N, chunk_elements=46)
+    (got,) = torch.autograd.grad(logprob_N.sum(), hidden_PD)
+    exact_N = torch.log_softmax(head(hidden_PD), -1)[predictor_N, id_N]
+    (expected,) = torch.autograd.grad(exact_N.sum(), hidden_PD)
+    assert torch.allclose(got, expected, rtol=1e-11, atol=1e-14)

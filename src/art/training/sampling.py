@@ -1,0 +1,142 @@
+"""The distributions that were truly sampled from: logits tempered and truncated per target.
+
+As `art.engine.builtin.sampler` does it: logits / temperature, then top_k, then top_p, then min_p,
+renormalised. Which tokens are kept is a constant, so no gradient flows through it; the target is always among
+them, whatever rounding says. Parameters that are 0 (top_k, min_p), 1 (temperature, top_p) or greedy
+(temperature 0, whose logprob is the model's own) change nothing.
+
+Letters: N = targets, M = targets whose distribution is processed, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+NUCLEUS = 1024
+"""How many of the most probable tokens are looked at first for top_p."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SamplingRows:
+    """How each target of a micro-batch was sampled, in the order of the targets.
+
+    Two targets of one predictor may differ.
+    """
+
+    temperature_N: torch.Tensor
+    """Floating."""
+    top_k_N: torch.Tensor
+    """Integers; 0: all."""
+    top_p_N: torch.Tensor
+    min_p_N: torch.Tensor
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        temperature_N: torch.Tensor,
+        top_k_N: torch.Tensor | None = None,
+        top_p_N: torch.Tensor | None = None,
+        min_p_N: torch.Tensor | None = None,
+    ) -> SamplingRows:
+        """What is not given changes nothing."""
+        ones, zeros = torch.ones_like(temperature_N), torch.zeros_like(temperature_N)
+        return cls(
+            temperature_N=temperature_N,
+            top_k_N=zeros.long() if top_k_N is None else top_k_N.long(),
+            top_p_N=ones if top_p_N is None else top_p_N,
+            min_p_N=zeros if min_p_N is None else min_p_N,
+        )
+
+    @property
+    def processed_N(self) -> torch.Tensor:
+        """Which targets have another distribution than the model's own."""
+        changed_N = (self.temperature_N != 1) | (self.top_k_N > 0) | (self.top_p_N < 1) | (self.min_p_N > 0)
+        return changed_N & (self.temperature_N != 0)
+
+    def at(self, where: torch.Tensor | slice) -> SamplingRows:
+        """Those of some targets."""
+        return SamplingRows(
+            temperature_N=self.temperature_N[where],
+            top_k_N=self.top_k_N[where],
+            top_p_N=self.top_p_N[where],
+            min_p_N=self.min_p_N[where],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Kept:
+    """The kept tokens of each processed target: scores above `floor_M`, and those equal to it up to an id.
+
+    Two numbers a target say it, so that the backward pass needs no second sort.
+    """
+
+    floor_M: torch.Tensor
+    last_id_M: torch.Tensor
+
+    def mask(self, scores_MV: torch.Tensor, target_id_M: torch.Tensor) -> torch.Tensor:
+        floor_M1 = self.floor_M[:, None]
+        ids_V = torch.arange(scores_MV.shape[1], device=scores_MV.device)
+        mask_MV = (scores_MV > floor_M1) | ((scores_MV == floor_M1) & (ids_V <= self.last_id_M[:, None]))
+        return mask_MV.scatter_(1, target_id_M[:, None], True)
+
+
+def temper(logits_MV: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """Scores at most 0: from the largest down, so that a small temperature gives -inf, never inf."""
+    largest_M1 = logits_MV.amax(-1, keepdim=True)
+    return (logits_MV - largest_M1).div_(rows.temperature_N[:, None].to(logits_MV.dtype))
+
+
+def kept(scores_MV: torch.Tensor, rows: SamplingRows) -> Kept:
+    """Which tokens top_k, top_p and min_p leave, in this order. Scores are tempered, their maximum is 0."""
+    vocabulary = scores_MV.shape[1]
+    floor_M = torch.full_like(scores_MV[:, 0], float("-inf"))
+    last_id_M = torch.full_like(rows.top_k_N, vocabulary)
+    if (rows.top_k_N > 0).any():
+        floor_M = _top_k_floor(scores_MV, rows.top_k_N)
+    nucleus_M = rows.top_p_N < 1
+    if nucleus_M.any():
+        floor_M, last_id_M = floor_M.clone(), last_id_M.clone()
+        chosen_MV = scores_MV[nucleus_M]
+        chosen_MV = chosen_MV.masked_fill(chosen_MV < floor_M[nucleus_M, None], float("-inf"))
+        floor_M[nucleus_M], last_id_M[nucleus_M] = _top_p_floor(chosen_MV, rows.top_p_N[nucleus_M])
+    lowest_M = rows.min_p_N.to(scores_MV.dtype).log()  # of 0: -inf, which keeps all
+    last_id_M = torch.where(lowest_M > floor_M, vocabulary, last_id_M)
+    return Kept(floor_M=torch.maximum(floor_M, lowest_M), last_id_M=last_id_M)
+
+
+def _top_k_floor(scores_MV: torch.Tensor, top_k_M: torch.Tensor) -> torch.Tensor:
+    """The k-th score; ties with it are kept."""
+    limited_M = top_k_M > 0
+    limit_M = top_k_M.clamp(1, scores_MV.shape[1])
+    best_MK = scores_MV.topk(int(limit_M[limited_M].max()), dim=-1).values
+    at_M1 = (limit_M[:, None] - 1).clamp(max=best_MK.shape[1] - 1)
+    return torch.where(limited_M, best_MK.gather(1, at_M1)[:, 0], float("-inf"))
+
+
+def _top_p_floor(scores_MV: torch.Tensor, top_p_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The smallest set of most probable tokens whose sum reaches p: its last score, and the last id with it.
+
+    Of equal scores the smaller ids come first. The most probable few tokens are enough for most rows; the
+    others sort the whole vocabulary, which costs six times as much.
+    """
+    floor_M = torch.empty_like(scores_MV[:, 0])
+    tied_M = torch.empty_like(floor_M, dtype=torch.long)
+    norm_M1 = scores_MV.logsumexp(-1, keepdim=True)
+    open_M = torch.arange(len(floor_M), device=floor_M.device)
+    for width in (min(NUCLEUS, scores_MV.shape[1]), scores_MV.shape[1]):
+        if not len(open_M):
+            break
+        best_MK = scores_MV[open_M].topk(width, dim=-1).values
+        probability_MK = (best_MK - norm_M1[open_M]).exp_()
+        sum_MK = probability_MK.cumsum(-1)
+        p_M1 = top_p_M[open_M, None].to(sum_MK.dtype)
+        last_M1 = ((sum_MK - probability_MK < p_M1).sum(-1, keepdim=True) - 1).clamp_(min=0)
+        floor_M1 = best_MK.gather(1, last_M1)
+        floor_M[open_M] = floor_M1[:, 0]
+        tied_M[open_M] = last_M1[:, 0] + 1 - (best_MK > floor_M1).sum(-1)
+        open_M = open_M[sum_MK[:, -1] < p_M1[:, 0]]
+    tie_MV = scores_MV == floor_M[:, None]
+    return floor_M, (tie_MV.cumsum(-1) < tied_M[:, None]).sum(-1)
