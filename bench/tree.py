@@ -24,13 +24,15 @@ from art.samples.batch import build_batch
 from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
 from art.training.attention.interface import NAME, register
 from art.training.attention.plan import plan_attention
+from art.training.columns import make_columns
 from art.training.logprobs import target_logprobs
 from art.training.lora import Adapters
 from art.training.losses.base import LossInputs
 from art.training.losses.registry import make_loss
 from art.training.pack import Packing, pack
 from art.training.policy import Policy
-from art.wire.training import LoraSpec, LossSpec
+from art.wire.algorithm import Algorithm
+from art.wire.training import LoraSpec
 from bench.rows import Row, write_rows
 
 GROUPS, GAMES, TURNS = 16, 16, 5
@@ -132,7 +134,7 @@ def padded(rows: list[PlainRow]) -> list[list[PlainRow]]:
 
 def plain_pass(policy: Policy, batches: list[list[PlainRow]], normalizer: float) -> float:
     """Loss and gradient by plain rows; returns the loss."""
-    loss, total = make_loss(LossSpec()), 0.0
+    loss, total = make_loss(Algorithm()), 0.0
     for batch in batches:
         width = len(batch[-1].ids) - 1
         ids_BL = torch.zeros(len(batch), width, dtype=torch.long)
@@ -146,12 +148,15 @@ def plain_pass(policy: Policy, batches: list[list[PlainRow]], normalizer: float)
         logprobs_E, _ = target_logprobs(
             policy.head, hidden.flatten(0, 1)[where], torch.arange(len(where)), targets
         )
+        sampled_E = torch.tensor([value for row in batch for value in row.logprobs])
         output = loss(
             LossInputs(
                 logprobs_E=logprobs_E,
-                sampled_logprobs_E=torch.tensor([value for row in batch for value in row.logprobs]),
+                sampled_logprobs_E=sampled_E,
+                proximal_logprobs_E=sampled_E,
                 advantages_E=torch.tensor([row.advantage for row in batch for _ in row.sampled]),
                 weights_E=torch.ones(len(where)),
+                sequence_E=torch.zeros(len(where), dtype=torch.long),
                 normalizer=normalizer,
             )
         )
@@ -162,19 +167,12 @@ def plain_pass(policy: Policy, batches: list[list[PlainRow]], normalizer: float)
 
 def tree_pass(policy: Policy, batch: Batch) -> float:
     """Loss and gradient by the tree, planning included; returns the loss."""
-    loss, total = make_loss(LossSpec()), 0.0
+    loss, total = make_loss(Algorithm()), 0.0
     entries = batch.entries
+    columns = make_columns(entries, dtype=policy.dtype, device=policy.device)
     for micro in pack(batch.tree, entries, BUDGET).micro_batches:
         scores, _ = policy.entry_scores(micro)
-        output = loss(
-            LossInputs(
-                logprobs_E=scores.logprobs_E,
-                sampled_logprobs_E=torch.as_tensor(entries.logprob_E[micro.entry_E]),
-                advantages_E=torch.as_tensor(entries.advantage_E[micro.entry_E]),
-                weights_E=torch.as_tensor(entries.weight_E[micro.entry_E]),
-                normalizer=batch.normalizer,
-            )
-        )
+        output = loss(columns.inputs(scores.logprobs_E, micro.entry_E, normalizer=batch.normalizer))
         output.loss.backward()
         total += output.loss.item()
     return total

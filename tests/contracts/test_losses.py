@@ -11,8 +11,8 @@ import torch
 
 from art.errors import ConfigurationError
 from art.training.losses.base import LossInputs
-from art.training.losses.registry import LOSSES, make_loss
-from art.wire.training import LossSpec
+from art.training.losses.registry import LOSSES, Loss, make_loss
+from art.wire.algorithm import Algorithm, LossSpec
 
 pytestmark = pytest.mark.parametrize("name", sorted(LOSSES))
 
@@ -21,18 +21,27 @@ def entries(count: int = 40, seed: int = 0, spread: float = 0.5) -> dict[str, to
     generator = torch.Generator().manual_seed(seed)
     logprobs_E = -3 * torch.rand(count, generator=generator, dtype=torch.float64)
     noise_E = spread * torch.randn(count, generator=generator, dtype=torch.float64)
+    sampled_E = (logprobs_E + noise_E).detach()
     return {
         "logprobs_E": logprobs_E.requires_grad_(),
-        "sampled_logprobs_E": (logprobs_E + noise_E).detach(),
+        "sampled_logprobs_E": sampled_E,
+        "proximal_logprobs_E": sampled_E.clone(),
         "advantages_E": torch.randn(count, generator=generator, dtype=torch.float64),
         "weights_E": torch.rand(count, generator=generator, dtype=torch.float64),
+        "sequence_E": torch.arange(count) // 5,
     }
+
+
+def bound(name: str, **params: Any) -> Loss:
+    return make_loss(Algorithm(loss=LossSpec(name=name, params=params)))
 
 
 def loss_of(
     name: str, parts: dict[str, torch.Tensor], normalizer: float = 40.0, **params: Any
 ) -> torch.Tensor:
-    return make_loss(LossSpec(name=name, params=params))(LossInputs(**parts, normalizer=normalizer)).loss
+    return make_loss(Algorithm(loss=LossSpec(name=name, params=params)))(
+        LossInputs(**parts, normalizer=normalizer)
+    ).loss
 
 
 def gradient(name: str, parts: dict[str, torch.Tensor], **params: Any) -> torch.Tensor:
@@ -42,7 +51,8 @@ def gradient(name: str, parts: dict[str, torch.Tensor], **params: Any) -> torch.
 def test_against_numpy(name: str) -> None:
     """Independent formulas; by name, so a new loss adds its own line."""
     parts = entries(spread=1.5)
-    lp, old, a, w = (parts[key].detach().numpy() for key in parts)
+    names = ("logprobs_E", "sampled_logprobs_E", "advantages_E", "weights_E")
+    lp, old, a, w = (parts[key].detach().numpy() for key in names)
     ratio = np.exp(lp - old)
     references = {
         "ppo": -np.minimum(ratio * a, np.clip(ratio, 0.8, 1.2) * a),
@@ -56,7 +66,7 @@ def test_the_gradient_is_the_derivative(name: str) -> None:
     parts = entries()
     if name == "cispo":
         # Its ratio is held constant, so it is differentiated around a fixed one.
-        ratio_E = (parts["logprobs_E"] - parts["sampled_logprobs_E"]).detach().exp().clamp(0, 5)
+        ratio_E = (parts["logprobs_E"] - parts["proximal_logprobs_E"]).detach().exp().clamp(0, 5)
         expected = -parts["weights_E"] * ratio_E * parts["advantages_E"] / 40.0
         assert torch.allclose(gradient(name, parts), expected, rtol=1e-12)
     else:
@@ -69,7 +79,7 @@ def test_the_gradient_is_the_derivative(name: str) -> None:
 
 def test_on_policy_the_gradient_is_that_of_reinforce(name: str) -> None:
     parts = entries()
-    parts["sampled_logprobs_E"] = parts["logprobs_E"].detach().clone()
+    parts["proximal_logprobs_E"] = parts["logprobs_E"].detach().clone()
     expected = -parts["weights_E"] * parts["advantages_E"] / 40.0
     assert torch.allclose(gradient(name, parts), expected, rtol=1e-12)
 
@@ -102,17 +112,15 @@ def test_micro_batches_add_up_to_the_batch(name: str) -> None:
     assert sum(loss_of(name, piece).item() for piece in pieces) == pytest.approx(
         loss_of(name, parts).item(), rel=1e-12
     )
-    whole = make_loss(LossSpec(name=name))(LossInputs(**parts, normalizer=40.0)).metrics
+    whole = bound(name)(LossInputs(**parts, normalizer=40.0)).metrics
     for metric, value in whole.items():
-        shares = [
-            make_loss(LossSpec(name=name))(LossInputs(**p, normalizer=40.0)).metrics[metric] for p in pieces
-        ]
+        shares = [bound(name)(LossInputs(**p, normalizer=40.0)).metrics[metric] for p in pieces]
         assert float(sum(shares)) == pytest.approx(float(value), rel=1e-12)
 
 
 def test_extreme_ratios_stay_finite(name: str) -> None:
     parts = entries()
-    parts["sampled_logprobs_E"] = torch.where(torch.arange(40) % 2 == 0, -1e4, -1e-9).double()
+    parts["proximal_logprobs_E"] = torch.where(torch.arange(40) % 2 == 0, -1e4, -1e-9).double()
     parts["logprobs_E"] = torch.where(torch.arange(40) % 3 == 0, -1e4, -1e-3).double().requires_grad_()
     assert math.isfinite(loss_of(name, parts).item())
     assert bool(gradient(name, parts).isfinite().all())
@@ -121,24 +129,24 @@ def test_extreme_ratios_stay_finite(name: str) -> None:
 def test_clipping_is_counted(name: str) -> None:
     parts = entries()
     parts["weights_E"] = torch.ones(40, dtype=torch.float64)
-    parts["sampled_logprobs_E"] = parts["logprobs_E"].detach() - 3.0  # a ratio of 20
-    output = make_loss(LossSpec(name=name))(LossInputs(**parts, normalizer=40.0))
+    parts["proximal_logprobs_E"] = parts["logprobs_E"].detach() - 3.0  # a ratio of 20
+    output = bound(name)(LossInputs(**parts, normalizer=40.0))
     assert output.metrics["loss/clipped_share"].item() == 1.0
 
 
 def test_unknown_names_and_parameters_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Unknown loss 'grop'. Known: .*cispo.*ppo"):
-        make_loss(LossSpec(name="grop"))
+        make_loss(Algorithm(loss=LossSpec(name="grop")))
     with pytest.raises(
         ConfigurationError, match=rf"Loss '{name}' has no parameter 'epsilo'. Known: epsilon, epsilon_high"
     ):
-        make_loss(LossSpec(name=name, params={"epsilo": 0.2}))
+        bound(name, epsilo=0.2)
 
 
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, "0.2", True, None])
 def test_wrong_values_are_refused(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match="'epsilon' of loss"):
-        make_loss(LossSpec(name=name, params={"epsilon": value}))
+        bound(name, epsilon=value)
 
 
 def test_parameters_act(name: str) -> None:

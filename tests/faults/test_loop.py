@@ -100,7 +100,7 @@ def test_a_job_for_another_step_is_refused(loop: ServerProcess) -> None:
 
 def test_an_unknown_loss_is_refused_with_the_known_ones(loop: ServerProcess) -> None:
     step = loop.model()["step"]
-    loop.submit({**loop.job("loss"), "loss": {"name": "guess"}})
+    loop.submit({**loop.job("loss"), "algorithm": {"loss": {"name": "guess"}}})
     failed = loop.events("loss")[-1]
     assert failed["error_code"] == "ConfigurationError" and "cispo" in failed["error"]
     assert loop.train("after-loss")["step"] == step + 1

@@ -12,7 +12,10 @@ from art.errors import TokenMismatchError, UnbalancedSheetError
 from art.samples.batch import build_batch
 from art.samples.sheet import check_balance
 from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.wire.algorithm import AdvantageSpec, Algorithm
 from art.wire.jobs import BalanceSheet, SheetRow
+
+CENTERED = Algorithm(advantage=AdvantageSpec(kind="centered"))
 
 
 def sample(name: str, prompt: list[int], ids: list[int], **changes: object) -> SampleRow:
@@ -34,7 +37,8 @@ def two_turns(name: str, reward: float | None, last: int) -> RolloutRow:
 
 def test_two_rollouts_of_two_turns_by_hand() -> None:
     batch = build_batch(
-        [GroupRow(rollouts=[two_turns("a", 1.0, 30), two_turns("b", 0.0, 31)])], advantages="centered"
+        [GroupRow(rollouts=[two_turns("a", 1.0, 30), two_turns("b", 0.0, 31)])],
+        algorithm=CENTERED,
     )
     assert batch.tree.tokens_T.tolist() == [5, 6, 7, 8, 20, 9, 30, 31]
     assert batch.entries.token_E.tolist() == [2, 3, 5, 6, 2, 3, 5, 7]
@@ -86,7 +90,7 @@ def test_an_overlong_reward_still_counts_in_its_group() -> None:
             rollout("short", 0.0, sample("y", [1], [2])),
         ]
     )
-    batch = build_batch([group], max_length=50, advantages="centered")
+    batch = build_batch([group], max_length=50, algorithm=CENTERED)
     assert batch.entries.advantage_E.tolist() == [-0.5]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,11 +12,12 @@ from tiny_policies import SHAPE, causal_lm, games, llama, policy, qwen3, randomi
 from transformers import PreTrainedConfig
 
 from art.samples.types import Batch
+from art.training.columns import make_columns
 from art.training.lora import Adapters
-from art.training.losses.base import LossInputs
 from art.training.losses.registry import make_loss
 from art.training.pack import pack
-from art.wire.training import LoraSpec, LossSpec
+from art.wire.algorithm import Algorithm, LossSpec
+from art.wire.training import LoraSpec
 
 LORA = LoraSpec(r=3, alpha=6)
 Gradients = dict[str, torch.Tensor]
@@ -44,14 +46,9 @@ def plain(
         logits = model(input_ids=ids[None, :-1]).logits[0, -1]
         logprobs[node] = torch.log_softmax(logits, -1)[ids[-1]]
     chosen = torch.stack([logprobs[node] for node in entries.token_E.tolist()])
-    inputs = LossInputs(
-        logprobs_E=chosen,
-        sampled_logprobs_E=torch.as_tensor(entries.logprob_E, dtype=dtype),
-        advantages_E=torch.as_tensor(entries.advantage_E, dtype=dtype),
-        weights_E=torch.as_tensor(entries.weight_E, dtype=dtype),
-        normalizer=batch.normalizer,
-    )
-    total = make_loss(spec)(inputs).loss
+    columns = make_columns(entries, dtype=dtype, device="cpu")
+    inputs = columns.inputs(chosen, np.arange(len(entries)), normalizer=batch.normalizer)
+    total = make_loss(Algorithm(loss=spec))(inputs).loss
     total.backward()
     return total.item(), {name: p.grad for name, p in trained.items() if p.grad is not None}
 
@@ -70,19 +67,12 @@ def packed(
     adapters.attach("a1", LORA, seed=0)
     trained = adapters.parameters("a1")
     randomize(trained)
-    loss, total = make_loss(spec), 0.0
+    loss, total = make_loss(Algorithm(loss=spec)), 0.0
     entries = batch.entries
+    columns = make_columns(entries, dtype=dtype, device="cpu")
     for micro in pack(batch.tree, entries, budget).micro_batches:
         scores, _ = tiny.entry_scores(micro)
-        output = loss(
-            LossInputs(
-                logprobs_E=scores.logprobs_E,
-                sampled_logprobs_E=torch.as_tensor(entries.logprob_E[micro.entry_E], dtype=dtype),
-                advantages_E=torch.as_tensor(entries.advantage_E[micro.entry_E], dtype=dtype),
-                weights_E=torch.as_tensor(entries.weight_E[micro.entry_E], dtype=dtype),
-                normalizer=batch.normalizer,
-            )
-        )
+        output = loss(columns.inputs(scores.logprobs_E, micro.entry_E, normalizer=batch.normalizer))
         output.loss.backward()
         total += output.loss.item()
     return total, {name: p.grad for name, p in trained.items() if p.grad is not None}

@@ -14,7 +14,8 @@ from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
 from art.training.attention.interface import NAME, register
 from art.training.policy import Policy
 from art.training.trainer import Trainer
-from art.wire.training import LoraSpec, LossSpec, OptimizerSpec, TrainRequest
+from art.wire.algorithm import Algorithm, LossSpec
+from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
 
 VOCABULARY = 23
 MODEL = "project/model"
@@ -124,7 +125,7 @@ def request(batch: Batch, step: int = 0, learning_rate: float = 1e-2, **loss: An
     return TrainRequest(
         model=MODEL,
         step=step,
-        loss=LossSpec(**loss) if loss else LossSpec(),
+        algorithm=Algorithm(loss=LossSpec(**loss)) if loss else Algorithm(),
         optimizer=OptimizerSpec(learning_rate=learning_rate),
         normalizer=batch.normalizer,
     )

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from art.errors import ConfigurationError
 from art.wire.engine import BuiltinOptions
-from art.wire.training import Strict
+from art.wire.strict import Strict
 
 
 @dataclass(frozen=True, kw_only=True)

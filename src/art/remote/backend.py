@@ -14,6 +14,7 @@ from art.remote.jobs import JobDeadlines, follow_job
 from art.tracking.names import sheet_metrics
 from art.tracking.progress import Progress, open_progress
 from art.types import TrainResult
+from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, JobEvent, JobInfo, TrainGroup, TrainJobRequest, TrainResultInfo
 from art.wire.models import DeleteCheckpointsReply, DeleteCheckpointsRequest, ModelInfo, RegisterRequest
 
@@ -105,11 +106,13 @@ class RemoteBackend:
         request = TrainJobRequest(
             job_id=uuid4().hex,
             groups=train_groups(trajectory_groups),
-            loss=chosen.loss_spec(loss_fn, loss_fn_config, epsilon, epsilon_high),
-            optimizer=chosen.optimizer_spec(learning_rate, model._internal_config, adam_params),
-            advantages=chosen.advantages(
-                normalize_advantages=normalize_advantages, scale_rewards=scale_rewards
+            algorithm=Algorithm(
+                loss=chosen.loss_spec(loss_fn, loss_fn_config, epsilon, epsilon_high),
+                advantage=chosen.advantages(
+                    normalize_advantages=normalize_advantages, scale_rewards=scale_rewards
+                ),
             ),
+            optimizer=chosen.optimizer_spec(learning_rate, model._internal_config, adam_params),
             expected_step=expected_step,
         )
         with open_progress(f"train {model.name}" if verbose else None, None) as progress:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
 from art.errors import ConfigurationError
-from art.wire.training import LoraSpec, LossSpec, OptimizerSpec
+from art.wire.algorithm import AdvantageSpec, LossSpec
+from art.wire.training import LoraSpec, OptimizerSpec
 
 PEFT_ARGS = {
     "r": "r",
@@ -124,9 +125,9 @@ def loss_spec(
     return LossSpec(name=loss_fn, params=params)
 
 
-def advantages(*, normalize_advantages: bool, scale_rewards: bool) -> Literal["group", "centered"]:
+def advantages(*, normalize_advantages: bool, scale_rewards: bool) -> AdvantageSpec:
     """Divided by the group's standard deviation, or only centred."""
-    return "group" if normalize_advantages and scale_rewards else "centered"
+    return AdvantageSpec(kind="group" if normalize_advantages and scale_rewards else "centered")
 
 
 def _translated(section: str, given: Mapping[str, Any] | None, names: Mapping[str, str]) -> dict[str, Any]:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from art.errors import TokenMismatchError
+from art.errors import ConfigurationError, TokenMismatchError
 from art.samples.advantages import AdvantageKind, group_advantages
 from art.samples.entries import loss_entries
 from art.samples.rows import sequence
 from art.samples.sheet import Account, check_balance
 from art.samples.tree import build_tree
 from art.samples.types import Batch, GroupRow, IntArray, RolloutRow, SampleRow
+from art.wire.algorithm import Algorithm
+
+DEFAULT = Algorithm()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +35,7 @@ class _Kept:
 def build_batch(
     groups: Sequence[GroupRow],
     *,
-    advantages: AdvantageKind = "group",
+    algorithm: Algorithm = DEFAULT,
     max_length: int | None = None,
 ) -> Batch:
     """Check every sample, decide every rollout's fate, and lay the trained ones out as a token tree.
@@ -64,7 +67,7 @@ def build_batch(
         account.start(rollouts=group.failed, tokens=0)
         if group.failed:
             account.book("failed", rollouts=group.failed, tokens=0)
-        values = group_advantages([rollout.reward for rollout in group.rollouts], advantages)
+        values = group_advantages([rollout.reward for rollout in group.rollouts], _kind(algorithm))
         for rollout, advantage in zip(group.rollouts, values, strict=True):
             _claim(rollout, seen)
             ids = [sequence(rollout.rollout, turn, row) for turn, row in enumerate(rollout.samples)]
@@ -87,7 +90,12 @@ def build_batch(
 
 def _lay_out(kept: Sequence[_Kept], account: Account) -> Batch:
     tree, paths = build_tree([one.ids for one in kept])
-    entries = loss_entries([one.sample for one in kept], paths, [one.advantage for one in kept])
+    entries = loss_entries(
+        [one.sample for one in kept],
+        paths,
+        [one.advantage for one in kept],
+        sequences=[one.owner for one in kept],
+    )
     if kept:  # counted from what will be trained, not from what was meant to be
         account.book("trained", rollouts=len({one.owner for one in kept}), tokens=len(entries))
     sheet = check_balance(account.sheet())
@@ -98,7 +106,9 @@ def _lay_out(kept: Sequence[_Kept], account: Account) -> Batch:
         "data/samples": float(len(kept)),
         "loss/advantage_abs": float(np.abs(entries.advantage_E).mean()) if len(entries) else 0.0,
     }
-    return Batch(tree=tree, entries=entries, sheet=sheet, metrics=metrics)
+    return Batch(
+        tree=tree, entries=entries, sheet=sheet, normalizer=float(max(1, len(entries))), metrics=metrics
+    )
 
 
 def _fate(
@@ -112,6 +122,13 @@ def _fate(
     if max_length is not None and any(len(row) > max_length for row in ids):
         return "overlong"
     return "zero_advantage" if advantage == 0.0 else None
+
+
+def _kind(algorithm: Algorithm) -> AdvantageKind:
+    kind = algorithm.advantage.kind
+    if kind not in ("group", "centered"):
+        raise ConfigurationError(f"Unknown advantages {kind!r}. Known: centered, group.")
+    return kind
 
 
 def _claim(rollout: RolloutRow, seen: dict[str, str]) -> None:

@@ -24,7 +24,11 @@ _NAMES = {
     "entry_logprob_E": np.float32,
     "entry_advantage_E": np.float32,
     "entry_weight_E": np.float32,
+    "entry_sequence_E": np.int32,
+    "entry_sampling_E": np.int32,
 }
+_TEACHER = "entry_teacher_E"
+"""float32, there only when a server gave the teacher's logprobs."""
 
 
 def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
@@ -39,8 +43,12 @@ def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
         "entry_logprob_E": entries.logprob_E,
         "entry_advantage_E": entries.advantage_E,
         "entry_weight_E": entries.weight_E,
+        "entry_sequence_E": entries.sequence_E,
+        "entry_sampling_E": entries.sampling_E,
     }
     exact = {name: np.ascontiguousarray(array, _NAMES[name]) for name, array in arrays.items()}
+    if entries.teacher_E is not None:
+        exact[_TEACHER] = np.ascontiguousarray(entries.teacher_E, np.float32)
     return bytes(save_arrays(exact, metadata={"request": request.model_dump_json()}))
 
 
@@ -54,9 +62,9 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
         request = TrainRequest.model_validate_json(_metadata(body)["request"])
     except (SafetensorError, ValidationError, ValueError, KeyError) as error:
         raise TokenMismatchError(f"The batch cannot be read: {error}") from error
-    if set(arrays) != set(_NAMES):
+    if set(arrays) - {_TEACHER} != set(_NAMES):
         raise TokenMismatchError(f"The batch holds {sorted(arrays)}; it must hold {sorted(_NAMES)}.")
-    for name, dtype in _NAMES.items():
+    for name, dtype in {**_NAMES, **({_TEACHER: np.float32} if _TEACHER in arrays else {})}.items():
         if arrays[name].dtype != dtype or arrays[name].ndim != 1:
             raise TokenMismatchError(
                 f"{name} is {arrays[name].dtype}{list(arrays[name].shape)}, not one row of {dtype}."
@@ -67,9 +75,12 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
         logprob_E=arrays["entry_logprob_E"],
         advantage_E=arrays["entry_advantage_E"],
         weight_E=arrays["entry_weight_E"],
+        sequence_E=arrays["entry_sequence_E"],
+        sampling_E=arrays["entry_sampling_E"],
+        teacher_E=arrays.get(_TEACHER),
     )
     check_tree(tree)
-    check_entries(tree, entries)
+    check_entries(tree, entries, len(request.sampling))
     return tree, entries, request
 
 
@@ -96,11 +107,30 @@ def check_tree(tree: TokenTree) -> None:
     _all(end_T == _ends(parent_T), "end_T", "is the index after the last descendant")
 
 
-def check_entries(tree: TokenTree, entries: LossEntries) -> None:
-    """Raise TokenMismatchError unless every entry is a node with a parent, and its numbers are finite."""
+def check_entries(tree: TokenTree, entries: LossEntries, distributions: int = 1) -> None:
+    """Raise TokenMismatchError unless every entry is a node with a parent, its numbers are finite, and its
+    sampling distribution is one of the `distributions`.
+    """
     token_E = entries.token_E
-    if not len(entries.logprob_E) == len(entries.advantage_E) == len(entries.weight_E) == len(token_E):
+    columns = [
+        entries.logprob_E,
+        entries.advantage_E,
+        entries.weight_E,
+        entries.sequence_E,
+        entries.sampling_E,
+    ]
+    if entries.teacher_E is not None:
+        columns.append(entries.teacher_E)
+    if any(len(column) != len(token_E) for column in columns):
         raise TokenMismatchError("The arrays of the loss entries differ in length.")
+    _all(entries.sequence_E >= 0, "entry_sequence_E", "is a rollout's number")
+    _all(
+        (entries.sampling_E >= 0) & (entries.sampling_E < distributions),
+        "entry_sampling_E",
+        "is one of the request's distributions",
+    )
+    if entries.teacher_E is not None:
+        _all(np.isfinite(entries.teacher_E) & (entries.teacher_E <= 0), _TEACHER, "is finite and at most 0")
     _all((token_E >= 0) & (token_E < len(tree)), "entry_token_E", "is a node of the tree")
     _all(tree.parent_T[token_E] >= 0, "entry_token_E", "has a token before it")
     _all(

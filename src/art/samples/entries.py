@@ -10,11 +10,17 @@ from art.samples.types import IntArray, LossEntries, SampleRow
 
 
 def loss_entries(
-    samples: Sequence[SampleRow], paths: Sequence[IntArray], advantages: Sequence[float]
+    samples: Sequence[SampleRow],
+    paths: Sequence[IntArray],
+    advantages: Sequence[float],
+    *,
+    sequences: Sequence[int],
+    sampling: Sequence[int] | None = None,
 ) -> LossEntries:
     """One entry per sampled token per sample; all tokens of a sample get its advantage.
 
-    `paths[i]` are the nodes of `samples[i]`'s prompt and completion. `LossEntries` has an example.
+    `paths[i]` are the nodes of `samples[i]`'s prompt and completion, `sequences[i]` the number of its
+    rollout, `sampling[i]` that of its distribution. `LossEntries` has an example.
     """
     lengths = [len(sample.completion_ids) for sample in samples]
     nodes = [path[len(path) - length :] for path, length in zip(paths, lengths, strict=True)]
@@ -25,4 +31,6 @@ def loss_entries(
         logprob_E=np.concatenate([np.zeros(0, np.float32), *logprobs]),
         advantage_E=np.repeat(np.asarray(advantages, np.float32), lengths),
         weight_E=np.ones(len(token_E), np.float32),
+        sequence_E=np.repeat(np.asarray(sequences, np.int32), lengths),
+        sampling_E=np.repeat(np.asarray(sampling or [0] * len(samples), np.int32), lengths),
     )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from art.wire.jobs import BalanceSheet
+from art.wire.training import PLAIN_SAMPLING, SamplingSpec
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
@@ -42,6 +43,10 @@ class SampleRow:
     """Adapter version that sampled it; None for the base model."""
     fork_reason: str | None = None
     """Why the prompt does not extend an earlier sample of its conversation, or None."""
+    sampling: SamplingSpec = PLAIN_SAMPLING
+    """The distribution that it was drawn from."""
+    truncated: bool = False
+    """It ended at its token limit, not by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +110,8 @@ class LossEntries:
     ...     SampleRow(sample_id=name, prompt_ids=[5, 6], completion_ids=ids, completion_logprobs=[-0.5, -1.0])
     ...     for name, ids in (("a", [7, 8]), ("b", [7, 9]))
     ... ]
-    >>> entries = loss_entries(rows, [np.array([0, 1, 2, 3]), np.array([0, 1, 2, 4])], [1.0, -1.0])
+    >>> paths = [np.array([0, 1, 2, 3]), np.array([0, 1, 2, 4])]
+    >>> entries = loss_entries(rows, paths, [1.0, -1.0], sequences=[0, 1])
     >>> entries.token_E.tolist(), entries.advantage_E.tolist()
     ([2, 3, 2, 4], [1.0, 1.0, -1.0, -1.0])
     """
@@ -117,6 +123,12 @@ class LossEntries:
     advantage_E: FloatArray
     weight_E: FloatArray
     """1 by default: with the number of entries as normalizer, the loss is the batch's token mean."""
+    sequence_E: IntArray
+    """Number of the rollout that sampled it, from 0; its entries lie in the order of sampling."""
+    sampling_E: IntArray
+    """Index into the batch's `sampling`."""
+    teacher_E: FloatArray | None = None
+    """Its logprob under the teacher, where a server gave one."""
 
     def __len__(self) -> int:
         return len(self.token_E)
@@ -129,12 +141,11 @@ class Batch:
     tree: TokenTree
     entries: LossEntries
     sheet: BalanceSheet
+    normalizer: float
+    """What the sum of weighted entry losses is divided by."""
+    sampling: Sequence[SamplingSpec] = (PLAIN_SAMPLING,)
+    """The distributions that the batch was drawn from."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def normalizer(self) -> float:
-        """What the sum of weighted entry losses is divided by: the number of entries (at least 1)."""
-        return float(max(1, len(self.entries)))
 
     @property
     def empty(self) -> bool:

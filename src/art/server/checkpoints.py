@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from art.errors import CheckpointError
 from art.wire.jobs import TrainResultInfo
-from art.wire.training import Strict
+from art.wire.strict import Strict
 
 _STEP = re.compile(r"\d{4,}")
 _NOTE = "job.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from art.wire.training import Strict
+from art.wire.strict import Strict
 
 
 class ControlSettings(Strict):

@@ -12,7 +12,8 @@ from art.errors import CheckpointError, NotFoundError, RequestError
 from art.server.checkpoints import Checkpoints, replace_file
 from art.server.data_layout import DataLayout
 from art.wire.models import RegisterRequest
-from art.wire.training import LoraSpec, Strict
+from art.wire.strict import Strict
+from art.wire.training import LoraSpec
 
 
 class Registration(Strict):

@@ -15,7 +15,7 @@ from art.server.control import Control
 from art.server.http import error_body, status_of
 from art.wire.jobs import TrainJobRequest
 from art.wire.models import DeleteCheckpointsRequest, RegisterRequest
-from art.wire.training import Strict
+from art.wire.strict import Strict
 
 Body = TypeVar("Body", bound=Strict)
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from art.errors import ConfigurationError
 from art.server.control_settings import ControlSettings
-from art.wire.training import Strict
+from art.wire.strict import Strict
 
 KEY_VARIABLE = "ART_API_KEY"
 

@@ -40,7 +40,7 @@ class TrainJob:
         await self.progress("preparing")
         opened = await self._open()
         records = await self._records(opened.step)
-        batch = build_batch(_groups(self.request, records), advantages=self.request.advantages)
+        batch = build_batch(_groups(self.request, records), algorithm=self.request.algorithm)
         canary = await self._canary(opened, records)
         if batch.empty:
             return await self._carry_forward(opened.step, batch, canary)
@@ -106,9 +106,10 @@ class TrainJob:
         request = TrainRequest(
             model=self.stage.model.key,
             step=step,
-            loss=self.request.loss,
+            algorithm=self.request.algorithm,
             optimizer=self.request.optimizer,
             normalizer=batch.normalizer,
+            sampling=list(batch.sampling),
         )
         await self.progress("training")
         result = await self._follow(opened, encode_batch(batch, request))

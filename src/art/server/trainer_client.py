@@ -17,6 +17,7 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
+from art.wire.strict import Strict
 from art.wire.training import (
     OpenReply,
     OpenRequest,
@@ -24,7 +25,6 @@ from art.wire.training import (
     SaveRequest,
     ScoreReply,
     ScoreRequest,
-    Strict,
     TrainEvent,
 )
 

@@ -19,6 +19,7 @@ from art.errors import ARTError, AuthenticationError, RequestError, ServerError,
 from art.training.jobs import Jobs
 from art.training.trainer import Trainer
 from art.wire.models import ErrorBody
+from art.wire.strict import Strict
 from art.wire.training import (
     CloseRequest,
     OpenReply,
@@ -27,7 +28,6 @@ from art.wire.training import (
     SaveRequest,
     ScoreReply,
     ScoreRequest,
-    Strict,
     TrainerConfig,
     TrainerHealth,
 )

@@ -22,7 +22,8 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from art.errors import CheckpointError
-from art.wire.training import LoraSpec, OptimizerSpec, Strict
+from art.wire.strict import Strict
+from art.wire.training import LoraSpec, OptimizerSpec
 
 STATE_FILE = "trainer_state.json"
 OPTIMIZER_FILE = "optimizer.safetensors"

@@ -12,9 +12,8 @@ import torch
 
 from art.errors import TrainingError
 from art.samples.types import LossEntries, TokenTree
-from art.training.losses.base import LossInputs
+from art.training.columns import make_columns
 from art.training.losses.registry import Loss
-from art.training.pack import MicroBatch, pack
 from art.training.policy import Policy
 from art.training.tally import Progress, Tally
 from art.wire.training import OptimizerSpec, TrainRequest
@@ -37,11 +36,12 @@ def train_step(
     Raises TrainingError before the optimizer moves when loss or gradient are not finite.
     """
     optimizer.zero_grad(set_to_none=True)  # of a step that failed half way
-    packing = pack(tree, entries, token_budget)
+    packing = policy.pack(tree, entries, token_budget)
+    columns = make_columns(entries, dtype=policy.dtype, device=policy.device)
     tally = Tally(packing, progress)
     for micro in packing.micro_batches:
         scores, plan = policy.entry_scores(micro)
-        inputs = _inputs(scores.logprobs_E, micro, entries, request)
+        inputs = columns.inputs(scores.logprobs_E, micro.entry_E, normalizer=request.normalizer)
         output = loss(inputs)
         output.loss.backward()
         tally.add(micro, plan, inputs, scores.entropies_E, output)
@@ -63,21 +63,6 @@ def configure_optimizer(optimizer: torch.optim.Optimizer, spec: OptimizerSpec) -
     """The rate and the other numbers may change from step to step; the moments stay."""
     for group in optimizer.param_groups:
         group.update(lr=spec.learning_rate, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
-
-
-def _inputs(
-    logprobs_E: torch.Tensor, micro: MicroBatch, entries: LossEntries, request: TrainRequest
-) -> LossInputs:
-    def like(array: object) -> torch.Tensor:
-        return torch.as_tensor(array, dtype=logprobs_E.dtype, device=logprobs_E.device)
-
-    return LossInputs(
-        logprobs_E=logprobs_E,
-        sampled_logprobs_E=like(entries.logprob_E[micro.entry_E]),
-        advantages_E=like(entries.advantage_E[micro.entry_E]),
-        weights_E=like(entries.weight_E[micro.entry_E]),
-        normalizer=request.normalizer,
-    )
 
 
 def _step(optimizer: torch.optim.Optimizer, spec: OptimizerSpec, loss: float) -> float:

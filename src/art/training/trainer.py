@@ -67,12 +67,13 @@ class Trainer:
 
         Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets).
         """
+        lora = self._adapters.resolve(lora)
         state = None
         if checkpoint is not None:
             state = read_checkpoint(
                 checkpoint, base_model=self.policy.name, base_fingerprint=self.policy.fingerprint
             )
-            if state.lora != lora:
+            if self._adapters.resolve(state.lora) != lora:
                 raise CheckpointError(
                     f"The checkpoint {str(checkpoint)!r} holds the LoRA {state.lora}, not {lora}."
                 )
@@ -103,7 +104,7 @@ class Trainer:
         """
         self.check(tree, request)
         model = self._model(request.model)
-        loss = make_loss(request.loss)
+        loss = make_loss(request.algorithm)
         self._adapters.activate(model.adapter, dropout=True)
         set_rng(model.rng)
         metrics = train_step(
@@ -131,7 +132,7 @@ class Trainer:
                 f"{request.model!r} is at step {model.step}; this batch starts from step {request.step}. "
                 "Open the checkpoint of that step, or sample again."
             )
-        make_loss(request.loss)
+        make_loss(request.algorithm)
         if not len(tree):
             raise TokenMismatchError(
                 "The batch is empty: no token has an advantage, so there is nothing to train."

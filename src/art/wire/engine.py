@@ -32,7 +32,7 @@ from pydantic import Field
 
 from art import errors
 from art.errors import ARTError, OverloadedError, ServerError, WorkerError
-from art.wire.training import Strict
+from art.wire.strict import Strict
 
 DType = Literal["auto", "float32", "bfloat16"]
 

@@ -13,7 +13,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from art.wire.training import LossSpec, OptimizerSpec, Strict
+from art.wire.algorithm import Algorithm
+from art.wire.strict import Strict
+from art.wire.training import OptimizerSpec
 
 
 class TrainTrajectory(Strict):
@@ -39,10 +41,8 @@ class TrainJobRequest(Strict):
     job_id: str
     """Made by the client, so that a lost reply can be asked for again."""
     groups: list[TrainGroup]
-    loss: LossSpec = LossSpec()
+    algorithm: Algorithm = Algorithm()
     optimizer: OptimizerSpec
-    advantages: Literal["group", "centered"] = "group"
-    """group: (r - mean) / (std + eps) within the group (GRPO). centered: r - mean (Dr.GRPO)."""
     expected_step: int | None = None
     """Refuse when the model is at another step."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from art.wire.training import LoraSpec, Strict
+from art.wire.strict import Strict
+from art.wire.training import LoraSpec
 
 
 class RegisterRequest(Strict):

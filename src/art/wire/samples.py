@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from art.wire.training import Strict
+from art.wire.strict import Strict
 
 
 class SampleInfo(Strict):

@@ -21,8 +21,11 @@ The batch is the token tree of all samples of a step (depth-first order, `end`, 
     end_T     int32  index after its last descendant   depth_T  int32  its position (RoPE)
     entry_token_E     int32  node that was sampled     entry_logprob_E  float32  logprob when sampled
     entry_advantage_E float32                          entry_weight_E   float32
+    entry_sequence_E  int32  number of its rollout     entry_sampling_E int32  index into `request.sampling`
+    entry_teacher_E   float32 (optional)  logprob under the teacher
 
-The header's metadata holds `request`: the JSON of a `TrainRequest`.
+Entries lie in the order in which each rollout sampled them. The header's metadata holds `request`: the JSON
+of a `TrainRequest`.
 
 Worked example. Prompt [5, 6], two completions [7, 8] and [7, 9], advantages +1 and -1:
 
@@ -32,24 +35,26 @@ Worked example. Prompt [5, 6], two completions [7, 8] and [7, 9], advantages +1 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-
-class Strict(BaseModel):
-    """A record whose unknown fields are refused by name."""
-
-    model_config = ConfigDict(extra="forbid")
+from art.wire.algorithm import Algorithm
+from art.wire.strict import Strict
 
 
 class LoraSpec(Strict):
-    """The adapter's shape. Targets are the last components of module names."""
+    """The adapter's shape."""
 
     r: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    targets: list[str] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    targets: list[str] | Literal["all-linear"] = "all-linear"
+    """Last components of module names. `all-linear`: every linear layer of the decoder but its routers; the
+    trainer spells them out in the checkpoint.
+    """
+    use_rslora: bool = False
+    """Scale by alpha / sqrt(r) instead of alpha / r (Kalajdzievski, arXiv 2312.03732)."""
 
 
 class OptimizerSpec(Strict):
@@ -62,11 +67,20 @@ class OptimizerSpec(Strict):
     max_grad_norm: float = Field(default=1.0, gt=0)
 
 
-class LossSpec(Strict):
-    """A loss by name with its parameters; unknown names and parameters are refused with the known ones."""
+class SamplingSpec(Strict):
+    """The distribution that completions were drawn from: logits / temperature, then top_k, top_p, min_p."""
 
-    name: str = "cispo"
-    params: dict[str, Any] = {}
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float = Field(default=1.0, gt=0)
+    top_k: int = Field(default=0, ge=0)
+    """0: all."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+
+
+PLAIN_SAMPLING = SamplingSpec()
+"""The model's own distribution."""
 
 
 class OpenRequest(Strict):
@@ -88,10 +102,13 @@ class TrainRequest(Strict):
     model: str
     step: int
     """The step this batch starts from; refused when the worker is at another one."""
-    loss: LossSpec = LossSpec()
+    algorithm: Algorithm = Algorithm()
     optimizer: OptimizerSpec
     normalizer: float = Field(gt=0)
     """What the sum of weighted entry losses is divided by (known before the first micro-batch)."""
+    sampling: list[SamplingSpec] = Field(default_factory=lambda: [PLAIN_SAMPLING])
+    reference: str | None = None
+    """Checkpoint folder of the reference policy's or the teacher's adapter; None: the base without one."""
 
 
 class TrainEvent(Strict):
@@ -102,7 +119,7 @@ class TrainEvent(Strict):
     total: int = 0
     step: int | None = None
     """result: the step that now exists in the worker's memory (request.step + 1), not yet saved."""
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = Field(default_factory=dict)
     message: str = ""
     code: str = ""
 
@@ -137,7 +154,7 @@ class TrainerHealth(Strict):
     base_model: str
     device: str
     dtype: str
-    models: dict[str, int] = {}
+    models: dict[str, int] = Field(default_factory=dict)
     """Open models and their steps."""
     busy: bool = False
 

@@ -1,8 +1,8 @@
 """What a loss is: one function `LossInputs, Params -> LossOutput`, parameters beside it, no other variants
 behind flags.
 
-Letters: E = loss entries of one micro-batch. Token that are not trained have no entry, so there is nothing
-to mask.
+Letters: E = loss entries of one micro-batch, S = their sequences. Tokens that are not trained have no entry,
+so there is nothing to mask.
 """
 
 from __future__ import annotations
@@ -12,35 +12,70 @@ from dataclasses import dataclass
 
 import torch
 
+from art.wire.algorithm import RatioLevel
+
 MAX_LOG_RATIO = 20.0
 """Log ratios are held within +-20 (a factor of 5e8), so that `exp` stays finite; no gradient flows beyond."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LossInputs:
-    """One micro-batch.
+    """One micro-batch, or one whole batch.
 
     `normalizer` belongs to the whole batch and is known before its first micro-batch, so the sum over
     micro-batches equals the loss of one large batch: with weights of 1 and the number of entries, the token
-    mean.
+    mean. A ratio level above the token needs every sequence whole.
     """
 
     logprobs_E: torch.Tensor
     """Under the weights that are trained; carries the gradient."""
     sampled_logprobs_E: torch.Tensor
     """As recorded by the sampler."""
+    proximal_logprobs_E: torch.Tensor
+    """What the ratio divides by: the sampler's, or the trainer's own before the step's first update."""
     advantages_E: torch.Tensor
     weights_E: torch.Tensor
+    sequence_E: torch.Tensor
+    """Number of the entry's sequence among those present, from 0 (int64)."""
     normalizer: float
+    reference_logprobs_E: torch.Tensor | None = None
+    """Under the policy that a KL term measures the distance to."""
+    ratio: RatioLevel = "token"
+
+    @property
+    def token_log_ratio_E(self) -> torch.Tensor:
+        """log(trained probability / proximal probability) of each token, bounded."""
+        return (self.logprobs_E - self.proximal_logprobs_E).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
     @property
     def log_ratio_E(self) -> torch.Tensor:
-        """log(trained probability / sampling probability), bounded."""
-        return (self.logprobs_E - self.sampled_logprobs_E).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        """The same at the algorithm's level, repeated for each token of a sequence."""
+        token_E = self.token_log_ratio_E
+        if self.ratio in ("token", "geometric"):  # GMPO takes its mean itself, after clipping
+            return token_E
+        sequence_E = self.sequence_mean(token_E)
+        if self.ratio == "sequence":
+            return sequence_E
+        if self.ratio == "geometric_average":
+            return (token_E + sequence_E) / 2
+        return torch.logaddexp(token_E, sequence_E) - torch.log(token_E.new_tensor(2.0))
 
     def mean(self, term_E: torch.Tensor) -> torch.Tensor:
         """The micro-batch's share of the weighted mean over the batch."""
         return (self.weights_E * term_E).sum() / self.normalizer
+
+    def sequence_sum(self, term_E: torch.Tensor) -> torch.Tensor:
+        """The sum over each entry's sequence, [E]."""
+        sum_S = term_E.new_zeros(self.sequences).index_add(0, self.sequence_E, term_E)
+        return sum_S[self.sequence_E]
+
+    def sequence_mean(self, term_E: torch.Tensor) -> torch.Tensor:
+        """The mean over each entry's sequence, [E]."""
+        return self.sequence_sum(term_E) / self.sequence_sum(torch.ones_like(term_E))
+
+    @property
+    def sequences(self) -> int:
+        return int(self.sequence_E.max()) + 1 if len(self.sequence_E) else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from typing import Any
 from art.errors import ConfigurationError
 from art.training.losses import cispo, ppo
 from art.training.losses.base import LossInputs, LossOutput
-from art.wire.training import LossSpec
+from art.wire.algorithm import Algorithm
 
 Loss = Callable[[LossInputs], LossOutput]
 
@@ -36,11 +36,12 @@ LOSSES: Mapping[str, LossKind] = MappingProxyType(
 )
 
 
-def make_loss(spec: LossSpec) -> Loss:
-    """The loss that `spec` names, with its parameters bound.
+def make_loss(algorithm: Algorithm) -> Loss:
+    """The loss of an algorithm: its token term with the parameters bound.
 
     Raises ConfigurationError for unknown names and parameters, listing the known ones, and for wrong values.
     """
+    spec = algorithm.loss
     kind = LOSSES.get(spec.name)
     if kind is None:
         raise ConfigurationError(f"Unknown loss {spec.name!r}. Known: {', '.join(sorted(LOSSES))}.")

@@ -1,0 +1,199 @@
+"""What a training step computes, as data: independent parts, each with its choices.
+
+    advantage    rewards of a group        -> how much better than expected each attempt was
+    loss         ratio and advantage       -> the term of one token, its clip included
+    ratio        token probabilities       -> of one token, or of its whole sequence
+    aggregation  terms of all tokens       -> one number
+    kl           distance to a reference   -> a term of the loss, or a part of the advantage
+    mismatch     sampler against trainer   -> a weight for what the two disagree about
+
+Every algorithm of the field is one combination (`art.algorithms`); a combination that makes no sense is
+refused there with the reason. A *sequence* is all that one rollout sampled, over all its turns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from art.wire.strict import Strict
+
+Estimator = Literal[
+    "group",
+    "centered",
+    "batch_std",
+    "rloo",
+    "maxrl",
+    "reinforce++",
+    "reinforce++_baseline",
+    "reward",
+    "gae",
+    "distillation",
+    "none",
+]
+RatioLevel = Literal["token", "sequence", "geometric", "average", "geometric_average"]
+
+
+class AdvantageSpec(Strict):
+    """How rewards become advantages. r: reward, mean and std over the group unless said."""
+
+    kind: Estimator = "group"
+    """group: (r - mean) / (std + 1e-6). centered: r - mean. batch_std: (r - mean) / std of the batch.
+    rloo: r - mean of the others. maxrl: (r - mean) / (mean + 1e-6). reinforce++: r whitened over the
+    batch's tokens. reinforce++_baseline: r - mean, then whitened. reward: r itself. gae: from a critic.
+    distillation: teacher's logprob - policy's. none: 1 (supervised)."""
+    std: Literal["population", "sample"] = "population"
+    """Divide by G, or by G - 1."""
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    """gae, reinforce++: discount per sampled token."""
+    lam: float = Field(default=1.0, ge=0, le=1)
+    """gae: the lambda of generalised advantage estimation."""
+
+
+class LossSpec(Strict):
+    """The term of one token by name with its parameters; unknown ones are refused with the known listed."""
+
+    name: str = "cispo"
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class AggregationSpec(Strict):
+    """token_mean: over all tokens of the batch. sequence_mean: of each sequence's token mean. group_mean: of
+    each group's token mean. constant: the sum divided by sequences x `length`.
+    """
+
+    kind: Literal["token_mean", "sequence_mean", "group_mean", "constant"] = "token_mean"
+    length: int | None = Field(default=None, ge=1)
+    """constant: tokens that a sequence may have at most."""
+
+    @model_validator(mode="after")
+    def _length_belongs_to_constant(self) -> AggregationSpec:
+        if (self.kind == "constant") != (self.length is not None):
+            raise ValueError(
+                f"aggregation {self.kind!r} with length {self.length!r}: `length` (tokens per sequence) is "
+                "needed by 'constant' and used by no other"
+            )
+        return self
+
+
+class KlSpec(Strict):
+    """A pull towards a reference policy. d = logprob under the policy - logprob under the reference."""
+
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    """k1: d. k2: d^2 / 2. k3: exp(-d) - 1 + d. (Schulman, 2020.)"""
+    coefficient: float = Field(gt=0)
+    place: Literal["loss", "reward", "shaped_advantage"] = "loss"
+    """loss: + coefficient * kl. reward: advantage - coefficient * kl per token. shaped_advantage: advantage +
+    coefficient * (mean kl - kl), whose sum over the batch is zero."""
+    reference: Literal["base", "step", "sampler"] = "base"
+    """base: the model without adapter. step: `step` of the same model. sampler: the policy that sampled."""
+    step: int | None = Field(default=None, ge=0)
+    importance: bool = False
+    """loss: times the ratio, which makes the gradient that of the true divergence off policy (k3)."""
+
+    @model_validator(mode="after")
+    def _step_belongs_to_step(self) -> KlSpec:
+        if (self.reference == "step") != (self.step is not None):
+            raise ValueError(
+                f"kl reference {self.reference!r} with step {self.step!r}: `step` is needed by 'step' and "
+                "used by no other"
+            )
+        return self
+
+
+class MismatchSpec(Strict):
+    """A correction for engine and trainer giving different probabilities: w = trainer's / sampler's.
+
+    Truncation bounds a weight, a mask sets it to 0 outside [low, high]. token_*: w of the token.
+    sequence_*: the product over the sequence. geometric_mask: the geometric mean over the sequence.
+    outlier_mask: one token outside drops its sequence. negative_mask: drops sequences with a negative
+    advantage whose mean log(sampler's / trainer's) exceeds `high` (DeepSeek-V3.2).
+    """
+
+    kind: Literal[
+        "token_truncate",
+        "sequence_truncate",
+        "token_mask",
+        "sequence_mask",
+        "geometric_mask",
+        "outlier_mask",
+        "negative_mask",
+    ]
+    low: float = Field(default=0.0, ge=0)
+    high: float = Field(gt=0)
+
+
+class OverlongSpec(Strict):
+    """DAPO's soft punishment of length: 0 up to limit - band sampled tokens, then linearly to -penalty at
+    `limit` and beyond; added to the reward.
+    """
+
+    limit: int = Field(ge=1)
+    band: int = Field(ge=1)
+    penalty: float = Field(default=1.0, gt=0)
+
+
+class UpdatesSpec(Strict):
+    """Optimizer steps on one batch: its sequences are split into `minibatches`, `epochs` times over."""
+
+    minibatches: int = Field(default=1, ge=1)
+    epochs: int = Field(default=1, ge=1)
+
+
+class CriticSpec(Strict):
+    """PPO's value head on the policy's trunk, trained beside it with an optimizer of its own."""
+
+    learning_rate: float = Field(default=1e-3, gt=0)
+    clip: float | None = Field(default=0.2, gt=0)
+    """Values move at most so far from those of the step's beginning; None: freely."""
+    trunk: float = Field(default=0.0, ge=0)
+    """Share of the value loss's gradient that reaches the adapter."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+
+class TeacherSpec(Strict):
+    """Whose logprobs the policy is drawn to. The teacher shares the tokenizer: it scores the sampled ids."""
+
+    kind: Literal["base", "step", "server"]
+    """base: the model without adapter. step: `step` of the same model. server: an endpoint that returns
+    prompt logprobs."""
+    step: int | None = Field(default=None, ge=0)
+    url: str | None = None
+    model: str | None = None
+
+    @model_validator(mode="after")
+    def _fields_belong_to_the_kind(self) -> TeacherSpec:
+        if (self.kind == "step") != (self.step is not None):
+            raise ValueError(f"teacher {self.kind!r} with step {self.step!r}: only 'step' needs and has one")
+        if (self.kind == "server") != (self.url is not None and self.model is not None):
+            raise ValueError(f"teacher {self.kind!r}: 'server' needs `url` and `model`, no other has them")
+        return self
+
+
+class Algorithm(Strict):
+    """One combination. The defaults are CISPO with group-normalised advantages."""
+
+    name: str = "custom"
+    """The row of the table that it came from."""
+    advantage: AdvantageSpec = AdvantageSpec()
+    loss: LossSpec = LossSpec()
+    ratio: RatioLevel = "token"
+    """token: of the token. sequence: the sequence's geometric mean (GSPO). geometric: the same of token
+    ratios that are clipped one by one (GMPO). average, geometric_average: of
+    the token's and the sequence's."""
+    ratio_to: Literal["sampler", "trainer"] = "sampler"
+    """What the ratio divides by: the logprob that the sampler recorded, or the trainer's own before the
+    step's first update."""
+    aggregation: AggregationSpec = AggregationSpec()
+    kl: KlSpec | None = None
+    mismatch: list[MismatchSpec] = Field(default_factory=list)
+    overlong: OverlongSpec | None = None
+    truncated: Literal["train", "drop"] = "train"
+    """Rollouts whose last completion was cut at its token limit: trained like others, or left out (their
+    reward still counts in the group)."""
+    zero_advantage: Literal["drop", "count"] = "drop"
+    """Rollouts without advantage: left out, or counted in the mean that the loss is divided by."""
+    updates: UpdatesSpec = UpdatesSpec()
+    critic: CriticSpec | None = None
+    teacher: TeacherSpec | None = None
