@@ -18,6 +18,10 @@ from art.wire.training import LoraSpec
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
+ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
+"""Linear layers that choose experts: an adapter there would change which weights a token meets."""
+FUSED = frozenset({"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"})
+"""Families whose kernels read the weight of `out_proj` past its adapter; PEFT refuses it."""
 
 
 class Adapters:
@@ -36,17 +40,20 @@ class Adapters:
             r=spec.r,
             lora_alpha=spec.alpha,
             lora_dropout=spec.dropout,
-            target_modules=list(spec.targets),
+            target_modules=self.targets(spec),
+            use_rslora=spec.use_rslora,
             bias="none",
             task_type="CAUSAL_LM",
         )
-        self._check_targets(spec)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            if self._peft is None:
-                self._peft = get_peft_model(self._policy.causal_lm, config, adapter_name=name)
-            else:
-                self._peft.add_adapter(name, config)
+            try:
+                if self._peft is None:
+                    self._peft = get_peft_model(self._policy.causal_lm, config, adapter_name=name)
+                else:
+                    self._peft.add_adapter(name, config)
+            except ValueError as error:
+                raise ConfigurationError(f"PEFT refuses this adapter: {error}") from error
         # Set afterwards: PEFT replaces it by the path that the model was loaded from.
         self._peft.peft_config[name].base_model_name_or_path = self._policy.name
         self.activate(name)
@@ -108,18 +115,35 @@ class Adapters:
         assert self._peft is not None, "no adapter was attached"
         return self._peft
 
-    def _check_targets(self, spec: LoraSpec) -> None:
-        linear = {
-            key.removesuffix(".base_layer").rsplit(".", 1)[-1]
-            for key, module in self._policy.causal_lm.named_modules()
-            if isinstance(module, torch.nn.Linear) and ".lora_" not in key
-        }
-        unknown = sorted(set(spec.targets) - linear)
-        if unknown or not spec.targets:
+    def resolve(self, spec: LoraSpec) -> LoraSpec:
+        """The same adapter with its targets spelled out, as a checkpoint keeps it."""
+        return spec.model_copy(update={"targets": self.targets(spec)})
+
+    def targets(self, spec: LoraSpec) -> list[str]:
+        """Sorted. Raises ConfigurationError when one is no linear layer of the model, or there is none."""
+        linear = linear_layers(self._policy.causal_lm)
+        if spec.targets == "all-linear":
+            fused = self._policy.causal_lm.config.model_type in FUSED
+            targets = sorted(linear - ROUTERS - ({"out_proj"} if fused else set()))
+        else:
+            targets = sorted(set(spec.targets))
+        unknown = sorted(set(targets) - linear)
+        if unknown or not targets:
             raise ConfigurationError(
                 f"LoRA targets {unknown or spec.targets!r} are no linear layers of {self._policy.name!r}. "
-                f"Known: {', '.join(sorted(linear))}."
+                f"Known: {', '.join(sorted(linear)) or 'none (its layers are of other classes)'}."
             )
+        return targets
+
+
+def linear_layers(causal_lm: torch.nn.Module) -> set[str]:
+    """Last components of the names of the decoder's linear layers; the output layer is none of them."""
+    head = causal_lm.get_output_embeddings()
+    return {
+        key.removesuffix(".base_layer").rsplit(".", 1)[-1]
+        for key, module in causal_lm.named_modules()
+        if isinstance(module, torch.nn.Linear) and ".lora_" not in key and module is not head
+    }
 
 
 def check_same(

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from art.training.attention.interface import NAME, register
+from art.samples.types import LossEntries, TokenTree
 from art.training.attention.kernel import choose_kernel
 from art.training.attention.plan import BLOCK, LONG, TreePlan, plan_attention
+from art.training.attention.probe import adopt_tree_attention
+from art.training.decoder import decoder_of
 from art.training.logprobs import LogitHead, target_logprobs
-from art.training.pack import MicroBatch
+from art.training.pack import MicroBatch, Packing, pack
+from art.training.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
+
+LOG = logging.getLogger(__name__)
 
 VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "use_cache")
 """Configuration entries that say where a model came from, not what it computes."""
@@ -52,25 +59,30 @@ class Policy:
         self.device, self.dtype = weight.device, weight.dtype
         self.kernel = choose_kernel(attention, self.device, self.dtype)
         self.head = LogitHead(causal_lm)
+        self.layers = decoder_layers(causal_lm)
+        self.checkpoint_activations = False
+        """Whether forward passes with a gradient keep the layers' inputs only, and compute layers twice."""
+        self._decoder = decoder_of(causal_lm)
         self.fingerprint = fingerprint(causal_lm)
         causal_lm.eval()
         causal_lm.requires_grad_(False)
+        self.rows_because = adopt_tree_attention(causal_lm)
+        """Why this model is trained in plain rows; None: in trees."""
+        if self.rows_because is not None:
+            LOG.warning("%s is trained in plain rows, which share nothing: %s", name, self.rows_because)
+
+    def pack(
+        self, tree: TokenTree, entries: LossEntries, budget: int, *, whole_sequences: bool = False
+    ) -> Packing:
+        """Micro-batches of at most `budget` tokens, as this model can take them."""
+        packer = pack if self.rows_because is None else pack_rows
+        return packer(tree, entries, budget, whole_sequences=whole_sequences)
 
     def entry_scores(self, micro: MicroBatch) -> tuple[EntryScores, TreePlan]:
         """Forward one micro-batch; logprobs of its entries with their gradient, and the attention plan
         used.
         """
-        plan = plan_attention(
-            micro.end_T,
-            micro.depth_T,
-            self.kernel,
-            dtype=self.dtype,
-            device=self.device,
-            block=self._block,
-            long=self._long,
-        )
-        tokens_T, depth_T = self._tensor(micro.tokens_T), self._tensor(micro.depth_T)
-        hidden_TD = self._hidden(tokens_T[None], depth_T[None], plan)[0]
+        hidden_TD, plan = self._hidden_of(micro)
         target_predictor_N = self._tensor(micro.target_predictor_N)
         logprobs_N, entropies_P = target_logprobs(
             self.head,
@@ -86,13 +98,15 @@ class Policy:
     def row_logprobs(self, rows: Sequence[Sequence[int]], *, budget: int = 8192) -> list[list[float]]:
         """Logprob of each id given those before it: plain rows, no tree. `len(row) - 1` numbers a row."""
         result: list[list[float]] = [[] for _ in rows]
-        for batch in _by_length([len(row) for row in rows], budget):
+        for batch in group_rows([len(row) for row in rows], budget):
             width = max(len(rows[index]) for index in batch)
             ids_BL = torch.zeros(len(batch), width, dtype=torch.long, device=self.device)
             for at, index in enumerate(batch):
                 ids_BL[at, : len(rows[index])] = torch.tensor(rows[index], device=self.device)
             positions_BL = torch.arange(width, device=self.device).expand(len(batch), width)
-            hidden_BLD = self._hidden(ids_BL, positions_BL, None)
+            hidden_BLD = self._decoder(
+                input_ids=ids_BL, position_ids=positions_BL, use_cache=False
+            ).last_hidden_state
             flat = torch.arange(len(batch) * (width - 1), device=self.device)
             logprobs, _ = target_logprobs(
                 self.head, hidden_BLD[:, :-1].flatten(0, 1), flat, ids_BL[:, 1:].flatten()
@@ -101,11 +115,24 @@ class Policy:
                 result[index] = line[: len(rows[index]) - 1]
         return result
 
-    def _hidden(self, ids: torch.Tensor, positions: torch.Tensor, plan: TreePlan | None) -> torch.Tensor:
-        decoder = getattr(self.causal_lm, self.causal_lm.base_model_prefix)
-        output = decoder(input_ids=ids, position_ids=positions, use_cache=False, tree_plan=plan)
-        hidden: torch.Tensor = output.last_hidden_state
-        return hidden
+    def _hidden_of(self, micro: MicroBatch) -> tuple[torch.Tensor, TreePlan]:
+        """Last hidden states [T, D] of a micro-batch's tokens."""
+        tokens_T, depth_T = self._tensor(micro.tokens_T), self._tensor(micro.depth_T)
+        if self.rows_because is not None:
+            return hidden_of_rows(self._decoder, tokens_T, depth_T), plan_of_rows(micro)
+        plan = plan_attention(
+            micro.end_T,
+            micro.depth_T,
+            self.kernel,
+            dtype=self.dtype,
+            device=self.device,
+            block=self._block,
+            long=self._long,
+        )
+        output = self._decoder(
+            input_ids=tokens_T[None], position_ids=depth_T[None], use_cache=False, tree_plan=plan
+        )
+        return output.last_hidden_state[0], plan
 
     def _tensor(self, array: Any) -> torch.Tensor:
         return torch.as_tensor(array, device=self.device)
@@ -117,9 +144,8 @@ def load_policy(
     """Load a model folder or hub name. `name` is what checkpoints are bound to."""
     from transformers import AutoModelForCausalLM
 
-    register()
     causal_lm = AutoModelForCausalLM.from_pretrained(
-        path, dtype=getattr(torch, dtype), attn_implementation=NAME, trust_remote_code=False
+        path, dtype=getattr(torch, dtype), trust_remote_code=False
     )
     return Policy(causal_lm.to(device), name=name, attention=attention)
 
@@ -133,14 +159,3 @@ def fingerprint(causal_lm: torch.nn.Module) -> str:
         head = parameter.detach().flatten()[:16].to(torch.bfloat16).float().tolist()
         digest.update(f"{name}{list(parameter.shape)}{head}".encode())
     return digest.hexdigest()
-
-
-def _by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Rows of similar length together, at most `budget` tokens with padding."""
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda at: lengths[at]):
-        if batches and (len(batches[-1]) + 1) * lengths[index] <= budget:
-            batches[-1].append(index)
-        else:
-            batches.append([index])
-    return batches

@@ -9,6 +9,7 @@ on the scores, sinks. What is none of these is refused: silently left out, it wo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,15 @@ NAME = "art_tree"
 
 REFUSED = ("position_bias", "head_mask", "block_table")
 """Arguments that would change the scores in ways the tree does not know."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerCall:
+    """What one layer asked for, for those who want to know."""
+
+    window: int | None
+    softcap: float | None
+    sinks: bool
 
 
 def register() -> None:
@@ -44,6 +54,7 @@ def tree_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    tree_calls: list[LayerCall] | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """[B, T, H, D] as transformers expects it. Raises ConfigurationError for what the tree cannot do."""
@@ -54,6 +65,8 @@ def tree_attention(
             )
     if attention_mask is not None:
         raise ConfigurationError("Tree attention takes no attention mask: pad rows on the right.")
+    if tree_calls is not None:
+        tree_calls.append(LayerCall(window=sliding_window, softcap=softcap, sinks=s_aux is not None))
     scale = query_BHTD.shape[-1] ** -0.5 if scaling is None else scaling
     tensors = (query_BHTD, key_BKTD, value_BKTD)
     if tree_plan is None:
