@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from art.samples.types import LossEntries, TokenTree
+from art.training.activations import decoder_layers, recomputed
 from art.training.attention.kernel import choose_kernel
 from art.training.attention.plan import BLOCK, LONG, TreePlan, plan_attention
 from art.training.attention.probe import adopt_tree_attention
@@ -82,7 +83,9 @@ class Policy:
         """Forward one micro-batch; logprobs of its entries with their gradient, and the attention plan
         used.
         """
-        hidden_TD, plan = self._hidden_of(micro)
+        twice = self.checkpoint_activations and torch.is_grad_enabled()
+        with recomputed(self.layers) if twice else nullcontext():
+            hidden_TD, plan = self._hidden_of(micro)
         target_predictor_N = self._tensor(micro.target_predictor_N)
         logprobs_N, entropies_P = target_logprobs(
             self.head,
