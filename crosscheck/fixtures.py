@@ -1,0 +1,68 @@
+"""Seeded random batches that every trainer is given, and the files they travel in.
+
+    python -m crosscheck.fixtures FOLDER
+
+B = 12 rows in groups of 4 that follow each other, L = 9 tokens at most; all in float64.
+
+    mask_BL       1 where a token was sampled, ragged on the right
+    holes_BL      the same with tokens of a tool in between
+    logprobs_BL   under the weights that are trained        old_BL        of the policy before the step
+    sampler_BL    as the engine recorded them                reference_BL  of the reference policy
+    advantages_B  one per row                                rewards_B     one per row, no two equal
+    values_BL     a critic's                                 old_values_BL its values before the step
+    returns_BL    what the critic is to predict
+
+Ratios reach far beyond every clip, to both sides and with both signs of advantage.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+Array = npt.NDArray[np.float64]
+
+GROUPS, SIZE, TOKENS = 3, 4, 9
+ROWS = GROUPS * SIZE
+FILE = "fixtures.safetensors"
+
+
+def make(seed: int = 7) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    lengths_B = rng.integers(3, TOKENS + 1, ROWS)
+    mask_BL = (np.arange(TOKENS)[None] < lengths_B[:, None]).astype(np.float64)
+    holes_BL = mask_BL.copy()
+    holes_BL[:, 1] = 0.0
+    logprobs_BL = -rng.uniform(0.1, 3.0, (ROWS, TOKENS))
+
+    def near(center_BL: Array, spread: float) -> Array:
+        return np.minimum(center_BL + spread * rng.normal(size=center_BL.shape), -1e-3)
+
+    old_BL = near(logprobs_BL, 0.6)
+    values_BL = rng.normal(size=(ROWS, TOKENS))
+    return {
+        "mask_BL": mask_BL,
+        "holes_BL": holes_BL,
+        "logprobs_BL": logprobs_BL,
+        "old_BL": old_BL,
+        "sampler_BL": near(old_BL, 0.25),
+        "reference_BL": near(logprobs_BL, 0.6),
+        "advantages_B": rng.normal(size=ROWS),
+        "rewards_B": rng.normal(size=ROWS) + 0.5,
+        "values_BL": values_BL,
+        "old_values_BL": values_BL + 0.3 * rng.normal(size=(ROWS, TOKENS)),
+        "returns_BL": rng.normal(size=(ROWS, TOKENS)),
+    }
+
+
+def write(folder: Path) -> Path:
+    save_file(make(), folder / FILE)
+    return folder / FILE
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,157 @@
+"""verl's side: its own `core_algos`, called with the fixtures. Runs in verl's environment.
+
+python -P verl.py FIXTURES RESULTS
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+from verl.workers.config import ActorConfig
+
+Tensors = dict[str, torch.Tensor]
+ACTOR = ActorConfig(strategy="fsdp", rollout_n=4, ppo_micro_batch_size_per_gpu=1)
+GROUP_SIZE = 4
+BAND = {"rollout_rs_threshold": "0.8_1.25"}
+NARROW = {"rollout_rs_threshold": "0.95_1.0526315789473684"}
+"""verl's bounds are those of the inverse ratio: these two are the same either way round."""
+TOKEN = {"rollout_is": "token", "rollout_is_threshold": 1e6}
+SEQUENCE = {"rollout_is": "sequence", "rollout_is_threshold": 1e6}
+
+
+def policy(
+    x: Tensors,
+    name: str,
+    *,
+    aggregation: str = "token-mean",
+    weights_BL: torch.Tensor | None = None,
+    **config: Any,
+) -> Tensors:
+    """One policy loss of the registry and its gradient."""
+    logprobs_BL = x["logprobs_BL"].clone().requires_grad_()
+    loss, _ = core_algos.get_policy_loss_fn(name)(
+        old_log_prob=x["old_BL"],
+        log_prob=logprobs_BL,
+        advantages=x["advantages_B"][:, None].expand_as(logprobs_BL).clone(),
+        response_mask=x["mask_BL"],
+        loss_agg_mode=aggregation,
+        config=dataclasses.replace(ACTOR, **config),
+        rollout_is_weights=weights_BL,
+    )
+    return with_gradient(loss, logprobs_BL)
+
+
+def with_gradient(loss: torch.Tensor, variable: torch.Tensor) -> Tensors:
+    (gradient,) = torch.autograd.grad(loss, variable)
+    return {"loss": loss.detach().reshape(1), "gradient": gradient}
+
+
+def mismatch(x: Tensors, **options: Any) -> Tensors:
+    """Clipped surrogate under a correction of sampler against trainer: weights and a smaller mask."""
+    weights, mask_BL, _ = compute_rollout_correction_and_rejection_mask(
+        old_log_prob=x["old_BL"],
+        rollout_log_prob=x["sampler_BL"],
+        response_mask=x["mask_BL"],
+        **options,
+    )
+    weights_BL = weights.batch["rollout_is_weights"] if weights is not None else None
+    # A dropped token keeps its place in the mean.
+    kept_BL = mask_BL if weights_BL is None else mask_BL * weights_BL
+    return policy(x, "vanilla", weights_BL=kept_BL, clip_ratio_c=1e9)
+
+
+def kl(x: Tensors, estimator: str) -> Tensors:
+    logprobs_BL = x["logprobs_BL"].clone().requires_grad_()
+    term_BL = core_algos.kl_penalty(logprobs_BL, x["reference_BL"], estimator)
+    return with_gradient(core_algos.agg_loss(term_BL, x["mask_BL"], "token-mean"), logprobs_BL)
+
+
+def value(x: Tensors) -> Tensors:
+    values_BL = x["values_BL"].clone().requires_grad_()
+    loss, _ = core_algos.compute_value_loss(
+        vpreds=values_BL,
+        returns=x["returns_BL"],
+        values=x["old_values_BL"],
+        response_mask=x["mask_BL"],
+        cliprange_value=0.2,
+    )
+    return with_gradient(loss, values_BL)
+
+
+def advantage(x: Tensors, name: str, mask: str = "mask_BL", **options: Any) -> Tensors:
+    """An estimator of the registry; the reward is that of the last sampled token."""
+    mask_BL = x[mask]
+    last_B = (mask_BL * torch.arange(1, mask_BL.shape[1] + 1)).argmax(1)
+    rewards_BL = torch.zeros_like(mask_BL)
+    rewards_BL[torch.arange(len(last_B)), last_B] = x["rewards_B"]
+    keywords: dict[str, Any] = {"token_level_rewards": rewards_BL, "response_mask": mask_BL, **options}
+    if name == "gae":
+        keywords["values"] = x["values_BL"]
+    elif name != "reinforce_plus_plus":
+        keywords["index"] = np.arange(len(mask_BL)) // GROUP_SIZE
+    advantages_BL, returns_BL = core_algos.get_adv_estimator_fn(name)(**keywords)
+    return {
+        "advantages": (advantages_BL * mask_BL).contiguous(),
+        "returns": (returns_BL * mask_BL).contiguous(),
+    }
+
+
+def discount(gamma: float) -> Any:
+    from verl.trainer.config import AlgoConfig
+
+    return AlgoConfig(gamma=gamma)
+
+
+CASES: dict[str, Callable[[Tensors], Tensors]] = {
+    "ppo": lambda x: policy(x, "vanilla", clip_ratio_c=1e9),
+    "ppo, clip higher": lambda x: policy(x, "vanilla", clip_ratio_high=0.28, clip_ratio_c=1e9),
+    "dual clip": lambda x: policy(x, "vanilla", clip_ratio_c=3.0),
+    "ppo, sequence mean": lambda x: policy(x, "vanilla", aggregation="seq-mean-token-mean", clip_ratio_c=1e9),
+    "ppo, constant": lambda x: policy(x, "vanilla", aggregation="seq-mean-token-sum-norm", clip_ratio_c=1e9),
+    "cispo": lambda x: policy(x, "cispo", clip_ratio_low=0.2, clip_ratio_high=0.2),
+    "gspo": lambda x: policy(
+        x, "gspo", aggregation="seq-mean-token-mean", clip_ratio_low=3e-4, clip_ratio_high=4e-4
+    ),
+    "gmpo": lambda x: policy(x, "geo_mean", clip_ratio_low=0.4, clip_ratio_high=0.4),
+    "sapo": lambda x: policy(x, "sapo"),
+    "dppo": lambda x: policy(x, "dppo_tv", clip_ratio=0.2, clip_ratio_c=1e9),
+    "reinforce": lambda x: policy(x, "gpg"),
+    "mismatch token_truncate": lambda x: mismatch(x, rollout_is="token", rollout_is_threshold=1.2),
+    "mismatch sequence_truncate": lambda x: mismatch(x, rollout_is="sequence", rollout_is_threshold=1.2),
+    "mismatch token_mask": lambda x: mismatch(x, rollout_rs="token_k1", **BAND, **TOKEN),
+    "mismatch sequence_mask": lambda x: mismatch(x, rollout_rs="seq_sum_k1", **BAND, **SEQUENCE),
+    "mismatch geometric_mask": lambda x: mismatch(x, rollout_rs="seq_mean_k1", **NARROW),
+    "kl k1": lambda x: kl(x, "k1"),
+    "kl k2": lambda x: kl(x, "k2"),
+    "kl k3": lambda x: kl(x, "k3"),
+    "value": value,
+    "advantage group": lambda x: advantage(x, "grpo"),
+    "advantage centered": lambda x: advantage(x, "grpo", norm_adv_by_std_in_grpo=False),
+    "advantage rloo": lambda x: advantage(x, "rloo"),
+    "advantage reinforce++": lambda x: advantage(x, "reinforce_plus_plus", config=discount(0.95)),
+    "advantage reinforce++_baseline": lambda x: advantage(x, "reinforce_plus_plus_baseline"),
+    "advantage gae": lambda x: advantage(x, "gae", gamma=0.99, lam=0.9),
+    "advantage gae, holes": lambda x: advantage(x, "gae", mask="holes_BL", gamma=0.99, lam=0.9),
+}
+
+
+def main() -> None:
+    fixtures = load_file(sys.argv[1])
+    results = {
+        f"{case}/{part}": tensor.double().contiguous()
+        for case, compute in CASES.items()
+        for part, tensor in compute(dict(fixtures)).items()
+    }
+    save_file(results, sys.argv[2])
+
+
+if __name__ == "__main__":
+    main()
