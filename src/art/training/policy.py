@@ -22,6 +22,7 @@ from art.training.attention.kernel import choose_kernel
 from art.training.attention.plan import BLOCK, LONG, TreePlan, plan_attention
 from art.training.attention.probe import adopt_tree_attention
 from art.training.decoder import decoder_of
+from art.training.distributions import Distributions, targets_of
 from art.training.logprobs import LogitHead, target_logprobs
 from art.training.pack import MicroBatch, Packing, pack
 from art.training.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
@@ -39,6 +40,10 @@ class EntryScores:
     logprobs_E: torch.Tensor
     entropies_E: torch.Tensor
     """Of the distribution that predicts the entry, no gradient."""
+    hidden_PD: torch.Tensor
+    """Last hidden states of the predictors, with their gradient: what a critic reads."""
+    predictor_E: torch.Tensor
+    """Which of the predictors predicts the entry."""
 
 
 class Policy:
@@ -79,23 +84,30 @@ class Policy:
         packer = pack if self.rows_because is None else pack_rows
         return packer(tree, entries, budget, whole_sequences=whole_sequences)
 
-    def entry_scores(self, micro: MicroBatch) -> tuple[EntryScores, TreePlan]:
+    def entry_scores(
+        self, micro: MicroBatch, drawn: Distributions | None = None
+    ) -> tuple[EntryScores, TreePlan]:
         """Forward one micro-batch; logprobs of its entries with their gradient, and the attention plan
-        used.
+        used. `drawn`: the distributions of the batch's entries; None: the model's own.
         """
         twice = self.checkpoint_activations and torch.is_grad_enabled()
         with recomputed(self.layers) if twice else nullcontext():
             hidden_TD, plan = self._hidden_of(micro)
-        target_predictor_N = self._tensor(micro.target_predictor_N)
+        targets = targets_of(micro, drawn, device=self.device, dtype=self.dtype)
+        target_predictor_N = self._tensor(targets.predictor_N)
+        hidden_PD = hidden_TD[self._tensor(micro.predictor_P)]
         logprobs_N, entropies_P = target_logprobs(
-            self.head,
-            hidden_TD[self._tensor(micro.predictor_P)],
-            target_predictor_N,
-            self._tensor(micro.target_id_N),
+            self.head, hidden_PD, target_predictor_N, self._tensor(targets.id_N), sampling=targets.sampling
         )
-        entry_target_E = self._tensor(micro.entry_target_E)
-        entropies_E = entropies_P[target_predictor_N[entry_target_E]]
-        return EntryScores(logprobs_E=logprobs_N[entry_target_E], entropies_E=entropies_E), plan
+        entry_target_E = self._tensor(targets.entry_target_E)
+        predictor_E = target_predictor_N[entry_target_E]
+        scores = EntryScores(
+            logprobs_E=logprobs_N[entry_target_E],
+            entropies_E=entropies_P[predictor_E],
+            hidden_PD=hidden_PD,
+            predictor_E=predictor_E,
+        )
+        return scores, plan
 
     @torch.no_grad()
     def row_logprobs(self, rows: Sequence[Sequence[int]], *, budget: int = 8192) -> list[list[float]]:
