@@ -137,9 +137,7 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "ppo, clip higher": lambda x: policy(x, clip_eps_high=0.28),
     "dual clip": lambda x: policy(x, dual_clip=3.0),
     "ppo, sequence mean": lambda x: policy(x, token_level_loss=False),
-    "gspo, gradient of the sequence": lambda x: policy(
-        x, policy_loss_type="gspo", clip_eps_low=3e-4, clip_eps_high=4e-4
-    ),
+    "gspo": lambda x: policy(x, policy_loss_type="gspo", clip_eps_low=3e-4, clip_eps_high=4e-4),
     "mismatch token_clip": lambda x: correction(x, level="token", mode="clip", threshold=(0.8, 1.25)),
     "mismatch token_mask": lambda x: correction(x, level="token", mode="mask", threshold=(0.8, 1.25)),
     "mismatch geometric_mask, token weight": lambda x: correction(
