@@ -1,59 +1,224 @@
-"""Rewards of a group -> advantages. A pure function: the trainer sees only the numbers.
+"""Rewards -> advantages, over the whole batch. A pure function: the trainer sees only the numbers.
 
-`group` is GRPO (arXiv:2402.03300) with the population standard deviation, `centered` is Dr.GRPO
-(arXiv:2503.20783).
-Left out: leave-one-out baselines and batch-wide normalisation.
+    group                 (r - mean) / (std + 1e-6)          GRPO, arXiv 2402.03300
+    centered              r - mean                           Dr.GRPO, arXiv 2503.20783
+    batch_std             (r - mean) / (batch std + 1e-6)    LitePPO, arXiv 2508.08221
+    rloo                  r - mean of the others             arXiv 2402.14740
+    maxrl                 (r - mean) / (mean + 1e-6)         MaxRL, arXiv 2602.02710
+    reinforce++           returns, whitened over tokens      arXiv 2501.03262
+    reinforce++_baseline  r - mean, whitened over tokens     the same
+    reward, none          r, and 1
+    gae, distillation     r as it is: the trainer computes them, per token
+
+mean and std are those of the group; whitened over tokens: (x - mean) / sqrt(var + 1e-8) where each rollout
+counts once per token that is trained.
+
+Unscored attempts take part in nothing. Equal rewards, rounding residues included, give exactly 0 wherever a
+group's mean is taken off first and nothing follows but a division. In a group of one that mean is the reward:
+its advantage is 0 (others give it its own reward); under `reward` and `reinforce++` it keeps its meaning.
+
+Letters: G = attempts of a group, A = all scored attempts, X = values that are whitened (attempts or tokens).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
 
 from art.errors import ConfigurationError
+from art.wire.algorithm import AdvantageSpec, Estimator
 
-AdvantageKind = Literal["group", "centered"]
+Array = npt.NDArray[np.float64]
+Advantage = float | Array
+"""One number for all tokens of a rollout, or one for each token that it sampled."""
 
 STD_EPSILON = 1e-6
-"""Added to the standard deviation."""
+"""Added to a standard deviation or a mean that is divided by."""
+VARIANCE_EPSILON = 1e-8
+"""Added to the variance when whitening."""
 RESIDUE = 1e-9
-"""Differences from the mean below this share of the largest reward are rounding: exactly zero."""
+"""Differences from the mean below this share of the largest value are rounding: exactly zero."""
+BY_TRAINER = frozenset({"gae", "distillation"})
+"""Estimators that need what only the trainer computes."""
 
 
-def group_advantages(rewards_G: Sequence[float | None], kind: AdvantageKind = "group") -> list[float | None]:
-    """The advantage of each attempt at one scenario; None where the reward is None (unscored).
+def advantages(
+    rewards: Sequence[Sequence[float | None]], lengths: Sequence[Sequence[int]], spec: AdvantageSpec
+) -> list[list[Advantage | None]]:
+    """The advantage of each attempt of each group; None where the reward is None (unscored).
 
-    Unscored attempts take no part in mean and deviation. Equal rewards, and a group of one, give exactly 0.
+    `lengths`: how many tokens of each attempt are trained.
 
-    >>> group_advantages([1.0, 0.0, None], "centered")
-    [0.5, -0.5, None]
-    >>> [round(a, 4) for a in group_advantages([2.0, 0.0, 0.0, 2.0])]
-    [1.0, -1.0, -1.0, 1.0]
-    >>> group_advantages([0.1, 0.1, 0.1])
-    [0.0, 0.0, 0.0]
+    >>> advantages([[1.0, 0.0, None]], [[5, 5, 5]], AdvantageSpec(kind="centered"))
+    [[0.5, -0.5, None]]
+    >>> advantages([[0.1, 0.1, 0.1], [3.0]], [[5, 5, 5], [5]], AdvantageSpec(kind="group"))
+    [[0.0, 0.0, 0.0], [0.0]]
+    >>> discounted = AdvantageSpec(kind="reinforce++", gamma=0.5)
+    >>> advantages([[1.0, 0.0]], [[2, 1]], discounted)[0][0].round(3).tolist()
+    [0.0, 1.225]
 
-    Raises ConfigurationError for an unknown kind and for rewards that are not finite.
+    Raises ConfigurationError for rewards that are not finite, and for rewards that `maxrl` cannot divide by.
     """
-    if kind not in ("group", "centered"):
-        raise ConfigurationError(f"Unknown advantages {kind!r}. Known: centered, group.")
-    scored = [float(reward) for reward in rewards_G if reward is not None]
-    for reward in scored:
-        if not math.isfinite(reward):
+    scored = [
+        (
+            _finite(rewards_G),
+            np.array([n for n, r in zip(lengths_G, rewards_G, strict=True) if r is not None]),
+        )
+        for rewards_G, lengths_G in zip(rewards, lengths, strict=True)
+    ]
+    values = _ESTIMATORS[spec.kind]([r for r, _ in scored], [n for _, n in scored], spec)
+    return [
+        _in_place(rewards_G, [balanced(value, spec.balance) for value in values_G])
+        for rewards_G, values_G in zip(rewards, values, strict=True)
+    ]
+
+
+def balanced(value: Advantage, balance: float) -> Advantage:
+    """Above 0: negative advantages times 1 - balance. Below 0: positive ones times 1 + balance.
+
+    >>> balanced(-2.0, 0.25), balanced(2.0, 0.25), balanced(2.0, -0.25)
+    (-1.5, 2.0, 1.5)
+    """
+    if balance == 0:
+        return value
+    scaled = np.where(np.asarray(value) < 0, 1 - max(balance, 0.0), 1 + min(balance, 0.0)) * value
+    return scaled if scaled.ndim else float(scaled)
+
+
+def _group(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
+    return [
+        residue_G / (_std(residue_G, spec) + STD_EPSILON / scale) for residue_G, scale in map(_off, rewards)
+    ]
+
+
+def _centered(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
+    return [residue_G * scale for residue_G, scale in map(_off, rewards)]
+
+
+def _rloo(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
+    # r - (sum - r) / (G - 1) = (r - mean) G / (G - 1)
+    return [
+        residue_G * scale * (len(residue_G) / max(1, len(residue_G) - 1))
+        for residue_G, scale in map(_off, rewards)
+    ]
+
+
+def _maxrl(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
+    values = []
+    for rewards_G in rewards:
+        residue_G, scale = _off(rewards_G)
+        mean = math.fsum(rewards_G / scale) / max(1, len(rewards_G))
+        if mean <= 0 and residue_G.any():
+            raise ConfigurationError(
+                f"'maxrl' divides by the group's mean reward, which is {mean * scale!r} for the rewards "
+                f"{rewards_G.tolist()!r}; give rewards of at least 0, or choose another advantage."
+            )
+        values.append(residue_G / (mean + STD_EPSILON / scale) if residue_G.any() else residue_G)
+    return values
+
+
+def _batch_std(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
+    """The deviation is that of the rewards themselves, over all groups."""
+    all_A, largest = _off(np.concatenate([np.zeros(0), *rewards]))
+    divisor = _std(all_A, spec) + STD_EPSILON / largest
+    return [residue_G * (scale / largest) / divisor for residue_G, scale in map(_off, rewards)]
+
+
+def _reinforce(
+    rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec
+) -> list[Sequence[Advantage]]:
+    """Without a discount every token's return is the reward; with one, it falls from the last token on."""
+    if spec.gamma == 1:
+        return _whitened(rewards, lengths, spec)
+    counts = [int(n) for lengths_G in lengths for n in lengths_G]
+    all_A = np.concatenate([np.zeros(0), *rewards])
+    returns = [r * spec.gamma ** np.arange(n - 1, -1, -1.0) for r, n in zip(all_A, counts, strict=True)]
+    flat_X = np.concatenate([np.zeros(0), *returns])
+    white_X = _whiten(flat_X, np.ones(len(flat_X)), spec)
+    pieces = iter(np.split(white_X, np.cumsum(counts)[:-1]) if counts else [])
+    return [[next(pieces) for _ in lengths_G] for lengths_G in lengths]
+
+
+def _reinforce_baseline(
+    rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec
+) -> list[Sequence[Advantage]]:
+    return _whitened(_centered(rewards, lengths, spec), lengths, spec)
+
+
+def _reward(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
+    return list(rewards)
+
+
+def _one(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
+    return [np.ones(len(rewards_G)) for rewards_G in rewards]
+
+
+_Estimate = Callable[[Sequence[Array], Sequence[Array], AdvantageSpec], Sequence[Sequence[Advantage] | Array]]
+_ESTIMATORS: Mapping[Estimator, _Estimate] = MappingProxyType(
+    {
+        "group": _group,
+        "centered": _centered,
+        "batch_std": _batch_std,
+        "rloo": _rloo,
+        "maxrl": _maxrl,
+        "reinforce++": _reinforce,
+        "reinforce++_baseline": _reinforce_baseline,
+        "reward": _reward,
+        "gae": _reward,
+        "distillation": _reward,
+        "none": _one,
+    }
+)
+
+
+def _off(rewards_G: Array) -> tuple[Array, float]:
+    """Differences from the mean in units of the largest reward (no square overflows), and that unit."""
+    scale = float(np.abs(rewards_G).max(initial=0.0)) or 1.0
+    unit_G = rewards_G / scale
+    residue_G = unit_G - math.fsum(unit_G) / max(1, len(unit_G))
+    return np.where(np.abs(residue_G) <= RESIDUE, 0.0, residue_G), scale
+
+
+def _std(residue_G: Array, spec: AdvantageSpec) -> float:
+    """Of one value, by either definition: 0."""
+    count = len(residue_G) - (1 if spec.std == "sample" else 0)
+    return math.sqrt(math.fsum(residue_G**2) / max(1, count))
+
+
+def _whitened(
+    values: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec
+) -> list[Sequence[Advantage]]:
+    flat_A = np.concatenate([np.zeros(0), *values])
+    white_A = _whiten(flat_A, np.concatenate([np.zeros(0), *lengths]), spec)
+    cuts = np.cumsum([len(one) for one in values])[:-1]
+    return [piece.tolist() for piece in np.split(white_A, cuts)] if values else []
+
+
+def _whiten(value_X: Array, weight_X: Array, spec: AdvantageSpec) -> Array:
+    scale = float(np.abs(value_X).max(initial=0.0)) or 1.0
+    unit_X, total = value_X / scale, float(weight_X.sum())
+    residue_X = unit_X - math.fsum(weight_X * unit_X) / max(1.0, total)
+    residue_X = np.where(np.abs(residue_X) <= RESIDUE, 0.0, residue_X)
+    count = total - (1 if spec.std == "sample" else 0)
+    variance = math.fsum(weight_X * residue_X**2) / max(1.0, count)
+    return residue_X / math.sqrt(variance + VARIANCE_EPSILON / scale / scale)
+
+
+def _finite(rewards_G: Sequence[float | None]) -> Array:
+    for reward in rewards_G:
+        if reward is not None and not math.isfinite(reward):
             raise ConfigurationError(
                 f"A reward is {reward!r}. Rewards are finite numbers; leave an attempt unscored with None."
             )
-    if not scored:
-        return [None] * len(rewards_G)
-    # Residues in units of the largest reward, so that neither the sum nor the squares overflow.
-    scale = max(abs(reward) for reward in scored) or 1.0
-    mean = math.fsum(reward / scale for reward in scored) / len(scored)
-    residues = [None if reward is None else _round(reward / scale - mean) for reward in rewards_G]
-    if kind == "centered":
-        return [None if residue is None else residue * scale for residue in residues]
-    std = math.sqrt(math.fsum(residue * residue for residue in residues if residue is not None) / len(scored))
-    return [None if residue is None else residue / (std + STD_EPSILON / scale) for residue in residues]
+    return np.array([reward for reward in rewards_G if reward is not None], np.float64)
 
 
-def _round(residue: float) -> float:
-    return 0.0 if abs(residue) <= RESIDUE else residue
+def _in_place(rewards_G: Sequence[float | None], values: Sequence[Advantage]) -> list[Advantage | None]:
+    """The values of the scored attempts, None where there is no reward."""
+    rest = iter(values)
+    found = [None if reward is None else next(rest) for reward in rewards_G]
+    return [value if value is None or np.ndim(value) else float(value) for value in found]

@@ -1,35 +1,46 @@
 """Groups of rollouts with their ledger rows -> the batch of one training step.
 
-Letters: T = nodes of the token tree, E = loss entries, G = rollouts of a group.
+    check every row -> rewards -> advantages -> fates -> weights -> token tree, loss entries, sheet
+
+Letters: T = nodes of the token tree, E = loss entries, S = trained rollouts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from art.errors import ConfigurationError, TokenMismatchError
-from art.samples.advantages import AdvantageKind, group_advantages
+from art.samples.advantages import BY_TRAINER, Advantage, advantages
+from art.samples.aggregation import Weighed, trains_without_advantage, weigh
+from art.samples.attempts import Attempt, read_attempts
 from art.samples.entries import loss_entries
-from art.samples.rows import sequence
 from art.samples.sheet import Account, check_balance
 from art.samples.tree import build_tree
-from art.samples.types import Batch, GroupRow, IntArray, RolloutRow, SampleRow
+from art.samples.types import Batch, GroupRow, LossEntries
 from art.wire.algorithm import Algorithm
+from art.wire.training import PLAIN_SAMPLING, SamplingSpec
 
 DEFAULT = Algorithm()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Kept:
-    """A sample that is trained: `owner` is the number of its rollout among the trained ones."""
+class _Judged:
+    """An attempt that may be trained, and what its reward says."""
 
-    sample: SampleRow
-    ids: IntArray
-    advantage: float
-    owner: int
+    attempt: Attempt
+    advantage: Advantage
+    trained: bool
+    """False: it only counts in what the loss is divided by."""
+
+    def of_samples(self) -> list[Advantage]:
+        """The advantage of each sample; a number per token is cut at the samples' ends."""
+        samples = self.attempt.rollout.samples
+        if np.ndim(self.advantage) == 0:
+            return [self.advantage] * len(samples)
+        ends = np.cumsum([len(row.completion_ids) for row in samples])
+        return list(np.split(np.asarray(self.advantage), ends[:-1]))
 
 
 def build_batch(
@@ -40,11 +51,13 @@ def build_batch(
 ) -> Batch:
     """Check every sample, decide every rollout's fate, and lay the trained ones out as a token tree.
 
-    A rollout with a sample of more than `max_length` ids is overlong: its reward counts in its group's
-    statistics, its tokens are not trained. The batch may be `empty`, when no rollout has an advantage.
+    A rollout with a sample of more than `max_length` ids is overlong, one whose last completion was cut may
+    be left out as truncated: their rewards count in their group's statistics, their tokens are not trained.
+    The batch may be `empty`, when no rollout has an advantage.
 
     Two attempts with rewards 1 and 0, and one that failed:
 
+    >>> from art.samples.types import RolloutRow, SampleRow
     >>> def attempt(name, reward, last):
     ...     sample = SampleRow(
     ...         sample_id=name, prompt_ids=[5, 6], completion_ids=[7, last], completion_logprobs=[-0.5, -1.0]
@@ -60,89 +73,102 @@ def build_batch(
     named twice), ConfigurationError (a reward that is not finite), UnbalancedSheetError.
     """
     account = Account()
-    kept: list[_Kept] = []
-    seen: dict[str, str] = {}
-    trained = 0
-    for group in groups:
+    attempts = list(read_attempts(groups, algorithm, max_length))
+    _open(account, groups, attempts)
+    judged = _judge(attempts, algorithm, account)
+    trained = [one for one in judged if one.trained]
+    counting = judged if algorithm.zero_advantage == "count" else trained
+    weighed = weigh(
+        [one.attempt.tokens for one in counting],
+        [one.attempt.group for one in counting],
+        algorithm.aggregation,
+    )
+    weights = [weight for one, weight in zip(counting, weighed.weight_S.tolist(), strict=True) if one.trained]
+    metrics = _reward_metrics(attempts, algorithm)
+    return _lay_out(trained, weights, weighed, account, algorithm, metrics)
+
+
+def _open(account: Account, groups: Sequence[GroupRow], attempts: Sequence[Sequence[Attempt]]) -> None:
+    """What started, before anything becomes of it."""
+    for group, attempts_G in zip(groups, attempts, strict=True):
         account.start(rollouts=group.failed, tokens=0)
         if group.failed:
             account.book("failed", rollouts=group.failed, tokens=0)
-        values = group_advantages([rollout.reward for rollout in group.rollouts], _kind(algorithm))
-        for rollout, advantage in zip(group.rollouts, values, strict=True):
-            _claim(rollout, seen)
-            ids = [sequence(rollout.rollout, turn, row) for turn, row in enumerate(rollout.samples)]
-            tokens = sum(len(row.completion_ids) for row in rollout.samples)
-            account.start(rollouts=1, tokens=tokens)
-            for row in rollout.samples:
+        for attempt in attempts_G:
+            account.start(rollouts=1, tokens=attempt.tokens)
+            for row in attempt.rollout.samples:
                 if row.fork_reason is not None:
                     account.fork(row.fork_reason)
-            fate = _fate(advantage, ids, tokens, max_length)
-            if fate is not None or advantage is None:
-                account.book(fate or "unscored", rollouts=1, tokens=tokens)
+
+
+def _judge(attempts: Sequence[Sequence[Attempt]], algorithm: Algorithm, account: Account) -> list[_Judged]:
+    """The attempts that are trained or count; the others are booked."""
+    values = advantages(
+        [[one.reward for one in attempts_G] for attempts_G in attempts],
+        [[one.trainable_tokens for one in attempts_G] for attempts_G in attempts],
+        algorithm.advantage,
+    )
+    keep_all = trains_without_advantage(algorithm)
+    judged = []
+    for attempts_G, values_G in zip(attempts, values, strict=True):
+        for attempt, value in zip(attempts_G, values_G, strict=True):
+            if attempt.fate is not None or value is None:
+                account.book(attempt.fate or "unscored", rollouts=1, tokens=attempt.tokens)
                 continue
-            kept += [
-                _Kept(sample=row, ids=row_ids, advantage=advantage, owner=trained)
-                for row, row_ids in zip(rollout.samples, ids, strict=True)
-            ]
-            trained += 1
-    return _lay_out(kept, account)
+            trained = keep_all or bool(np.any(value))
+            if not trained:
+                account.book("zero_advantage", rollouts=1, tokens=attempt.tokens)
+            judged.append(_Judged(attempt=attempt, advantage=value, trained=trained))
+    return judged
 
 
-def _lay_out(kept: Sequence[_Kept], account: Account) -> Batch:
-    tree, paths = build_tree([one.ids for one in kept])
+def _lay_out(
+    trained: Sequence[_Judged],
+    weights: Sequence[float],
+    weighed: Weighed,
+    account: Account,
+    algorithm: Algorithm,
+    metrics: Mapping[str, float],
+) -> Batch:
+    owners = [number for number, one in enumerate(trained) for _ in one.attempt.rollout.samples]
+    samples = [row for one in trained for row in one.attempt.rollout.samples]
+    tree, paths = build_tree([ids for one in trained for ids in one.attempt.ids])
+    numbers: dict[SamplingSpec, int] = {}
     entries = loss_entries(
-        [one.sample for one in kept],
+        samples,
         paths,
-        [one.advantage for one in kept],
-        sequences=[one.owner for one in kept],
+        [value for one in trained for value in one.of_samples()],
+        [weights[owner] for owner in owners],
+        sequences=owners,
+        sampling=[numbers.setdefault(row.sampling, len(numbers)) for row in samples],
     )
-    if kept:  # counted from what will be trained, not from what was meant to be
-        account.book("trained", rollouts=len({one.owner for one in kept}), tokens=len(entries))
-    sheet = check_balance(account.sheet())
-    metrics = {
-        "data/raw_tokens": float(sum(len(one.ids) for one in kept)),
-        "data/tree_tokens": float(len(tree)),
-        "data/entries": float(len(entries)),
-        "data/samples": float(len(kept)),
-        "loss/advantage_abs": float(np.abs(entries.advantage_E).mean()) if len(entries) else 0.0,
-    }
+    if trained:  # counted from what will be trained, not from what was meant to be
+        account.book("trained", rollouts=len(trained), tokens=len(entries))
     return Batch(
-        tree=tree, entries=entries, sheet=sheet, normalizer=float(max(1, len(entries))), metrics=metrics
+        tree=tree,
+        entries=entries,
+        sheet=check_balance(account.sheet()),
+        normalizer=weighed.normalizer,
+        sampling=tuple(numbers) or (PLAIN_SAMPLING,),
+        metrics={
+            "data/raw_tokens": float(sum(len(ids) for one in trained for ids in one.attempt.ids)),
+            "data/tree_tokens": float(len(tree)),
+            "data/entries": float(len(entries)),
+            "data/samples": float(len(samples)),
+            **_advantage_metrics(entries, algorithm),
+            **metrics,
+        },
     )
 
 
-def _fate(
-    advantage: float | None, ids: Sequence[IntArray], tokens: int, max_length: int | None
-) -> str | None:
-    """Why a rollout is not trained, or None when it is."""
-    if tokens == 0:
-        return "no_samples"
-    if advantage is None:
-        return "unscored"
-    if max_length is not None and any(len(row) > max_length for row in ids):
-        return "overlong"
-    return "zero_advantage" if advantage == 0.0 else None
+def _advantage_metrics(entries: LossEntries, algorithm: Algorithm) -> dict[str, float]:
+    if algorithm.advantage.kind in BY_TRAINER:
+        return {}
+    return {"loss/advantage_abs": float(np.abs(entries.advantage_E).mean()) if len(entries) else 0.0}
 
 
-def _kind(algorithm: Algorithm) -> AdvantageKind:
-    kind = algorithm.advantage.kind
-    if kind not in ("group", "centered"):
-        raise ConfigurationError(f"Unknown advantages {kind!r}. Known: centered, group.")
-    return kind
-
-
-def _claim(rollout: RolloutRow, seen: dict[str, str]) -> None:
-    """No sample may be trained twice in one step."""
-    for row in rollout.samples:
-        owner = seen.setdefault(row.sample_id, rollout.rollout)
-        if owner != rollout.rollout:
-            raise TokenMismatchError(
-                f"Sample {row.sample_id!r} is named by the rollouts {owner!r} and {rollout.rollout!r}; "
-                "it would be trained twice. Give each rollout its own completions."
-            )
-    if len({row.sample_id for row in rollout.samples}) != len(rollout.samples):
-        raise TokenMismatchError(
-            f"Rollout {rollout.rollout!r} names a sample twice: "
-            f"{[row.sample_id for row in rollout.samples]!r}. "
-            "List each completion once, in the main history or in one additional history."
-        )
+def _reward_metrics(attempts: Sequence[Sequence[Attempt]], algorithm: Algorithm) -> dict[str, float]:
+    if algorithm.overlong is None:
+        return {}
+    penalties = [one.penalty for attempts_G in attempts for one in attempts_G if one.reward is not None]
+    return {"data/overlong_penalty_mean": float(np.mean(penalties)) if penalties else 0.0}

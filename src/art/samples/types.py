@@ -121,8 +121,9 @@ class LossEntries:
     logprob_E: FloatArray
     """Its logprob when it was sampled."""
     advantage_E: FloatArray
+    """The reward itself where the trainer computes the advantage."""
     weight_E: FloatArray
-    """1 by default: with the number of entries as normalizer, the loss is the batch's token mean."""
+    """Of its term in the sum that `Batch.normalizer` divides; see `art.samples.aggregation`."""
     sequence_E: IntArray
     """Number of the rollout that sampled it, from 0; its entries lie in the order of sampling."""
     sampling_E: IntArray

@@ -49,6 +49,17 @@ class AdvantageSpec(Strict):
     """gae, reinforce++: discount per sampled token."""
     lam: float = Field(default=1.0, ge=0, le=1)
     """gae: the lambda of generalised advantage estimation."""
+    balance: float = Field(default=0.0, ge=-1, le=1)
+    """Above 0: negative advantages count 1 - balance. Below 0: positive ones count 1 + balance."""
+
+    @model_validator(mode="after")
+    def _balance_needs_advantages_of_the_batch(self) -> AdvantageSpec:
+        if self.balance and self.kind in ("gae", "distillation", "none"):
+            raise ValueError(
+                f"advantage {self.kind!r} with balance {self.balance!r}: only advantages that come from "
+                "rewards alone can be balanced"
+            )
+        return self
 
 
 class LossSpec(Strict):
@@ -132,6 +143,12 @@ class OverlongSpec(Strict):
     limit: int = Field(ge=1)
     band: int = Field(ge=1)
     penalty: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _band_within_limit(self) -> OverlongSpec:
+        if self.band > self.limit:
+            raise ValueError(f"overlong band {self.band!r} is wider than its limit {self.limit!r}")
+        return self
 
 
 class UpdatesSpec(Strict):

@@ -57,7 +57,9 @@ class SheetRow(Strict):
 class BalanceSheet(Strict):
     """Where every rollout of a step went. `started` equals the sum of all fates, in rollouts and in tokens.
 
-    Known fates: trained, failed, unscored, zero_advantage, no_samples, overlong.
+    Known fates: trained; failed (an exception), unscored (no reward), no_samples (nothing was sampled),
+    truncated (cut at its token limit, where the algorithm leaves those out), overlong (a sample longer than
+    can be trained), zero_advantage (its reward says nothing: as good as the mean).
     """
 
     started: SheetRow = SheetRow()

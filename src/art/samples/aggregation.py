@@ -1,0 +1,72 @@
+"""How terms of tokens become one number: a weight per token, and what their weighted sum is divided by.
+
+    token_mean      weight 1                      divided by all tokens
+    sequence_mean   weight 1 / tokens of it       divided by the number of sequences
+    group_mean      weight 1 / tokens of it       divided by the number of groups
+    constant        weight 1                      divided by sequences x length
+
+A *sequence* is all that one rollout sampled. Rollouts without an advantage may count in the divisor and in
+the tokens of their group while none of their tokens is forwarded: their terms are zero.
+
+Letters: S = sequences of the batch, trained ones and those that only count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from art.wire.algorithm import AggregationSpec, Algorithm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weighed:
+    """What the aggregation makes of the sequences."""
+
+    weight_S: npt.NDArray[np.float64]
+    """Of each token of the sequence."""
+    normalizer: float
+    """At least a positive number, so that an empty batch divides by something."""
+
+
+def weigh(tokens_S: Sequence[int], groups_S: Sequence[int], spec: AggregationSpec) -> Weighed:
+    """Weight of a token of each sequence, and the divisor. `groups_S`: the group that each belongs to.
+
+    Two sequences of 1 and 3 tokens in one group, and one of 4 in another:
+
+    >>> def shown(kind, length=None):
+    ...     weighed = weigh([1, 3, 4], [0, 0, 1], AggregationSpec(kind=kind, length=length))
+    ...     return weighed.weight_S.round(3).tolist(), weighed.normalizer
+    >>> shown("token_mean"), shown("sequence_mean")
+    (([1.0, 1.0, 1.0], 8.0), ([1.0, 0.333, 0.25], 3.0))
+    >>> shown("group_mean"), shown("constant", 10)
+    (([0.25, 0.25, 0.25], 2.0), ([1.0, 1.0, 1.0], 30.0))
+    """
+    count_S = np.asarray(tokens_S, np.float64)
+    ones_S = np.ones(len(count_S))
+    if spec.kind == "token_mean":
+        return Weighed(weight_S=ones_S, normalizer=float(count_S.sum()) or 1.0)
+    if spec.kind == "constant":
+        return Weighed(weight_S=ones_S, normalizer=float(max(1, len(count_S)) * (spec.length or 1)))
+    if spec.kind == "sequence_mean":
+        return Weighed(weight_S=1 / np.maximum(count_S, 1), normalizer=float(max(1, len(count_S))))
+    _, group_S = np.unique(np.asarray(groups_S, np.int64), return_inverse=True)
+    tokens_of_group = np.bincount(group_S, weights=count_S) if len(group_S) else np.zeros(0)
+    return Weighed(
+        weight_S=1 / np.maximum(tokens_of_group[group_S], 1), normalizer=float(max(1, len(tokens_of_group)))
+    )
+
+
+def trains_without_advantage(algorithm: Algorithm) -> bool:
+    """Whether a rollout whose reward says nothing still has a gradient: from a reference, a critic or a
+    teacher, or because rewards are not used.
+    """
+    return (
+        algorithm.kl is not None
+        or algorithm.critic is not None
+        or algorithm.teacher is not None
+        or algorithm.advantage.kind in ("gae", "distillation", "none")
+    )
