@@ -115,10 +115,13 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
         load_model(str(save_model(tmp_path, config)), BuiltinOptions())
 
 
-def test_attention_with_a_soft_cap_is_refused_by_name(tmp_path: Path) -> None:
-    config = Gemma2Config(**SMALL, head_dim=8, attn_logit_softcapping=50.0)
-    with pytest.raises(ConfigurationError, match="softcap"):
-        load_model(str(save_model(tmp_path, config)), BuiltinOptions())
+def test_soft_caps_and_windows_are_computed(tmp_path: Path) -> None:
+    """Loading compares with the model's own attention, caps and windows included."""
+    config = Gemma2Config(**SMALL, head_dim=8, attn_logit_softcapping=0.5, sliding_window=4)
+    model = load_model(str(save_model(tmp_path, config)), BuiltinOptions())
+    rows = [[(3 * at + 1) % config.vocab_size for at in range(12)]]
+    stock = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    assert model.score(0, rows)[0] == pytest.approx(reference_logprobs(stock, rows[0]), abs=1e-4)
 
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:

@@ -1,18 +1,29 @@
-"""For each family, a tiny random model: a packed tree gives what plain rows through the stock model give, PEFT
-loads the checkpoint and computes the same, and what cannot be done is refused with its reason.
+"""For each family, a tiny random model: a packed tree gives what plain rows through the stock model give, the
+engine samples from what the trainer computes, PEFT loads the checkpoint and computes the same. What cannot be
+done is refused with its reason.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from pathlib import Path
+
 import pytest
 import torch
 from families import FAMILIES, all_in_float64, build
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from tiny_policies import games, randomize
+from transformers import AutoModelForCausalLM
 
+from art.engine.builtin.engine import BuiltinEngine
+from art.engine.protocol import GenerateRequest, Sampling
+from art.errors import ConfigurationError
 from art.samples.types import Batch
 from art.training.lora import Adapters
-from art.training.policy import Policy
+from art.training.policy import Policy, load_policy
+from art.training.trainer import Trainer
+from art.wire.engine import BuiltinOptions
 from art.wire.training import LoraSpec
 
 LORA = LoraSpec(r=3, alpha=6)
@@ -25,8 +36,13 @@ IN_ROWS = {
     "stablelm": "attends 0 times in 2 layers",
     "bloom": "does not let its attention be replaced",
 }
+QUICK = {"gemma2", "gpt-oss", "qwen3-next"}
 ADAPTED = sorted(set(FAMILIES) - {"gpt2"})
 Result = tuple[torch.Tensor, dict[str, torch.Tensor]]
+
+
+def some(names: list[str]) -> list[object]:
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def weights(batch: Batch) -> torch.Tensor:
@@ -36,25 +52,31 @@ def weights(batch: Batch) -> torch.Tensor:
 
 
 def path(batch: Batch, node: int) -> list[int]:
-    ids = []
+    """Nodes from the root on."""
+    nodes = []
     while node >= 0:
-        ids.append(int(batch.tree.tokens_T[node]))
+        nodes.append(node)
         node = int(batch.tree.parent_T[node])
-    return ids[::-1]
+    return nodes[::-1]
 
 
 def in_rows(name: str, batch: Batch, targets: list[str]) -> Result:
-    """Each entry's context as a row of its own through the stock model and PEFT: nothing of the tree's code."""
+    """Each trained path as a row of its own through the stock model and PEFT: nothing of our code."""
     config = LoraConfig(r=LORA.r, lora_alpha=LORA.alpha, target_modules=targets, task_type="CAUSAL_LM")
     model = get_peft_model(build(FAMILIES[name](), "eager", torch.float64), config).eval()
     trained = {key.replace(".default.", "."): p for key, p in model.named_parameters() if "lora_" in key}
     randomize(trained)
-    logprobs = []
-    for node in batch.entries.token_E.tolist():
-        ids = torch.tensor(path(batch, node))
-        logits = model(input_ids=ids[None, :-1], use_cache=False).logits[0, -1]
-        logprobs.append(torch.log_softmax(logits, -1)[ids[-1]])
-    scores = torch.stack(logprobs)
+    nodes = batch.entries.token_E.tolist()
+    found: dict[int, torch.Tensor] = {}
+    for leaf in sorted(set(nodes), key=lambda node: -int(batch.tree.depth_T[node])):
+        if leaf in found:
+            continue
+        on_path = path(batch, leaf)
+        ids = torch.as_tensor(batch.tree.tokens_T[on_path].astype("int64"))
+        logits = model(input_ids=ids[None], use_cache=False).logits[0]
+        logprobs = torch.log_softmax(logits, -1)[:-1].gather(1, ids[1:, None])[:, 0]
+        found |= {node: logprobs[at] for at, node in enumerate(on_path[1:]) if node not in found}
+    scores = torch.stack([found[node] for node in nodes])
     (scores * weights(batch)).sum().backward()
     return scores.detach(), {key: p.grad for key, p in trained.items() if p.grad is not None}
 
@@ -78,7 +100,7 @@ def packed(name: str, batch: Batch, budget: int, attention: str) -> tuple[Result
 
 
 @pytest.mark.parametrize("attention", ["rectangles", "dense"])
-@pytest.mark.parametrize("name", ADAPTED)
+@pytest.mark.parametrize("name", some(ADAPTED))
 def test_packed_equals_unpacked_in_float64(name: str, attention: str) -> None:
     batch = games(1, groups=2, size=3)
     with all_in_float64():
@@ -89,3 +111,132 @@ def test_packed_equals_unpacked_in_float64(name: str, attention: str) -> None:
     for key, gradient in wanted[1].items():
         assert (got[1][key] - gradient).norm() <= 1e-10 * gradient.norm() + 1e-14, key
     assert (policy.rows_because is not None) == (name in IN_ROWS)
+
+
+REFUSED_BY_THE_ENGINE = {
+    "qwen3-next": "has layers of type linear_attention; the builtin engine knows attention",
+    "jamba": "has layers of type linear_attention; the builtin engine knows attention",
+    "falcon-h1": "has layers of type hybrid; the builtin engine knows attention",
+    "lfm2": "has layers of type conv; the builtin engine knows attention",
+    "llama4": "has layers of type chunked_attention; the builtin engine knows attention",
+    "stablelm": "does not hand keyword arguments to its attention function",
+    "bloom": "attends in 0 of its 2 layers",
+}
+
+
+def trained(name: str, folder: Path, **lora: object) -> tuple[Trainer, Path, Path]:
+    """The family's model as a folder, a trainer on it with a random adapter, and that as a checkpoint."""
+    base, checkpoint = folder / "base", folder / "0001"
+    build(FAMILIES[name](), "eager", torch.float32).save_pretrained(base)
+    trainer = Trainer(load_policy(str(base), name=name), token_budget=200)
+    trainer.open("p/m", LoraSpec(r=4, alpha=6, **lora))  # type: ignore[arg-type]
+    randomize(trainer._open["p/m"].parameters)
+    trainer.save("p/m", checkpoint)
+    return trainer, base, checkpoint
+
+
+async def sampled(base: Path, adapter: Path, prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
+    """Ids and logprobs of completions under the adapter."""
+    engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1))
+    try:
+        await engine.load_adapter("m@1", adapter)
+
+        async def one(number: int, prompt: list[int]) -> tuple[list[int], list[float]]:
+            ids: list[int] = []
+            logprobs: list[float] = []
+            request = GenerateRequest(
+                request_id=str(number),
+                adapter="m@1",
+                prompt_ids=prompt,
+                sampling=Sampling(max_tokens=12, seed=number),
+            )
+            async for delta in engine.generate(request):
+                ids += delta.token_ids
+                logprobs += delta.logprobs
+            return ids, logprobs
+
+        return await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts)))
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize("name", some([n for n in ADAPTED if n not in REFUSED_BY_THE_ENGINE]))
+async def test_the_sampler_agrees_with_the_trainer(name: str, tmp_path: Path) -> None:
+    """Prompts of several lengths behind a shared beginning, so that all of the engine's paths are walked."""
+    trainer, base, checkpoint = trained(name, tmp_path)
+    shared = [(7 * at + 3) % 23 for at in range(9)]
+    prompts = [shared + [(5 * n + at) % 23 for at in range(n)] for n in range(5)]
+    rows = await sampled(base, checkpoint, prompts)
+    scores = trainer.score("p/m", [prompt + ids for prompt, (ids, _) in zip(prompts, rows, strict=True)])
+    differences = [
+        abs(ours - theirs)
+        for (ids, logprobs), row in zip(rows, scores, strict=True)
+        for ours, theirs in zip(row[-len(ids) :], logprobs, strict=True)
+    ]
+    assert len(differences) > 40
+    assert max(differences) <= 1e-4
+
+
+@pytest.mark.parametrize("name", some(sorted(REFUSED_BY_THE_ENGINE)))
+async def test_what_the_engine_cannot_run_is_refused_with_its_reason(name: str, tmp_path: Path) -> None:
+    build(FAMILIES[name](), "eager", torch.float32).save_pretrained(tmp_path)
+    with pytest.raises(ConfigurationError, match=REFUSED_BY_THE_ENGINE[name]):
+        await BuiltinEngine.start(str(tmp_path), BuiltinOptions(threads=1))
+
+
+@pytest.mark.parametrize("name", some(ADAPTED))
+def test_peft_itself_loads_the_checkpoint(name: str, tmp_path: Path) -> None:
+    trainer, base, checkpoint = trained(name, tmp_path, use_rslora=True)
+    stock = AutoModelForCausalLM.from_pretrained(base, attn_implementation="eager")
+    model = PeftModel.from_pretrained(stock, str(checkpoint)).eval()
+    ids = torch.tensor([[(7 * at + 2) % 23 for at in range(14)]])
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(input_ids=ids, use_cache=False).logits, -1)
+    wanted = logprobs[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
+    (got,) = trainer.score("p/m", ids.tolist())
+    assert (torch.tensor(got) - wanted).abs().max() <= 2e-5
+    with model.disable_adapter(), torch.no_grad():
+        bare = torch.log_softmax(model(input_ids=ids, use_cache=False).logits, -1)
+    assert (bare - logprobs).abs().max() > 1e-2, "the adapter must change something"
+
+
+@pytest.mark.parametrize("name", sorted(IN_ROWS))
+def test_plain_rows_come_with_a_notice(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        policy = Policy(build(FAMILIES[name](), "eager", torch.float32), name=name)
+    assert policy.rows_because is not None and IN_ROWS[name] in policy.rows_because
+    assert f"{name} is trained in plain rows" in caplog.text
+
+
+def test_a_model_without_linear_layers_has_no_targets() -> None:
+    policy = Policy(build(FAMILIES["gpt2"](), "eager", torch.float32), name="gpt2")
+    with pytest.raises(ConfigurationError, match="Known: none"):
+        Adapters(policy).targets(LoraSpec())
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("qwen3", ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]),
+        ("gpt-oss", ["k_proj", "o_proj", "q_proj", "v_proj"]),
+        ("phi3", ["down_proj", "gate_up_proj", "o_proj", "qkv_proj"]),
+        ("phi", ["dense", "fc1", "fc2", "k_proj", "q_proj", "v_proj"]),
+        (
+            "falcon-h1",
+            ["down_proj", "gate_proj", "in_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"],
+        ),
+    ],
+)
+def test_all_linear_targets(name: str, wanted: list[str]) -> None:
+    policy = Policy(build(FAMILIES[name](), "eager", torch.float32), name=name)
+    assert Adapters(policy).targets(LoraSpec()) == wanted
+    assert Adapters(policy).resolve(LoraSpec(targets=wanted[::-1])).targets == wanted
+
+
+def test_targets_that_mean_experts_to_peft_are_refused() -> None:
+    policy = Policy(build(FAMILIES["deepseek-v3"](), "eager", torch.float32), name="deepseek-v3")
+    targets = ["o_proj", "gate_proj", "up_proj", "down_proj"]
+    with pytest.raises(
+        ConfigurationError, match=r"\['down_proj', 'gate_proj', 'up_proj'\] mean the experts'"
+    ):
+        Adapters(policy).targets(LoraSpec(targets=targets))

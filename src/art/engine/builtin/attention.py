@@ -22,14 +22,22 @@ from art.engine.builtin.parts import LayerCall, Part
 from art.errors import ConfigurationError
 
 ATTENTION = "art_rows"
-UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+UNSUPPORTED = ("position_bias",)
 
 
 class Attends(Protocol):
     """What a forward pass hands to every attention layer."""
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None, window: int | None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         """q [H, T, D], k and v [G, T, D] of the packed tokens -> [T, H, D]."""
         ...
@@ -43,6 +51,8 @@ def rows_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     art_batch: Attends | None = None,
     **extra: Any,
 ) -> tuple[Tensor, None]:
@@ -55,7 +65,9 @@ def rows_attention(
             f"{type(module).__name__} does not hand keyword arguments to its attention function; "
             "the builtin engine cannot run it"
         )
-    out = art_batch.attend(int(module.layer_idx), query[0], key[0], value[0], scaling, sliding_window)
+    out = art_batch.attend(
+        int(module.layer_idx), query[0], key[0], value[0], scaling, sliding_window, softcap, s_aux
+    )
     return out[None], None
 
 
@@ -70,13 +82,21 @@ class PackedAttention:
     """[T] row * capacity + position of each packed token."""
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None, window: int | None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         keys = values = None
         if self.cache is not None and self.slot is not None:
             self.cache.write(layer, self.slot, k.transpose(0, 1), v.transpose(0, 1))
             keys, values = self.cache.keys[layer], self.cache.values[layer]
-        call = LayerCall(keys, values, scale, window)
+        call = LayerCall(keys, values, scale, window, softcap, sinks)
         if len(self.parts) == 1:
             return self.parts[0].attend(q, k, v, call)
         outs, first = [], 0
@@ -96,7 +116,15 @@ class ShapeProbe:
     calls: int = 0
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None, window: int | None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         self.shapes[layer] = (k.shape[0], k.shape[2], v.shape[2])
         self.calls += 1

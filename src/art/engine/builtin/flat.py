@@ -28,7 +28,10 @@ from art.engine.builtin.batch import fresh_part
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = "attend(Tensor q, Tensor k, Tensor v, int layer, float? scale, int? window) -> Tensor"
+SCHEMA = (
+    "attend(Tensor q, Tensor k, Tensor v, int layer, float? scale, int? window, float? softcap,"
+    " Tensor? sinks) -> Tensor"
+)
 RECORDED = 7
 CHECKED = (1, 2, 7, 40)
 """Numbers of tokens that the recording is made and checked with."""
@@ -70,16 +73,32 @@ class FlatForward:
         return self._graph(ids_T[None], positions_T[None], wanted, *weights)
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None, window: int | None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         """What the model meets as its attention while it is recorded."""
-        return self._operation(q, k, v, layer, scale, window)
+        return self._operation(q, k, v, layer, scale, window, softcap, sinks)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float | None, window: int | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: int,
+        scale: float | None,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         assert self._attention is not None
-        return self._attention.attend(layer, q, k, v, scale, window)
+        return self._attention.attend(layer, q, k, v, scale, window, softcap, sinks)
 
     def _record(self, module: nn.Module, device: torch.device) -> Callable[..., Tensor]:
         def forward(ids: Tensor, positions: Tensor, wanted: Tensor, *weights: Tensor) -> Tensor:

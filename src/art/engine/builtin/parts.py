@@ -26,6 +26,15 @@ class LayerCall:
     scale: float | None
     window: int | None
     """Sliding window in tokens."""
+    softcap: float | None = None
+    """Scores are `softcap * tanh(score / softcap)` (Gemma 2)."""
+    sinks: Tensor | None = None
+    """[H] one more score per head, which takes its share of the softmax and has no value (GPT-OSS)."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether torch's own attention computes it."""
+        return self.softcap is None and self.sinks is None
 
 
 class Part(Protocol):
@@ -46,6 +55,29 @@ def visible(position: Tensor, keys: int, window: int | None, dtype: torch.dtype)
     return torch.zeros(allowed.shape, dtype=dtype, device=position.device).masked_fill_(
         ~allowed, float("-inf")
     )
+
+
+def weigh(
+    q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, mask: Tensor | None, sinks: Tensor | None
+) -> Tensor:
+    """Values weighed by the softmax of the scores; without a mask causally.
+
+    q [..., Q, D], k and v [..., L, D], mask [..., Q, L], `sinks` broadcasts to [..., Q, 1].
+    """
+    if layer.plain:
+        return scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=layer.scale
+        )
+    if mask is None:
+        mask = visible(torch.arange(q.shape[-2], device=q.device), k.shape[-2], None, q.dtype)
+    scale = q.shape[-1] ** -0.5 if layer.scale is None else layer.scale
+    scores = (q @ k.transpose(-1, -2)).float() * scale
+    if layer.softcap is not None:
+        scores = torch.tanh(scores / layer.softcap) * layer.softcap
+    scores = scores + mask
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.float().expand(*scores.shape[:-1], 1)], -1)
+    return torch.softmax(scores, -1)[..., : k.shape[-2]].to(v.dtype) @ v
 
 
 @dataclass(slots=True)
@@ -78,12 +110,13 @@ class DecodePart:
                 q = q.new_zeros(self.span, *q.shape[1:]).index_copy_(0, self.rows, q)
         if window not in self.masks:
             self.masks[window] = visible(self.position, self.keys, window, q.dtype)[:, None, None]
-        out = scaled_dot_product_attention(
+        out = weigh(
             q.reshape(q.shape[0], groups, heads // groups, q.shape[2]),
             k.transpose(1, 2),
             v.transpose(1, 2),
-            attn_mask=self.masks[window],
-            scale=layer.scale,
+            layer,
+            self.masks[window],
+            None if layer.sinks is None else layer.sinks.view(groups, heads // groups, 1),
         ).reshape(q.shape[0], heads, v.shape[-1])
         return out.index_select(0, self.rows) if self.span is not None and not self.in_order else out
 
@@ -116,12 +149,16 @@ class ReadPart:
             self.masks[window] = mask.repeat(1, 1, shared, 1)
         q = q.transpose(0, 1).index_select(0, self.pad)
         q = q.view(requests, padded, groups, shared, -1).permute(0, 2, 3, 1, 4)
-        out = scaled_dot_product_attention(
+        sinks = layer.sinks
+        if sinks is not None:
+            sinks = sinks.repeat_interleave(padded).view(groups, shared * padded, 1)
+        out = weigh(
             q.reshape(requests, groups, shared * padded, -1),
             k[:, : self.keys].index_select(0, self.rows).transpose(1, 2),
             v[:, : self.keys].index_select(0, self.rows).transpose(1, 2),
-            attn_mask=self.masks[window],
-            scale=layer.scale,
+            layer,
+            self.masks[window],
+            sinks,
         )
         out = out.view(requests, groups, shared, padded, -1).permute(0, 3, 1, 2, 4)
         return out.reshape(requests * padded, heads, -1).index_select(0, self.unpad)
@@ -147,7 +184,8 @@ class FreshPart:
         mask = None
         if layer.window is not None and layer.window < self.padded:
             mask = visible(torch.arange(self.padded, device=q.device), self.padded, layer.window, q.dtype)
-        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=layer.scale)
+        sinks = None if layer.sinks is None else layer.sinks.view(-1, 1, 1)
+        out = weigh(q, k, v, layer, mask, sinks)
         out = out.transpose(1, 2).reshape(self.requests * self.padded, q.shape[1], -1)
         return out if self.unpad is None else out.index_select(0, self.unpad)
 
