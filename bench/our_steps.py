@@ -15,10 +15,11 @@ from transformers import AutoModelForCausalLM
 
 from art.samples.batch import build_batch
 from art.samples.types import GroupRow, RolloutRow, SampleRow
-from art.training.lora import Adapters
 from art.training.losses.registry import make_loss
 from art.training.policy import Policy, load_policy
-from art.training.step import train_step
+from art.training.reference import References
+from art.training.step import Learner, train_step
+from art.training.weights import Weights
 from art.wire.algorithm import AdvantageSpec, Algorithm, LossSpec
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
 
@@ -74,11 +75,16 @@ class OurSteps:
 
     def __init__(self, model: Path, adapter: Path) -> None:
         self._policy: Policy = load_policy(str(model), name="bench")
-        adapters = Adapters(self._policy)
-        adapters.attach("a1", LoraSpec(), seed=0)
-        adapters.load("a1", adapter)
-        self._kept = KeptGradient(adapters.parameters("a1"))
-        self._loss = make_loss(ALGORITHM)
+        weights = Weights(self._policy)
+        weights.attach("a1", LoraSpec(), seed=0)
+        weights.load("a1", adapter)
+        self._kept = KeptGradient(weights.parameters("a1"))
+        self._learner = Learner(
+            policy=self._policy,
+            optimizer=self._kept,
+            loss=make_loss(ALGORITHM),
+            references=References(self._policy, weights, "a1"),
+        )
 
     def recorded(self, groups: Sequence[GroupRow]) -> list[GroupRow]:
         """The same rollouts with the logprobs that these weights give them."""
@@ -108,7 +114,7 @@ class OurSteps:
             normalizer=batch.normalizer,
         )
         metrics = train_step(
-            self._policy, self._kept, batch.tree, batch.entries, request, loss=self._loss, token_budget=BUDGET
+            self._learner, batch.tree, batch.entries, request, learning_rate=1.0, token_budget=BUDGET
         )
         seconds = time.perf_counter() - begin
         return Step(seconds=seconds, loss=metrics["loss/train"], tokens=int(metrics["data/forwarded_tokens"]))

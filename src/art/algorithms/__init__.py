@@ -1,1 +1,13 @@
-"""The algorithms of the field by name, what each combination needs, and which combinations make no sense."""
+"""Named algorithms: a table of combinations, their merging with parts, and what fits what. No torch here.
+
+>>> resolve("dapo", kl={"coefficient": 0.001}).loss.params
+{'epsilon': 0.2, 'epsilon_high': 0.28}
+"""
+
+from __future__ import annotations
+
+from art.algorithms.check import check_algorithm
+from art.algorithms.combine import resolve
+from art.algorithms.table import TABLE, Row
+
+__all__ = ["TABLE", "Row", "check_algorithm", "resolve"]

@@ -1,35 +1,53 @@
-"""What a combination asks of the step that runs it: passes before the first update, and whole sequences."""
+"""What a step must know for an algorithm: whole sequences, other policies' logprobs, a pass before the first
+update.
+"""
 
 from __future__ import annotations
 
 from art.wire.algorithm import Algorithm
 
-SEQUENCE_MASKS = frozenset(
-    {"sequence_truncate", "sequence_mask", "geometric_mask", "outlier_mask", "negative_mask"}
-)
+SEQUENCE_LOSSES = frozenset({"gmpo", "vespo"})
+TOKEN_CORRECTIONS = frozenset({"token_truncate", "token_mask"})
+
+
+def update_count(algorithm: Algorithm) -> int:
+    """Optimizer steps on one batch."""
+    return algorithm.updates.minibatches * algorithm.updates.epochs
 
 
 def needs_sequences(algorithm: Algorithm) -> bool:
-    """Whether a token's term depends on the other tokens of its rollout."""
-    return algorithm.ratio != "token" or any(one.kind in SEQUENCE_MASKS for one in algorithm.mismatch)
+    """A term looks at more than its own token, so the loss is only right where its sequence is whole."""
+    return (
+        algorithm.ratio != "token"
+        or algorithm.loss.name in SEQUENCE_LOSSES
+        or any(spec.kind not in TOKEN_CORRECTIONS for spec in algorithm.mismatch)
+    )
 
 
-def needs_reference(algorithm: Algorithm) -> bool:
-    """Whether another policy on the same base scores the batch: for a KL term, or as the teacher."""
-    by_kl = algorithm.kl is not None and algorithm.kl.reference in ("base", "step")
-    return by_kl or (algorithm.teacher is not None and algorithm.teacher.kind in ("base", "step"))
+def needs_proximal(algorithm: Algorithm) -> bool:
+    """The ratio divides by the trainer's logprobs before the first update, and they are not those of the
+    pass that trains: with a single update they are.
+    """
+    return algorithm.ratio_to == "trainer" and update_count(algorithm) > 1
 
 
 def needs_first_pass(algorithm: Algorithm) -> bool:
-    """Whether the policy's own logprobs, or a critic's values, must be known before the first update.
-
-    With one update the policy before it is the policy in it, so a ratio to the trainer alone needs no pass.
+    """Something must be computed with the step's first weights before they move: the ratio's denominator, or
+    advantages that depend on the policy's logprobs or a critic's values.
     """
-    updates = algorithm.updates.minibatches * algorithm.updates.epochs
-    in_advantage = algorithm.kl is not None and algorithm.kl.place != "loss"
     return (
-        (algorithm.ratio_to == "trainer" and updates > 1)
-        or in_advantage
-        or algorithm.teacher is not None
+        needs_proximal(algorithm)
         or algorithm.critic is not None
+        or algorithm.teacher is not None
+        or (algorithm.kl is not None and algorithm.kl.place != "loss")
+    )
+
+
+def needs_reference(algorithm: Algorithm) -> bool:
+    """Another policy on the same base scores the batch: a KL term's reference, or a teacher that is the base or
+    a step. What a sampler or a server has scored comes with the batch.
+    """
+    kl, teacher = algorithm.kl, algorithm.teacher
+    return (kl is not None and kl.reference != "sampler") or (
+        teacher is not None and teacher.kind != "server"
     )

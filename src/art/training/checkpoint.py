@@ -1,9 +1,11 @@
 """A checkpoint on disk: everything that the next step depends on, in JSON and safetensors.
 
-    adapter_model.safetensors, adapter_config.json  the adapter, as PEFT writes it
-    optimizer.safetensors                         AdamW's moments, `<moment>.<parameter name>`
-    trainer_state.json                            step, RNG state, LoRA shape, base model, optimizer numbers
-    manifest.json                                 sha256 and size of each file; written last
+    adapter_model.safetensors, adapter_config.json  the adapter, as PEFT writes it; or
+    model.safetensors, config.json, ...             where all weights are trained, as transformers does
+    optimizer.safetensors                           AdamW's moments, `<moment>.<parameter name>`
+    critic.safetensors                              where there is one: the critic and its moments
+    trainer_state.json                              step, RNG state, what is trained, optimizer numbers
+    manifest.json                                   sha256 and size of each file; written last
 
 A folder appears under its name complete and on disk, or not at all.
 """
@@ -27,6 +29,7 @@ from art.wire.training import LoraSpec, OptimizerSpec
 
 STATE_FILE = "trainer_state.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
+CRITIC_FILE = "critic.safetensors"
 MANIFEST_FILE = "manifest.json"
 
 
@@ -40,11 +43,16 @@ class TrainerState(Strict):
     step: int
     base_model: str
     base_fingerprint: str
-    lora: LoraSpec
+    lora: LoraSpec | None
+    """None: all weights are trained."""
     optimizer: OptimizerSpec | None
     """The numbers of the last step; None before the first."""
     rng: dict[str, str]
     """Generator states by device, as hexadecimal bytes."""
+    critic: bool = False
+    """Whether the folder holds PPO's value head too."""
+    critic: bool = False
+    """Whether the folder holds PPO's value head too."""
 
 
 class ManifestEntry(Strict):
@@ -101,16 +109,22 @@ def read_checkpoint(path: Path, *, base_model: str, base_fingerprint: str) -> Tr
             )
         if _entry(file).sha256 != entry.sha256:
             raise CheckpointError(f"{name!r} in {str(path)!r} was changed: its sha256 is not the manifest's.")
-    for name in (STATE_FILE, OPTIMIZER_FILE):
-        if name not in manifest.files:
-            raise CheckpointError(f"The manifest of {str(path)!r} does not list {name!r}.")
+    _require(manifest, path, STATE_FILE, OPTIMIZER_FILE)
     state = _parse(TrainerState, path / STATE_FILE)
+    if state.critic:
+        _require(manifest, path, CRITIC_FILE)
     if state.base_fingerprint != base_fingerprint:
         raise CheckpointError(
             f"The checkpoint {str(path)!r} was trained on {state.base_model!r}, whose weights are not "
             f"those of the loaded {base_model!r}. Load it with its own base model."
         )
     return state
+
+
+def _require(manifest: Manifest, path: Path, *names: str) -> None:
+    for name in names:
+        if name not in manifest.files:
+            raise CheckpointError(f"The manifest of {str(path)!r} does not list {name!r}.")
 
 
 def _parse(kind: type[M], file: Path) -> M:

@@ -27,6 +27,10 @@ class Columns:
     """Under the trainer before the first update; None: the sampler's are used."""
     reference_E: torch.Tensor | None = None
     teacher_E: torch.Tensor | None = None
+    value_E: torch.Tensor | None = None
+    """The critic's before the first update."""
+    return_E: torch.Tensor | None = None
+    """What the critic is to predict."""
 
     def inputs(
         self, logprobs_E: torch.Tensor, entry_E: np.ndarray, *, normalizer: float, ratio: RatioLevel = "token"

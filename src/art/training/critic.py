@@ -14,11 +14,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from art.errors import CheckpointError, TrainingError
+from art.training.checkpoint import CRITIC_FILE
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.memory import MOMENTS
 from art.wire.algorithm import CriticSpec
-
-CRITIC_FILE = "critic.safetensors"
 
 
 class Critic:

@@ -45,9 +45,7 @@ class Targets:
     sampling: SamplingRows | None
 
 
-def targets_of(
-    micro: MicroBatch, drawn: Distributions | None, *, device: torch.device | str, dtype: torch.dtype
-) -> Targets:
+def targets_of(micro: MicroBatch, drawn: Distributions | None, *, device: torch.device | str) -> Targets:
     """The targets of a micro-batch, one for each token and distribution."""
     if drawn is None or drawn.plain:
         return Targets(
@@ -62,7 +60,7 @@ def targets_of(
     specs = [drawn.specs[number] for number in spec_N.tolist()]
 
     def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=device)
+        return torch.tensor(values, dtype=torch.float32, device=device)
 
     return Targets(
         predictor_N=micro.target_predictor_N[target_N],

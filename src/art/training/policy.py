@@ -92,8 +92,8 @@ class Policy:
         """
         twice = self.checkpoint_activations and torch.is_grad_enabled()
         with recomputed(self.layers) if twice else nullcontext():
-            hidden_TD, plan = self._hidden_of(micro)
-        targets = targets_of(micro, drawn, device=self.device, dtype=self.dtype)
+            hidden_TD, plan = self.hidden_of(micro)
+        targets = targets_of(micro, drawn, device=self.device)
         target_predictor_N = self._tensor(targets.predictor_N)
         hidden_PD = hidden_TD[self._tensor(micro.predictor_P)]
         logprobs_N, entropies_P = target_logprobs(
@@ -130,7 +130,7 @@ class Policy:
                 result[index] = line[: len(rows[index]) - 1]
         return result
 
-    def _hidden_of(self, micro: MicroBatch) -> tuple[torch.Tensor, TreePlan]:
+    def hidden_of(self, micro: MicroBatch) -> tuple[torch.Tensor, TreePlan]:
         """Last hidden states [T, D] of a micro-batch's tokens."""
         tokens_T, depth_T = self._tensor(micro.tokens_T), self._tensor(micro.depth_T)
         if self.rows_because is not None:

@@ -1,82 +1,219 @@
-"""One training step: token tree and loss entries in, one optimizer step, metrics out.
+"""One training step: token tree and loss entries in, new weights and metrics out.
 
-Letters: E = loss entries of one micro-batch.
+    pack -> (a pass before the first update) -> advantages -> for each minibatch: gradient, clip, AdamW
+
+Letters: E = loss entries.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
 
+import numpy as np
 import torch
 
-from art.errors import TrainingError
+from art.algorithms.needs import needs_first_pass, needs_reference, needs_sequences
 from art.samples.types import LossEntries, TokenTree
-from art.training.columns import make_columns
-from art.training.losses.registry import Loss
-from art.training.policy import Policy
+from art.training.columns import Columns, make_columns
+from art.training.critic import Critic
+from art.training.distributions import Distributions
+from art.training.first_pass import FirstScores, reference_context, score_entries
+from art.training.losses.base import LossInputs, LossOutput
+from art.training.losses.compose import Loss
+from art.training.minibatches import Ints, minibatches, normalizer_of, take
+from art.training.optimizer import step_optimizer
+from art.training.packing.types import MicroBatch, Packing
+from art.training.policy import EntryScores, Policy
+from art.training.reference import References
+from art.training.shaping import shape
 from art.training.tally import Progress, Tally
-from art.wire.training import OptimizerSpec, TrainRequest
+from art.wire.training import TrainRequest
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Learner:
+    """What a step changes, and what it asks."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    loss: Loss
+    references: References
+    critic: Critic | None = None
 
 
 def train_step(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
+    learner: Learner,
     tree: TokenTree,
     entries: LossEntries,
     request: TrainRequest,
     *,
-    loss: Loss,
+    learning_rate: float,
     token_budget: int,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, float]:
-    """Accumulate gradients over the micro-batches of the tree, clip them, step, and return the step's
-    metrics.
+    """Accumulate gradients over micro-batches, clip, step; as often as the algorithm says. Returns metrics.
 
-    Raises TrainingError before the optimizer moves when loss or gradient are not finite.
+    Raises TrainingError before an optimizer moves when loss or gradient are not finite, or when memory runs
+    out at half the budget too.
     """
-    optimizer.zero_grad(set_to_none=True)  # of a step that failed half way
-    packing = policy.pack(tree, entries, token_budget)
-    columns = make_columns(entries, dtype=policy.dtype, device=policy.device)
-    tally = Tally(packing, progress)
-    for micro in packing.micro_batches:
-        scores, plan = policy.entry_scores(micro)
-        inputs = columns.inputs(scores.logprobs_E, micro.entry_E, normalizer=request.normalizer)
-        output = loss(inputs)
-        output.loss.backward()
-        tally.add(micro, plan, inputs, scores.entropies_E, output)
-    return tally.metrics(request, grad_norm=_step(optimizer, request.optimizer, tally.loss))
+    step = _Step(learner, tree, entries, request, token_budget)
+    updates = minibatches(entries, request.algorithm.updates)
+    columns, found = step.prepare()
+    tally = Tally(len(updates), progress)
+    for rows_E in updates:
+        step.gradient(columns, rows_E, tally)
+        tally.updated(step.update(learning_rate, tally))
+    return {**tally.metrics(learning_rate), **found}
 
 
-def make_optimizer(parameters: Sequence[torch.nn.Parameter], spec: OptimizerSpec) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        parameters,
-        lr=spec.learning_rate,
-        betas=spec.betas,
-        eps=spec.eps,
-        weight_decay=spec.weight_decay,
-        foreach=True,
-    )
+class _Step:
+    """The parts of a step. A budget that was too large stays halved for the rest of it."""
 
+    def __init__(
+        self,
+        learner: Learner,
+        tree: TokenTree,
+        entries: LossEntries,
+        request: TrainRequest,
+        token_budget: int,
+    ) -> None:
+        self.learner, self.tree, self.entries, self.request = learner, tree, entries, request
+        self.algorithm = request.algorithm
+        self.drawn = Distributions(specs=request.sampling, sampling_E=entries.sampling_E)
+        self.budget = token_budget
 
-def configure_optimizer(optimizer: torch.optim.Optimizer, spec: OptimizerSpec) -> None:
-    """The rate and the other numbers may change from step to step; the moments stay."""
-    for group in optimizer.param_groups:
-        group.update(lr=spec.learning_rate, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
+    def prepare(self) -> tuple[Columns, dict[str, float]]:
+        """Everything that is fixed before the first update, and metrics of it."""
+        policy, algorithm = self.learner.policy, self.algorithm
+        columns = make_columns(self.entries, dtype=policy.dtype, device=policy.device)
+        if needs_reference(algorithm):
+            with reference_context(self.learner.references, self.request.reference):
+                scores = self._first_pass(columns)
+            if algorithm.teacher is not None:
+                columns.teacher_E = scores.logprobs_E
+            else:
+                columns.reference_E = scores.logprobs_E
+        if not needs_first_pass(algorithm):
+            return columns, {}
+        first = self._first_pass(columns, self.learner.critic)
+        if algorithm.ratio_to == "trainer":
+            columns.proximal_E = first.logprobs_E
+        columns.value_E = first.values_E
+        return shape(columns, algorithm, first)
 
+    def gradient(self, columns: Columns, rows_E: Ints, tally: Tally) -> None:
+        """Accumulate the gradient of one update's entries."""
+        optimizer = self.learner.optimizer
+        entries = take(self.entries, rows_E) if len(rows_E) != len(self.entries) else self.entries
+        normalizer = normalizer_of(self.entries, rows_E, self.request.normalizer, self.algorithm)
+        whole = needs_sequences(self.algorithm)
 
-def _step(optimizer: torch.optim.Optimizer, spec: OptimizerSpec, loss: float) -> float:
-    """Clip and step; returns the norm before clipping. Gradients are cleared whatever happens."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, spec.max_grad_norm))
-    try:
-        if not (math.isfinite(norm) and math.isfinite(loss)):
-            raise TrainingError(
-                f"The loss is {loss!r} and its gradient norm {norm!r}; the adapter was left as it was. "
-                "Lower the learning rate, or look at the rewards and logprobs of this batch."
-            )
-        configure_optimizer(optimizer, spec)
-        optimizer.step()
-    finally:
-        optimizer.zero_grad(set_to_none=True)
-    return norm
+        def run(budget: int) -> None:
+            self.budget = budget
+            optimizer.zero_grad(set_to_none=True)  # of an attempt that failed half way
+            if self.learner.critic is not None:
+                self.learner.critic.zero_grad()
+            packing = self.learner.policy.pack(self.tree, entries, budget, whole_sequences=whole)
+            tally.start(packing)
+            micro_batches = [
+                dataclasses.replace(one, entry_E=rows_E[one.entry_E]) for one in packing.micro_batches
+            ]
+            slopes_E = None
+            if whole and packing.cut_sequences:
+                slopes_E = self._slopes(packing, micro_batches, columns, normalizer, tally)
+            for micro in micro_batches:
+                self._backward(micro, columns, normalizer, tally, slopes_E)
+
+        self._within_memory(run)
+
+    def update(self, learning_rate: float, tally: Tally) -> float:
+        """Move the weights. Returns the gradient's norm."""
+        spec, critic = self.request.optimizer, self.learner.critic
+        norm = step_optimizer(self.learner.optimizer, spec, learning_rate=learning_rate, loss=tally.loss)
+        if critic is not None and self.algorithm.critic is not None:
+            tally.add_metrics({"loss/critic_grad_norm": critic.step(self.algorithm.critic)})
+        return norm
+
+    def _backward(
+        self,
+        micro: MicroBatch,
+        columns: Columns,
+        normalizer: float,
+        tally: Tally,
+        slopes_E: torch.Tensor | None,
+    ) -> None:
+        """One micro-batch: its share of the loss, or, where the slopes are known, of its gradient."""
+        scores, plan = self.learner.policy.entry_scores(micro, self.drawn)
+        inputs = self._inputs(columns, scores.logprobs_E, micro.entry_E, normalizer)
+        if slopes_E is None:
+            output = self.learner.loss(inputs)
+            total = output.loss
+            tally.add_loss(output)
+        else:
+            rows_E = torch.as_tensor(micro.entry_E, device=slopes_E.device)
+            total = (scores.logprobs_E * slopes_E[rows_E]).sum()
+        if self.learner.critic is not None:
+            value = self._value_loss(micro, columns, scores, inputs)
+            total = total + value.loss
+            tally.add_metrics(value.metrics)
+        total.backward()
+        tally.add(micro, plan, inputs, scores.entropies_E)
+
+    def _value_loss(
+        self, micro: MicroBatch, columns: Columns, scores: EntryScores, inputs: LossInputs
+    ) -> LossOutput:
+        critic, spec = self.learner.critic, self.algorithm.critic
+        assert critic is not None and spec is not None
+        assert columns.value_E is not None and columns.return_E is not None
+        rows_E = torch.as_tensor(micro.entry_E, device=inputs.logprobs_E.device)
+        values_E = critic.values(scores.hidden_PD, spec.trunk)[scores.predictor_E]
+        return critic.loss(values_E, columns.value_E[rows_E], columns.return_E[rows_E], inputs, spec)
+
+    def _slopes(
+        self,
+        packing: Packing,
+        micro_batches: list[MicroBatch],
+        columns: Columns,
+        normalizer: float,
+        tally: Tally,
+    ) -> torch.Tensor:
+        """d loss / d logprob of every entry, for a loss that looks at sequences which were cut.
+
+        The loss of all entries at once is differentiated by their logprobs; the second pass then only has to
+        multiply.
+        """
+        whole = dataclasses.replace(packing, micro_batches=tuple(micro_batches))
+        first = score_entries(self.learner.policy, whole, self.drawn, columns)
+        rows = np.concatenate([micro.entry_E for micro in micro_batches])
+        leaf_E = first.logprobs_E[torch.as_tensor(rows, device=first.logprobs_E.device)].requires_grad_()
+        output = self.learner.loss(self._inputs(columns, leaf_E, rows, normalizer))
+        tally.add_loss(output)
+        slopes_E = torch.zeros_like(first.logprobs_E)
+        slopes_E[torch.as_tensor(rows, device=slopes_E.device)] = torch.autograd.grad(output.loss, leaf_E)[0]
+        return slopes_E
+
+    def _inputs(
+        self, columns: Columns, logprobs_E: torch.Tensor, entry_E: Ints, normalizer: float
+    ) -> LossInputs:
+        inputs = columns.inputs(logprobs_E, entry_E, normalizer=normalizer, ratio=self.algorithm.ratio)
+        if self.algorithm.ratio_to == "trainer" and columns.proximal_E is None:
+            # One update: the policy before it is the one that computes now.
+            return dataclasses.replace(inputs, proximal_logprobs_E=logprobs_E.detach())
+        return inputs
+
+    def _first_pass(self, columns: Columns, critic: Critic | None = None) -> FirstScores:
+        policy = self.learner.policy
+
+        def run(budget: int) -> FirstScores:
+            self.budget = budget
+            packing = policy.pack(self.tree, self.entries, budget)
+            return score_entries(policy, packing, self.drawn, columns, critic)
+
+        return self._within_memory(run)
+
+    def _within_memory(self, run: Callable[[int], T]) -> T:
+        return run(self.budget)

@@ -2,81 +2,111 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 
 from art.training.attention.plan import TreePlan
 from art.training.losses.base import LossInputs, LossOutput
-from art.training.pack import MicroBatch, Packing
-from art.wire.training import TrainRequest
+from art.training.packing.types import MicroBatch, Packing
 
 Progress = Callable[[int, int], None]
 """Called with (forwarded tokens, all tokens of the step) after each micro-batch."""
 
 
 class Tally:
-    """Sums and maxima. Averages are over loss entries, so they do not depend on how the step was cut."""
+    """Sums and maxima over the micro-batches of all updates. Averages are over loss entries, so they do not
+    depend on how the step was cut.
+    """
 
-    def __init__(self, packing: Packing, progress: Progress) -> None:
-        self._packing, self._progress = packing, progress
+    def __init__(self, updates: int, progress: Progress) -> None:
+        self._updates, self._progress = updates, progress
         self._started = time.perf_counter()
-        self._sums: defaultdict[str, float] = defaultdict(float)
-        self._entries = self._tokens = self._pairs = 0
-        self._ratio_max = self._difference_max = 0.0
+        self._packings: list[Packing] = []
+        self._norms: list[float] = []
+        self._totals, self._before = _Totals(), _Totals()
 
     @property
     def loss(self) -> float:
-        return self._sums["loss/train"]
+        """Of the update that is being made."""
+        return self._totals.shares["loss/train"] - self._before.shares["loss/train"]
+
+    def start(self, packing: Packing) -> None:
+        """An update begins, or begins again: what was counted of it is forgotten."""
+        again = len(self._packings) > len(self._norms)
+        if again:
+            self._packings.pop()
+            self._totals = copy.deepcopy(self._before)
+        self._before = copy.deepcopy(self._totals)
+        self._packings.append(packing)
+
+    def updated(self, grad_norm: float) -> None:
+        self._norms.append(grad_norm)
 
     @torch.no_grad()
-    def add(
-        self,
-        micro: MicroBatch,
-        plan: TreePlan,
-        inputs: LossInputs,
-        entropies_E: torch.Tensor,
-        output: LossOutput,
-    ) -> None:
-        """Count one micro-batch. Its loss and the loss's metrics are shares of batch means and simply add
-        up.
-        """
+    def add(self, micro: MicroBatch, plan: TreePlan, inputs: LossInputs, entropies_E: torch.Tensor) -> None:
+        """Count one micro-batch."""
+        totals = self._totals
         ratio_E = inputs.log_ratio_E.exp()
         difference_E = (inputs.logprobs_E - inputs.sampled_logprobs_E).abs()
-        self._sums["loss/train"] += float(output.loss)
-        for name, share in output.metrics.items():
-            self._sums[name] += float(share)
-        self._sums["entropy"] += float(entropies_E.sum())
-        self._sums["ratio"] += float(ratio_E.sum())
-        self._sums["difference"] += float(difference_E.sum())
-        self._ratio_max = max(self._ratio_max, float(ratio_E.max()))
-        self._difference_max = max(self._difference_max, float(difference_E.max()))
-        self._entries += len(micro.entry_E)
-        self._tokens += len(micro.tokens_T)
-        self._pairs += plan.pairs
-        self._progress(self._tokens, self._packing.forwarded)
+        totals.entropy += float(entropies_E.sum())
+        totals.ratio += float(ratio_E.sum())
+        totals.difference += float(difference_E.sum())
+        totals.ratio_max = max(totals.ratio_max, float(ratio_E.max()))
+        totals.difference_max = max(totals.difference_max, float(difference_E.max()))
+        totals.entries += len(micro.entry_E)
+        totals.tokens += len(micro.tokens_T)
+        totals.pairs += plan.pairs
+        self._progress(totals.tokens, max(totals.tokens, self._updates * self._packings[0].forwarded))
 
-    def metrics(self, request: TrainRequest, grad_norm: float) -> dict[str, float]:
-        packing, count = self._packing, max(1, self._entries)
-        capacity = packing.budget * max(1, len(packing.micro_batches))
-        means = {name: value for name, value in self._sums.items() if "/" in name}
+    def add_loss(self, output: LossOutput) -> None:
+        """A share of an update's loss, and of the loss's metrics."""
+        self.add_metrics({"loss/train": output.loss, **output.metrics})
+
+    def add_metrics(self, shares: Mapping[str, torch.Tensor | float]) -> None:
+        for name, share in shares.items():
+            self._totals.shares[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
+
+    def metrics(self, learning_rate: float) -> dict[str, float]:
+        first, totals = self._packings[0], self._totals
+        count = max(1, totals.entries)
+        micro_batches = sum(len(packing.micro_batches) for packing in self._packings)
+        capacity = sum(packing.budget * len(packing.micro_batches) for packing in self._packings)
         return {
-            **means,
-            "loss/entropy": self._sums["entropy"] / count,
-            "loss/grad_norm": grad_norm,
-            "loss/learning_rate": request.optimizer.learning_rate,
-            "loss/ratio_mean": self._sums["ratio"] / count,
-            "loss/ratio_max": self._ratio_max,
-            "loss/logprob_difference_mean": self._sums["difference"] / count,
-            "loss/logprob_difference_max": self._difference_max,
-            "data/step_trainer_tokens": float(self._entries),
-            "data/forwarded_tokens": float(self._tokens),
-            "data/tree_lower_bound": float(packing.lower_bound),
-            "data/micro_batches": float(len(packing.micro_batches)),
-            "data/attention_pairs_needed": float(packing.pairs_needed),
-            "data/attention_pairs_computed": float(self._pairs),
-            "data/fill": self._tokens / capacity,
+            **{name: value / self._updates for name, value in totals.shares.items()},
+            "loss/entropy": totals.entropy / count,
+            "loss/grad_norm": sum(self._norms) / len(self._norms),
+            "loss/learning_rate": learning_rate,
+            "loss/ratio_mean": totals.ratio / count,
+            "loss/ratio_max": totals.ratio_max,
+            "loss/logprob_difference_mean": totals.difference / count,
+            "loss/logprob_difference_max": totals.difference_max,
+            "data/step_trainer_tokens": float(totals.entries),
+            "data/step_num_gradient_steps": float(self._updates),
+            "data/forwarded_tokens": float(totals.tokens),
+            "data/tree_lower_bound": float(first.lower_bound),
+            "data/micro_batches": float(micro_batches),
+            "data/attention_pairs_needed": float(first.pairs_needed),
+            "data/attention_pairs_computed": float(totals.pairs),
+            "data/fill": totals.tokens / max(1, capacity),
             "time/step_trainer_s": time.perf_counter() - self._started,
         }
+
+
+@dataclass(kw_only=True, slots=True)
+class _Totals:
+    """What was counted so far."""
+
+    shares: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    entropy: float = 0.0
+    ratio: float = 0.0
+    difference: float = 0.0
+    ratio_max: float = 0.0
+    difference_max: float = 0.0
+    entries: int = 0
+    tokens: int = 0
+    pairs: int = 0

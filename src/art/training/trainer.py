@@ -13,7 +13,7 @@ import torch
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, TokenMismatchError, TrainingError
 from art.samples.types import LossEntries, TokenTree
 from art.training.checkpoint import OPTIMIZER_FILE, TrainerState, read_checkpoint, write_checkpoint
-from art.training.lora import Adapters
+from art.training.critic import Critic, load_critic, save_critic
 from art.training.losses.registry import make_loss
 from art.training.memory import (
     Rng,
@@ -25,9 +25,14 @@ from art.training.memory import (
     set_rng,
     spell_rng,
 )
+from art.training.optimizer import make_optimizer
 from art.training.policy import Policy
-from art.training.step import make_optimizer, train_step
+from art.training.rates import automatic_rate
+from art.training.reference import References
+from art.training.snapshot import unchanged_on_failure
+from art.training.step import Learner, train_step
 from art.training.tally import Progress
+from art.training.weights import Weights
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
 
 START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
@@ -39,12 +44,14 @@ class _Open:
     """One open model."""
 
     adapter: str
-    lora: LoraSpec
+    lora: LoraSpec | None
+    """None: all weights are trained."""
     parameters: dict[str, torch.nn.Parameter]
     optimizer: torch.optim.AdamW
     spec: OptimizerSpec | None = None
     step: int = 0
     rng: Rng
+    critic: Critic | None = None
 
 
 class Trainer:
@@ -53,7 +60,7 @@ class Trainer:
     def __init__(self, policy: Policy, *, token_budget: int = 8192) -> None:
         self.policy = policy
         self._token_budget = token_budget
-        self._adapters = Adapters(policy)
+        self._weights = Weights(policy)
         self._open: dict[str, _Open] = {}
         self._opened = 0
 
@@ -62,28 +69,31 @@ class Trainer:
         """Open models and their steps."""
         return {name: model.step for name, model in self._open.items()}
 
-    def open(self, name: str, lora: LoraSpec, *, seed: int = 0, checkpoint: Path | None = None) -> int:
+    def open(self, name: str, lora: LoraSpec | None, *, seed: int = 0, checkpoint: Path | None = None) -> int:
         """Make a fresh LoRA, or restore one. An open model of that name is forgotten. Returns the step.
 
         Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets).
         """
-        lora = self._adapters.resolve(lora)
+        lora = self._weights.resolve(lora)
         state = None
         if checkpoint is not None:
             state = read_checkpoint(
                 checkpoint, base_model=self.policy.name, base_fingerprint=self.policy.fingerprint
             )
-            if self._adapters.resolve(state.lora) != lora:
+            if self._weights.resolve(state.lora) != lora:
                 raise CheckpointError(
                     f"The checkpoint {str(checkpoint)!r} holds the LoRA {state.lora}, not {lora}."
                 )
         model = self._attach(lora, seed)
         if state is not None and checkpoint is not None:
             try:
-                self._adapters.load(model.adapter, checkpoint)
+                self._weights.load(model.adapter, checkpoint)
                 load_moments(model.optimizer, model.parameters, checkpoint / OPTIMIZER_FILE)
+                if state.critic:
+                    model.critic = self._critic()
+                    load_critic(model.critic, checkpoint)
             except CheckpointError:
-                self._adapters.remove(model.adapter)
+                self._weights.remove(model.adapter)
                 raise
             model.spec, model.step, model.rng = state.optimizer, state.step, parse_rng(state.rng)
         self.close(name)
@@ -104,21 +114,43 @@ class Trainer:
         """
         self.check(tree, request)
         model = self._model(request.model)
-        loss = make_loss(request.algorithm)
-        self._adapters.activate(model.adapter, dropout=True)
+        self._weights.activate(model.adapter, dropout=True)
         set_rng(model.rng)
-        metrics = train_step(
-            self.policy,
-            model.optimizer,
-            tree,
-            entries,
-            request,
-            loss=loss,
-            token_budget=self._token_budget,
-            progress=progress,
-        )
+        updates, learner = request.algorithm.updates, self._learner(model, request)
+        several = updates.minibatches * updates.epochs > 1
+        with unchanged_on_failure(model.parameters, model.optimizer, learner.critic, several=several):
+            metrics = train_step(
+                learner,
+                tree,
+                entries,
+                request,
+                learning_rate=self._rate(model, request),
+                token_budget=self._token_budget,
+                progress=progress,
+            )
         model.rng, model.spec, model.step = get_rng(), request.optimizer, model.step + 1
         return metrics
+
+    def _learner(self, model: _Open, request: TrainRequest) -> Learner:
+        if request.algorithm.critic is not None and model.critic is None:
+            model.critic = self._critic()
+        return Learner(
+            policy=self.policy,
+            optimizer=model.optimizer,
+            loss=make_loss(request.algorithm),
+            references=References(self.policy, self._weights, model.adapter),
+            critic=model.critic if request.algorithm.critic is not None else None,
+        )
+
+    def _critic(self) -> Critic:
+        hidden = self.policy.causal_lm.config.get_text_config().hidden_size
+        return Critic(hidden, dtype=self.policy.dtype, device=self.policy.device)
+
+    def _rate(self, model: _Open, request: TrainRequest) -> float:
+        spec = request.optimizer
+        if spec.learning_rate is None:
+            return automatic_rate(self.policy.causal_lm.config, lora=model.lora is not None)
+        return spec.learning_rate
 
     def check(self, tree: TokenTree, request: TrainRequest) -> None:
         """Raise what can be known before anything runs.
@@ -146,7 +178,7 @@ class Trainer:
             if len(row) < 2:
                 raise ConfigurationError(f"A row to score has at least two ids, not {list(row)!r}.")
             self._check_ids(min(row), max(row))
-        self._adapters.activate(model.adapter)
+        self._weights.activate(model.adapter)
         return self.policy.row_logprobs(rows, budget=self._token_budget)
 
     def save(self, name: str, path: Path) -> list[str]:
@@ -159,13 +191,19 @@ class Trainer:
             lora=model.lora,
             optimizer=model.spec,
             rng=spell_rng(model.rng),
+            critic=model.critic is not None,
         )
 
         def write(folder: Path) -> list[str]:
             save_moments(model.optimizer, model.parameters, folder / OPTIMIZER_FILE)
-            return [*self._adapters.save(model.adapter, folder), OPTIMIZER_FILE]
+            critic = [] if model.critic is None else save_critic(model.critic, folder)
+            return [*self._weights.save(model.adapter, folder), OPTIMIZER_FILE, *critic]
 
         return write_checkpoint(path, state, write)
+
+    def parameters(self, name: str) -> Mapping[str, torch.nn.Parameter]:
+        """What is trained of an open model, by name."""
+        return self._model(name).parameters
 
     def trainable_parameters(self, name: str) -> int:
         return sum(parameter.numel() for parameter in self._model(name).parameters.values())
@@ -174,13 +212,13 @@ class Trainer:
         """Forget a model; unknown names are forgotten already."""
         model = self._open.pop(name, None)
         if model is not None:
-            self._adapters.remove(model.adapter)
+            self._weights.remove(model.adapter)
 
-    def _attach(self, lora: LoraSpec, seed: int) -> _Open:
+    def _attach(self, lora: LoraSpec | None, seed: int) -> _Open:
         self._opened += 1
         adapter = f"a{self._opened}"
-        self._adapters.attach(adapter, lora, seed=seed)
-        parameters = self._adapters.parameters(adapter)
+        self._weights.attach(adapter, lora, seed=seed)
+        parameters = self._weights.parameters(adapter)
         optimizer = make_optimizer(list(parameters.values()), START)
         return _Open(
             adapter=adapter, lora=lora, parameters=parameters, optimizer=optimizer, rng=seeded_rng(seed)

@@ -35,7 +35,7 @@ Worked example. Prompt [5, 6], two completions [7, 8] and [7, 9], advantages +1 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -60,7 +60,8 @@ class LoraSpec(Strict):
 class OptimizerSpec(Strict):
     """AdamW; a constant rate within a step."""
 
-    learning_rate: float = Field(gt=0)
+    learning_rate: Annotated[float, Field(gt=0)] | None
+    """None: the value that the literature gives for the model's size."""
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-8
     weight_decay: float = Field(default=0.0, ge=0)
@@ -86,9 +87,10 @@ PLAIN_SAMPLING = SamplingSpec()
 class OpenRequest(Strict):
     model: str
     """`project/name`, the key of the model in all later calls."""
-    lora: LoraSpec
+    lora: LoraSpec | None
+    """None: no adapter, all weights are trained. A base is trained either way, not both at once."""
     checkpoint: str | None = None
-    """Folder to restore adapter, optimizer and RNG from; None: a fresh adapter (its B matrices are zero)."""
+    """Folder to restore weights, optimizer and RNG from; None: fresh ones that compute what the base does."""
     seed: int = 0
 
 

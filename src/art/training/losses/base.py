@@ -64,6 +64,14 @@ class LossInputs:
         """The micro-batch's share of the weighted mean over the batch."""
         return (self.weights_E * term_E).sum() / self.normalizer
 
+    def choose(self, where_E: torch.Tensor, yes: float, no: float) -> torch.Tensor:
+        """One number or the other for each entry, in the precision of the loss."""
+        return torch.where(where_E, self.weights_E.new_tensor(yes), self.weights_E.new_tensor(no))
+
+    def share(self, value_E: torch.Tensor) -> torch.Tensor:
+        """The same of a truth value or of a figure that only informs: a metric."""
+        return self.mean(value_E.detach().to(self.weights_E.dtype))
+
     def sequence_sum(self, term_E: torch.Tensor) -> torch.Tensor:
         """The sum over each entry's sequence, [E]."""
         sum_S = term_E.new_zeros(self.sequences).index_add(0, self.sequence_E, term_E)

@@ -1,6 +1,6 @@
 """CISPO: -stop_gradient(clip(r)) A log p. Clipping bounds a token's weight, never silences its gradient.
 
-arXiv:2506.13585. With the defaults the ratio is held within [0, 5].
+arXiv:2506.13585. With the defaults the ratio is held within [0, 5] (ScaleRL, arXiv:2510.13786).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Params:
 def cispo(x: LossInputs, params: Params) -> LossOutput:
     ratio_E = x.log_ratio_E.detach().exp()
     clipped_E = ratio_E.clamp(1 - params.epsilon, 1 + params.epsilon_high)
-    share = x.mean((clipped_E != ratio_E).to(ratio_E.dtype))
     return LossOutput(
-        loss=-x.mean(clipped_E * x.advantages_E * x.logprobs_E), metrics={"loss/clipped_share": share}
+        loss=-x.mean(clipped_E * x.advantages_E * x.logprobs_E),
+        metrics={"loss/clipped_share": x.share(clipped_E != ratio_E)},
     )

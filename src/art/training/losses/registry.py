@@ -4,19 +4,27 @@ then on.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from art.errors import ConfigurationError
-from art.training.losses import cispo, ppo
+from art.training.losses import (
+    cispo,
+    cross_entropy,
+    dppo,
+    gmpo,
+    importance_sampling,
+    ppo,
+    reinforce,
+    sapo,
+    vespo,
+)
 from art.training.losses.base import LossInputs, LossOutput
+from art.training.losses.compose import Loss, compose
+from art.training.losses.params import bind_params
 from art.wire.algorithm import Algorithm
-
-Loss = Callable[[LossInputs], LossOutput]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,35 +33,40 @@ class LossKind:
 
     function: Callable[[LossInputs, Any], LossOutput]
     params: type[Any]
+    has_ratio: bool = True
+    """It divides by the probability of another policy, so it may be trained on that policy's samples."""
 
 
 LOSSES: Mapping[str, LossKind] = MappingProxyType(
     {
         "cispo": LossKind(function=cispo.cispo, params=cispo.Params),
+        "cross_entropy": LossKind(
+            function=cross_entropy.cross_entropy, params=cross_entropy.Params, has_ratio=False
+        ),
+        "dppo": LossKind(function=dppo.dppo, params=dppo.Params),
+        "gmpo": LossKind(function=gmpo.gmpo, params=gmpo.Params),
         "grpo": LossKind(function=ppo.ppo, params=ppo.Params),
+        "importance_sampling": LossKind(
+            function=importance_sampling.importance_sampling, params=importance_sampling.Params
+        ),
         "ppo": LossKind(function=ppo.ppo, params=ppo.Params),
+        "reinforce": LossKind(function=reinforce.reinforce, params=reinforce.Params, has_ratio=False),
+        "sapo": LossKind(function=sapo.sapo, params=sapo.Params),
+        "vespo": LossKind(function=vespo.vespo, params=vespo.Params),
     }
 )
 
 
 def make_loss(algorithm: Algorithm) -> Loss:
-    """The loss of an algorithm: its token term with the parameters bound.
+    """The loss of an algorithm: the token term with its parameters bound, the correction for the mismatch,
+    and the KL term where it is part of the loss. The ratio is taken at the algorithm's level.
 
     Raises ConfigurationError for unknown names and parameters, listing the known ones, and for wrong values.
+    Which parts fit each other is `art.algorithms.check_algorithm`'s to say.
     """
     spec = algorithm.loss
     kind = LOSSES.get(spec.name)
     if kind is None:
         raise ConfigurationError(f"Unknown loss {spec.name!r}. Known: {', '.join(sorted(LOSSES))}.")
-    known = [one.name for one in dataclasses.fields(kind.params)]
-    for name, value in spec.params.items():
-        if name not in known:
-            raise ConfigurationError(
-                f"Loss {spec.name!r} has no parameter {name!r}. Known: {', '.join(known)}."
-            )
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise ConfigurationError(
-                f"{name!r} of loss {spec.name!r} is {value!r}; it is a finite number of at least 0."
-            )
-    params = kind.params(**spec.params)
-    return lambda inputs: kind.function(inputs, params)
+    params = bind_params(spec.name, kind.params, spec.params)
+    return compose(algorithm, lambda x: kind.function(x, params), has_ratio=kind.has_ratio)

@@ -1,0 +1,111 @@
+"""A named algorithm with some of its parts exchanged."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from art.algorithms.check import check_algorithm
+from art.algorithms.table import TABLE
+from art.errors import ConfigurationError
+from art.wire.algorithm import Algorithm, MismatchSpec
+
+KINDS = ("kind", "name")
+"""The field that says what a part is: a part of another kind replaces the row's, one of the same adds to it."""
+
+
+def resolve(name: str = "cispo", /, **parts: Any) -> Algorithm:
+    """The row `name` with `parts` laid over it: nested dicts, specs of `art.wire.algorithm`, or, for a part that
+    is known by its kind alone, a string. None takes an optional part away.
+
+    >>> resolve("grpo", aggregation="token_mean").aggregation.kind
+    'token_mean'
+    >>> resolve("grpo", loss={"params": {"epsilon_high": 0.28}}).loss.params
+    {'epsilon': 0.2, 'epsilon_high': 0.28}
+
+    Raises ConfigurationError for unknown names and parts, listing the known ones, for wrong values, and for
+    combinations that make no sense, with the reason.
+    """
+    row = TABLE.get(name)
+    if row is None:
+        raise ConfigurationError(f"Unknown algorithm {name!r}{_meant(name)}. Known: {', '.join(TABLE)}.")
+    merged = {**row.algorithm.model_dump(exclude_unset=True), "name": name}
+    for part, value in parts.items():
+        merged[part] = _laid_over(part, merged.get(part), value)
+    if "name" in parts:
+        raise ConfigurationError(f"The name of the algorithm is given twice: {name!r} and {parts['name']!r}.")
+    algorithm = _validated(merged)
+    check_algorithm(algorithm)
+    return algorithm
+
+
+def _laid_over(part: str, own: Any, given: Any) -> Any:
+    """What a part becomes."""
+    if part not in Algorithm.model_fields:
+        raise ConfigurationError(
+            f"An algorithm has no part {part!r}{_meant(part, Algorithm.model_fields)}. "
+            f"Known: {', '.join(known for known in Algorithm.model_fields if known != 'name')}."
+        )
+    if isinstance(given, BaseModel):
+        return given.model_dump()
+    discriminator = _discriminator(part)
+    if isinstance(given, str) and discriminator is not None:
+        given = {discriminator: given}
+    if isinstance(given, list):
+        return [one.model_dump() if isinstance(one, BaseModel) else one for one in given]
+    if not isinstance(given, Mapping) or not isinstance(own, Mapping):
+        return given
+    if discriminator in given and given[discriminator] != own.get(discriminator):
+        return dict(given)
+    return _merged(own, given)
+
+
+def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(own)
+    for name, value in given.items():
+        under = merged.get(name)
+        nested = isinstance(value, Mapping) and isinstance(under, Mapping)
+        merged[name] = _merged(under, value) if nested else value
+    return merged
+
+
+def _discriminator(part: str) -> str | None:
+    spec = _spec(part)
+    return next((kind for kind in KINDS if kind in spec.model_fields), None) if spec else None
+
+
+def _spec(part: str) -> type[BaseModel] | None:
+    """The model of a part, or None where it is a plain value."""
+    if part == "mismatch":
+        return MismatchSpec
+    annotation = Algorithm.model_fields[part].annotation
+    for one in (annotation, *get_args(annotation)):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one
+    return None
+
+
+def _validated(merged: Mapping[str, Any]) -> Algorithm:
+    try:
+        return Algorithm.model_validate(merged)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(one) for one in first["loc"]) or "algorithm"
+        raise ConfigurationError(f"Algorithm {merged['name']!r}: {where}: {_reason(first)}") from error
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    loc = [one for one in error["loc"] if isinstance(one, str)]
+    if error["type"] == "extra_forbidden" and len(loc) > 1 and (spec := _spec(loc[0])) is not None:
+        return f"no such field; known: {', '.join(spec.model_fields)}."
+    if error["type"] == "value_error":
+        return str(error["msg"]).removeprefix("Value error, ") + "."
+    return f"{error['msg']}, not {error['input']!r}."
+
+
+def _meant(name: str, known: Any = TABLE) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

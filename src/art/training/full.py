@@ -1,0 +1,128 @@
+"""Full fine-tuning: all weights of the base are trained, and a checkpoint is a model of its own.
+
+One set of weights is in the model at a time; the base's and those of other open models wait in main memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from art.errors import CheckpointError, ConfigurationError
+from art.training.lora import check_same
+from art.training.policy import Policy
+
+CONFIG_FILE = "config.json"
+_BASE = ""
+"""The name of the weights that were loaded."""
+
+
+class FullWeights:
+    """Sets of all weights by name, each in its turn in the policy's model."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._active = _BASE
+        self._waiting: dict[str, dict[str, torch.Tensor]] = {}
+        """Copies in main memory: the base's while any set is attached, and sets that are not active."""
+        self._names: set[str] = set()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._names)
+
+    def attach(self, name: str) -> None:
+        """A set that starts as the base. Raises ConfigurationError in a dtype too coarse to be trained."""
+        if self._policy.dtype not in (torch.float32, torch.float64):
+            raise ConfigurationError(
+                f"All weights of {self._policy.name!r} cannot be trained in {self._policy.dtype}: updates of "
+                "usual size round to nothing. Start the trainer with dtype='float32', or train a LoRA."
+            )
+        if not self._names:
+            self._waiting[_BASE] = self._copies()
+        self.activate(_BASE)
+        self._names.add(name)
+        self._active = name
+        self._policy.causal_lm.requires_grad_(True)
+
+    def activate(self, name: str) -> None:
+        """Put this set into the model."""
+        if name != self._active:
+            if self._active != _BASE:  # whose copy waits already
+                self._waiting[self._active] = self._copies()
+            self._write(self._waiting[_BASE] if name == _BASE else self._waiting.pop(name))
+            self._active = name
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Inside, the model has the base's weights."""
+        active = self._active
+        self.activate(_BASE)
+        try:
+            yield
+        finally:
+            self.activate(active)
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """All parameters by name, shared ones once. Every set uses the same ones in its turn."""
+        return dict(self._policy.causal_lm.named_parameters())
+
+    def save(self, name: str, folder: Path) -> list[str]:
+        """Write the model as transformers does, so that it loads from this folder; returns its files."""
+        self.activate(name)
+        before = set(folder.iterdir())
+        self._policy.causal_lm.save_pretrained(folder)
+        return sorted(file.name for file in set(folder.iterdir()) - before)
+
+    def load(self, name: str, folder: Path) -> None:
+        """Copy the weights of a saved model into a set.
+
+        Raises CheckpointError when the folder holds no model, or another one than this set's.
+        """
+        weights = _read(folder, self._policy.dtype)
+        self.activate(name)
+        parameters = self.parameters()
+        check_same(folder, {key: tuple(one.shape) for key, one in parameters.items()}, weights)
+        self._write(weights)
+
+    def remove(self, name: str) -> None:
+        """Forget a set. The base's weights return to the model when it was the active one."""
+        if name == self._active:
+            self._write(self._waiting[_BASE])
+            self._active = _BASE
+        self._waiting.pop(name, None)
+        self._names.discard(name)
+        if not self._names:
+            self._waiting.clear()
+            self._policy.causal_lm.requires_grad_(False)
+
+    def _copies(self) -> dict[str, torch.Tensor]:
+        return {key: one.detach().to("cpu", copy=True) for key, one in self.parameters().items()}
+
+    @torch.no_grad()
+    def _write(self, weights: Mapping[str, torch.Tensor]) -> None:
+        for key, parameter in self.parameters().items():
+            parameter.copy_(weights[key])
+
+
+def _read(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Parameters of a saved model, read by transformers itself: its names on disk may differ."""
+    from transformers import AutoModelForCausalLM
+
+    if not (folder / CONFIG_FILE).is_file():
+        raise CheckpointError(f"{str(folder)!r} holds no model of all weights: it lacks {CONFIG_FILE!r}.")
+    try:
+        with torch.random.fork_rng():
+            model, found = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, trust_remote_code=False, local_files_only=True, output_loading_info=True
+            )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"The model in {str(folder)!r} cannot be read: {error}") from error
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if found.get(what):
+            raise CheckpointError(f"The model in {str(folder)!r} has {what}: {sorted(found[what])[:3]!r}.")
+    return {key: one.detach() for key, one in model.named_parameters()}

@@ -1,0 +1,16 @@
+"""Supervised: -log p of what is shown, in proportion to the weights. No advantages, no other policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from art.training.losses.base import LossInputs, LossOutput
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Params:
+    """None."""
+
+
+def cross_entropy(x: LossInputs, params: Params) -> LossOutput:
+    return LossOutput(loss=-x.mean(x.logprobs_E), metrics={})

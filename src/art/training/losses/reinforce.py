@@ -1,0 +1,16 @@
+"""REINFORCE: -A log p (Williams, 1992). Only exact for samples of the very policy that is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from art.training.losses.base import LossInputs, LossOutput
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Params:
+    """None."""
+
+
+def reinforce(x: LossInputs, params: Params) -> LossOutput:
+    return LossOutput(loss=-x.mean(x.advantages_E * x.logprobs_E), metrics={})
