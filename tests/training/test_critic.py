@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from art.errors import CheckpointError, TrainingError
-from art.training.critic import CRITIC_FILE, Critic, load_critic, save_critic
+from art.training.checkpoint import CRITIC_FILE
+from art.training.critic import Critic, load_critic, save_critic
 from art.training.losses.base import LossInputs
 from art.wire.algorithm import CriticSpec
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -128,12 +129,19 @@ class Adapters:
 
     def targets(self, spec: LoraSpec) -> list[str]:
         """Sorted. Raises ConfigurationError when one is no linear layer of the model, or there is none."""
-        linear = linear_layers(self._policy.causal_lm)
+        causal_lm = self._policy.causal_lm
+        linear = linear_layers(causal_lm)
         if spec.targets == "all-linear":
-            fused = self._policy.causal_lm.config.model_type in FUSED
+            fused = causal_lm.config.model_type in FUSED
             targets = sorted(linear - ROUTERS - ({"out_proj"} if fused else set()))
+            targets = sorted(set(targets) - experts_instead(causal_lm, targets))
         else:
             targets = sorted(set(spec.targets))
+            if experts := experts_instead(causal_lm, targets):
+                raise ConfigurationError(
+                    f"LoRA targets {sorted(experts)} mean the experts' fused weights to PEFT, which are no "
+                    "linear layers and are not adapted. Leave them out, or use 'all-linear'."
+                )
         unknown = sorted(set(targets) - linear)
         if unknown or not targets:
             raise ConfigurationError(
@@ -141,6 +149,18 @@ class Adapters:
                 f"Known: {', '.join(sorted(linear)) or 'none (its layers are of other classes)'}."
             )
         return targets
+
+
+def experts_instead(causal_lm: torch.nn.Module, targets: Collection[str]) -> set[str]:
+    """Those targets for which PEFT would adapt the fused weights of a mixture's experts, even where linear
+    layers of that name stand beside them (shared experts, dense layers).
+    """
+    config = LoraConfig(target_modules=list(targets))
+    try:
+        convert_peft_config_for_transformers(config, model=causal_lm, conversions=None)
+    except ValueError as error:
+        raise ConfigurationError(f"PEFT refuses the LoRA targets {sorted(targets)}: {error}") from error
+    return set(targets) - set(config.target_modules or ())
 
 
 def linear_layers(causal_lm: torch.nn.Module) -> set[str]:
