@@ -1,14 +1,21 @@
-"""Which samples may train a model: its own, of its recent steps."""
+"""Which samples may train a model, from which distribution, and towards which other policy."""
 
 from __future__ import annotations
 
+import dataclasses
 from array import array
+from pathlib import Path
 
 import pytest
 
 from art.errors import RequestError
+from art.server.checkpoints import Checkpoints
 from art.server.ledger_schema import SampleRecord
-from art.server.train_job import check_origin
+from art.server.reference import reference_folder
+from art.server.train_rows import check_origin, group_rows, sampled_from
+from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, TeacherSpec
+from art.wire.jobs import TrainJobRequest
+from art.wire.training import SamplingSpec
 
 
 def record(adapter: str | None, step: int | None) -> SampleRecord:
@@ -33,6 +40,11 @@ def record(adapter: str | None, step: int | None) -> SampleRecord:
     )
 
 
+def drawn(**sampling: object) -> SampleRecord:
+    """A sample of the model with these sampling parameters."""
+    return dataclasses.replace(record("games/player@7", 7), sampling=sampling)
+
+
 @pytest.mark.parametrize("adapter", ["games/player@7", "games/player@7#1"])
 def test_its_own_recent_samples_train_a_model(adapter: str) -> None:
     check_origin(record(adapter, 7), "r1", "games/player", oldest=7)
@@ -53,3 +65,108 @@ def test_any_other_sample_is_refused_by_name(
     with pytest.raises(RequestError, match=f"sample 's1' of rollout 'r1'.*{problem}") as refused:
         check_origin(record(adapter, step), "r1", "games/player", oldest=7)
     assert refused.value.code == code
+
+
+# The distribution that a sample was drawn from
+
+
+@pytest.mark.parametrize(
+    ("recorded", "spec"),
+    [
+        ({}, SamplingSpec()),
+        ({"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "max_tokens": 9}, SamplingSpec()),
+        ({"temperature": 0.7, "top_k": 20}, SamplingSpec(temperature=0.7, top_k=20)),
+        ({"top_p": 0.9, "min_p": 0.05, "seed": 1, "stop": ["x"]}, SamplingSpec(top_p=0.9, min_p=0.05)),
+        ({"presence_penalty": 0.0, "repetition_penalty": 1, "logit_bias": {}, "top_p": None}, SamplingSpec()),
+    ],
+)
+def test_the_recorded_distribution_is_the_one_that_is_trained(recorded: dict, spec: SamplingSpec) -> None:
+    assert sampled_from(drawn(**recorded), "r1", Algorithm()) == spec
+
+
+@pytest.mark.parametrize(
+    ("recorded", "named"),
+    [
+        ({"temperature": 0.0}, "temperature = 0.0, and a greedy choice"),
+        ({"temperature": 1e-9}, "temperature = 1e-09, and a greedy choice"),
+        ({"top_k": 1}, "top_k = 1, and a greedy"),
+        ({"min_p": 1.0}, "min_p = 1.0, and a greedy"),
+        ({"presence_penalty": 0.5}, "presence_penalty = 0.5, and the trainer does not compute"),
+        ({"frequency_penalty": -1}, "frequency_penalty = -1"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty = 1.1"),
+        ({"logit_bias": {"7": 100}}, "logit_bias = {'7': 100}"),
+        ({"typical_p": 0.9}, "typical_p = 0.9"),
+        ({"top_p": 0.0}, "top_p = 0.0"),
+    ],
+)
+def test_what_the_trainer_does_not_compute_is_refused_by_name(recorded: dict, named: str) -> None:
+    with pytest.raises(RequestError, match="sample 's1' of rollout 'r1'") as refused:
+        sampled_from(drawn(**recorded), "r1", Algorithm())
+    assert named in str(refused.value) and "temperature 1" in str(refused.value)
+    assert refused.value.code == "untrainable_sampling"
+
+
+def test_supervised_training_takes_any_text_and_trains_the_model_s_own_distribution() -> None:
+    supervised = Algorithm(advantage=AdvantageSpec(kind="none"))
+    assert sampled_from(drawn(temperature=0.0, logit_bias={"7": 1}), "r1", supervised) == SamplingSpec()
+
+
+def test_a_teacher_s_server_knows_its_plain_distribution_only() -> None:
+    teacher = TeacherSpec(kind="server", url="http://127.0.0.1:1/v1", model="t")
+    taught = Algorithm(advantage=AdvantageSpec(kind="distillation"), teacher=teacher)
+    assert sampled_from(drawn(), "r1", taught) == SamplingSpec()
+    with pytest.raises(RequestError, match=r"temperature=0\.7.*teacher's server"):
+        sampled_from(drawn(temperature=0.7), "r1", taught)
+
+
+def test_rows_keep_group_rollout_reward_distribution_and_truncation() -> None:
+    cut = dataclasses.replace(drawn(top_p=0.5), sample_id="s2", finish_reason="length")
+    request = TrainJobRequest(
+        job_id="j",
+        groups=[
+            {
+                "trajectories": [{"rollout": "r1", "reward": 1.0, "samples": ["s1", "s2"]}],
+                "failed": 2,
+            },
+            {"trajectories": [{"rollout": "r2", "reward": None, "unscored_reason": "x", "samples": []}]},
+        ],
+        optimizer={"learning_rate": 1e-3},
+    )
+    one, two = group_rows(request, {"s1": drawn(), "s2": cut})
+    assert one.failed == 2 and two.rollouts[0].unscored_reason == "x" and two.rollouts[0].reward is None
+    first, second = one.rollouts[0].samples
+    assert (first.truncated, second.truncated) == (False, True)
+    assert (first.sampling, second.sampling) == (SamplingSpec(), SamplingSpec(top_p=0.5))
+
+
+# The other policy
+
+
+def checkpoints(folder: Path, steps: tuple[int, ...] = (0, 3)) -> Checkpoints:
+    for step in steps:
+        (folder / f"{step:04d}").mkdir()
+    return Checkpoints(folder)
+
+
+def test_the_reference_is_a_step_of_the_model_or_its_base(tmp_path: Path) -> None:
+    known = checkpoints(tmp_path)
+    of_step = KlSpec(coefficient=0.1, reference="step", step=3)
+    assert reference_folder(Algorithm(), known) is None
+    assert reference_folder(Algorithm(kl=KlSpec(coefficient=0.1)), known) is None
+    assert reference_folder(Algorithm(kl=of_step), known) == str(tmp_path / "0003")
+    teacher = TeacherSpec(kind="step", step=0)
+    assert reference_folder(Algorithm(teacher=teacher), known) == str(tmp_path / "0000")
+    sampler = KlSpec(coefficient=0.1, reference="sampler")
+    assert reference_folder(Algorithm(teacher=teacher, kl=sampler), known) == str(tmp_path / "0000")
+
+
+def test_a_reference_that_is_gone_is_refused_with_the_known_steps(tmp_path: Path) -> None:
+    missing = Algorithm(kl=KlSpec(coefficient=0.1, reference="step", step=2))
+    with pytest.raises(RequestError, match=r"algorithm.kl.step = 2: .* its steps: \[0, 3\]"):
+        reference_folder(missing, checkpoints(tmp_path))
+
+
+def test_two_different_references_are_refused(tmp_path: Path) -> None:
+    both = Algorithm(kl=KlSpec(coefficient=0.1), teacher=TeacherSpec(kind="step", step=3))
+    with pytest.raises(RequestError, match="kl: the base model, teacher: step 3"):
+        reference_folder(both, checkpoints(tmp_path))

@@ -1,4 +1,4 @@
-"""Each estimator against its formula in numpy, written here from the papers, and what the papers leave out."""
+"""Each estimator against its formula in numpy, from the papers, and what the papers leave out."""
 
 from __future__ import annotations
 

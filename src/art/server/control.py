@@ -22,6 +22,7 @@ from art.server.jobs import Jobs
 from art.server.ledger import Ledger
 from art.server.models import Models, Registration
 from art.server.promote import Progress, Stage
+from art.server.teacher_settings import TeacherSettings
 from art.server.train_job import TrainJob
 from art.server.worker_pair import PairOptions, WorkerPair
 from art.wire.jobs import TrainResultInfo
@@ -44,8 +45,10 @@ class Control:
         ledger: Ledger,
         options: PairOptions,
         settings: ControlSettings | None = None,
+        teachers: TeacherSettings | None = None,
     ) -> None:
         self.settings = settings or ControlSettings()
+        self._teachers = teachers or TeacherSettings()
         self.layout = DataLayout(data_dir.resolve())
         self.catalog = catalog
         self.ledger = ledger
@@ -213,7 +216,9 @@ class Control:
         stage = await self._stage(self.models.get(job.project, job.name))
         async with stage.pair.training:
             try:
-                return await TrainJob(job, stage=stage, ledger=self.ledger, progress=progress).run()
+                return await TrainJob(
+                    job, stage=stage, ledger=self.ledger, progress=progress, teachers=self._teachers
+                ).run()
             except BaseException:
                 # The trainer may hold a step that was never committed.
                 stage.pair.invalidate(stage.model)

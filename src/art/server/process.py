@@ -22,7 +22,7 @@ from art.server.control import Control
 from art.server.data_lock import DataLock
 from art.server.ledger import Ledger
 from art.server.routes_control import control_routes
-from art.server.settings import ServerSettings, resolve_key
+from art.server.settings import ServerSettings, resolve_key, resolve_teacher
 from art.server.stitching import Stitcher
 from art.server.worker_pair import PairOptions
 
@@ -94,6 +94,7 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
                 trainer_options=settings.trainer.options,
             ),
             settings=settings.control,
+            teachers=resolve_teacher(settings),
         )
         rooms.push_async_callback(control.close)
         await control.start()

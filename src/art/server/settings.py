@@ -16,9 +16,12 @@ from pydantic import Field, ValidationError
 
 from art.errors import ConfigurationError
 from art.server.control_settings import ControlSettings
+from art.server.teacher_settings import TeacherSettings
 from art.wire.strict import Strict
 
 KEY_VARIABLE = "ART_API_KEY"
+TEACHER_KEY_VARIABLE = "ART_TEACHER_KEY"
+TEACHER_URL_VARIABLE = "ART_TEACHER_URL"
 
 
 class EngineSettings(Strict):
@@ -61,6 +64,7 @@ class ServerSettings(Strict):
     trainer: TrainerSettings = TrainerSettings()
     limits: LimitSettings = LimitSettings()
     control: ControlSettings = ControlSettings()
+    teacher: TeacherSettings = TeacherSettings()
 
     @property
     def server_dir(self) -> Path:
@@ -110,6 +114,14 @@ def resolve_key(settings: ServerSettings) -> str:
             f"variable {KEY_VARIABLE}, or listen on 127.0.0.1"
         )
     return _kept_key(settings.server_dir / "key")
+
+
+def resolve_teacher(settings: ServerSettings) -> TeacherSettings:
+    """The teacher's settings, its key and one more endpoint from the environment where they are not given."""
+    given = settings.teacher
+    url = os.environ.get(TEACHER_URL_VARIABLE)
+    key = given.key or os.environ.get(TEACHER_KEY_VARIABLE) or None
+    return given.model_copy(update={"urls": [*given.urls, *([url] if url else [])], "key": key})
 
 
 def key_source(settings: ServerSettings) -> str:

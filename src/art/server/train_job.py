@@ -8,15 +8,20 @@ from collections.abc import Sequence
 from art.errors import ARTError, RequestError, TrainingError
 from art.samples.batch import build_batch
 from art.samples.encode import encode_batch
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
+from art.samples.teacher import scored_paths, with_teacher
+from art.samples.types import Batch
 from art.server.canary import Canary, canary_rows
 from art.server.checkpoints import JobNote
 from art.server.job_store import Job
 from art.server.ledger import Ledger
 from art.server.ledger_schema import SampleRecord
 from art.server.promote import Progress, Promoted, Stage
+from art.server.reference import reference_folder
+from art.server.teacher import Teacher
+from art.server.teacher_settings import TeacherSettings
+from art.server.train_rows import check_origin, group_rows
 from art.server.trainer_client import OpenModel, named_error
-from art.wire.jobs import TrainJobRequest, TrainResultInfo
+from art.wire.jobs import TrainResultInfo
 from art.wire.training import TrainEvent, TrainRequest
 
 _PROGRESS_SECONDS = 0.2
@@ -25,12 +30,15 @@ _PROGRESS_SECONDS = 0.2
 class TrainJob:
     """Runs a job of one model. Running it again after a crash at any point gives the same step once."""
 
-    def __init__(self, job: Job, *, stage: Stage, ledger: Ledger, progress: Progress) -> None:
+    def __init__(
+        self, job: Job, *, stage: Stage, ledger: Ledger, progress: Progress, teachers: TeacherSettings
+    ) -> None:
         self.job = job
         self.request = job.request
         self.stage = stage
         self.ledger = ledger
         self.progress = progress
+        self.teachers = teachers
 
     async def run(self) -> TrainResultInfo:
         """Train one step and serve it. Raises subclasses of ARTError by name."""
@@ -39,12 +47,14 @@ class TrainJob:
             return await self._complete(note)
         await self.progress("preparing")
         opened = await self._open()
+        reference = reference_folder(self.request.algorithm, self.stage.checkpoints)
         records = await self._records(opened.step)
-        batch = build_batch(_groups(self.request, records), algorithm=self.request.algorithm)
+        batch = build_batch(group_rows(self.request, records), algorithm=self.request.algorithm)
         canary = await self._canary(opened, records)
         if batch.empty:
             return await self._carry_forward(opened.step, batch, canary)
-        metrics = await self._train(opened, batch)
+        batch = await self._taught(batch)
+        metrics = await self._train(opened, batch, reference)
         return await self._finish(opened, batch, canary, metrics)
 
     async def _complete(self, note: JobNote) -> TrainResultInfo:
@@ -100,7 +110,16 @@ class TrainJob:
         engine = await stage.pair.engine_scores(adapter, rows)
         return Canary(rows=rows, engine_before=engine, trainer_before=trainer)
 
-    async def _train(self, opened: OpenModel, batch: Batch) -> dict[str, float]:
+    async def _taught(self, batch: Batch) -> Batch:
+        """The batch with the logprobs of a teacher behind HTTP, where the algorithm has one."""
+        spec = self.request.algorithm.teacher
+        if spec is None or spec.kind != "server":
+            return batch
+        paths = scored_paths(batch.tree, batch.entries)
+        rows = [batch.tree.tokens_T[path].tolist() for path in paths]
+        return with_teacher(batch, paths, await Teacher(spec, self.teachers).logprobs(rows))
+
+    async def _train(self, opened: OpenModel, batch: Batch, reference: str | None) -> dict[str, float]:
         """One gradient step in the trainer's memory. Returns its metrics."""
         step = opened.step
         request = TrainRequest(
@@ -110,6 +129,7 @@ class TrainJob:
             optimizer=self.request.optimizer,
             normalizer=batch.normalizer,
             sampling=list(batch.sampling),
+            reference=reference,
         )
         await self.progress("training")
         result = await self._follow(opened, encode_batch(batch, request))
@@ -166,60 +186,6 @@ def promotion_metrics(promoted: Promoted) -> dict[str, float]:
         "time/promote_commit_s": promoted.committed_s,
         "time/promote_s": promoted.served_s,
     }
-
-
-def check_origin(record: SampleRecord, rollout: str, model: str, oldest: int) -> None:
-    """Raise RequestError unless the sample was drawn from this model, at step `oldest` or later."""
-    adapter, step = record.adapter, record.step
-    problem = None
-    if adapter is None or step is None:
-        problem, code = f"was sampled by the base model {record.base_model!r}", "sample_of_other_model"
-    elif adapter.rpartition("@")[0] != model:
-        problem, code = f"was sampled by {adapter!r}", "sample_of_other_model"
-    elif step < oldest:
-        problem, code = (
-            f"was sampled at step {step}, older than the oldest allowed, {oldest}",
-            "sample_too_old",
-        )
-    if problem is not None:
-        raise RequestError(
-            f"sample {record.sample_id!r} of rollout {rollout!r} cannot train {model}: it {problem}; "
-            f"train a model on its own recent samples",
-            status=409,
-            code=code,
-            param="groups",
-        )
-
-
-def _groups(request: TrainJobRequest, records: dict[str, SampleRecord]) -> list[GroupRow]:
-    return [
-        GroupRow(
-            failed=group.failed,
-            rollouts=[
-                RolloutRow(
-                    rollout=trajectory.rollout,
-                    reward=trajectory.reward,
-                    unscored_reason=trajectory.unscored_reason,
-                    samples=[_row(records[sample]) for sample in trajectory.samples],
-                )
-                for trajectory in group.trajectories
-            ],
-        )
-        for group in request.groups
-    ]
-
-
-def _row(record: SampleRecord) -> SampleRow:
-    return SampleRow(
-        sample_id=record.sample_id,
-        prompt_ids=record.prompt_ids,
-        completion_ids=record.completion_ids,
-        completion_logprobs=record.completion_logprobs,
-        rollout_id=record.rollout_id,
-        parent_id=record.parent_id,
-        step=record.step,
-        fork_reason=record.fork_reason,
-    )
 
 
 def error_code(error: ARTError) -> str:
