@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # The CPU kernels of small models are fastest when each process keeps to one thread of its own.
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help quickstart mail test test-fast lint types contracts check format bench bench-% nano doctor clean
+.PHONY: help quickstart mail test test-fast lint types contracts check format bench bench-% crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -56,6 +56,9 @@ bench: $(VENV)/.installed             ## all benchmarks, side by side with their
 
 bench-%: $(VENV)/.installed           ## one benchmark: make bench-engine
 	$(BIN)/python -m bench $*
+
+crosscheck: $(VENV)/.installed        ## every loss and advantage against TRL, verl and OpenRLHF (makes their environments)
+	$(BIN)/python -m crosscheck
 
 nano: $(VENV)/.installed              ## build the shipped nano models again, from nothing
 	$(BIN)/python -m nano.build --model nano-games

@@ -1,8 +1,9 @@
 """Learning curves of eight algorithms on one task: five seeds each, mean and interval.
 
-Tic-tac-toe against random play with art/nano-games, through the whole loop (one server, one model a run). Every
-run has the same scenarios, number of games, learning rate and LoRA; only the algorithm differs. A point is the
-share of games not lost among those that the step was trained on, so it is measured before the step's update.
+Tic-tac-toe against random play with art/nano-games, through the whole loop (one server, one model a run).
+Every run has the same scenarios, number of games, learning rate and LoRA; only the algorithm differs. A
+point is the share of games not lost among those that the step was trained on, so it is measured before the
+step's update.
 
     python -m bench algorithms              all runs, docs/algorithms.png and docs/algorithms.json
     python -m bench algorithms grpo gspo    these only, nothing written but the table

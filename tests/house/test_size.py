@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PYTHON_FILES = sorted(
     path
-    for folder in ("src", "nano", "bench", "examples")
+    for folder in ("src", "nano", "bench", "crosscheck", "examples")
     for path in (ROOT / folder).rglob("*.py")
     if "envs" not in path.parts  # other packages' environments
 )
