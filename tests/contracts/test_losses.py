@@ -5,150 +5,231 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from loss_entries import COUNT, LENGTHS, entries, inputs, of_sequences, on_policy
+from paper_losses import BY_LOSS
 
+from art.algorithms.losses import LOSSES as FACTS
 from art.errors import ConfigurationError
-from art.training.losses.base import LossInputs
 from art.training.losses.registry import LOSSES, Loss, make_loss
-from art.wire.algorithm import Algorithm, LossSpec
+from art.wire.algorithm import Algorithm, LossSpec, RatioLevel
 
-pytestmark = pytest.mark.parametrize("name", sorted(LOSSES))
-
-
-def entries(count: int = 40, seed: int = 0, spread: float = 0.5) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    logprobs_E = -3 * torch.rand(count, generator=generator, dtype=torch.float64)
-    noise_E = spread * torch.randn(count, generator=generator, dtype=torch.float64)
-    sampled_E = (logprobs_E + noise_E).detach()
-    return {
-        "logprobs_E": logprobs_E.requires_grad_(),
-        "sampled_logprobs_E": sampled_E,
-        "proximal_logprobs_E": sampled_E.clone(),
-        "advantages_E": torch.randn(count, generator=generator, dtype=torch.float64),
-        "weights_E": torch.rand(count, generator=generator, dtype=torch.float64),
-        "sequence_E": torch.arange(count) // 5,
-    }
+Parts = dict[str, torch.Tensor]
+EVERY = pytest.mark.parametrize("name", sorted(LOSSES))
+POLICY_LOSSES = pytest.mark.parametrize("name", sorted(set(LOSSES) - {"cross_entropy"}))
+AT_EVERY_LEVEL = pytest.mark.parametrize(
+    ("name", "level"), [(name, level) for name in sorted(LOSSES) for level in FACTS[name].levels]
+)
+CONSTANT_WEIGHT = ("cispo", "vespo")
+"""Their ratio is a constant of the gradient."""
 
 
-def bound(name: str, **params: Any) -> Loss:
-    return make_loss(Algorithm(loss=LossSpec(name=name, params=params)))
+def bound(name: str, level: RatioLevel | None = None, **params: Any) -> Loss:
+    level = level or FACTS[name].levels[0]
+    return make_loss(Algorithm(loss=LossSpec(name=name, params=params), ratio=level))
 
 
-def loss_of(
-    name: str, parts: dict[str, torch.Tensor], normalizer: float = 40.0, **params: Any
-) -> torch.Tensor:
-    return make_loss(Algorithm(loss=LossSpec(name=name, params=params)))(
-        LossInputs(**parts, normalizer=normalizer)
-    ).loss
+def loss_of(name: str, parts: Parts, level: RatioLevel | None = None, **params: Any) -> torch.Tensor:
+    return bound(name, level, **params)(inputs(parts)).loss
 
 
-def gradient(name: str, parts: dict[str, torch.Tensor], **params: Any) -> torch.Tensor:
-    return torch.autograd.grad(loss_of(name, parts, **params), parts["logprobs_E"])[0]
+def gradient(name: str, parts: Parts, level: RatioLevel | None = None, **params: Any) -> torch.Tensor:
+    return torch.autograd.grad(loss_of(name, parts, level, **params), parts["logprobs_E"])[0]
 
 
-def test_against_numpy(name: str) -> None:
-    """Independent formulas; by name, so a new loss adds its own line."""
-    parts = entries(spread=1.5)
-    names = ("logprobs_E", "sampled_logprobs_E", "advantages_E", "weights_E")
-    lp, old, a, w = (parts[key].detach().numpy() for key in names)
-    ratio = np.exp(lp - old)
-    references = {
-        "ppo": -np.minimum(ratio * a, np.clip(ratio, 0.8, 1.2) * a),
-        "grpo": -np.minimum(ratio * a, np.clip(ratio, 0.8, 1.2) * a),
-        "cispo": -np.clip(ratio, 0.0, 5.0) * a * lp,
-    }
-    assert loss_of(name, parts).item() == pytest.approx(float((w * references[name]).sum() / 40.0), rel=1e-12)
+def from_the_paper(name: str, parts: Parts) -> float:
+    total, at = 0.0, 0
+    for length in LENGTHS:
+        rows = slice(at, at + length)
+        lp, old = parts["logprobs_E"][rows].tolist(), parts["proximal_logprobs_E"][rows].tolist()
+        terms = BY_LOSS[name](lp, old, parts["advantages_E"][at].item())
+        total += sum(w * term for w, term in zip(parts["weights_E"][rows].tolist(), terms, strict=True))
+        at += length
+    return total / COUNT
 
 
-def test_the_gradient_is_the_derivative(name: str) -> None:
-    parts = entries()
-    if name == "cispo":
-        # Its ratio is held constant, so it is differentiated around a fixed one.
-        ratio_E = (parts["logprobs_E"] - parts["proximal_logprobs_E"]).detach().exp().clamp(0, 5)
-        expected = -parts["weights_E"] * ratio_E * parts["advantages_E"] / 40.0
-        assert torch.allclose(gradient(name, parts), expected, rtol=1e-12)
-    else:
-
-        def function(logprobs_E: torch.Tensor) -> torch.Tensor:
-            return loss_of(name, {**parts, "logprobs_E": logprobs_E})
-
-        assert torch.autograd.gradcheck(function, (parts["logprobs_E"],), eps=1e-7, atol=1e-7)
+@EVERY
+@pytest.mark.parametrize("seed", range(3))
+def test_against_the_paper(name: str, seed: int) -> None:
+    parts = entries(seed, spread=1.5)
+    assert loss_of(name, parts).item() == pytest.approx(from_the_paper(name, parts), rel=1e-10)
 
 
-def test_on_policy_the_gradient_is_that_of_reinforce(name: str) -> None:
-    parts = entries()
-    parts["proximal_logprobs_E"] = parts["logprobs_E"].detach().clone()
-    expected = -parts["weights_E"] * parts["advantages_E"] / 40.0
-    assert torch.allclose(gradient(name, parts), expected, rtol=1e-12)
+@AT_EVERY_LEVEL
+def test_the_gradient_is_the_derivative(name: str, level: RatioLevel) -> None:
+    parts = entries(spread=0.3)
+
+    def term(logprobs_E: torch.Tensor) -> torch.Tensor:
+        return loss_of(name, {**parts, "logprobs_E": logprobs_E}, level)
+
+    if name not in CONSTANT_WEIGHT:
+        assert torch.autograd.gradcheck(term, (parts["logprobs_E"],), eps=1e-7, atol=1e-7)
+        return
+    # The loss is linear in log p but for the weight, which the gradient takes for a constant.
+    with torch.no_grad():
+        weight_E = loss_weight(name, parts, level)
+    expected_E = -parts["weights_E"] * weight_E * parts["advantages_E"] / COUNT
+    assert torch.allclose(gradient(name, parts, level), expected_E, rtol=1e-10)
 
 
+def loss_weight(name: str, parts: Parts, level: RatioLevel) -> torch.Tensor:
+    log_E = parts["logprobs_E"] - parts["proximal_logprobs_E"]
+    rows = [log_E[parts["sequence_E"] == s] for s in range(len(LENGTHS))]
+    if name == "vespo":
+        w_E = torch.cat([row.sum().exp().expand(len(row)) for row in rows])
+        good_E = parts["advantages_E"] >= 0
+        return torch.where(good_E, w_E**2 * (3 * (1 - w_E)).exp(), w_E**3 * (2 * (1 - w_E)).exp())
+    means_E = torch.cat([row.mean().expand(len(row)) for row in rows])
+    ratio_E = {
+        "token": log_E.exp(),
+        "sequence": means_E.exp(),
+        "average": (log_E.exp() + means_E.exp()) / 2,
+        "geometric_average": (log_E.exp() * means_E.exp()).sqrt(),
+    }[level]
+    return ratio_E.clamp(0, 5)
+
+
+@AT_EVERY_LEVEL
+def test_on_policy_the_gradient_is_that_of_reinforce(name: str, level: RatioLevel) -> None:
+    parts = on_policy(entries())
+    if name == "cross_entropy":
+        parts["advantages_E"] = torch.ones(COUNT, dtype=torch.float64)
+    expected_E = -parts["weights_E"] * parts["advantages_E"] / COUNT
+    assert torch.allclose(gradient(name, parts, level), expected_E, rtol=1e-12)
+
+
+@POLICY_LOSSES
 def test_descent_raises_what_was_good_and_lowers_what_was_bad(name: str) -> None:
     parts = entries(spread=0.05)
     moved = -gradient(name, parts) * parts["advantages_E"]
     assert bool((moved > 0).all())
 
 
-def test_entries_without_weight_or_advantage_count_nothing(name: str) -> None:
+@EVERY
+def test_sequences_without_weight_count_nothing(name: str) -> None:
+    check_silence(name, "weights_E")
+
+
+@POLICY_LOSSES
+def test_sequences_without_advantage_count_nothing(name: str) -> None:
+    check_silence(name, "advantages_E")
+
+
+def check_silence(name: str, silent: str) -> None:
     parts = entries()
-    for silent in ("weights_E", "advantages_E"):
-        parts = entries()
-        parts[silent][::2] = 0.0
-        kept = {
-            key: value.detach()[1::2].clone().requires_grad_(key == "logprobs_E")
-            for key, value in parts.items()
-        }
-        assert loss_of(name, parts).item() == pytest.approx(loss_of(name, kept).item(), rel=1e-12)
-        assert not gradient(name, parts)[::2].any()
+    parts[silent] = torch.where(parts["sequence_E"] % 2 == 0, 0.0, parts[silent])
+    kept = of_sequences(parts, [1, 3, 5])
+    assert loss_of(name, parts).item() == pytest.approx(loss_of(name, kept).item(), rel=1e-12)
+    assert not gradient(name, parts)[parts["sequence_E"] % 2 == 0].any()
 
 
-def test_micro_batches_add_up_to_the_batch(name: str) -> None:
+@AT_EVERY_LEVEL
+def test_micro_batches_add_up_to_the_batch(name: str, level: RatioLevel) -> None:
     parts = entries()
-    pieces = [
-        {key: value[rows] for key, value in parts.items()}
-        for rows in (slice(0, 7), slice(7, 29), slice(29, 40))
-    ]
-    assert sum(loss_of(name, piece).item() for piece in pieces) == pytest.approx(
-        loss_of(name, parts).item(), rel=1e-12
-    )
-    whole = bound(name)(LossInputs(**parts, normalizer=40.0)).metrics
-    for metric, value in whole.items():
-        shares = [bound(name)(LossInputs(**p, normalizer=40.0)).metrics[metric] for p in pieces]
-        assert float(sum(shares)) == pytest.approx(float(value), rel=1e-12)
+    pieces = [of_sequences(parts, chosen) for chosen in ([0, 4], [1, 2, 6], [3, 5])]
+    shares = [bound(name, level)(inputs(piece)) for piece in pieces]
+    whole = bound(name, level)(inputs(parts))
+    assert sum(share.loss.item() for share in shares) == pytest.approx(whole.loss.item(), rel=1e-12)
+    for metric, value in whole.metrics.items():
+        total = float(sum(share.metrics[metric] for share in shares))
+        assert total == pytest.approx(float(value), rel=1e-12), metric
 
 
-def test_extreme_ratios_stay_finite(name: str) -> None:
+@AT_EVERY_LEVEL
+def test_extreme_ratios_stay_finite(name: str, level: RatioLevel) -> None:
     parts = entries()
-    parts["proximal_logprobs_E"] = torch.where(torch.arange(40) % 2 == 0, -1e4, -1e-9).double()
-    parts["logprobs_E"] = torch.where(torch.arange(40) % 3 == 0, -1e4, -1e-3).double().requires_grad_()
-    assert math.isfinite(loss_of(name, parts).item())
-    assert bool(gradient(name, parts).isfinite().all())
+    odd_E, third_E = torch.arange(COUNT) % 2 == 0, torch.arange(COUNT) % 3 == 0
+    parts["proximal_logprobs_E"] = torch.where(odd_E, -1e4, -1e-9).double()
+    parts["logprobs_E"] = torch.where(third_E, -1e4, -1e-3).double().requires_grad_()
+    assert math.isfinite(loss_of(name, parts, level).item())
+    assert bool(gradient(name, parts, level).isfinite().all())
 
 
+@pytest.mark.parametrize("name", ["cispo", "dppo", "gmpo", "grpo", "ppo"])
 def test_clipping_is_counted(name: str) -> None:
     parts = entries()
-    parts["weights_E"] = torch.ones(40, dtype=torch.float64)
-    parts["proximal_logprobs_E"] = parts["logprobs_E"].detach() - 3.0  # a ratio of 20
-    output = bound(name)(LossInputs(**parts, normalizer=40.0))
-    assert output.metrics["loss/clipped_share"].item() == 1.0
+    parts["weights_E"] = torch.ones(COUNT, dtype=torch.float64)
+    parts["advantages_E"] = torch.ones(COUNT, dtype=torch.float64)
+    parts["logprobs_E"] = torch.full((COUNT,), -0.1, dtype=torch.float64)
+    parts["proximal_logprobs_E"] = parts["logprobs_E"] - 3.0  # a ratio of 20, which nobody lets pass
+    assert bound(name)(inputs(parts)).metrics["loss/clipped_share"].item() == pytest.approx(1.0)
+    assert bound(name)(inputs(on_policy(parts))).metrics["loss/clipped_share"].item() == 0.0
 
 
+@EVERY
+def test_the_table_of_facts_knows_it(name: str) -> None:
+    assert FACTS[name].has_ratio == LOSSES[name].has_ratio
+    assert set(FACTS) == set(LOSSES) == set(BY_LOSS)
+
+
+@EVERY
 def test_unknown_names_and_parameters_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Unknown loss 'grop'. Known: .*cispo.*ppo"):
         make_loss(Algorithm(loss=LossSpec(name="grop")))
-    with pytest.raises(
-        ConfigurationError, match=rf"Loss '{name}' has no parameter 'epsilo'. Known: epsilon, epsilon_high"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"Loss '{name}' has no parameter 'epsilo'. Known: \w"):
         bound(name, epsilo=0.2)
 
 
+PARAMETERS = {
+    "cispo": ("epsilon", "epsilon_high"),
+    "dppo": ("low", "high"),
+    "gmpo": ("epsilon", "epsilon_high"),
+    "grpo": ("epsilon", "epsilon_high"),
+    "ppo": ("epsilon", "epsilon_high"),
+    "sapo": ("tau", "tau_negative"),
+    "vespo": ("k", "lam", "k_negative", "lam_negative"),
+}
+EACH_PARAMETER = pytest.mark.parametrize(
+    ("name", "parameter"), [(name, one) for name, all_of in PARAMETERS.items() for one in all_of]
+)
+
+
+@EACH_PARAMETER
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, "0.2", True, None])
-def test_wrong_values_are_refused(name: str, value: object) -> None:
-    with pytest.raises(ConfigurationError, match="'epsilon' of loss"):
-        bound(name, epsilon=value)
+def test_wrong_values_are_refused(name: str, parameter: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{parameter}' of loss '{name}' is .*; it is a finite"):
+        bound(name, **{parameter: value})
 
 
-def test_parameters_act(name: str) -> None:
+@EACH_PARAMETER
+def test_parameters_act(name: str, parameter: str) -> None:
     parts = entries(spread=2.0)
-    assert loss_of(name, parts, epsilon_high=0.5).item() != loss_of(name, parts, epsilon_high=3.0).item()
+    values = {loss_of(name, parts, **{parameter: value}).item() for value in (0.1, 0.5)}
+    assert len(values) == 2
+
+
+@pytest.mark.parametrize("bounds", [{"dual_clip": 3.0}, {"delta": 3.0}])
+def test_negative_advantages_are_bounded_on_request(bounds: dict[str, float]) -> None:
+    parts = entries(spread=2.0)
+    parts["advantages_E"] = -parts["advantages_E"].abs()
+    terms = gradient("ppo", parts, **bounds), gradient("ppo", parts)
+    ratio_E = (parts["logprobs_E"] - parts["proximal_logprobs_E"]).exp()
+    assert bool((ratio_E > 3).any())
+    assert not terms[0][ratio_E > 3].any() and terms[1][ratio_E > 3].all()
+    assert torch.equal(terms[0][ratio_E < 3], terms[1][ratio_E < 3])
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"dual_clip": 3.0, "delta": 4.0}, "one bound by two names"),
+        ({"dual_clip": 1.1}, r"lies above 1 \+ epsilon_high"),
+        ({"delta": 1.2}, r"lies above 1 \+ epsilon_high"),
+        ({"delta": True}, "a finite number of at least 0 or None"),
+    ],
+)
+def test_bounds_that_make_no_sense_are_refused(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        bound("ppo", **params)
+
+
+@pytest.mark.parametrize("tau", [{"tau": 0.0}, {"tau_negative": 0}])
+def test_a_gate_that_never_closes_is_refused(tau: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="above 0"):
+        bound("sapo", **tau)
+
+
+def test_where_nothing_can_be_set_the_message_says_so() -> None:
+    with pytest.raises(ConfigurationError, match="Known: none at all"):
+        bound("reinforce", epsilon=0.2)

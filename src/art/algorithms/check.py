@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from art.algorithms.losses import LOSSES, LossFacts
 from art.algorithms.needs import SEQUENCE_LOSSES, TOKEN_CORRECTIONS, update_count
 from art.errors import ConfigurationError
-from art.wire.algorithm import Algorithm
+from art.wire.algorithm import Algorithm, MismatchSpec
 
 TRUNCATIONS = frozenset({"token_truncate", "sequence_truncate"})
 WEIGHING_MASKS = frozenset({"token_mask", "sequence_mask"})
@@ -36,18 +36,18 @@ def check_algorithm(algorithm: Algorithm) -> None:
 
 def _ratio(a: Algorithm, facts: LossFacts) -> Iterator[str]:
     if a.ratio not in facts.levels:
-        levels = " or ".join(map(repr, facts.levels))
         yield (
-            f"Loss {a.loss.name!r} does not go with the ratio of level {a.ratio!r}: {facts.why or 'only gmpo does'}"
-            f". It takes {levels}."
+            f"Loss {a.loss.name!r} does not go with the ratio of level {a.ratio!r}: "
+            f"{facts.why or 'it does not clip token by token, as that level has it'}. "
+            f"It takes {' or '.join(map(repr, facts.levels))}."
         )
     if a.ratio_to == "trainer" and not facts.has_ratio and not a.mismatch:
         yield f"ratio_to='trainer' would not act: loss {a.loss.name!r} has no ratio. Leave it out."
     if a.ratio_to == "trainer" and facts.has_ratio and not a.mismatch and update_count(a) == 1:
         yield (
-            "ratio_to='trainer' with a single update and no mismatch correction: the ratio is always 1, so nothing "
-            "is clipped and nothing corrected. Use ratio_to='sampler', several updates, a correction, or loss "
-            "'reinforce', which says the same."
+            "ratio_to='trainer' with a single update and no mismatch correction: the ratio is always 1, so "
+            "nothing is clipped and nothing corrected. Use ratio_to='sampler', several updates, a "
+            "correction, or loss 'reinforce', which says the same."
         )
 
 
@@ -57,15 +57,16 @@ def _updates(a: Algorithm, facts: LossFacts) -> Iterator[str]:
     if a.ratio_to == "sampler" and any(one.kind in TRUNCATIONS for one in a.mismatch):
         return  # its weight is that of the policy of the moment
     yield (
-        f"{update_count(a)} updates on one batch with loss {a.loss.name!r}, which has no ratio: from the second on "
-        "the samples are another policy's. Use one update, loss 'importance_sampling', or a mismatch correction "
-        "'token_truncate' with ratio_to='sampler'."
+        f"{update_count(a)} updates on one batch with loss {a.loss.name!r}, which has no ratio: from the "
+        "second on, the samples are another policy's. Use one update, loss 'importance_sampling', or a "
+        "mismatch correction 'token_truncate' with ratio_to='sampler'."
     )
 
 
 def _credit(a: Algorithm) -> Iterator[str]:
     """Advantages and who computes them."""
-    kind = a.advantage.kind
+    spec = a.advantage
+    kind = spec.kind
     if kind == "gae" and a.critic is None:
         yield "Advantages 'gae' come from a critic: add critic={}."
     if a.critic is not None and kind != "gae":
@@ -74,27 +75,31 @@ def _credit(a: Algorithm) -> Iterator[str]:
         yield "Advantages 'distillation' need a teacher: add teacher={'kind': 'base'}, 'step' or 'server'."
     if a.teacher is not None and kind != "distillation":
         yield f"A teacher is only asked by advantages 'distillation', not by {kind!r}: leave it out."
-    if (a.advantage.gamma != 1 and kind not in ("gae", "reinforce++")) or (
-        a.advantage.lam != 1 and kind != "gae"
-    ):
-        yield (
-            f"gamma {a.advantage.gamma!r} and lam {a.advantage.lam!r} do not act on advantages {kind!r}: gamma belongs "
-            "to 'gae' and 'reinforce++', lam to 'gae'."
-        )
+    if spec.gamma != 1 and kind not in ("gae", "reinforce++"):
+        yield f"gamma {spec.gamma!r} acts on advantages 'gae' and 'reinforce++', not on {kind!r}."
+    if spec.lam != 1 and kind != "gae":
+        yield f"lam {spec.lam!r} acts on advantages 'gae', not on {kind!r}."
     if a.overlong is not None and kind in ("distillation", "none"):
-        yield f"The punishment of length changes rewards, and advantages {kind!r} take no rewards."
+        yield f"The punishment of length (overlong) changes rewards, and advantages {kind!r} take none."
+    by_token = kind in ("gae", "distillation") or spec.gamma != 1
+    if by_token and a.ratio != "token" and a.loss.name != "cispo":
+        yield (
+            f"Advantages {kind!r} differ from token to token, and the ratio {a.ratio!r} of loss "
+            f"{a.loss.name!r} would average them over the sequence. Use ratio='token'."
+        )
 
 
 def _supervised(a: Algorithm) -> Iterator[str]:
-    if (a.loss.name == "cross_entropy") != (a.advantage.kind == "none"):
+    supervised = a.loss.name == "cross_entropy"
+    if supervised != (a.advantage.kind == "none"):
         yield (
-            f"Loss {a.loss.name!r} with advantages {a.advantage.kind!r}: 'cross_entropy' has advantages 'none', every "
-            "other loss has real ones (with 'none' every attempt would be as good as any)."
+            f"Loss {a.loss.name!r} with advantages {a.advantage.kind!r}: 'cross_entropy' has advantages "
+            "'none', and every other loss has real ones (with 'none' each attempt would be as good as any)."
         )
-    elif a.loss.name == "cross_entropy" and (a.kl is not None or a.mismatch):
+    if supervised and (a.kl is not None or a.mismatch):
         yield (
-            "Loss 'cross_entropy' with a KL term or a mismatch correction: both are about tokens that a policy "
-            "sampled, and these are shown."
+            "Loss 'cross_entropy' with a KL term or a mismatch correction: both are about tokens that a "
+            "policy sampled, and these are shown. Leave them out."
         )
 
 
@@ -103,41 +108,48 @@ def _kl(a: Algorithm) -> Iterator[str]:
     if kl is None:
         return
     if kl.place != "loss" and kl.importance:
-        yield f"kl.importance acts on a KL term in the loss, not in the {kl.place!r}."
+        yield f"kl.importance acts on a KL term in the loss, not on one in {kl.place!r}."
     if kl.place == "loss" and kl.estimator == "k1" and not kl.importance:
         yield (
-            "kl 'k1' in the loss pulls nowhere: its gradient is zero on average. Use 'k2' or 'k3', importance=True, "
-            "or place='reward'."
+            "kl 'k1' in the loss pulls nowhere: its gradient is zero on average. Use 'k2' or 'k3', "
+            "importance=True, or place='reward'."
         )
     if kl.importance and kl.estimator == "k2":
-        yield "kl 'k2' times the ratio is the gradient of no divergence: importance goes with 'k1' and 'k3'."
+        yield "kl 'k2' times the ratio has the gradient of no divergence: importance is for 'k1' and 'k3'."
     if a.teacher is not None and a.teacher.kind != "server" and kl.reference != "sampler":
         yield (
-            f"A teacher {a.teacher.kind!r} and a KL reference {kl.reference!r} in one step: there is one other policy "
-            "on the base at a time. Distillation is a KL already; leave `kl` out."
+            f"A teacher {a.teacher.kind!r} and a KL reference {kl.reference!r} in one step: only one other "
+            "policy on the base is asked. Distillation is a KL term already; leave `kl` out."
         )
 
 
 def _mismatch(a: Algorithm, facts: LossFacts) -> Iterator[str]:
+    counted = facts.has_ratio and a.ratio_to == "sampler"
     for spec in a.mismatch:
-        if spec.low >= spec.high and spec.kind != "negative_mask":
-            yield f"Mismatch {spec.kind!r}: low {spec.low!r} lies below high {spec.high!r}, or nothing passes."
-        if spec.kind == "negative_mask" and spec.low != 0:
-            yield f"Mismatch 'negative_mask' has only `high`; low {spec.low!r} would not act."
-        if spec.kind in TRUNCATIONS and facts.has_ratio and a.ratio_to == "sampler":
+        yield from _bounds(spec)
+        if spec.kind in TRUNCATIONS and counted:
             yield (
-                f"Mismatch {spec.kind!r} with ratio_to='sampler': the ratio corrects for the sampler already, and the "
-                "weight would do it again. Use ratio_to='trainer', or a mask."
+                f"Mismatch {spec.kind!r} with ratio_to='sampler': the ratio corrects for the sampler "
+                "already, and the weight would do it again. Use ratio_to='trainer', or a mask."
             )
         if spec.kind in TOKEN_CORRECTIONS and (a.ratio != "token" or a.loss.name in SEQUENCE_LOSSES):
             yield (
-                f"Mismatch {spec.kind!r} corrects single tokens, but the term of loss {a.loss.name!r} with ratio "
-                f"{a.ratio!r} belongs to a whole sequence. Use a 'sequence_' or 'geometric_' kind."
+                f"Mismatch {spec.kind!r} corrects single tokens, but the term of loss {a.loss.name!r} with "
+                f"ratio {a.ratio!r} belongs to a whole sequence. Use a 'sequence_' or 'geometric_' kind."
             )
     weighing = [spec.kind for spec in a.mismatch if spec.kind in TRUNCATIONS]
-    if not weighing and not (facts.has_ratio and a.ratio_to == "sampler"):
+    if not weighing and not counted:
         weighing = [spec.kind for spec in a.mismatch if spec.kind in WEIGHING_MASKS]
     if len(weighing) > 1:
         yield (
-            f"Mismatch {weighing!r}: both weigh by the same ratio. Keep one; beside a truncation the masks only mask."
+            f"Mismatch {weighing!r}: all weigh by the same ratio. Keep one; beside a truncation, masks only "
+            "mask."
         )
+
+
+def _bounds(spec: MismatchSpec) -> Iterator[str]:
+    if spec.kind == "negative_mask":
+        if spec.low != 0:
+            yield f"Mismatch 'negative_mask' has only `high`; low {spec.low!r} would not act."
+    elif spec.low >= spec.high:
+        yield f"Mismatch {spec.kind!r}: low {spec.low!r} is below high {spec.high!r}, or nothing passes."

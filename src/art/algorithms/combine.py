@@ -14,12 +14,12 @@ from art.errors import ConfigurationError
 from art.wire.algorithm import Algorithm, MismatchSpec
 
 KINDS = ("kind", "name")
-"""The field that says what a part is: a part of another kind replaces the row's, one of the same adds to it."""
+"""The field that says what a part is: one of another kind replaces the row's, one of the same adds to it."""
 
 
 def resolve(name: str = "cispo", /, **parts: Any) -> Algorithm:
-    """The row `name` with `parts` laid over it: nested dicts, specs of `art.wire.algorithm`, or, for a part that
-    is known by its kind alone, a string. None takes an optional part away.
+    """The row `name` with `parts` laid over it: nested dicts, specs of `art.wire.algorithm`, or, for a part
+    that is known by its kind alone, a string. None takes an optional part away.
 
     >>> resolve("grpo", aggregation="token_mean").aggregation.kind
     'token_mean'
@@ -67,8 +67,9 @@ def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(own)
     for name, value in given.items():
         under = merged.get(name)
-        nested = isinstance(value, Mapping) and isinstance(under, Mapping)
-        merged[name] = _merged(under, value) if nested else value
+        if isinstance(value, Mapping) and isinstance(under, Mapping):
+            value = _merged(under, value)
+        merged[name] = value
     return merged
 
 

@@ -44,8 +44,8 @@ def needs_first_pass(algorithm: Algorithm) -> bool:
 
 
 def needs_reference(algorithm: Algorithm) -> bool:
-    """Another policy on the same base scores the batch: a KL term's reference, or a teacher that is the base or
-    a step. What a sampler or a server has scored comes with the batch.
+    """Another policy on the same base scores the batch: a KL term's reference, or a teacher that is the base
+    or a step. What a sampler or a server has scored comes with the batch.
     """
     kl, teacher = algorithm.kl, algorithm.teacher
     return (kl is not None and kl.reference != "sampler") or (

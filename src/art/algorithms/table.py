@@ -1,8 +1,8 @@
 """Every named algorithm: one row, with all its values spelled out.
 
-A row says what makes the algorithm itself. Left to the caller in all of them: a KL term (the field has switched
-it off by default), the correction for engine against trainer, and the number of updates except where the
-paper fixes it.
+A row says what makes the algorithm itself. Left to the caller in all of them: a KL term (the field has
+switched it off by default), the correction for engine against trainer, and the number of updates except where
+the paper fixes it.
 """
 
 from __future__ import annotations
