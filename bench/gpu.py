@@ -2,7 +2,7 @@
 
 Forward, backward and optimizer step through the trainer's own `train_step`:
 
-    one row of 16k tokens, every token trained     against the best open trainer's published tokens/s (one H100)
+    one row of 16k tokens, all of them trained      against the best open trainer's published tokens/s (H100)
     a group of 16 under one 8k prompt, as a tree   against the same samples as plain rows
 
     python -m bench gpu                            both shapes; needs a CUDA device

@@ -17,32 +17,48 @@ from art.samples.types import GroupRow, RolloutRow, SampleRow
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions
-from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
+from art.wire.training import LoraSpec, OptimizerSpec, SamplingSpec, TrainRequest
 
 pytestmark = pytest.mark.slow
 MODEL = "p/m"
+PLAIN = [SamplingSpec()]
+PROCESSED = [
+    SamplingSpec(temperature=0.7),
+    SamplingSpec(temperature=1.3, top_k=5),
+    SamplingSpec(top_p=0.8),
+    SamplingSpec(temperature=1.2, min_p=0.1),
+    SamplingSpec(temperature=0.9, top_k=9, top_p=0.9, min_p=0.02),
+    SamplingSpec(),
+]
 
 
-async def sampled(base: Path, adapter: Path, prompts: list[list[int]]) -> list[SampleRow]:
-    """Completions of the engine under an adapter."""
+async def sampled(
+    base: Path, adapter: Path, prompts: list[list[int]], specs: list[SamplingSpec]
+) -> list[SampleRow]:
+    """Completions of the engine under an adapter, drawn from the distributions in turn."""
     engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1))
     try:
         await engine.load_adapter("m@1", adapter)
 
         async def one(number: int, prompt: list[int]) -> SampleRow:
+            spec = specs[number % len(specs)]
             ids: list[int] = []
             logprobs: list[float] = []
             request = GenerateRequest(
                 request_id=str(number),
                 adapter="m@1",
                 prompt_ids=prompt,
-                sampling=Sampling(max_tokens=24, seed=number),
+                sampling=Sampling(max_tokens=24, seed=number, **spec.model_dump()),
             )
             async for delta in engine.generate(request):
                 ids += delta.token_ids
                 logprobs += delta.logprobs
             return SampleRow(
-                sample_id=str(number), prompt_ids=prompt, completion_ids=ids, completion_logprobs=logprobs
+                sample_id=str(number),
+                prompt_ids=prompt,
+                completion_ids=ids,
+                completion_logprobs=logprobs,
+                sampling=spec,
             )
 
         return await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts)))
@@ -50,19 +66,21 @@ async def sampled(base: Path, adapter: Path, prompts: list[list[int]]) -> list[S
         await engine.close()
 
 
-async def test_to_four_digits_in_float32(tmp_path: Path) -> None:
+@pytest.mark.parametrize("specs", [PLAIN, PROCESSED], ids=["plain", "tempered and truncated"])
+async def test_to_four_digits_in_float32(tmp_path: Path, specs: list[SamplingSpec]) -> None:
+    """Also where temperature, top_k, top_p and min_p differ from sample to sample under one prompt."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     base = tmp_path / "base"
     Qwen3ForCausalLM(Qwen3Config(**SHAPE, initializer_range=0.3)).save_pretrained(base)
     trainer = Trainer(load_policy(str(base), name="test/tiny"), token_budget=200)
     trainer.open(MODEL, LoraSpec())
-    randomize(trainer._open[MODEL].parameters)
+    randomize(trainer.parameters(MODEL))
     trainer.save(MODEL, tmp_path / "0001")
     generator = torch.Generator().manual_seed(0)
     shared = torch.randint(0, 23, (40,), generator=generator).tolist()
-    tails = torch.randint(0, 23, (8, 5), generator=generator).tolist()
-    rows = await sampled(base, tmp_path / "0001", [shared + tail for tail in tails])
+    tails = torch.randint(0, 23, (12, 5), generator=generator).tolist()
+    rows = await sampled(base, tmp_path / "0001", [shared + tail for tail in tails], specs)
     rollouts = [
         RolloutRow(rollout=row.sample_id, reward=float(n % 2), samples=[row]) for n, row in enumerate(rows)
     ]
@@ -72,7 +90,11 @@ async def test_to_four_digits_in_float32(tmp_path: Path) -> None:
         batch.tree,
         batch.entries,
         TrainRequest(
-            model=MODEL, step=0, optimizer=OptimizerSpec(learning_rate=1e-3), normalizer=batch.normalizer
+            model=MODEL,
+            step=0,
+            optimizer=OptimizerSpec(learning_rate=1e-3),
+            normalizer=batch.normalizer,
+            sampling=list(batch.sampling),
         ),
     )
     assert metrics["loss/logprob_difference_max"] <= 1e-4

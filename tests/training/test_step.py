@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_policies import MODEL, games, policy, qwen3, randomize
 
+from art.algorithms import resolve
 from art.errors import TrainingError
 from art.samples.types import Batch
 from art.training.columns import make_columns
@@ -245,3 +246,23 @@ def test_a_step_that_fails_after_its_first_update_leaves_nothing_behind(
     for step in range(2):
         other.train(batch.tree, batch.entries, asked(batch, algorithm, step))
     assert all(torch.equal(one, weights(other)[name]) for name, one in weights(made).items())
+
+
+def test_supervised_training_is_the_cross_entropy_of_transformers() -> None:
+    """Token mean over the completions, against the stock model's own `labels`."""
+    batch = with_advantages(games(17, groups=2, size=3), np.ones_like)
+    made = trainer()
+    loss = made.train(batch.tree, batch.entries, asked(batch, resolve("sft")))["loss/train"]
+    stock = trainer().policy.causal_lm  # the same adapter, through the stock forward
+    total = torch.zeros((), dtype=torch.float64)
+    for node in batch.entries.token_E.tolist():
+        path, at = [], node
+        while at >= 0:
+            path.append(int(batch.tree.tokens_T[at]))
+            at = int(batch.tree.parent_T[at])
+        ids = torch.tensor([path[::-1]])
+        labels = torch.full_like(ids, -100)
+        labels[0, -1] = ids[0, -1]
+        with torch.no_grad():
+            total += stock(input_ids=ids, labels=labels).loss
+    assert loss == pytest.approx(float(total) / len(batch.entries), rel=1e-7)  # theirs is float32
