@@ -51,8 +51,6 @@ class TrainerState(Strict):
     """Generator states by device, as hexadecimal bytes."""
     critic: bool = False
     """Whether the folder holds PPO's value head too."""
-    critic: bool = False
-    """Whether the folder holds PPO's value head too."""
 
 
 class ManifestEntry(Strict):

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from transformers.utils import logging
 
 from art.errors import CheckpointError, ConfigurationError
 from art.training.lora import check_same
@@ -75,7 +77,8 @@ class FullWeights:
         """Write the model as transformers does, so that it loads from this folder; returns its files."""
         self.activate(name)
         before = set(folder.iterdir())
-        self._policy.causal_lm.save_pretrained(folder)
+        with _no_progress_bars():
+            self._policy.causal_lm.save_pretrained(folder)
         return sorted(file.name for file in set(folder.iterdir()) - before)
 
     def load(self, name: str, folder: Path) -> None:
@@ -116,13 +119,25 @@ def _read(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     if not (folder / CONFIG_FILE).is_file():
         raise CheckpointError(f"{str(folder)!r} holds no model of all weights: it lacks {CONFIG_FILE!r}.")
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), _no_progress_bars():
             model, found = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, trust_remote_code=False, local_files_only=True, output_loading_info=True
             )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise CheckpointError(f"The model in {str(folder)!r} cannot be read: {error}") from error
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if found.get(what):
             raise CheckpointError(f"The model in {str(folder)!r} has {what}: {sorted(found[what])[:3]!r}.")
     return {key: one.detach() for key, one in model.named_parameters()}
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """They are no lines of a log."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -70,9 +70,11 @@ class Trainer:
         return {name: model.step for name, model in self._open.items()}
 
     def open(self, name: str, lora: LoraSpec | None, *, seed: int = 0, checkpoint: Path | None = None) -> int:
-        """Make a fresh LoRA, or restore one. An open model of that name is forgotten. Returns the step.
+        """Make a fresh LoRA, or train all weights (None), or restore either. An open model of that name is
+        forgotten. Returns the step.
 
-        Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets).
+        Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets, or what
+        `Weights.attach` refuses).
         """
         lora = self._weights.resolve(lora)
         state = None
@@ -82,7 +84,7 @@ class Trainer:
             )
             if self._weights.resolve(state.lora) != lora:
                 raise CheckpointError(
-                    f"The checkpoint {str(checkpoint)!r} holds the LoRA {state.lora}, not {lora}."
+                    f"The checkpoint {str(checkpoint)!r} holds {_spelled(state.lora)}, not {_spelled(lora)}."
                 )
         model = self._attach(lora, seed)
         if state is not None and checkpoint is not None:
@@ -239,3 +241,7 @@ class Trainer:
                 f"Ids from {low} to {high} do not fit {self.policy.name!r}, whose vocabulary has "
                 f"{self.policy.head.vocab_size} entries."
             )
+
+
+def _spelled(lora: LoraSpec | None) -> str:
+    return "all weights" if lora is None else f"the LoRA {lora}"
