@@ -1,7 +1,7 @@
 """The losses once more, from the papers: plain Python, one token after the other, nothing of the library.
 
-Each takes one sequence as lists (logprobs, old logprobs, advantage A of the sequence) and gives the term of each
-of its tokens.
+Each takes one sequence as lists (logprobs, old logprobs, advantage A of the sequence) and gives the term of
+each of its tokens.
 """
 
 from __future__ import annotations

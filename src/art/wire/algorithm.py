@@ -120,6 +120,9 @@ class MismatchSpec(Strict):
     sequence_*: the product over the sequence. geometric_mask: the geometric mean over the sequence.
     outlier_mask: one token outside drops its sequence. negative_mask: drops sequences with a negative
     advantage whose mean log(sampler's / trainer's) exceeds `high` (DeepSeek-V3.2).
+
+    Inside the band token_mask and sequence_mask weigh by w, unless a truncation beside them does or the
+    loss's ratio to the sampler holds w already; the other masks only mask.
     """
 
     kind: Literal[
