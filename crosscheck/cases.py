@@ -1,0 +1,183 @@
+"""Our side of every case that a peer computes: the library's own functions on the same fixtures.
+
+A named algorithm is taken from the table as it stands; what a case changes is spelled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from art.algorithms import resolve
+from art.samples.advantages import advantages
+from art.samples.aggregation import weigh
+from art.samples.overlong import overlong_penalty
+from art.training.critic import Critic
+from art.training.gae import gae, whiten
+from art.training.losses.base import LossInputs
+from art.training.losses.kl import kl_loss
+from art.training.losses.registry import make_loss
+from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, CriticSpec, KlSpec, OverlongSpec
+from crosscheck.fixtures import SIZE, TOKENS
+
+Tensors = Mapping[str, torch.Tensor]
+Parts = dict[str, torch.Tensor]
+
+GAMMA, LAM = 0.99, 0.9
+SEVERAL_UPDATES: Mapping[str, Any] = MappingProxyType({"ratio_to": "trainer", "updates": {"epochs": 2}})
+"""Peers divide by the logprobs before the step, which differ from the newest where a batch is used again."""
+ONE_UPDATE: Mapping[str, Any] = MappingProxyType({"ratio_to": "sampler", "updates": {"epochs": 1}})
+ANYTHING = 1e8
+"""A bound that nothing reaches."""
+
+
+def inputs(x: Tensors, logprobs_E: torch.Tensor, aggregation: AggregationSpec, old: str) -> LossInputs:
+    """The fixtures' sampled tokens as loss entries, weighed as the batch would weigh them."""
+    mask_BL = x["mask_BL"].bool()
+    rows_B = torch.arange(len(mask_BL))
+    lengths = [int(length) for length in mask_BL.sum(1)]
+    weighed = weigh(lengths, [row // SIZE for row in range(len(lengths))], aggregation)
+    sequence_E = rows_B.repeat_interleave(torch.tensor(lengths))
+    return LossInputs(
+        logprobs_E=logprobs_E,
+        sampled_logprobs_E=x["sampler_BL"][mask_BL],
+        proximal_logprobs_E=x[old][mask_BL],
+        reference_logprobs_E=x["reference_BL"][mask_BL],
+        advantages_E=x["advantages_B"][sequence_E],
+        weights_E=torch.from_numpy(weighed.weight_S)[sequence_E],
+        sequence_E=sequence_E,
+        normalizer=weighed.normalizer,
+    )
+
+
+def scored(
+    x: Tensors,
+    variable: str,
+    aggregation: AggregationSpec,
+    old: str,
+    loss: Callable[[LossInputs], torch.Tensor],
+) -> Parts:
+    """A loss and its gradient with respect to a fixture, in the fixture's shape."""
+    variable_BL = x[variable].clone().requires_grad_()
+    value = loss(inputs(x, variable_BL[x["mask_BL"].bool()], aggregation, old))
+    (gradient,) = torch.autograd.grad(value, variable_BL)
+    return {"loss": value.detach().reshape(1), "gradient": gradient}
+
+
+def policy(x: Tensors, name: str, **parts: Any) -> Parts:
+    """A row of the table with some parts exchanged."""
+    algorithm = resolve(name, **{**SEVERAL_UPDATES, **parts})
+    old = "old_BL" if algorithm.ratio_to == "trainer" else "sampler_BL"
+    return by_algorithm(x, algorithm, old)
+
+
+def by_algorithm(x: Tensors, algorithm: Algorithm, old: str) -> Parts:
+    loss = make_loss(algorithm)
+    return scored(x, "logprobs_BL", algorithm.aggregation, old, lambda y: loss(y).loss)
+
+
+def clipped(x: Tensors, **parts: Any) -> Parts:
+    """The clipped surrogate, its mean over all tokens."""
+    return policy(x, "grpo", **{"aggregation": "token_mean", **parts})
+
+
+def mismatch(x: Tensors, *corrections: dict[str, Any], **parts: Any) -> Parts:
+    return clipped(x, mismatch=list(corrections), **parts)
+
+
+def kl(x: Tensors, estimator: Any) -> Parts:
+    spec = KlSpec(estimator=estimator, coefficient=1.0)
+    return scored(x, "logprobs_BL", AggregationSpec(), "old_BL", lambda y: kl_loss(spec, y))
+
+
+def value(x: Tensors) -> Parts:
+    mask_BL = x["mask_BL"].bool()
+
+    def loss(y: LossInputs) -> torch.Tensor:
+        old_E, returns_E = x["old_values_BL"][mask_BL], x["returns_BL"][mask_BL]
+        return Critic.loss(y.logprobs_E, old_E, returns_E, y, CriticSpec(clip=0.2)).loss
+
+    return scored(x, "values_BL", AggregationSpec(), "old_BL", loss)
+
+
+def advantage(x: Tensors, kind: Any, **options: Any) -> Parts:
+    mask_BL = x["mask_BL"]
+    lengths_GS = mask_BL.sum(1).int().reshape(-1, SIZE).tolist()
+    found = advantages(
+        x["rewards_B"].reshape(-1, SIZE).tolist(), lengths_GS, AdvantageSpec(kind=kind, **options)
+    )
+    result_BL = torch.zeros_like(mask_BL)
+    for row, one in enumerate(one for group in found for one in group):
+        length = int(mask_BL[row].sum())
+        result_BL[row, :length] = torch.as_tensor(one, dtype=torch.float64)
+    return {"advantages": result_BL}
+
+
+def generalised(x: Tensors, mask: str = "mask_BL") -> Parts:
+    mask_BL = x[mask].bool()
+    sequence_E = mask_BL.nonzero()[:, 0]
+    advantages_E, returns_E = gae(x["rewards_B"][sequence_E], x["values_BL"][mask_BL], sequence_E, GAMMA, LAM)
+    parts = {"advantages": whiten(advantages_E), "returns": returns_E}
+    return {name: torch.zeros_like(x[mask]).masked_scatter(mask_BL, part) for name, part in parts.items()}
+
+
+def overlong(x: Tensors) -> Parts:
+    spec = OverlongSpec(limit=9, band=4)
+    penalties = [overlong_penalty(int(length), spec) for length in x["mask_BL"].sum(1)]
+    return {"rewards": x["rewards_B"] + torch.tensor(penalties, dtype=torch.float64)}
+
+
+def bound(kind: str, low: float, high: float) -> dict[str, Any]:
+    return {"kind": kind, "low": low, "high": high}
+
+
+CASES: Mapping[str, Callable[[Tensors], Parts]] = MappingProxyType(
+    {
+        "ppo": clipped,
+        "ppo, clip higher": lambda x: policy(x, "dapo"),
+        "ppo, sequence mean": lambda x: policy(x, "grpo"),
+        "ppo, constant": lambda x: policy(x, "dr_grpo", aggregation={"length": TOKENS}),
+        "dual clip": lambda x: policy(x, "dual_clip"),
+        "two-sided clip": lambda x: policy(x, "two_sided", loss={"params": {"delta": 2.0}}),
+        "cispo": lambda x: policy(x, "cispo", loss={"params": {"epsilon": 0.2, "epsilon_high": 0.2}}),
+        "cispo, bounded above": lambda x: policy(x, "cispo", loss={"params": {"epsilon_high": 1.0}}),
+        "gspo": lambda x: policy(x, "gspo"),
+        "gmpo": lambda x: policy(x, "gmpo"),
+        "sapo": lambda x: policy(x, "sapo"),
+        "dppo": lambda x: policy(x, "dppo"),
+        "vespo": lambda x: policy(x, "vespo"),
+        "reinforce": lambda x: policy(x, "reinforce", **ONE_UPDATE),
+        "importance sampling": lambda x: policy(x, "importance_sampling"),
+        "supervised": lambda x: policy(x, "sft", **ONE_UPDATE),
+        "ppo + kl k3": lambda x: clipped(x, kl={"coefficient": 0.1}),
+        "ppo + kl k3, importance": lambda x: clipped(x, kl={"coefficient": 0.1, "importance": True}),
+        "mismatch token_truncate": lambda x: mismatch(x, bound("token_truncate", 0.0, 1.2)),
+        "mismatch token_clip": lambda x: mismatch(x, bound("token_truncate", 0.8, 1.25)),
+        "mismatch sequence_truncate": lambda x: mismatch(x, bound("sequence_truncate", 0.0, 1.2)),
+        "mismatch token_mask": lambda x: mismatch(x, bound("token_mask", 0.8, 1.25)),
+        "mismatch sequence_mask": lambda x: mismatch(x, bound("sequence_mask", 0.8, 1.25)),
+        "mismatch geometric_mask": lambda x: mismatch(x, bound("geometric_mask", 0.95, 1 / 0.95)),
+        "mismatch geometric_mask, token weight": lambda x: mismatch(
+            x, bound("geometric_mask", 0.95, 1 / 0.95), bound("token_truncate", 0.0, ANYTHING)
+        ),
+        "mismatch negative_mask": lambda x: mismatch(
+            x, bound("negative_mask", 0.0, 0.05), ratio_to="sampler"
+        ),
+        "kl k1": lambda x: kl(x, "k1"),
+        "kl k2": lambda x: kl(x, "k2"),
+        "kl k3": lambda x: kl(x, "k3"),
+        "value": value,
+        "overlong": overlong,
+        "advantage group": lambda x: advantage(x, "group", std="sample"),
+        "advantage centered": lambda x: advantage(x, "centered"),
+        "advantage batch_std": lambda x: advantage(x, "batch_std", std="sample"),
+        "advantage rloo": lambda x: advantage(x, "rloo"),
+        "advantage reinforce++": lambda x: advantage(x, "reinforce++", std="sample", gamma=0.95),
+        "advantage reinforce++_baseline": lambda x: advantage(x, "reinforce++_baseline", std="sample"),
+        "advantage gae": generalised,
+        "advantage gae, holes": lambda x: generalised(x, "holes_BL"),
+    }
+)
