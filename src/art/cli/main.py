@@ -120,3 +120,20 @@ def doctor(
     from art.cli.doctor import examine
 
     raise typer.Exit(examine(base_model))
+
+
+@app.command("audit-model")
+def audit_model(
+    name: Annotated[str, typer.Argument(help="art/nano-games, a model folder or a hub name.")],
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    json: Annotated[Path | None, typer.Option(help="Also write the verdicts to this file.")] = None,
+) -> None:
+    """Measure whether a model can be trained here: chat format, LoRA targets, packing, parity, checkpoints.
+
+    Loads the model in the trainer and in the builtin engine, and compares them. Exit code 1 when a check
+    fails.
+    """
+    from art.cli.audit.command import audit_model as audit
+
+    raise typer.Exit(audit(name, device=device, dtype=dtype, json_file=json))

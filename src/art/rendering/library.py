@@ -28,6 +28,11 @@ class LibraryRenderer:
         self._stop_set = frozenset(self._stops)
 
     @property
+    def kind(self) -> str:
+        """The class that knows the format."""
+        return type(self._renderer).__name__
+
+    @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Ids that end an assistant's turn."""
         return self._stops

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ class Policy:
 
     def __init__(
         self,
-        causal_lm: torch.nn.Module,
+        causal_lm: Any,
         *,
         name: str,
         attention: str = "auto",
@@ -72,6 +72,7 @@ class Policy:
         self.fingerprint = fingerprint(causal_lm)
         causal_lm.eval()
         causal_lm.requires_grad_(False)
+        self._stock_attention = causal_lm.config._attn_implementation
         self.rows_because = adopt_tree_attention(causal_lm)
         """Why this model is trained in plain rows; None: in trees."""
         if self.rows_because is not None:
@@ -108,6 +109,16 @@ class Policy:
             predictor_E=predictor_E,
         )
         return scores, plan
+
+    @contextmanager
+    def stock_attention(self) -> Iterator[None]:
+        """Inside, plain rows are computed by the model's own attention; trees cannot be."""
+        ours = self.causal_lm.config._attn_implementation
+        self.causal_lm.set_attn_implementation(self._stock_attention)
+        try:
+            yield
+        finally:
+            self.causal_lm.set_attn_implementation(ours)
 
     @torch.no_grad()
     def row_logprobs(self, rows: Sequence[Sequence[int]], *, budget: int = 8192) -> list[list[float]]:

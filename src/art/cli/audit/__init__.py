@@ -1,0 +1,1 @@
+"""`art audit-model`: what holds for one real model, measured."""
