@@ -64,7 +64,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": {"name": "vespo"}, "ratio": "sequence"}, "product over the sequence itself"),
     ({"loss": {"name": "reinforce"}, "ratio": "sequence"}, "it has no ratio"),
     ({"loss": {"name": "reinforce"}, "ratio_to": "trainer"}, "would not act"),
-    ({"ratio_to": "trainer"}, "the ratio is always 1"),
     ({"loss": {"name": "reinforce"}, "updates": TWO}, "another policy's"),
     (
         {"loss": {"name": "reinforce"}, "updates": TWO, "mismatch": [TRUNCATE], "ratio_to": "trainer"},
@@ -95,6 +94,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ALLOWED: list[dict[str, Any]] = [
     {},
     {"ratio": "sequence"},
+    {"ratio_to": "trainer"},
     {"ratio": "average", "loss": {"name": "ppo"}},
     {"ratio_to": "trainer", "mismatch": [TRUNCATE]},
     {

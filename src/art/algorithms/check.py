@@ -43,12 +43,6 @@ def _ratio(a: Algorithm, facts: LossFacts) -> Iterator[str]:
         )
     if a.ratio_to == "trainer" and not facts.has_ratio and not a.mismatch:
         yield f"ratio_to='trainer' would not act: loss {a.loss.name!r} has no ratio. Leave it out."
-    if a.ratio_to == "trainer" and facts.has_ratio and not a.mismatch and update_count(a) == 1:
-        yield (
-            "ratio_to='trainer' with a single update and no mismatch correction: the ratio is always 1, so "
-            "nothing is clipped and nothing corrected. Use ratio_to='sampler', several updates, a "
-            "correction, or loss 'reinforce', which says the same."
-        )
 
 
 def _updates(a: Algorithm, facts: LossFacts) -> Iterator[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from art.algorithms.check import check_algorithm
-from art.algorithms.table import TABLE
+from art.algorithms.table import find_row, meant
 from art.errors import ConfigurationError
 from art.wire.algorithm import Algorithm, MismatchSpec
 
@@ -29,9 +28,7 @@ def resolve(name: str = "cispo", /, **parts: Any) -> Algorithm:
     Raises ConfigurationError for unknown names and parts, listing the known ones, for wrong values, and for
     combinations that make no sense, with the reason.
     """
-    row = TABLE.get(name)
-    if row is None:
-        raise ConfigurationError(f"Unknown algorithm {name!r}{_meant(name)}. Known: {', '.join(TABLE)}.")
+    row = find_row(name)
     merged = {**row.algorithm.model_dump(exclude_unset=True), "name": name}
     for part, value in parts.items():
         merged[part] = _laid_over(part, merged.get(part), value)
@@ -46,7 +43,7 @@ def _laid_over(part: str, own: Any, given: Any) -> Any:
     """What a part becomes."""
     if part not in Algorithm.model_fields:
         raise ConfigurationError(
-            f"An algorithm has no part {part!r}{_meant(part, Algorithm.model_fields)}. "
+            f"An algorithm has no part {part!r}{meant(part, Algorithm.model_fields)}. "
             f"Known: {', '.join(known for known in Algorithm.model_fields if known != 'name')}."
         )
     if isinstance(given, BaseModel):
@@ -105,8 +102,3 @@ def _reason(error: Mapping[str, Any]) -> str:
     if error["type"] == "value_error":
         return str(error["msg"]).removeprefix("Value error, ") + "."
     return f"{error['msg']}, not {error['input']!r}."
-
-
-def _meant(name: str, known: Any = TABLE) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

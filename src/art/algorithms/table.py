@@ -7,11 +7,13 @@ the paper fixes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from art.errors import ConfigurationError
 from art.wire.algorithm import (
     AdvantageSpec,
     AggregationSpec,
@@ -242,3 +244,18 @@ TABLE: Mapping[str, Row] = MappingProxyType(
         )
     )
 )
+
+
+def find_row(name: str) -> Row:
+    """Raises ConfigurationError for a name that is not in the table, listing those that are."""
+    if name not in TABLE:
+        raise ConfigurationError(
+            f"Unknown algorithm {name!r}{meant(name, TABLE)}. Known: {', '.join(TABLE)}."
+        )
+    return TABLE[name]
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """A guess at a misspelt name, for a message."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -137,3 +137,19 @@ def audit_model(
     from art.cli.audit.command import audit_model as audit
 
     raise typer.Exit(audit(name, device=device, dtype=dtype, json_file=json))
+
+
+@app.command()
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="One of them, in full.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the named algorithms of `train(algorithm=...)`, or show one with all its parts."""
+    from art.cli.algorithms import show_algorithms
+    from art.errors import ConfigurationError
+
+    try:
+        show_algorithms(name, as_json=json)
+    except ConfigurationError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
