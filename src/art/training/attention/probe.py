@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from art.errors import ConfigurationError
 from art.training.attention.interface import NAME, LayerCall, register
 from art.training.attention.plan import plan_attention
 from art.training.decoder import decoder_of
@@ -29,7 +30,8 @@ may be chosen differently for a few). A wrong context changes them by more than 
 def adopt_tree_attention(causal_lm: Any) -> str | None:
     """Give the model tree attention, if it computes in a tree what it computes in rows.
 
-    Otherwise leave its own in place and return why.
+    Otherwise leave its own in place and return why. Raises ConfigurationError when not even rows padded on
+    the right would be right: the model looks ahead.
     """
     register()
     config = causal_lm.config.get_text_config()
@@ -48,6 +50,7 @@ def adopt_tree_attention(causal_lm: Any) -> str | None:
             fault = f"{type(causal_lm).__name__} does not take what the tree hands to a model ({error})"
     if fault is not None:
         causal_lm.set_attn_implementation(stock)
+        _check_causal(causal_lm, config)
     return fault
 
 
@@ -82,6 +85,22 @@ def _fault(causal_lm: Any, config: Any, stock: str) -> str | None:
     if not difference <= TOLERANCE.get(tree.dtype, ROUGH):
         return f"a tree changes what its rows compute (relative difference {difference:.1e})"
     return None
+
+
+@torch.no_grad()
+def _check_causal(causal_lm: Any, config: Any) -> None:
+    """Rows that differ in their last token only are the same before it."""
+    embedding = causal_lm.get_input_embeddings().weight
+    ids = (torch.arange(PROMPT + BRANCH, device=embedding.device) * 7 + 3) % int(config.vocab_size)
+    other = torch.cat([ids[:-1], (ids[-1:] + 1) % int(config.vocab_size)])
+    hidden = decoder_of(causal_lm)(input_ids=torch.stack([ids, other]), use_cache=False).last_hidden_state
+    one, two = hidden[:, :-1].float()
+    difference = float(((one - two).norm(dim=-1) / one.norm(dim=-1)).median())
+    if not difference <= TOLERANCE.get(hidden.dtype, ROUGH):
+        raise ConfigurationError(
+            f"{type(causal_lm).__name__} changes what it computes of a token with the later tokens "
+            f"(relative difference {difference:.1e}): it is no causal language model as configured."
+        )
 
 
 def _miscounted(config: Any, calls: list[LayerCall]) -> str | None:
