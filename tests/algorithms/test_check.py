@@ -17,6 +17,11 @@ BASE = {"kind": "base"}
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": {"name": "grop"}}, r"Unknown loss 'grop'. Known: cispo, .*vespo"),
+    (
+        {"loss": {"name": "ppo", "params": {"epsilo": 1}}},
+        "no parameter 'epsilo'. Known: epsilon, epsilon_high",
+    ),
+    ({"loss": {"name": "reinforce", "params": {"epsilon": 1}}}, "Known: none at all"),
     ({"advantage": {"kind": "gae"}}, "come from a critic"),
     ({"critic": {}}, "only asked by advantages 'gae'"),
     ({"advantage": {"kind": "distillation"}}, "need a teacher"),
@@ -64,6 +69,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": {"name": "vespo"}, "ratio": "sequence"}, "product over the sequence itself"),
     ({"loss": {"name": "reinforce"}, "ratio": "sequence"}, "it has no ratio"),
     ({"loss": {"name": "reinforce"}, "ratio_to": "trainer"}, "would not act"),
+    ({"ratio_to": "trainer"}, "the ratio is always 1"),
     ({"loss": {"name": "reinforce"}, "updates": TWO}, "another policy's"),
     (
         {"loss": {"name": "reinforce"}, "updates": TWO, "mismatch": [TRUNCATE], "ratio_to": "trainer"},
@@ -94,7 +100,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ALLOWED: list[dict[str, Any]] = [
     {},
     {"ratio": "sequence"},
-    {"ratio_to": "trainer"},
     {"ratio": "average", "loss": {"name": "ppo"}},
     {"ratio_to": "trainer", "mismatch": [TRUNCATE]},
     {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -159,6 +160,7 @@ def test_clipping_is_counted(name: str) -> None:
 
 @EVERY
 def test_the_table_of_facts_knows_it(name: str) -> None:
+    assert FACTS[name].params == tuple(field.name for field in dataclasses.fields(LOSSES[name].params))
     assert FACTS[name].has_ratio == LOSSES[name].has_ratio
     assert set(FACTS) == set(LOSSES) == set(BY_LOSS)
 

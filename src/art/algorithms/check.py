@@ -17,12 +17,13 @@ WEIGHING_MASKS = frozenset({"token_mask", "sequence_mask"})
 def check_algorithm(algorithm: Algorithm) -> None:
     """Raise ConfigurationError for a combination that makes no sense, or in which a part would not act.
 
-    Parameters of a loss are checked where the loss is made, before a step begins.
+    The values of a loss's parameters are checked where the loss is made, before a step begins.
     """
     facts = LOSSES.get(algorithm.loss.name)
     if facts is None:
         raise ConfigurationError(f"Unknown loss {algorithm.loss.name!r}. Known: {', '.join(sorted(LOSSES))}.")
     refusals = [
+        *_params(algorithm, facts),
         *_ratio(algorithm, facts),
         *_updates(algorithm, facts),
         *_credit(algorithm),
@@ -34,6 +35,13 @@ def check_algorithm(algorithm: Algorithm) -> None:
         raise ConfigurationError(f"Algorithm {algorithm.name!r}: {' '.join(refusals)}")
 
 
+def _params(a: Algorithm, facts: LossFacts) -> Iterator[str]:
+    for name in a.loss.params:
+        if name not in facts.params:
+            known = ", ".join(facts.params) or "none at all"
+            yield f"Loss {a.loss.name!r} has no parameter {name!r}. Known: {known}."
+
+
 def _ratio(a: Algorithm, facts: LossFacts) -> Iterator[str]:
     if a.ratio not in facts.levels:
         yield (
@@ -43,6 +51,12 @@ def _ratio(a: Algorithm, facts: LossFacts) -> Iterator[str]:
         )
     if a.ratio_to == "trainer" and not facts.has_ratio and not a.mismatch:
         yield f"ratio_to='trainer' would not act: loss {a.loss.name!r} has no ratio. Leave it out."
+    if a.ratio_to == "trainer" and facts.has_ratio and not a.mismatch and update_count(a) == 1:
+        yield (
+            "ratio_to='trainer' with a single update and no mismatch correction: the ratio is always 1, so "
+            "nothing is clipped and nothing corrected. Use ratio_to='sampler', several updates, a "
+            "correction, or loss 'reinforce', which says the same."
+        )
 
 
 def _updates(a: Algorithm, facts: LossFacts) -> Iterator[str]:
