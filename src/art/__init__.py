@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from art.types import TrainConfig as TrainConfig
     from art.types import TrainResult as TrainResult
     from art.types import Unscored as Unscored
+    from art.wire.algorithm import Algorithm as Algorithm
 
 _HOME = {
+    "Algorithm": "art.wire.algorithm",
     "Backend": "art.backend",
     "History": "art.trajectories",
     "LocalBackend": "art.local.backend",
@@ -57,10 +59,22 @@ _HOME = {
     "trajectory_group_batches": "art.batches",
 }
 _ROOMS = frozenset(
-    {"errors", "gather", "local", "messages", "remote", "tasks", "tracking", "trajectories", "types"}
+    {
+        "algorithms",
+        "errors",
+        "gather",
+        "local",
+        "messages",
+        "remote",
+        "tasks",
+        "tracking",
+        "trajectories",
+        "types",
+    }
 )
 
 __all__ = [
+    "Algorithm",
     "Backend",
     "History",
     "LocalBackend",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -38,7 +38,8 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    learning_rate: float = Field(default=5e-6, gt=0)
+    learning_rate: Annotated[float, Field(gt=0)] | None = 5e-6
+    """None: what the literature gives for the model's size."""
     kl_penalty_coef: float = Field(default=0.0, ge=0)
     grad_accumulation_sequences: int | None = Field(default=None, ge=1)
 

@@ -68,6 +68,9 @@ async def test_the_adapter_s_shape_and_the_optimizer_act(backend, model, double:
         "eps": 1e-6,
         "weight_decay": 0.2,
         "max_grad_norm": 0.5,
+        "warmup_steps": 0,
+        "schedule": "constant",
+        "total_steps": None,
     }
     assert job["algorithm"]["advantage"]["kind"] == "centered" and job["expected_step"] == 0
 
@@ -93,8 +96,9 @@ async def test_unknown_internal_options_are_refused_at_registration(backend, mod
     ("options", "named"),
     [
         ({"lr": 1}, r"train\(lr=1\): no such option; known: .*learning_rate"),
-        ({"kl_penalty_coef": 0.1}, "only 0 is supported"),
-        ({"importance_sampling_level": "sequence"}, "only 'token' is supported"),
+        ({"kl_ref_adapter_path": "/x"}, "only None is supported"),
+        ({"importance_sampling_level": "batch"}, "ratio = 'batch'"),
+        ({"algorithm": "gsp"}, "did you mean 'gspo'"),
         ({"learning_rate": 0}, "learning_rate"),
         ({"adam_params": {"beta": 1}}, "betas"),
     ],
@@ -166,6 +170,15 @@ async def test_groups_that_have_not_run_are_refused(registered):
     with pytest.raises(TypeError, match="gather"):
         await registered.train([pending])
     pending.close()
+
+
+async def test_the_algorithm_and_a_rate_left_to_the_literature_are_sent(registered, backend, double: Double):
+    await backend.train(registered, groups(), algorithm="gspo", learning_rate=None, kl_penalty_coef=0.1)
+    await registered.train(groups(), config=art.TrainConfig(learning_rate=None, beta=0.2))
+    one, two = double.jobs.values()
+    assert (one["algorithm"]["name"], one["algorithm"]["ratio"]) == ("gspo", "sequence")
+    assert one["algorithm"]["kl"]["coefficient"] == 0.1 and two["algorithm"]["kl"]["coefficient"] == 0.2
+    assert one["optimizer"]["learning_rate"] is two["optimizer"]["learning_rate"] is None
 
 
 # What comes back

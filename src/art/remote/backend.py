@@ -80,8 +80,9 @@ class RemoteBackend:
         model: AnyTrainableModel,
         trajectory_groups: Iterable[TrajectoryGroup],
         *,
-        learning_rate: float = 5e-6,
-        loss_fn: str = "cispo",
+        learning_rate: float | None = 5e-6,
+        algorithm: str | Algorithm | Mapping[str, Any] | None = None,
+        loss_fn: str | None = None,
         loss_fn_config: Mapping[str, Any] | None = None,
         epsilon: float | None = None,
         epsilon_high: float | None = None,
@@ -94,24 +95,34 @@ class RemoteBackend:
     ) -> TrainResult:
         """One training step on groups of trajectories; the new step is served when this returns.
 
-        loss_fn: "cispo", "ppo" or another loss of the server, with `loss_fn_config` and the clip bounds
-        `epsilon` and `epsilon_high`. normalize_advantages, scale_rewards: False for either leaves out the
-        division by the group's standard deviation. adam_params: betas, eps, weight_decay, max_grad_norm.
-        expected_step: refuse when the model is at another step. verbose: show a progress bar.
+        learning_rate: None takes what the literature gives for the model's size, told by the metric
+        `loss/learning_rate`. algorithm: a name ("cispo" by default, "gspo", "dapo", ...), a dict of a name
+        and parts, or an `art.Algorithm`; `docs/algorithms.md` lists them. loss_fn: "cispo" or "ppo" where no
+        algorithm is given. loss_fn_config, epsilon, epsilon_high: the loss's parameters.
+        normalize_advantages, scale_rewards: False for either leaves out the division by the group's standard
+        deviation. others: `kl_penalty_coef`, `importance_sampling_level` and more, see
+        `art.remote.algorithm`. adam_params: betas, eps, weight_decay, max_grad_norm, warmup_steps,
+        lr_scheduler_type ("constant", "linear", "cosine"), max_steps of the whole run. expected_step: refuse
+        when the model is at another step. verbose: show a progress bar.
 
         Raises TokenMismatchError for choices without a sample, ConfigurationError for options that would not
-        act, UnbalancedSheetError when rollouts are unaccounted for, DeadlineError, and the job's own error.
+        act or do not fit each other, UnbalancedSheetError when rollouts are unaccounted for, DeadlineError,
+        and the job's own error.
         """
         chosen.refuse_unknown(others)
+        about_the_algorithm = {
+            "algorithm": algorithm,
+            "loss_fn": loss_fn,
+            "loss_fn_config": loss_fn_config,
+            "epsilon": epsilon,
+            "epsilon_high": epsilon_high,
+            "normalize_advantages": normalize_advantages,
+            "scale_rewards": scale_rewards,
+        }
         request = TrainJobRequest(
             job_id=uuid4().hex,
             groups=train_groups(trajectory_groups),
-            algorithm=Algorithm(
-                loss=chosen.loss_spec(loss_fn, loss_fn_config, epsilon, epsilon_high),
-                advantage=chosen.advantages(
-                    normalize_advantages=normalize_advantages, scale_rewards=scale_rewards
-                ),
-            ),
+            algorithm=chosen.algorithm_of({**about_the_algorithm, **others}),
             optimizer=chosen.optimizer_spec(learning_rate, model._internal_config, adam_params),
             expected_step=expected_step,
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from art.errors import ConfigurationError
-from art.wire.algorithm import AdvantageSpec, LossSpec
+from art.remote.algorithm import AlgorithmOptions, choose_algorithm
+from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec, OptimizerSpec
 
 PEFT_ARGS = {
@@ -16,7 +18,16 @@ PEFT_ARGS = {
     "lora_alpha": "alpha",
     "lora_dropout": "dropout",
     "target_modules": "targets",
+    "use_rslora": "use_rslora",
     "random_state": "seed",
+}
+SCHEDULE = {"warmup_steps": "warmup_steps", "lr_scheduler_type": "schedule", "max_steps": "total_steps"}
+ADAM_PARAMS = {
+    "betas": "betas",
+    "eps": "eps",
+    "weight_decay": "weight_decay",
+    "max_grad_norm": "max_grad_norm",
+    **SCHEDULE,
 }
 TRAINER_ARGS = {
     "adam_beta1": "beta1",
@@ -24,31 +35,17 @@ TRAINER_ARGS = {
     "adam_epsilon": "eps",
     "weight_decay": "weight_decay",
     "max_grad_norm": "max_grad_norm",
+    **SCHEDULE,
 }
-SYMMETRIC = frozenset({"grpo", "ppo"})
-"""Losses whose upper clip bound is the lower one's where only that is given."""
-ADAM_PARAMS = {
-    "betas": "betas",
-    "eps": "eps",
-    "weight_decay": "weight_decay",
-    "max_grad_norm": "max_grad_norm",
-}
+SCHEDULES = {"constant_with_warmup": "constant"}
+"""Other names of schedules."""
 
 # Known names whose other values have no effect here yet: only these values are taken.
 _ONLY: dict[str, tuple[Any, ...]] = {
-    "kl_penalty_coef": (0, 0.0, None),
-    "kl_penalty_reference_step": (None,),
     "kl_ref_adapter_path": (None,),
     "grad_accumulation_sequences": (None,),
-    "advantage_balance": (0, 0.0, None),
-    "importance_sampling_level": ("token",),
-    "max_negative_advantage_importance_sampling_weight": (None,),
-    "mask_prob_ratio": (False,),
-    "kimi_k2_tau": (None,),
-    "precalculate_logprobs": (False,),
     "allow_training_without_logprobs": (False,),
     "plot_tensors": (False,),
-    "truncated_importance_sampling": (None,),
     "scale_learning_rate_by_reward_std_dev": (False,),
     "num_trajectories_learning_rate_multiplier_power": (0, 0.0),
     "packed_sequence_length": (None,),
@@ -56,15 +53,10 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 }
 KNOWN = (
     "learning_rate",
-    "loss_fn",
-    "loss_fn_config",
-    "epsilon",
-    "epsilon_high",
     "adam_params",
-    "normalize_advantages",
-    "scale_rewards",
     "expected_step",
     "verbose",
+    *(field.name for field in dataclasses.fields(AlgorithmOptions)),
 )
 
 
@@ -72,11 +64,19 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a keyword of `train` that nobody knows, or a value that would not act."""
     known = ", ".join(sorted(KNOWN))
     for name, value in options.items():
+        if name in KNOWN:
+            continue
         if name not in _ONLY:
             raise ConfigurationError(f"train({name}={value!r}): no such option; known: {known}")
         if value not in _ONLY[name]:
             only = _ONLY[name][0]
             raise ConfigurationError(f"train({name}={value!r}): only {only!r} is supported; known: {known}")
+
+
+def algorithm_of(options: Mapping[str, Any]) -> Algorithm:
+    """The algorithm that the keywords describe; keywords of other matters are left alone."""
+    names = {field.name for field in dataclasses.fields(AlgorithmOptions)}
+    return choose_algorithm(AlgorithmOptions(**{n: value for n, value in options.items() if n in names}))
 
 
 def lora_spec(internal_config: Mapping[str, Any] | None) -> tuple[LoraSpec, int]:
@@ -101,33 +101,20 @@ def check_internal_config(internal_config: Mapping[str, Any] | None) -> None:
 
 
 def optimizer_spec(
-    learning_rate: float, internal_config: Mapping[str, Any] | None, adam_params: Mapping[str, Any] | None
+    learning_rate: float | None,
+    internal_config: Mapping[str, Any] | None,
+    adam_params: Mapping[str, Any] | None,
 ) -> OptimizerSpec:
     """AdamW's settings: `trainer_args` of the model, over them `adam_params` of the call."""
     given = _translated("trainer_args", (internal_config or {}).get("trainer_args"), TRAINER_ARGS)
     betas = OptimizerSpec.model_fields["betas"].default
     betas = (given.pop("beta1", betas[0]), given.pop("beta2", betas[1]))
     given |= _translated("adam_params", adam_params, ADAM_PARAMS)
+    given["schedule"] = SCHEDULES.get(given.get("schedule", ""), given.get("schedule", "constant"))
     try:
         return OptimizerSpec(**{"learning_rate": learning_rate, "betas": betas, **given})
     except ValidationError as error:
         raise ConfigurationError(f"the optimizer's settings are refused: {error}") from error
-
-
-def loss_spec(
-    loss_fn: str, loss_fn_config: Mapping[str, Any] | None, epsilon: float | None, epsilon_high: float | None
-) -> LossSpec:
-    """The loss by name; the trainer knows the names and parameters and refuses others."""
-    if loss_fn in SYMMETRIC and epsilon_high is None:
-        epsilon_high = epsilon
-    clip = {"epsilon": epsilon, "epsilon_high": epsilon_high}
-    params = {**(loss_fn_config or {}), **{name: value for name, value in clip.items() if value is not None}}
-    return LossSpec(name=loss_fn, params=params)
-
-
-def advantages(*, normalize_advantages: bool, scale_rewards: bool) -> AdvantageSpec:
-    """Divided by the group's standard deviation, or only centred."""
-    return AdvantageSpec(kind="group" if normalize_advantages and scale_rewards else "centered")
 
 
 def _translated(section: str, given: Mapping[str, Any] | None, names: Mapping[str, str]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from art.wire.algorithm import Algorithm
 from art.wire.strict import Strict
@@ -58,7 +58,7 @@ class LoraSpec(Strict):
 
 
 class OptimizerSpec(Strict):
-    """AdamW; a constant rate within a step."""
+    """AdamW; the rate is constant within a step and follows the schedule from step to step."""
 
     learning_rate: Annotated[float, Field(gt=0)] | None
     """None: the value that the literature gives for the model's size."""
@@ -66,6 +66,20 @@ class OptimizerSpec(Strict):
     eps: float = 1e-8
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of a linear rise to the rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate goes on: as it is, or falling to the last of `total_steps`."""
+    total_steps: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _a_fall_needs_an_end(self) -> OptimizerSpec:
+        if self.schedule != "constant" and (self.total_steps or 0) <= self.warmup_steps:
+            raise ValueError(
+                f"schedule {self.schedule!r} with total_steps {self.total_steps!r} and warmup_steps "
+                f"{self.warmup_steps!r}: a falling rate needs the run's number of steps, above the warm-up's"
+            )
+        return self
 
 
 class SamplingSpec(Strict):

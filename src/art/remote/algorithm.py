@@ -1,0 +1,205 @@
+"""The keywords of `train` -> one algorithm.
+
+`algorithm` names or spells the combination; the older keywords change one part of it each, and act the same
+whatever the combination is:
+
+    loss_fn, loss_fn_config, epsilon, epsilon_high         loss (loss_fn only where no algorithm is given)
+    normalize_advantages=False, scale_rewards=False        advantage: centred, not divided
+    advantage_balance                                      advantage.balance
+    importance_sampling_level                              ratio
+    kl_penalty_coef, kl_penalty_reference_step             kl: k1, shaping the advantages
+    kimi_k2_tau                                            kl: k1 to the sampler, in the reward
+    truncated_importance_sampling                          mismatch: token_truncate, ratio_to the trainer
+    precalculate_logprobs                                  ratio_to the trainer
+    mask_prob_ratio                                        mismatch: token_mask by the clip's bounds
+    max_negative_advantage_importance_sampling_weight      loss: bounds no ratio exceeds, whatever the sign
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from art.algorithms import TABLE, check_algorithm, resolve
+from art.algorithms.losses import LOSSES
+from art.errors import ConfigurationError
+from art.wire.algorithm import Algorithm
+
+CLIPS: Mapping[str, tuple[float, float]] = {"cispo": (1.0, 4.0), "grpo": (0.2, 0.2), "ppo": (0.2, 0.2)}
+"""Losses that clip the ratio to [1 - epsilon, 1 + epsilon_high], and their own bounds."""
+SYMMETRIC = frozenset({"grpo", "ppo"})
+"""Losses whose upper clip bound is the lower one's where only that is given."""
+UNDIVIDED = frozenset({"centered", "rloo", "reward", "none", "gae", "distillation"})
+"""Advantages that no deviation divides."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AlgorithmOptions:
+    """What a call of `train` says about the algorithm."""
+
+    algorithm: str | Algorithm | Mapping[str, Any] | None = None
+    loss_fn: str | None = None
+    loss_fn_config: Mapping[str, Any] | None = None
+    epsilon: float | None = None
+    epsilon_high: float | None = None
+    normalize_advantages: bool = True
+    scale_rewards: bool = True
+    advantage_balance: float = 0.0
+    importance_sampling_level: str | None = None
+    kl_penalty_coef: float | None = 0.0
+    kl_penalty_reference_step: int | None = None
+    kimi_k2_tau: float | None = None
+    truncated_importance_sampling: float | None = None
+    precalculate_logprobs: bool = False
+    mask_prob_ratio: bool = False
+    max_negative_advantage_importance_sampling_weight: float | None = None
+
+
+def choose_algorithm(options: AlgorithmOptions) -> Algorithm:
+    """The algorithm, its parts checked to fit each other. Raises ConfigurationError with the reason."""
+    row = _row(options)
+    parts = row.model_dump()
+    parts["loss"] = _loss(row, options)
+    _advantage(parts, options)
+    _kl(parts, options)
+    _ratio(parts, options)
+    try:
+        algorithm = Algorithm.model_validate(parts)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(one) for one in first["loc"])
+        raise ConfigurationError(f"train: {where} = {first['input']!r}: {first['msg']}") from error
+    check_algorithm(algorithm)
+    return algorithm
+
+
+def _row(o: AlgorithmOptions) -> Algorithm:
+    """What is named, before anything is changed."""
+    given = o.algorithm
+    if given is None:
+        name = o.loss_fn or "cispo"
+        if name not in LOSSES:
+            hint = f"; an algorithm has that name: algorithm={name!r}" if name in TABLE else ""
+            raise ConfigurationError(
+                f"train(loss_fn={name!r}): no such loss{hint}. Known: {', '.join(sorted(LOSSES))}."
+            )
+        return (
+            resolve("cispo")
+            if name == "cispo"
+            else Algorithm.model_validate({"name": name, "loss": {"name": name}})
+        )
+    if o.loss_fn is not None:
+        raise ConfigurationError(
+            f"train(algorithm=..., loss_fn={o.loss_fn!r}): the algorithm has a loss. Give one of the two, or "
+            f"the loss as a part: algorithm={{'name': ..., 'loss': {o.loss_fn!r}}}."
+        )
+    if isinstance(given, Algorithm):
+        return given
+    if isinstance(given, str):
+        return resolve(given)
+    if isinstance(given, Mapping):
+        rest = {name: value for name, value in given.items() if name != "name"}
+        return resolve(given.get("name", "cispo"), **rest)
+    raise ConfigurationError(
+        f"train(algorithm={given!r}): a name, a dict of parts with a `name`, or an art.Algorithm. "
+        f"Known names: {', '.join(TABLE)}."
+    )
+
+
+def _loss(row: Algorithm, o: AlgorithmOptions) -> dict[str, Any]:
+    name, high = row.loss.name, o.epsilon_high
+    if o.algorithm is None and name in SYMMETRIC and high is None:
+        high = o.epsilon
+    clip = {"epsilon": o.epsilon, "epsilon_high": high}
+    params = {**row.loss.params, **(o.loss_fn_config or {})}
+    params |= {bound: value for bound, value in clip.items() if value is not None}
+    cap = o.max_negative_advantage_importance_sampling_weight
+    if cap is not None:
+        params |= _capped(name, params, cap)
+    return {"name": name, "params": params}
+
+
+def _capped(name: str, params: Mapping[str, Any], cap: float) -> dict[str, Any]:
+    """The bound that holds every ratio below `cap`, which is what this option does in spite of its name."""
+    high = params.get("epsilon_high", CLIPS.get(name, (0.0, 0.0))[1])
+    if name == "cispo" and cap >= 1:
+        return {"epsilon_high": min(high, cap - 1)}
+    if name in SYMMETRIC and cap > 1 + high:
+        # Only where the advantage is negative does PPO's minimum let such ratios through.
+        bound = "dual_clip" if params.get("dual_clip") is not None else "delta"
+        return {bound: min(cap, params.get(bound) or cap)}
+    least = f"above 1 + epsilon_high = {1 + high!r}" if name in SYMMETRIC else "at least 1"
+    raise ConfigurationError(
+        f"train(max_negative_advantage_importance_sampling_weight={cap!r}) with loss {name!r}: it bounds the "
+        f"ratios of {', '.join(sorted(CLIPS))}, {least}, and nothing else"
+    )
+
+
+def _advantage(parts: dict[str, Any], o: AlgorithmOptions) -> None:
+    advantage = parts["advantage"]
+    if not (o.normalize_advantages and o.scale_rewards):
+        if advantage["kind"] == "group":
+            advantage |= {"kind": "centered"}
+        elif advantage["kind"] not in UNDIVIDED:
+            named = "scale_rewards" if o.normalize_advantages else "normalize_advantages"
+            raise ConfigurationError(
+                f"train({named}=False) with advantages {advantage['kind']!r}: dividing is what they are. "
+                "Choose others, such as algorithm={'name': ..., 'advantage': 'centered'}."
+            )
+    if o.advantage_balance:
+        advantage["balance"] = o.advantage_balance
+
+
+def _kl(parts: dict[str, Any], o: AlgorithmOptions) -> None:
+    terms = []
+    if o.kl_penalty_coef:
+        reference = "base" if o.kl_penalty_reference_step is None else "step"
+        terms.append(
+            {
+                "estimator": "k1",
+                "coefficient": o.kl_penalty_coef,
+                "place": "shaped_advantage",
+                "reference": reference,
+                "step": o.kl_penalty_reference_step,
+            }
+        )
+    elif o.kl_penalty_reference_step is not None:
+        raise ConfigurationError(
+            f"train(kl_penalty_reference_step={o.kl_penalty_reference_step!r}) acts on the penalty of "
+            "`kl_penalty_coef`, which is 0; set that too"
+        )
+    if o.kimi_k2_tau:
+        terms.append(
+            {"estimator": "k1", "coefficient": o.kimi_k2_tau, "place": "reward", "reference": "sampler"}
+        )
+    if len(terms) + (parts["kl"] is not None) > 1:
+        raise ConfigurationError(
+            "train: an algorithm has one KL term; of kl_penalty_coef, kimi_k2_tau and the algorithm's own "
+            "`kl` give one"
+        )
+    if terms:
+        (parts["kl"],) = terms
+
+
+def _ratio(parts: dict[str, Any], o: AlgorithmOptions) -> None:
+    """The ratio's level, what it divides by, and the corrections beside it."""
+    if o.importance_sampling_level is not None:
+        parts["ratio"] = o.importance_sampling_level
+    mismatch = parts["mismatch"]
+    if o.truncated_importance_sampling is not None:
+        mismatch.append({"kind": "token_truncate", "high": o.truncated_importance_sampling})
+    if o.precalculate_logprobs or o.truncated_importance_sampling is not None:
+        parts["ratio_to"] = "trainer"
+    if o.mask_prob_ratio:
+        name, params = parts["loss"]["name"], parts["loss"]["params"]
+        if name not in CLIPS:
+            raise ConfigurationError(
+                f"train(mask_prob_ratio=True) masks by the clip's bounds, and loss {name!r} has none; known: "
+                f"{', '.join(sorted(CLIPS))}"
+            )
+        low, high = CLIPS[name]
+        low, high = params.get("epsilon", low), params.get("epsilon_high", high)
+        mismatch.append({"kind": "token_mask", "low": max(0.0, 1 - low), "high": 1 + high})
