@@ -266,3 +266,15 @@ def test_supervised_training_is_the_cross_entropy_of_transformers() -> None:
         with torch.no_grad():
             total += stock(input_ids=ids, labels=labels).loss
     assert loss == pytest.approx(float(total) / len(batch.entries), rel=1e-7)  # theirs is float32
+
+
+def test_the_rate_is_the_literature_s_where_none_is_given_and_follows_its_schedule() -> None:
+    batch, rates = games(18, groups=2, size=3), []
+    made = trainer()
+    spec = OptimizerSpec(learning_rate=None, warmup_steps=1, schedule="linear", total_steps=3)
+    for step in range(3):
+        request = asked(batch, Algorithm(), step, optimizer=spec)
+        rates.append(made.train(batch.tree, batch.entries, request)["loss/learning_rate"])
+    hidden = made.policy.causal_lm.config.hidden_size
+    full = 5e-5 * 10 * (2000 / hidden) ** 0.0775
+    assert rates == pytest.approx([full / 2, full, full / 2])

@@ -29,6 +29,7 @@ from art.training.optimizer import make_optimizer
 from art.training.policy import Policy
 from art.training.rates import automatic_rate
 from art.training.reference import References
+from art.training.schedule import rate_at
 from art.training.snapshot import unchanged_on_failure
 from art.training.step import Learner, train_step
 from art.training.tally import Progress
@@ -149,10 +150,10 @@ class Trainer:
         return Critic(hidden, dtype=self.policy.dtype, device=self.policy.device)
 
     def _rate(self, model: _Open, request: TrainRequest) -> float:
-        spec = request.optimizer
-        if spec.learning_rate is None:
-            return automatic_rate(self.policy.causal_lm.config, lora=model.lora is not None)
-        return spec.learning_rate
+        rate = request.optimizer.learning_rate
+        if rate is None:
+            rate = automatic_rate(self.policy.causal_lm.config, lora=model.lora is not None)
+        return rate_at(request.optimizer, model.step, rate)
 
     def check(self, tree: TokenTree, request: TrainRequest) -> None:
         """Raise what can be known before anything runs.
