@@ -97,7 +97,8 @@ class Engine(Protocol):
         ...
 
     async def load_adapter(self, name: str, path: Path) -> None:
-        """Load a PEFT LoRA folder under a name that is never used again for other weights.
+        """Load a PEFT LoRA folder, or a model whose weights were all trained, under a name that is never
+        used again for other weights.
 
         Raises: ConfigurationError when the name is taken by another path, CheckpointError when the folder is
         unfit.

@@ -44,10 +44,12 @@ class Batch:
     attention: PackedAttention
 
 
-def make_batch(table: RowTable, cache: RowCache, max_tokens: int) -> Batch | None:
-    """Everything that can move on now: all decoding rows, then prompts in the order of arrival up to
-    `max_tokens`."""
-    running = np.flatnonzero(table.running)
+def make_batch(
+    table: RowTable, cache: RowCache, max_tokens: int, among: np.ndarray | None = None
+) -> Batch | None:
+    """Everything (`among` some of the rows) that can move on now: all decoding rows, then prompts in the
+    order of arrival up to `max_tokens`."""
+    running = np.flatnonzero(table.running if among is None else table.running & among)
     pending = table.known[running] - table.computed[running]
     decoding = running[pending == 1]
     reading = running[pending > 1]

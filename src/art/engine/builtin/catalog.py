@@ -8,6 +8,7 @@ from pathlib import Path
 
 from art.engine.builtin.lora import BASE, AdapterLayers
 from art.engine.builtin.peft_folder import PeftAdapter
+from art.engine.builtin.whole import ModelFolder, WholeModels
 from art.errors import ARTError, ConfigurationError, NotFoundError
 
 
@@ -25,6 +26,7 @@ class AdapterCatalog:
     """Names, their numbers and their users."""
 
     layers: AdapterLayers
+    whole: WholeModels
     live: dict[str, LiveAdapter] = field(default_factory=dict)
     history: dict[str, tuple[Path, str]] = field(default_factory=dict)
     """Every name ever loaded, with its folder and its digest."""
@@ -46,7 +48,7 @@ class AdapterCatalog:
             )
         return adapter.number
 
-    def add(self, name: str, adapter: PeftAdapter) -> None:
+    def add(self, name: str, adapter: PeftAdapter | ModelFolder) -> None:
         """Loading the same folder again does nothing. Raises: ConfigurationError for other weights,
         CheckpointError."""
         identity = (adapter.path, adapter.digest)
@@ -63,7 +65,10 @@ class AdapterCatalog:
                     f"the adapter {name!r} is being unloaded; load it again when that is done"
                 )
             return
-        self.layers.add(self.next_number, adapter)
+        if isinstance(adapter, ModelFolder):
+            self.whole.add(self.next_number, adapter)
+        else:
+            self.layers.add(self.next_number, adapter)
         self.live[name] = LiveAdapter(self.next_number)
         self.history[name] = identity
         self.next_number += 1
@@ -97,6 +102,7 @@ class AdapterCatalog:
         ]
         for name, adapter in done:
             self.layers.remove(adapter.number)
+            self.whole.remove(adapter.number)
             del self.live[name]
             if adapter.leaving is not None:
                 adapter.leaving.set_result(None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+import numpy as np
 import torch
 
 from art.engine.builtin.batch import Batch, make_batch
@@ -20,6 +21,7 @@ from art.engine.builtin.sampler import request_seed, sample
 from art.engine.builtin.scheduler import Scheduler
 from art.engine.builtin.sequence import NOWHERE, Sequence
 from art.engine.builtin.stops import StopStrings, TokenizerLoader
+from art.engine.builtin.whole import ModelFolder, WholeModels
 from art.engine.protocol import Delta, GenerateRequest
 from art.errors import ARTError, ConfigurationError, RequestError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
@@ -48,7 +50,7 @@ class EngineCore:
         self.max_context = min(model.max_context, budget - BUCKET)
         cache = RowCache(model.shapes, budget=budget, dtype=model.dtype, device=model.device)
         self.scheduler = Scheduler(cache, max_running=options.max_running, max_rows=options.cache_rows)
-        self.adapters = AdapterCatalog(model.adapters)
+        self.adapters = AdapterCatalog(model.adapters, WholeModels(model, options))
         self.tokenizer = TokenizerLoader(model.name)
         self.asleep = False
         self.steps = 0
@@ -58,12 +60,14 @@ class EngineCore:
     def step(self) -> list[Event]:
         """Move every request on that can move."""
         self._admit()
-        batch = make_batch(self.scheduler.table, self.scheduler.cache, self.step_tokens)
-        if batch is None:
-            return []
-        logits = self._forward(batch)
-        tokens, logprobs = self._sample(batch, logits)
-        return self._deliver(batch, tokens, logprobs)
+        events: list[Event] = []
+        for rows in self._together():
+            batch = make_batch(self.scheduler.table, self.scheduler.cache, self.step_tokens, rows)
+            if batch is not None:
+                logits = self._forward(batch)
+                tokens, logprobs = self._sample(batch, logits)
+                events += self._deliver(batch, tokens, logprobs)
+        return events
 
     @property
     def has_work(self) -> bool:
@@ -114,7 +118,7 @@ class EngineCore:
             return
         self._ended(sequence)
 
-    def add_adapter(self, name: str, adapter: PeftAdapter) -> None:
+    def add_adapter(self, name: str, adapter: PeftAdapter | ModelFolder) -> None:
         self.adapters.add(name, adapter)
 
     def drop_adapter(self, name: str) -> Future[None]:
@@ -186,6 +190,16 @@ class EngineCore:
             recorded=self.model.flat is not None,
             preempted=scheduler.preempted,
         )
+
+    def _together(self) -> list[np.ndarray | None]:
+        """Which rows share a forward pass: all (None), or the base's with its adapters', then each whole
+        model's.
+        """
+        numbers = self.adapters.whole.numbers
+        if not numbers:
+            return [None]
+        adapter_R = self.scheduler.table.adapter
+        return [~np.isin(adapter_R, numbers), *(adapter_R == number for number in numbers)]
 
     def _admit(self) -> None:
         with torch.inference_mode():

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 from art.engine.builtin.core import EngineCore, Event
 from art.engine.builtin.model import load_model
-from art.engine.builtin.peft_folder import read_adapter
 from art.engine.builtin.sequence import Sequence as Running
+from art.engine.builtin.whole import read_folder
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest
 from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
@@ -144,8 +144,8 @@ class BuiltinEngine:
                 self._post(Order(lambda: self._cancel(call), lambda error: None))
 
     async def load_adapter(self, name: str, path: Path) -> None:
-        """See `Engine.load_adapter`."""
-        adapter = await asyncio.to_thread(read_adapter, path)
+        """See `Engine.load_adapter`. A whole model is read between two steps: requests wait that long."""
+        adapter = await asyncio.to_thread(read_folder, path)
         await self._call(lambda: self._core.add_adapter(name, adapter), f"load adapter {name!r}")
 
     async def unload_adapter(self, name: str) -> None:

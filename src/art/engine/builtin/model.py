@@ -3,10 +3,11 @@ changed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from art.engine.builtin.attention import ATTENTION, Attends, PackedAttention, Sh
 from art.engine.builtin.batch import fresh_part
 from art.engine.builtin.flat import FlatForward, record
 from art.engine.builtin.lora import AdapterLayers, Routing
+from art.engine.positions import longest_fixed
 from art.errors import ConfigurationError
 from art.process.threads import cpu_threads
 from art.wire.engine import BuiltinOptions
@@ -41,11 +43,16 @@ class CausalModel:
     vocab_size: int
     device: torch.device
     dtype: torch.dtype
+    whole: dict[int, CausalModel] = field(default_factory=dict)
+    """Models whose weights were all trained, by their numbers among the adapters."""
 
     def forward(
         self, ids_T: Tensor, positions_T: Tensor, wanted: Tensor, adapter_T: np.ndarray, attention: Attends
     ) -> Tensor:
-        """Logits [len(wanted), V] of the wanted packed tokens."""
+        """Logits [len(wanted), V] of the wanted packed tokens. Those of a whole model come without others."""
+        whole = self.whole.get(int(adapter_T[0]))
+        if whole is not None:
+            return whole.forward(ids_T, positions_T, wanted, np.zeros_like(adapter_T), attention)
         self.routing.set(adapter_T, self.device)
         if self.flat is not None and self.routing.single is not None:
             weights = self.adapters.flat_weights(self.flat, self.routing.single)
@@ -103,7 +110,7 @@ def load_model(name: str, options: BuiltinOptions) -> CausalModel:
             f"{name!r} has layers of type {', '.join(other)}; the builtin engine knows attention"
         )
     routing = Routing()
-    shapes = _probe(name, module, config.num_hidden_layers, device)
+    shapes = _probe(name, module, config, device)
     model = CausalModel(
         name=name,
         module=module,
@@ -111,9 +118,7 @@ def load_model(name: str, options: BuiltinOptions) -> CausalModel:
         adapters=AdapterLayers(module, routing, options.merge_mb << 20),
         flat=record(module, device, config.vocab_size, partial(_through_modules, module)),
         shapes=shapes,
-        max_context=min(
-            config.max_position_embeddings, options.max_context or config.max_position_embeddings
-        ),
+        max_context=_max_context(config, options),
         vocab_size=config.vocab_size,
         device=device,
         dtype=dtype,
@@ -135,6 +140,14 @@ def _through_modules(
     return out.logits[0]
 
 
+def _max_context(config: Any, options: BuiltinOptions) -> int:
+    """No more than the model takes, and than its positions keep their meaning for: cached keys stay as they
+    are.
+    """
+    limits = (config.max_position_embeddings, options.max_context, longest_fixed(config))
+    return int(min(limit for limit in limits if limit is not None))
+
+
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -151,9 +164,10 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 @torch.inference_mode()
-def _probe(name: str, module: nn.Module, layers: int, device: torch.device) -> list[tuple[int, int, int]]:
+def _probe(name: str, module: nn.Module, config: Any, device: torch.device) -> list[tuple[int, int, int]]:
     """Forward one token and see which layers attend: each exactly once, or the cache rows would be wrong."""
     probe = ShapeProbe()
+    layers = int(config.num_hidden_layers)
     token = torch.zeros(1, 1, dtype=torch.long, device=device)
     try:
         module(input_ids=token, position_ids=token, use_cache=False, logits_to_keep=token[0], art_batch=probe)
@@ -166,6 +180,13 @@ def _probe(name: str, module: nn.Module, layers: int, device: torch.device) -> l
         raise ConfigurationError(
             f"{name!r} ({type(module).__name__}) attends in {len(probe.shapes)} of its {layers} layers, "
             f"{probe.calls} times; the builtin engine runs models where each layer attends once"
+        )
+    kinds = getattr(config, "layer_types", None) or ()
+    silent = [n for n, kind in enumerate(kinds) if kind == "sliding_attention" and not probe.windows[n]]
+    if silent:
+        raise ConfigurationError(
+            f"{name!r} ({type(module).__name__}) has windows in its layers {silent} that they do not tell their "
+            "attention function; the builtin engine cannot run it"
         )
     return [probe.shapes[layer] for layer in range(layers)]
 
