@@ -75,10 +75,20 @@ async def test_the_adapter_s_shape_and_the_optimizer_act(backend, model, double:
     assert job["algorithm"]["advantage"]["kind"] == "centered" and job["expected_step"] == 0
 
 
+@pytest.mark.parametrize("full", [True, False])
+async def test_all_weights_are_trained_on_request(backend, model, double: Double, full: bool):
+    model._internal_config = {"init_args": {"full_finetuning": full}, "peft_args": {"random_state": 3}}
+    await model.register(backend)
+    assert double.registered[0]["seed"] == 3 and (double.registered[0]["lora"] is None) == full
+
+
 @pytest.mark.parametrize(
     ("internal", "named"),
     [
-        ({"engine_args": {}}, "peft_args, trainer_args"),
+        ({"engine_args": {}}, "init_args, peft_args, trainer_args"),
+        ({"init_args": {"load_in_4bit": True}}, "full_finetuning"),
+        ({"init_args": {"full_finetuning": "yes"}}, "True or False"),
+        ({"init_args": {"full_finetuning": True}, "peft_args": {"r": 4}}, "leave one of both out"),
         ({"peft_args": {"rank": 4}}, "lora_alpha"),
         ({"trainer_args": {"adam_beta3": 1}}, "adam_beta1"),
         ({"peft_args": {"r": 0}}, "r"),

@@ -29,6 +29,8 @@ ADAM_PARAMS = {
     "max_grad_norm": "max_grad_norm",
     **SCHEDULE,
 }
+INIT_ARGS = {"full_finetuning": "full"}
+SECTIONS = ("init_args", "peft_args", "trainer_args")
 TRAINER_ARGS = {
     "adam_beta1": "beta1",
     "adam_beta2": "beta2",
@@ -79,10 +81,24 @@ def algorithm_of(options: Mapping[str, Any]) -> Algorithm:
     return choose_algorithm(AlgorithmOptions(**{n: value for n, value in options.items() if n in names}))
 
 
-def lora_spec(internal_config: Mapping[str, Any] | None) -> tuple[LoraSpec, int]:
-    """The adapter's shape and the seed, from `_internal_config["peft_args"]`."""
+def lora_spec(internal_config: Mapping[str, Any] | None) -> tuple[LoraSpec | None, int]:
+    """The adapter's shape and the seed, from `_internal_config["peft_args"]`. None where all weights are
+    trained: `_internal_config["init_args"] = {"full_finetuning": True}`.
+    """
     given = _translated("peft_args", (internal_config or {}).get("peft_args"), PEFT_ARGS)
     seed = given.pop("seed", 0)
+    whole = _translated("init_args", (internal_config or {}).get("init_args"), INIT_ARGS).get("full", False)
+    if not isinstance(whole, bool):
+        raise ConfigurationError(
+            f"_internal_config['init_args']['full_finetuning'] is {whole!r}; it is True or False"
+        )
+    if whole:
+        if given:
+            raise ConfigurationError(
+                f"_internal_config['peft_args'] gives a LoRA's {', '.join(sorted(given))}, but "
+                "full_finetuning trains all weights and has none; leave one of both out"
+            )
+        return None, int(seed)
     if "targets" in given:
         given["targets"] = list(given["targets"])
     try:
@@ -94,9 +110,9 @@ def lora_spec(internal_config: Mapping[str, Any] | None) -> tuple[LoraSpec, int]
 def check_internal_config(internal_config: Mapping[str, Any] | None) -> None:
     """Raise ConfigurationError for a section that has no effect."""
     for name in internal_config or {}:
-        if name not in ("peft_args", "trainer_args"):
+        if name not in SECTIONS:
             raise ConfigurationError(
-                f"_internal_config[{name!r}]: no such section; known: peft_args, trainer_args"
+                f"_internal_config[{name!r}]: no such section; known: {', '.join(SECTIONS)}"
             )
 
 

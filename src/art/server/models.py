@@ -22,7 +22,8 @@ class Registration(Strict):
     project: str
     name: str
     base_model: str
-    lora: LoraSpec
+    lora: LoraSpec | None
+    """None: all weights are trained."""
     seed: int = 0
 
     @property
@@ -100,4 +101,6 @@ def _read(path: Path) -> Registration:
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return "null (all weights are trained)"
     return value.model_dump_json() if isinstance(value, LoraSpec) else repr(value)

@@ -15,7 +15,8 @@ class RegisterRequest(Strict):
     name: str
     base_model: str
     """A hub name, a local folder, or one of the built-in `art/nano-games`, `art/nano-tools`, `art/nano`."""
-    lora: LoraSpec = LoraSpec()
+    lora: LoraSpec | None = LoraSpec()
+    """None: no adapter, all weights are trained."""
     seed: int = 0
     """Seeds the adapter's initial weights and the trainer's RNG."""
 
