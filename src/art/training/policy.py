@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from art.engine.positions import longest_fixed
+from art.errors import ConfigurationError
 from art.samples.types import LossEntries, TokenTree
 from art.training.activations import decoder_layers, recomputed
 from art.training.attention.kernel import choose_kernel
@@ -81,7 +83,11 @@ class Policy:
     def pack(
         self, tree: TokenTree, entries: LossEntries, budget: int, *, whole_sequences: bool = False
     ) -> Packing:
-        """Micro-batches of at most `budget` tokens, as this model can take them."""
+        """Micro-batches of at most `budget` tokens, as this model can take them.
+
+        Raises ConfigurationError for a path that is too long for its positions to mean the same everywhere.
+        """
+        self._check_length(int(tree.depth_T.max(initial=-1)) + 1)
         packer = pack if self.rows_because is None else pack_rows
         return packer(tree, entries, budget, whole_sequences=whole_sequences)
 
@@ -123,6 +129,7 @@ class Policy:
     @torch.no_grad()
     def row_logprobs(self, rows: Sequence[Sequence[int]], *, budget: int = 8192) -> list[list[float]]:
         """Logprob of each id given those before it: plain rows, no tree. `len(row) - 1` numbers a row."""
+        self._check_length(max(map(len, rows), default=0))
         result: list[list[float]] = [[] for _ in rows]
         for batch in group_rows([len(row) for row in rows], budget):
             width = max(len(rows[index]) for index in batch)
@@ -159,6 +166,15 @@ class Policy:
             input_ids=tokens_T[None], position_ids=depth_T[None], use_cache=False, tree_plan=plan
         )
         return output.last_hidden_state[0], plan
+
+    def _check_length(self, length: int) -> None:
+        limit = longest_fixed(self.causal_lm.config.get_text_config())
+        if limit is not None and length > limit:
+            raise ConfigurationError(
+                f"A path has {length} tokens; beyond {limit} the positions of {self.name!r} depend on the "
+                "longest row of a forward pass (its rotary embedding is dynamic), so that sampler and "
+                f"trainer cannot agree. Keep prompt and completion within {limit} tokens."
+            )
 
     def _tensor(self, array: Any) -> torch.Tensor:
         return torch.as_tensor(array, device=self.device)

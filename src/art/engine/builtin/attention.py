@@ -113,6 +113,7 @@ class ShapeProbe:
     size)."""
 
     shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    windows: dict[int, int | None] = field(default_factory=dict)
     calls: int = 0
 
     def attend(
@@ -127,5 +128,6 @@ class ShapeProbe:
         sinks: Tensor | None,
     ) -> Tensor:
         self.shapes[layer] = (k.shape[0], k.shape[2], v.shape[2])
+        self.windows[layer] = window
         self.calls += 1
         return q.new_zeros(q.shape[1], q.shape[0], v.shape[2])

@@ -185,8 +185,8 @@ def _probe(name: str, module: nn.Module, config: Any, device: torch.device) -> l
     silent = [n for n, kind in enumerate(kinds) if kind == "sliding_attention" and not probe.windows[n]]
     if silent:
         raise ConfigurationError(
-            f"{name!r} ({type(module).__name__}) has windows in its layers {silent} that they do not tell their "
-            "attention function; the builtin engine cannot run it"
+            f"{name!r} ({type(module).__name__}) has windows in its layers {silent} that they do not tell "
+            "their attention function; the builtin engine cannot run it"
         )
     return [probe.shapes[layer] for layer in range(layers)]
 
