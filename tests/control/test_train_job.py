@@ -164,9 +164,3 @@ def test_a_reference_that_is_gone_is_refused_with_the_known_steps(tmp_path: Path
     missing = Algorithm(kl=KlSpec(coefficient=0.1, reference="step", step=2))
     with pytest.raises(RequestError, match=r"algorithm.kl.step = 2: .* its steps: \[0, 3\]"):
         reference_folder(missing, checkpoints(tmp_path))
-
-
-def test_two_different_references_are_refused(tmp_path: Path) -> None:
-    both = Algorithm(kl=KlSpec(coefficient=0.1), teacher=TeacherSpec(kind="step", step=3))
-    with pytest.raises(RequestError, match="kl: the base model, teacher: step 3"):
-        reference_folder(both, checkpoints(tmp_path))

@@ -1,4 +1,4 @@
-"""Weights and divisor of each aggregation against the definition: a mean of terms, taken the long way round."""
+"""Weights and divisor of each aggregation against the definition: a mean of terms, the long way round."""
 
 from __future__ import annotations
 

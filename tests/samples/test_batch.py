@@ -1,38 +1,15 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from made_rows import CENTERED, rollout, sample, two_turns
 
 from art.errors import TokenMismatchError, UnbalancedSheetError
 from art.samples.batch import build_batch
 from art.samples.sheet import check_balance
-from art.samples.types import GroupRow, RolloutRow, SampleRow
-from art.wire.algorithm import AdvantageSpec, Algorithm
+from art.samples.types import GroupRow
 from art.wire.jobs import BalanceSheet, SheetRow
-
-CENTERED = Algorithm(advantage=AdvantageSpec(kind="centered"))
-
-
-def sample(name: str, prompt: list[int], ids: list[int], **changes: object) -> SampleRow:
-    logprobs = [-0.5 * (n + 1) for n in range(len(ids))]
-    row = SampleRow(sample_id=name, prompt_ids=prompt, completion_ids=ids, completion_logprobs=logprobs)
-    return dataclasses.replace(row, **changes)  # type: ignore[arg-type]
-
-
-def rollout(name: str, reward: float | None, *samples: SampleRow) -> RolloutRow:
-    return RolloutRow(rollout=name, reward=reward, samples=samples)
-
-
-def two_turns(name: str, reward: float | None, last: int) -> RolloutRow:
-    first = sample(f"{name}.0", [5, 6], [7, 8])
-    return rollout(
-        name, reward, first, sample(f"{name}.1", [5, 6, 7, 8, 20], [9, last], parent_id=f"{name}.0")
-    )
 
 
 def test_two_rollouts_of_two_turns_by_hand() -> None:
@@ -142,60 +119,3 @@ def test_an_unbalanced_sheet_raises_with_the_difference() -> None:
     )
     with pytest.raises(UnbalancedSheetError, match=r"1 rollouts and -1 tokens .* trained 3/101"):
         check_balance(sheet)
-
-
-@st.composite
-def group_rows(draw: st.DrawFn) -> list[GroupRow]:
-    prompts = st.lists(st.integers(0, 3), min_size=1, max_size=6)
-    completions = st.lists(st.integers(0, 3), max_size=4)
-    groups = []
-    for g in range(draw(st.integers(0, 4))):
-        rollouts = []
-        for r in range(draw(st.integers(0, 4))):
-            rows = [
-                sample(
-                    f"{g}.{r}.{s}",
-                    draw(prompts),
-                    draw(completions),
-                )
-                for s in range(draw(st.integers(0, 3)))
-            ]
-            rollouts.append(rollout(f"{g}.{r}", draw(st.sampled_from([None, 0.0, 0.5, 1.0])), *rows))
-        groups.append(GroupRow(rollouts=rollouts, failed=draw(st.integers(0, 2))))
-    return groups
-
-
-@settings(max_examples=150, deadline=None)
-@given(group_rows(), st.sampled_from([None, 5]))
-def test_the_books_always_balance_and_every_entry_is_its_sampled_id(
-    groups: list[GroupRow], max_length: int | None
-) -> None:
-    batch = build_batch(groups, max_length=max_length)
-    rollouts = [r for group in groups for r in group.rollouts]
-    assert batch.sheet.started.rollouts == len(rollouts) + sum(group.failed for group in groups)
-    assert batch.sheet.started.tokens == sum(len(s.completion_ids) for r in rollouts for s in r.samples)
-    trained = batch.sheet.fates.get("trained", SheetRow())
-    assert trained.tokens == len(batch.entries)
-    assert np.all(batch.entries.advantage_E != 0)
-    # The ids under the entries are the sampled ids of the trained rollouts, sample by sample, in order.
-    spelled = iter(batch.tree.tokens_T[batch.entries.token_E].tolist())
-    logprobs = iter(batch.entries.logprob_E.tolist())
-    for row in [s for r in trained_rollouts(groups, max_length) for s in r.samples]:
-        assert [next(spelled) for _ in row.completion_ids] == list(row.completion_ids)
-        assert [next(logprobs) for _ in row.completion_ids] == list(row.completion_logprobs)
-    assert next(spelled, None) is None
-
-
-def trained_rollouts(groups: list[GroupRow], max_length: int | None) -> list[RolloutRow]:
-    """By the definition: scored, sampled, not overlong, and another reward than the group's mean."""
-    trained = []
-    for group in groups:
-        rewards = [r.reward for r in group.rollouts if r.reward is not None]
-        for r in group.rollouts:
-            fits = max_length is None or all(
-                len(s.prompt_ids) + len(s.completion_ids) <= max_length for s in r.samples
-            )
-            sampled = any(s.completion_ids for s in r.samples)
-            if r.reward is not None and sampled and fits and abs(r.reward - np.mean(rewards)) > 1e-9:
-                trained.append(r)
-    return trained

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from art.algorithms import check_algorithm
 from art.errors import ARTError, RequestError, TrainingError
 from art.samples.batch import build_batch
 from art.samples.encode import encode_batch
@@ -46,6 +47,8 @@ class TrainJob:
         if note is not None:
             return await self._complete(note)
         await self.progress("preparing")
+        check_algorithm(self.request.algorithm)
+        teacher = self._teacher()
         opened = await self._open()
         reference = reference_folder(self.request.algorithm, self.stage.checkpoints)
         records = await self._records(opened.step)
@@ -53,7 +56,8 @@ class TrainJob:
         canary = await self._canary(opened, records)
         if batch.empty:
             return await self._carry_forward(opened.step, batch, canary)
-        batch = await self._taught(batch)
+        if teacher is not None:
+            batch = await _taught(batch, teacher)
         metrics = await self._train(opened, batch, reference)
         return await self._finish(opened, batch, canary, metrics)
 
@@ -110,14 +114,9 @@ class TrainJob:
         engine = await stage.pair.engine_scores(adapter, rows)
         return Canary(rows=rows, engine_before=engine, trainer_before=trainer)
 
-    async def _taught(self, batch: Batch) -> Batch:
-        """The batch with the logprobs of a teacher behind HTTP, where the algorithm has one."""
+    def _teacher(self) -> Teacher | None:
         spec = self.request.algorithm.teacher
-        if spec is None or spec.kind != "server":
-            return batch
-        paths = scored_paths(batch.tree, batch.entries)
-        rows = [batch.tree.tokens_T[path].tolist() for path in paths]
-        return with_teacher(batch, paths, await Teacher(spec, self.teachers).logprobs(rows))
+        return Teacher(spec, self.teachers) if spec is not None and spec.kind == "server" else None
 
     async def _train(self, opened: OpenModel, batch: Batch, reference: str | None) -> dict[str, float]:
         """One gradient step in the trainer's memory. Returns its metrics."""
@@ -176,6 +175,13 @@ class TrainJob:
             sheet=batch.sheet,
             checkpoint_path=str(self.stage.checkpoints.path(step)),
         )
+
+
+async def _taught(batch: Batch, teacher: Teacher) -> Batch:
+    """The batch with the logprobs of a teacher behind HTTP."""
+    paths = scored_paths(batch.tree, batch.entries)
+    rows = [batch.tree.tokens_T[path].tolist() for path in paths]
+    return with_teacher(batch, paths, await teacher.logprobs(rows))
 
 
 def promotion_metrics(promoted: Promoted) -> dict[str, float]:

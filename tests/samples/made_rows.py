@@ -1,0 +1,31 @@
+"""Ledger rows for the tests of this room."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from art.samples.types import RolloutRow, SampleRow
+from art.wire.algorithm import AdvantageSpec, Algorithm
+
+CENTERED = Algorithm(advantage=AdvantageSpec(kind="centered"))
+
+
+def sample(name: str, prompt: list[int], ids: list[int], **changes: object) -> SampleRow:
+    logprobs = [-0.5 * (n + 1) for n in range(len(ids))]
+    row = SampleRow(sample_id=name, prompt_ids=prompt, completion_ids=ids, completion_logprobs=logprobs)
+    return dataclasses.replace(row, **changes)  # type: ignore[arg-type]
+
+
+def rollout(name: str, reward: float | None, *samples: SampleRow) -> RolloutRow:
+    return RolloutRow(rollout=name, reward=reward, samples=samples)
+
+
+def two_turns(name: str, reward: float | None, last: int) -> RolloutRow:
+    first = sample(f"{name}.0", [5, 6], [7, 8])
+    return rollout(
+        name, reward, first, sample(f"{name}.1", [5, 6, 7, 8, 20], [9, last], parent_id=f"{name}.0")
+    )
+
+
+def attempt(name: str, reward: float | None, tokens: int, **changes: object) -> RolloutRow:
+    return rollout(name, reward, sample(name, [1], list(range(10, 10 + tokens)), **changes))

@@ -1,0 +1,143 @@
+"""What becomes of a rollout under an algorithm: left out, and why, and what it still counts for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_rows import CENTERED, attempt, rollout, sample, two_turns
+
+from art.samples.batch import build_batch
+from art.samples.types import GroupRow, RolloutRow
+from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, CriticSpec, OverlongSpec
+from art.wire.jobs import SheetRow
+from art.wire.training import SamplingSpec
+
+
+def test_a_truncated_rollout_is_trained_unless_the_algorithm_leaves_it_out() -> None:
+    cut, rest = attempt("cut", 1.0, 3, truncated=True), attempt("rest", 0.0, 2)
+    group = [GroupRow(rollouts=[cut, rest])]
+    assert build_batch(group, algorithm=CENTERED).sheet.fates == {"trained": SheetRow(rollouts=2, tokens=5)}
+    dropped = build_batch(group, algorithm=CENTERED.model_copy(update={"truncated": "drop"}))
+    assert dropped.sheet.fates == {
+        "truncated": SheetRow(rollouts=1, tokens=3),
+        "trained": SheetRow(rollouts=1, tokens=2),
+    }
+    # Its reward still counts in the group; its tokens neither in the loss nor in what it is divided by.
+    assert dropped.entries.advantage_E.tolist() == [-0.5, -0.5] and dropped.normalizer == 2
+
+
+def test_only_the_last_completion_tells_a_truncated_rollout() -> None:
+    early = rollout("a", 1.0, sample("a0", [1], [2], truncated=True), sample("a1", [1, 2, 3], [4]))
+    algorithm = CENTERED.model_copy(update={"truncated": "drop"})
+    sheet = build_batch([GroupRow(rollouts=[early, attempt("b", 0.0, 1)])], algorithm=algorithm).sheet
+    assert sheet.fates == {"trained": SheetRow(rollouts=2, tokens=3)}
+
+
+@pytest.mark.parametrize(
+    ("first", "wanted"),
+    [
+        (attempt("x", None, 2, truncated=True), "unscored"),
+        (rollout("x", 1.0), "no_samples"),
+        (rollout("x", None), "no_samples"),
+        (attempt("x", 1.0, 9, truncated=True), "truncated"),
+        (attempt("x", 1.0, 9), "overlong"),
+        (attempt("x", 0.0, 2), "zero_advantage"),
+    ],
+)
+def test_a_rollout_with_several_reasons_has_one_fate(first: RolloutRow, wanted: str) -> None:
+    algorithm = CENTERED.model_copy(update={"truncated": "drop"})
+    batch = build_batch([GroupRow(rollouts=[first, attempt("y", 0.0, 1)])], algorithm=algorithm, max_length=8)
+    assert batch.sheet.fates[wanted].rollouts >= 1
+    assert sum(row.rollouts for row in batch.sheet.fates.values()) == 2
+
+
+def test_a_group_whose_siblings_all_failed_or_were_unscored_trains_nothing() -> None:
+    batch = build_batch([GroupRow(rollouts=[attempt("a", 1.0, 2), attempt("b", None, 2)], failed=6)])
+    assert batch.empty and batch.normalizer > 0
+    assert batch.sheet.fates == {
+        "failed": SheetRow(rollouts=6, tokens=0),
+        "unscored": SheetRow(rollouts=1, tokens=2),
+        "zero_advantage": SheetRow(rollouts=1, tokens=2),
+    }
+
+
+def test_length_is_punished_before_rewards_are_compared() -> None:
+    algorithm = CENTERED.model_copy(update={"overlong": OverlongSpec(limit=6, band=4)})
+    batch = build_batch(
+        [GroupRow(rollouts=[attempt("a", 1.0, 2), attempt("b", 1.0, 4), attempt("c", 1.0, 9)])],
+        algorithm=algorithm,
+    )
+    # 2 tokens: 0. 4 of limit 6 - band 4: half. 9: all. The mean of 1, 0.5 and 0 is 0.5.
+    assert batch.metrics["data/overlong_penalty_mean"] == -0.5
+    assert batch.sheet.fates["zero_advantage"].rollouts == 1
+    assert batch.entries.advantage_E.tolist() == [0.5] * 2 + [-0.5] * 9
+    assert "data/overlong_penalty_mean" not in build_batch([], algorithm=CENTERED).metrics
+
+
+def test_rollouts_without_advantage_count_in_the_divisor_where_the_algorithm_says_so() -> None:
+    group = GroupRow(rollouts=[attempt("a", 1.0, 2), attempt("b", 0.5, 3), attempt("c", 0.0, 5)])
+    flat = GroupRow(rollouts=[attempt("d", 1.0, 4), attempt("e", 1.0, 4)])
+    for kind, drop, count in (
+        ("token_mean", 2 + 5, 2 + 3 + 5 + 4 + 4),
+        ("sequence_mean", 2, 5),
+        ("group_mean", 1, 2),
+        ("constant", 2 * 100, 5 * 100),
+    ):
+        spec = AggregationSpec(kind=kind, length=100 if kind == "constant" else None)  # type: ignore[arg-type]
+        for mode, wanted in (("drop", drop), ("count", count)):
+            algorithm = Algorithm(aggregation=spec, zero_advantage=mode)  # type: ignore[arg-type]
+            batch = build_batch([group, flat], algorithm=algorithm)
+            assert batch.normalizer == wanted, (kind, mode)
+            assert len(batch.entries) == 7 and batch.sheet.fates["zero_advantage"].rollouts == 3
+    counted = Algorithm(aggregation=AggregationSpec(kind="group_mean"), zero_advantage="count")
+    assert build_batch([group], algorithm=counted).entries.weight_E.tolist() == pytest.approx([0.1] * 7)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"kl": {"coefficient": 0.1}},
+        {"kl": {"coefficient": 0.1, "estimator": "k1", "place": "shaped_advantage"}},
+        {"advantage": {"kind": "gae"}, "critic": {}},
+        {"advantage": {"kind": "distillation"}, "teacher": {"kind": "base"}},
+        {"advantage": {"kind": "none"}},
+    ],
+)
+def test_what_has_a_gradient_without_an_advantage_is_trained(parts: dict[str, object]) -> None:
+    algorithm = Algorithm.model_validate(parts)
+    batch = build_batch(
+        [GroupRow(rollouts=[attempt("a", 0.0, 2), attempt("b", 0.0, 3)])], algorithm=algorithm
+    )
+    assert batch.sheet.fates == {"trained": SheetRow(rollouts=2, tokens=5)} and len(batch.entries) == 5
+
+
+def test_the_trainer_gets_the_reward_itself_where_it_computes_the_advantage() -> None:
+    algorithm = Algorithm(advantage=AdvantageSpec(kind="gae"), critic=CriticSpec())
+    batch = build_batch(
+        [GroupRow(rollouts=[attempt("a", 2.0, 2), attempt("b", -1.0, 1)])], algorithm=algorithm
+    )
+    assert batch.entries.advantage_E.tolist() == [2.0, 2.0, -1.0]
+
+
+def test_a_discounted_return_is_cut_at_the_turns() -> None:
+    algorithm = Algorithm(advantage=AdvantageSpec(kind="reinforce++", gamma=0.5))
+    batch = build_batch(
+        [GroupRow(rollouts=[two_turns("a", 1.0, 30), two_turns("b", 0.0, 31)])], algorithm=algorithm
+    )
+    returns = np.array([0.125, 0.25, 0.5, 1.0, 0, 0, 0, 0])
+    wanted = (returns - returns.mean()) / np.sqrt(returns.var() + 1e-8)
+    assert np.allclose(batch.entries.advantage_E, wanted, rtol=1e-6)
+
+
+def test_distributions_are_told_once_and_named_by_each_entry() -> None:
+    warm, top = SamplingSpec(temperature=0.7), SamplingSpec(top_p=0.9)
+    group = GroupRow(
+        rollouts=[
+            rollout("a", 1.0, sample("a0", [1], [2, 3], sampling=warm), sample("a1", [9], [2])),
+            rollout("b", 0.0, sample("b0", [1], [4], sampling=top), sample("b1", [8], [4], sampling=warm)),
+        ]
+    )
+    batch = build_batch([group])
+    assert batch.sampling == (warm, SamplingSpec(), top)
+    assert batch.entries.sampling_E.tolist() == [0, 0, 1, 2, 0]
+    assert batch.entries.sequence_E.tolist() == [0, 0, 0, 1, 1]
