@@ -120,7 +120,7 @@ def rerendered(seed: int = 0, *, groups: int = 16) -> list[GroupRow]:
 
 def nothing_shared(seed: int = 0, *, groups: int = 16) -> list[GroupRow]:
     """Every row has a prompt of its own, about 256 ids, and an answer of about 128."""
-    writer = Writer(seed, vocabulary=2**15)
+    writer = Writer(seed)
     rows = []
     for _ in range(groups):
         pairs = [(writer.ids(writer.about(256)), writer.ids(writer.about(128))) for _ in range(8)]

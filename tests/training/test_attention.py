@@ -42,16 +42,14 @@ def test_the_pieces_cover_each_pair_of_the_mask_once(
     for square in plan.squares:
         rows = index[square.start : square.stop]
         if square.mask is None:
-            assert square.ancestors is None
+            assert square.ancestors is None and not square.reach
             count[np.ix_(rows, rows)] += np.tril(np.ones((len(rows), len(rows)), int))
         else:
-            assert square.ancestors is not None
-            keys = np.concatenate([square.ancestors.numpy(), rows])
+            above = np.zeros(0, int) if square.ancestors is None else square.ancestors.numpy()
+            keys = np.concatenate([above, index[square.start - square.reach : square.stop]])
             count[np.ix_(rows, keys)] += (square.mask.numpy() == 0).astype(int)
     for rect in plan.rectangles:
-        keys = index[rect.key_start : rect.key_stop] if rect.ancestors is None else rect.ancestors.numpy()
-        assert len(keys) == rect.keys
-        count[rect.start : rect.stop, keys] += 1
+        count[rect.start : rect.stop, rect.key_start : rect.key_stop] += 1
     assert np.array_equal(count, needed.astype(int))
     assert [s.start for s in plan.squares] == [0, *(s.stop for s in plan.squares[:-1])]
     assert plan.squares[-1].stop == len(tree)
@@ -85,9 +83,9 @@ def test_rectangles_equal_the_dense_mask(
 
 def test_gradients_of_rectangles_against_finite_differences() -> None:
     tree = tree_of([[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 5, 10, 11], [1, 2, 3, 4, 12, 13]])
-    plan = plan_of(tree, block=2, long=4, dtype=torch.float64)
-    assert {rect.ancestors is None for rect in plan.rectangles} == {True, False}
-    assert any(square.mask is not None for square in plan.squares)
+    plan = plan_of(tree, block=2, long=2, dtype=torch.float64)
+    assert {square.ancestors is None for square in plan.squares} == {True, False}
+    assert plan.rectangles and any(square.reach for square in plan.squares)
     leaves = [torch.randn(1, h, len(tree), 4, dtype=torch.float64, requires_grad=True) for h in (2, 1, 1)]
     assert torch.autograd.gradcheck(lambda q, k, v: rectangles.attend(q, k, v, 0.5, plan), leaves)
 

@@ -63,7 +63,7 @@ def _difference(dtype: torch.dtype) -> float:
     for module, kernel in ((rectangles, "rectangles"), (dense, "dense")):
         leaves = [tensor.clone().requires_grad_() for tensor in inputs]
         out = module.attend(
-            *leaves, 0.5, plan_attention(end_T, np.arange(13), kernel, dtype=dtype, block=2, long=4)
+            *leaves, 0.5, plan_attention(end_T, np.arange(13), kernel, dtype=dtype, block=2, long=2)
         )
         results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
     return max(float((a - b).detach().norm() / b.detach().norm()) for a, b in zip(*results, strict=True))

@@ -1,101 +1,32 @@
-"""The tree's attention mask as a few kinds of pieces, so that its cost follows the pairs that the tree needs.
+"""The tree's attention mask as two kinds of pieces, so that its cost follows the pairs that the tree needs.
 
 In depth-first order the mask is `k <= q < end[k]`. A run is a maximal chain of tokens without a branch.
 
-- A long run is a causal square, and a full rectangle: all later descendants of the run x the run.
-- Everything else is cut into blocks of consecutive rows. The rows of a block attend to each other and to the
-  ancestors of its first row, as the mask says: that is all they can see. Ancestors in long runs are left out
-  here, their rectangles have them.
+- A long run with many descendants is a full rectangle: all its descendants x the run.
+- The rows are cut into blocks. The rows of a block attend to each other and to the ancestors of its first
+  row, as the mask says: that is all they can see. Ancestors whose rectangle they lie in are left out here.
 
-So a row is computed once in its square and once for each long run above it, and these parts are merged.
+So a row is computed once in its block and once for each rectangle it lies in, and these parts are merged.
+Where blocks begin is chosen so that few pairs are computed in vain: see `cuts.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-Ints = npt.NDArray[np.int64]
+from art.training.attention.cuts import Chains, block_cuts
+from art.training.attention.pieces import BLOCK, Ints, Rectangle, Square, TreePlan
 
-BLOCK = 128
-"""Rows of a block."""
+__all__ = ["BLOCK", "LONG", "Ints", "Rectangle", "Square", "TreePlan", "plan_attention"]
+
 LONG = 64
-"""A run of at least this many tokens is computed by itself."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Square:
-    """Rows `start:stop` attend among themselves and to the rows `ancestors`, which come before them.
-
-    Without a mask: causally, and there are no ancestors. With one: additive, [rows, ancestors + rows].
-    """
-
-    start: int
-    stop: int
-    ancestors: torch.Tensor | None = None
-    mask: torch.Tensor | None = None
-
-    @property
-    def rows(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def pairs(self) -> int:
-        return _causal_pairs(self.rows) if self.mask is None else self.mask.numel()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Rectangle:
-    """Every row of `start:stop` attends to every row of `key_start:key_stop`, or to those of `ancestors`."""
-
-    start: int
-    stop: int
-    key_start: int = 0
-    key_stop: int = 0
-    ancestors: torch.Tensor | None = None
-
-    @property
-    def rows(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def keys(self) -> int:
-        return self.key_stop - self.key_start if self.ancestors is None else len(self.ancestors)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class TreePlan:
-    """What the attention kernels read. `kernel` is `rectangles` or `dense`."""
-
-    end_T: Ints
-    kernel: str
-    depth_T: Ints
-    block: int = BLOCK
-    """Rows of a block, for the plans derived from this one."""
-    squares: tuple[Square, ...] = ()
-    """A partition of the rows, in order."""
-    rectangles: tuple[Rectangle, ...] = ()
-    dense_mask: torch.Tensor | None = field(default=None, repr=False)
-    """Additive, [T, T], for the dense kernel."""
-    derived: dict[tuple[int, bool], TreePlan] = field(default_factory=dict, repr=False)
-    """The same tree's plans for layers that see a window only: made once, used by every such layer."""
-
-    @property
-    def depth(self) -> int:
-        """Length of the longest path."""
-        return int(self.depth_T.max(initial=-1)) + 1
-
-    @property
-    def pairs(self) -> int:
-        """(query, key) pairs that are computed, per layer and head."""
-        if self.kernel == "dense":
-            return len(self.end_T) ** 2
-        return sum(square.pairs for square in self.squares) + sum(r.rows * r.keys for r in self.rectangles)
+"""A run of at least this many tokens, with enough descendants, is a rectangle."""
 
 
 def plan_attention(
@@ -109,76 +40,104 @@ def plan_attention(
     long: int = LONG,
 ) -> TreePlan:
     """Plan the attention of one micro-batch. Masks are made in `dtype`, the queries' own."""
-    rows = np.arange(len(end_T))
     if kernel == "dense":
-        mask = _mask(end_T, rows, rows, dtype, device)
+        rows = np.arange(len(end_T))
+        attends = (rows[None, :] <= rows[:, None]) & (rows[:, None] < end_T[None, :])
+        mask = torch.zeros(attends.shape, dtype=dtype, device=device)
+        mask.masked_fill_(torch.as_tensor(~attends, device=device), float("-inf"))
         return TreePlan(end_T=end_T, kernel=kernel, depth_T=depth_T, block=block, dense_mask=mask)
-    pieces = list(_pieces(end_T, block, long, dtype, device))
+    chains = Chains.of(end_T)
+    below_C = chains.end_C - chains.stop_C
+    wide_C = (chains.length_C >= long) & (chains.length_C * below_C >= 4 * long * long)
     return TreePlan(
         end_T=end_T,
         kernel=kernel,
         depth_T=depth_T,
         block=block,
-        squares=tuple(piece for piece in pieces if isinstance(piece, Square)),
-        rectangles=tuple(piece for piece in pieces if isinstance(piece, Rectangle)),
+        squares=tuple(_squares(end_T, chains, wide_C, block, dtype, device)),
+        rectangles=tuple(
+            Rectangle(
+                start=int(chains.stop_C[at]),
+                stop=int(chains.end_C[at]),
+                key_start=int(chains.start_C[at]),
+                key_stop=int(chains.stop_C[at]),
+            )
+            for at in np.flatnonzero(wide_C)
+        ),
     )
 
 
-def _pieces(
-    end_T: Ints, block: int, long: int, dtype: torch.dtype, device: torch.device | str
-) -> Iterator[Square | Rectangle]:
-    """Squares in the order of their rows."""
-    size = len(end_T)
-    bounds = np.flatnonzero(end_T[1:] != end_T[:-1]) + 1  # a run ends where the subtree's end changes
-    starts, stops = np.append(0, bounds)[: size and None], np.append(bounds, size)[: size and None]
-    short_T = np.repeat(stops - starts < long, stops - starts)
-    at = 0
-    for start, stop in [(int(a), int(b)) for a, b in zip(starts, stops, strict=True) if b - a >= long]:
-        yield from _blocks(end_T, at, start, short_T, block, dtype, device)
-        yield Square(start=start, stop=stop)
-        above = _ancestors(end_T, start, short_T)
-        if len(above):
-            yield Rectangle(start=start, stop=stop, ancestors=torch.as_tensor(above, device=device))
-        if stop < end_T[start]:
-            yield Rectangle(start=stop, stop=int(end_T[start]), key_start=start, key_stop=stop)
-        at = stop
-    yield from _blocks(end_T, at, size, short_T, block, dtype, device)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Block:
+    """Rows, and the rows above them that they see: gathered ones, then `reach` right before them."""
+
+    start: int
+    stop: int
+    gathered: Ints
+    reach: int
+    limit: Ints
+    """For each key, how many of the block's rows it is an ancestor of (or is itself), or more."""
+
+    @property
+    def chain(self) -> bool:
+        """Whether the rows are a chain, so that each sees all keys before it."""
+        return int(self.limit.min()) >= self.stop - self.start
 
 
-def _blocks(
+def _squares(
     end_T: Ints,
-    start: int,
-    stop: int,
-    short_T: npt.NDArray[np.bool_],
+    chains: Chains,
+    wide_C: npt.NDArray[np.bool_],
     block: int,
     dtype: torch.dtype,
     device: torch.device | str,
-) -> Iterator[Square]:
-    """Rows `start:stop`, none of them in a long run, in blocks of nearly equal size."""
-    count = -(-(stop - start) // block)
-    cuts = [start + number * (stop - start) // count for number in range(count + 1)] if count else []
-    for first, after in pairwise(cuts):
-        above = _ancestors(end_T, first, short_T)
-        rows = np.arange(first, after)
-        mask = _mask(end_T, rows, np.concatenate([above, rows]), dtype, device)
-        yield Square(start=first, stop=after, ancestors=torch.as_tensor(above, device=device), mask=mask)
+) -> list[Square]:
+    """The blocks, in order. All chains share one mask: a triangle behind as many zeros as they need."""
+    blocks = list(_blocks(end_T, chains, wide_C, block))
+    widest = max((len(one.limit) - one.stop + one.start for one in blocks if one.chain), default=0)
+    triangle = _mask(np.full(widest + block, block), block, dtype, device)
+    return [
+        Square(
+            start=one.start,
+            stop=one.stop,
+            ancestors=torch.as_tensor(one.gathered, device=device) if len(one.gathered) else None,
+            reach=one.reach,
+            mask=_corner(triangle, one)
+            if one.chain
+            else _mask(one.limit, one.stop - one.start, dtype, device),
+        )
+        for one in blocks
+    ]
 
 
-def _ancestors(end_T: Ints, row: int, short_T: npt.NDArray[np.bool_]) -> Ints:
-    """The ancestors of a row that lie in short runs."""
-    return np.flatnonzero((end_T[:row] > row) & short_T[:row])
+def _blocks(end_T: Ints, chains: Chains, wide_C: npt.NDArray[np.bool_], block: int) -> Iterator[_Block]:
+    chain_T = np.repeat(np.arange(len(wide_C)), chains.length_C)
+    inline_T = ~wide_C[chain_T]
+    for start, stop in pairwise(block_cuts(chains, wide_C, block)):
+        # A block in a wide run has the run's earlier rows inline, its rectangle is for what comes after.
+        seen = inline_T[:start] | (chain_T[:start] == chain_T[start])
+        above = np.flatnonzero((end_T[:start] > start) & seen)
+        near = int(np.count_nonzero(above - np.arange(len(above)) == start - len(above)))
+        keys = np.concatenate([above, np.arange(start, stop)])
+        yield _Block(
+            start=start,
+            stop=stop,
+            gathered=above[: len(above) - near],
+            reach=near,
+            limit=end_T[keys] - start,
+        )
 
 
-def _mask(
-    end_T: Ints, queries: Ints, keys: Ints, dtype: torch.dtype, device: torch.device | str
-) -> torch.Tensor:
-    """Additive: 0 where the query attends to the key, -inf elsewhere."""
-    attends = (keys[None, :] <= queries[:, None]) & (queries[:, None] < end_T[keys][None, :])
-    mask = torch.zeros(attends.shape, dtype=dtype, device=device)
-    return mask.masked_fill_(torch.as_tensor(~attends, device=device), float("-inf"))
+def _corner(triangle: torch.Tensor, one: _Block) -> torch.Tensor:
+    """The last columns, so that the diagonal ends where the block's rows do."""
+    rows, size = one.stop - one.start, len(triangle)
+    first = triangle.shape[1] - size - (len(one.limit) - rows)
+    return triangle[:rows, first : first + len(one.limit)]
 
 
-def _causal_pairs(size: int) -> int:
-    """Pairs that torch's CPU kernel computes of a causal square: it skips whole blocks of queries."""
-    block = 256 if size >= 768 else 64 if size >= 192 else 32
-    return sum(min(block, size - at) * min(at + block, size) for at in range(0, size, block))
+def _mask(limit: Ints, rows: int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+    """Additive, [rows, keys], the last keys being the rows: 0 where the row attends to the key, else -inf."""
+    mask = torch.zeros(rows, len(limit), dtype=dtype, device=device)
+    hidden = torch.arange(rows)[:, None] >= torch.as_tensor(limit)[None, :]
+    hidden[:, len(limit) - rows :].logical_or_(torch.ones(rows, rows, dtype=torch.bool).triu(1))
+    return mask.masked_fill_(hidden.to(device), float("-inf"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from art.training.attention.plan import Rectangle, TreePlan
+from art.training.attention.pieces import Square, TreePlan
 
 TOKENS = 2
 """The dimension of tokens."""
@@ -50,8 +50,8 @@ def merge_forward(
     """Output [B, H, T, D] and logsumexp [B, H, T] of all pieces, in at least float32."""
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     pieces = []
-    for square, q_rows, k_rows, v_rows in zip(plan.squares, *_split(plan, q, k, v), strict=True):
-        keys, values = _under(square.ancestors, k, k_rows), _under(square.ancestors, v, v_rows)
+    for square, q_rows in zip(plan.squares, _split(plan, q)[0], strict=True):
+        keys, values = square_keys(square, k), square_keys(square, v)
         causal = square.mask is None
         pieces.append(flash(q_rows, keys, values, 0.0, causal, attn_mask=square.mask, scale=scale))
     # Sums are kept in at least float32: the logsumexp is, and merging in bfloat16 would lose digits.
@@ -60,7 +60,8 @@ def merge_forward(
     lse = torch.cat([piece_lse for _, piece_lse in pieces], dim=TOKENS)
     for rect in plan.rectangles:
         rows = (TOKENS, rect.start, rect.rows)
-        piece, piece_lse = flash(q.narrow(*rows), _keys(rect, k), _keys(rect, v), 0.0, False, scale=scale)
+        keys = (TOKENS, rect.key_start, rect.keys)
+        piece, piece_lse = flash(q.narrow(*rows), k.narrow(*keys), v.narrow(*keys), 0.0, False, scale=scale)
         row_lse = lse.narrow(*rows)
         weight = torch.sigmoid(piece_lse - row_lse).unsqueeze(-1)
         out.narrow(*rows).lerp_(piece.to(exact), weight)
@@ -82,30 +83,28 @@ def merge_backward(
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     exact = torch.promote_types(q.dtype, torch.float32)
     dq, dk, dv = (torch.zeros_like(tensor, dtype=exact) for tensor in (q, k, v))
-    for square, *parts in zip(plan.squares, *_split(plan, grad, q, out, lse, k, v), strict=True):
-        g_rows, q_rows, out_rows, lse_rows, k_rows, v_rows = parts
-        keys, values = _under(square.ancestors, k, k_rows), _under(square.ancestors, v, v_rows)
+    for square, g_rows, q_rows, out_rows, lse_rows in zip(
+        plan.squares, *_split(plan, grad, q, out, lse), strict=True
+    ):
         mask, causal = square.mask, square.mask is None
-        piece_q, *piece_kv = flash(
-            g_rows, q_rows, keys, values, out_rows, lse_rows, 0.0, causal, attn_mask=mask, scale=scale
-        )
+        sides = (g_rows, q_rows, square_keys(square, k), square_keys(square, v), out_rows, lse_rows)
+        piece_q, *piece_kv = flash(*sides, 0.0, causal, attn_mask=mask, scale=scale)
         dq.narrow(TOKENS, square.start, square.rows).copy_(piece_q)
+        near = square.reach + square.rows
         for total, piece in zip((dk, dv), piece_kv, strict=True):
-            above = piece.shape[TOKENS] - square.rows
-            total.narrow(TOKENS, square.start, square.rows).add_(piece.narrow(TOKENS, above, square.rows))
-            if square.ancestors is not None and above:
-                total.index_add_(TOKENS, square.ancestors, piece.narrow(TOKENS, 0, above).to(exact))
+            total.narrow(TOKENS, square.start - square.reach, near).add_(
+                piece.narrow(TOKENS, square.gathered, near)
+            )
+            if square.ancestors is not None and square.gathered:
+                total.index_add_(TOKENS, square.ancestors, piece.narrow(TOKENS, 0, square.gathered).to(exact))
     for rect in plan.rectangles:
-        rows = (TOKENS, rect.start, rect.rows)
+        rows, keys = (TOKENS, rect.start, rect.rows), (TOKENS, rect.key_start, rect.keys)
         g_rows, q_rows, out_rows, lse_rows = (one.narrow(*rows) for one in (grad, q, out, lse))
-        keys, values = _keys(rect, k), _keys(rect, v)
-        piece_q, *piece_kv = flash(g_rows, q_rows, keys, values, out_rows, lse_rows, 0.0, False, scale=scale)
+        sides = (g_rows, q_rows, k.narrow(*keys), v.narrow(*keys), out_rows, lse_rows)
+        piece_q, *piece_kv = flash(*sides, 0.0, False, scale=scale)
         dq.narrow(*rows).add_(piece_q)
         for total, piece in zip((dk, dv), piece_kv, strict=True):
-            if rect.ancestors is None:
-                total.narrow(TOKENS, rect.key_start, rect.keys).add_(piece)
-            else:
-                total.index_add_(TOKENS, rect.ancestors, piece.to(exact))
+            total.narrow(*keys).add_(piece)
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
@@ -115,14 +114,9 @@ def _split(plan: TreePlan, *tensors: torch.Tensor) -> list[tuple[torch.Tensor, .
     return [tensor.split(sizes, dim=TOKENS) for tensor in tensors]
 
 
-def _under(ancestors: torch.Tensor | None, tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The rows behind their ancestors."""
-    if ancestors is None or not len(ancestors):
-        return rows
-    return torch.cat([tensor.index_select(TOKENS, ancestors), rows], dim=TOKENS)
-
-
-def _keys(rect: Rectangle, tensor: torch.Tensor) -> torch.Tensor:
-    if rect.ancestors is None:
-        return tensor.narrow(TOKENS, rect.key_start, rect.keys)
-    return tensor.index_select(TOKENS, rect.ancestors)
+def square_keys(square: Square, tensor: torch.Tensor) -> torch.Tensor:
+    """The keys (or values) of a square: gathered ones, then those right before its rows, then its rows."""
+    near = tensor.narrow(TOKENS, square.start - square.reach, square.reach + square.rows)
+    if square.ancestors is None or not square.gathered:
+        return near
+    return torch.cat([tensor.index_select(TOKENS, square.ancestors), near], dim=TOKENS)
