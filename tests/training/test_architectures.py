@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import FAMILIES, all_in_float64, build
+from families import FAMILIES, SHAPE, all_in_float64, build
 from peft import LoraConfig, PeftModel, get_peft_model
 from tiny_policies import games, randomize
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
 
 from art.engine.builtin.engine import BuiltinEngine
 from art.engine.protocol import GenerateRequest, Sampling
@@ -240,3 +240,34 @@ def test_targets_that_mean_experts_to_peft_are_refused() -> None:
         ConfigurationError, match=r"\['down_proj', 'gate_proj', 'up_proj'\] mean the experts'"
     ):
         Adapters(policy).targets(LoraSpec(targets=targets))
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+async def test_positions_that_depend_on_the_longest_row_are_refused_beyond_their_first_length(
+    kind: str, tmp_path: Path
+) -> None:
+    """Up to it sampler and trainer agree; the engine's context ends there, and the trainer says why."""
+    if kind == "longrope":
+        factors = {"short_factor": [1.0, 1.0], "long_factor": [4.0, 4.0]}
+        rope = {"rope_type": kind, "rope_theta": 1e4, "partial_rotary_factor": 1.0, **factors}
+        config = Phi3Config(
+            **SHAPE | {"max_position_embeddings": 80},
+            original_max_position_embeddings=40,
+            rope_parameters=rope,
+        )
+    else:
+        rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0}
+        config = LlamaConfig(**SHAPE | {"max_position_embeddings": 40}, rope_parameters=rope)
+    build(config, "eager", torch.float32).save_pretrained(tmp_path)
+    policy = load_policy(str(tmp_path), name="long")
+    (short,) = policy.row_logprobs([[at % 23 for at in range(40)]])
+    with pytest.raises(ConfigurationError, match="beyond 40 the positions of 'long' depend"):
+        policy.row_logprobs([[at % 23 for at in range(41)]])
+    assert policy.row_logprobs([[at % 23 for at in range(40)]]) == [short]
+    engine = await BuiltinEngine.start(str(tmp_path), BuiltinOptions(threads=1))
+    try:
+        assert (await engine.info()).max_context == 40
+        ((*theirs,),) = await engine.score(None, [[at % 23 for at in range(40)]])
+    finally:
+        await engine.close()
+    assert short == pytest.approx(theirs, abs=1e-4)
