@@ -76,7 +76,7 @@ def test_the_shipped_models_pass(name: str, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "a.json").read_text())
     assert report["passed"] is True
     levels = {verdict["check"]: verdict["level"] for verdict in report["verdicts"]}
-    assert set(levels.values()) == {"pass"} and len(levels) == 13
+    assert set(levels.values()) == {"pass"} and len(levels) == 14
     assert {"bridging: tool calls", "packed = plain rows", "sampler = trainer", "checkpoint in PEFT"} <= set(
         levels
     )
@@ -123,11 +123,18 @@ async def test_what_refuses_a_model_says_why(tmp_path: Path) -> None:
     assert found["packed = plain rows"].level == found["checkpoint in PEFT"].level == "pass"
 
 
+async def test_a_context_that_cannot_be_used_whole_is_noted(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 128}
+    found = await audited(save(tmp_path, Qwen3Config(**SHAPE, rope_parameters=rope), STRIPS))
+    assert found["configuration"].level == "note" and "beyond 128 tokens" in found["configuration"].what
+    assert found["sampler = trainer"].level == "pass"
+
+
 async def test_a_missing_model_is_one_readable_line(tmp_path: Path) -> None:
     found = await audited("art/nothing")
     assert list(found) == ["model"] and "art/nothing" in found["model"].what
     found = await audited(str(tmp_path))
-    assert found["renderer"].level == found["trainer"].level == "fail"
+    assert {found[check].level for check in ("renderer", "configuration", "trainer")} == {"fail"}
     assert "\n" not in found["trainer"].what
 
 

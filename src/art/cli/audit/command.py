@@ -79,6 +79,7 @@ async def all_verdicts(name: str, *, device: str = "auto", dtype: str = "auto") 
         return
     for verdict in await asyncio.to_thread(conversation_verdicts, base.source, base.name):
         yield verdict
+    yield await asyncio.to_thread(length_verdict, base.source)
     subject = Subject(name=base.name, source=base.source, device=device, dtype=dtype)
     async for verdict in computation_verdicts(subject):
         yield verdict
@@ -94,6 +95,28 @@ def conversation_verdicts(source: str, name: str) -> list[Verdict]:
     except (ARTError, OSError, ValueError) as error:
         return [refused("renderer", error)]
     return [*template_verdicts(tokenizer), *renderer_verdicts(renderer)]
+
+
+def length_verdict(source: str) -> Verdict:
+    """The longest conversation for which positions mean the same in every pass."""
+    from transformers import AutoConfig
+
+    from art.engine.positions import longest_fixed
+
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
+    except (OSError, ValueError, KeyError) as error:
+        return refused("configuration", error)
+    context = getattr(config, "max_position_embeddings", None)
+    fixed = longest_fixed(config)
+    if fixed is None or (context is not None and fixed >= context):
+        return Verdict(level="pass", check="configuration", what=f"{config.model_type}, context {context}")
+    return Verdict(
+        level="note",
+        check="configuration",
+        what=f"{config.model_type}, context {context}; beyond {fixed} tokens its rotary embedding depends on "
+        "the longest row of a pass, so longer conversations are refused",
+    )
 
 
 def _tokenizer(source: str) -> Any:
