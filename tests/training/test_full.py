@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import FAMILIES, build
 from tiny_policies import MODEL, SHAPE, causal_lm, games, llama, policy, qwen3, request, trainer
 from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3Config
 
 from art.errors import CheckpointError, ConfigurationError
 from art.samples.types import Batch
+from art.training.full import FullWeights
 from art.training.policy import Policy
 from art.training.reference import References
 from art.training.trainer import Trainer
@@ -244,3 +246,26 @@ def test_weights_are_of_the_policy_that_was_loaded() -> None:
     made = Trainer(one)
     made.open(MODEL, None)
     assert made.score(MODEL, ROWS) == policy(seed=1).row_logprobs(ROWS)
+
+
+@pytest.mark.parametrize("family", ["qwen3-moe", "mixtral", "gemma3", "gpt-neox", "deepseek-v3", "gpt-oss"])
+def test_families_whose_names_on_disk_differ_come_back_as_they_were(tmp_path: Path, family: str) -> None:
+    def made() -> tuple[Policy, FullWeights]:
+        tiny = Policy(build(FAMILIES[family](), "eager", torch.float32), name="tiny")
+        return tiny, FullWeights(tiny)
+
+    tiny, saving = made()
+    saving.attach("a1")
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in saving.parameters().values():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    files = saving.save("a1", tmp_path)
+    assert {"config.json", "model.safetensors"} <= set(files)
+    other, loading = made()
+    loading.attach("a1")
+    before = other.row_logprobs(ROWS)
+    loading.load("a1", tmp_path)
+    assert other.row_logprobs(ROWS) == tiny.row_logprobs(ROWS) != before
+    one, two = saving.parameters(), loading.parameters()
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
