@@ -1,0 +1,126 @@
+"""Every algorithm and every way of asking for one makes a step through the real server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from transformers import Qwen3ForCausalLM
+
+import art
+from art.algorithms import TABLE
+from art.errors import ConfigurationError, NotFoundError, RequestError
+from art.nano_models import resolve
+
+ROWS = [{"algorithm": name} for name, row in TABLE.items() if not row.needs]
+PARTS: list[dict[str, Any]] = [
+    {"algorithm": {"name": "distillation", "teacher": {"kind": "base"}}},
+    {"algorithm": {"name": "distillation", "teacher": {"kind": "step", "step": 1}}},
+    {"algorithm": {"name": "reinforce++", "advantage": {"gamma": 0.9}}},
+    {"algorithm": {"name": "dapo", "overlong": {"limit": 12, "band": 6}}},
+    {"kl_penalty_coef": 0.1},
+    {"kl_penalty_coef": 0.1, "kl_penalty_reference_step": 2},
+    {"kimi_k2_tau": 0.1},
+    {"truncated_importance_sampling": 2.0},
+    {"loss_fn": "ppo", "mask_prob_ratio": True},
+    {"importance_sampling_level": "sequence"},
+    {"advantage_balance": 0.5},
+    {"max_negative_advantage_importance_sampling_weight": 3.0},
+]
+
+
+async def play(model: art.TrainableModel, reward: float, **sampling: Any) -> art.Trajectory:
+    said = art.Trajectory(messages_and_choices=[{"role": "user", "content": "yes or no?"}], reward=reward)
+    completion = await model.openai_client().chat.completions.create(
+        model=model.get_inference_name(), messages=said.messages(), max_tokens=6, **sampling
+    )
+    said.messages_and_choices.append(completion.choices[0])
+    return said
+
+
+async def play_groups(model: art.TrainableModel, **sampling: Any) -> list[art.TrajectoryGroup]:
+    return await art.gather_trajectory_groups(
+        art.TrajectoryGroup(play(model, float(reward), **sampling) for reward in range(3)) for _ in range(2)
+    )
+
+
+@pytest.mark.slow
+async def test_every_algorithm_makes_a_step(tmp_path: Path) -> None:
+    internal = {"trainer_args": {"warmup_steps": 1}}
+    model = art.TrainableModel(name="a", project="p", base_model="art/nano", _internal_config=internal)
+    async with art.LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        for step, options in enumerate([*ROWS, *PARTS], 1):
+            groups = await play_groups(model)
+            result = await backend.train(model, groups, **{"learning_rate": 1e-4, **options})
+            assert result.step == step and result.metrics["trained"] == 1, options
+            assert result.metrics["loss/learning_rate"] == (5e-5 if step == 1 else 1e-4)
+            assert result.sheet.fates["trained"].rollouts >= 4
+            assert sum(fate.rollouts for fate in result.sheet.fates.values()) == 6
+
+        chosen = await backend.train(model, await play_groups(model), learning_rate=None)
+        assert 1e-4 < chosen.metrics["loss/learning_rate"] < 1e-2
+
+        # What it was drawn from is what is trained.
+        truncated = await play_groups(model, temperature=0.8, top_p=0.9, extra_body={"top_k": 30})
+        agreed = await backend.train(model, truncated)
+        assert agreed.metrics["loss/logprob_difference_max"] < 1e-3
+
+        greedy = await play_groups(model, temperature=0)
+        with pytest.raises(RequestError, match=r"temperature = 0\.0"):
+            await backend.train(model, greedy)
+        assert (await backend.train(model, greedy, algorithm="sft")).metrics["trained"] == 1
+        with pytest.raises(NotFoundError, match=r"step = 99.*its steps: \[0, 1, "):
+            gone = {"name": "distillation", "teacher": {"kind": "step", "step": 99}}
+            await backend.train(model, await play_groups(model), algorithm=gone)
+
+
+@pytest.fixture
+def teacher() -> Iterator[str]:
+    """The untouched model behind the route that vLLM answers."""
+    model = Qwen3ForCausalLM.from_pretrained(resolve("art/nano"), dtype=torch.float32).eval()
+
+    async def completions(request: Request) -> JSONResponse:
+        ids = (await request.json())["prompt"]
+        with torch.no_grad():
+            logprobs_TV = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        told = [{str(token): {"logprob": float(logprobs_TV[at, token])}} for at, token in enumerate(ids[1:])]
+        return JSONResponse({"choices": [{"prompt_logprobs": [None, *told]}]})
+
+    app = Starlette(routes=[Route("/v1/completions", completions, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    server.should_exit = True
+    thread.join(30)
+
+
+@pytest.mark.slow
+async def test_a_teacher_behind_http_pulls_the_student_back(tmp_path: Path, teacher: str) -> None:
+    model = art.TrainableModel(name="a", project="p", base_model="art/nano")
+    taught = {"name": "distillation", "teacher": {"kind": "server", "url": teacher, "model": "big"}}
+    async with art.LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        # The fresh adapter changes nothing: student and teacher are one model, and there is nothing to learn.
+        first = await backend.train(model, await play_groups(model), algorithm=taught)
+        assert abs(first.metrics["loss/train"]) < 1e-3
+        await backend.train(model, await play_groups(model), learning_rate=1e-2)
+        away = await backend.train(model, await play_groups(model), algorithm=taught, learning_rate=1e-2)
+        assert away.metrics["loss/train"] > 10 * abs(first.metrics["loss/train"])
+        elsewhere = {**taught, "teacher": {**taught["teacher"], "url": "http://10.0.0.1/v1"}}
+        with pytest.raises(ConfigurationError, match=r"teacher\.urls"):
+            await backend.train(model, await play_groups(model), algorithm=elsewhere)
