@@ -75,6 +75,25 @@ FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
         query_pre_attn_scalar=8,
     ),
     "gemma3": lambda: hf.Gemma3TextConfig(**THREE, **TWO_WINDOWS, query_pre_attn_scalar=8),
+    "gemma3-images": lambda: hf.Gemma3Config(
+        text_config=dict(**THREE, **TWO_WINDOWS, query_pre_attn_scalar=8),
+        vision_config=dict(
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            image_size=28,
+            patch_size=14,
+        ),
+        mm_tokens_per_image=4,
+        image_token_index=20,
+        boi_token_index=21,
+        eoi_token_index=22,
+    ),
+    "gemma4": lambda: hf.Gemma4TextConfig(
+        **THREE, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention", "full_attention"]
+    ),
+    "exaone4": lambda: hf.Exaone4Config(**{**SHAPE, "num_hidden_layers": 3}, **TWO_WINDOWS),
     "phi": lambda: hf.PhiConfig(**SHAPE, partial_rotary_factor=0.5),
     "phi3": lambda: hf.Phi3Config(**SHAPE, sliding_window=WINDOW),
     "olmo": lambda: hf.OlmoConfig(**SHAPE, clip_qkv=4.0),

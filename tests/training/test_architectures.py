@@ -271,3 +271,13 @@ async def test_positions_that_depend_on_the_longest_row_are_refused_beyond_their
     finally:
         await engine.close()
     assert short == pytest.approx(theirs, abs=1e-4)
+
+
+def test_a_tower_for_images_is_not_adapted(tmp_path: Path) -> None:
+    """Its layers have the same names, for PEFT too when it loads the checkpoint."""
+    trainer, base, checkpoint = trained("gemma3-images", tmp_path)
+    keys = list(trainer.parameters("p/m"))
+    assert keys and all(".language_model." in key for key in keys)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(checkpoint))
+    loaded = [key for key, _ in model.named_parameters() if ".lora_" in key]
+    assert len(loaded) == len(keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from art.errors import CheckpointError, ConfigurationError
+from art.training.decoder import decoder_of
 from art.training.policy import Policy
 from art.wire.training import LoraSpec
 
@@ -32,6 +34,7 @@ class Adapters:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._peft: PeftModel | None = None
+        self._resting = False
 
     def attach(self, name: str, spec: LoraSpec, *, seed: int) -> None:
         """A fresh adapter: A drawn from `seed`, B zero, so the model computes what its base does.
@@ -43,6 +46,7 @@ class Adapters:
             lora_alpha=spec.alpha,
             lora_dropout=spec.dropout,
             target_modules=self.targets(spec),
+            exclude_modules=outside_decoder(self._policy.causal_lm, self.targets(spec)),
             use_rslora=spec.use_rslora,
             bias="none",
             task_type="CAUSAL_LM",
@@ -62,10 +66,19 @@ class Adapters:
 
     def activate(self, name: str, *, dropout: bool = False) -> None:
         """Make this adapter the one that computes. The base stays as in evaluation; only LoRA has dropout."""
+        if self._resting:
+            self._model.base_model.enable_adapter_layers()
+            self._resting = False
         self._model.set_adapter(name)
         for key, module in self._model.named_modules():
             if key.endswith(f".lora_dropout.{name}"):
                 module.train(dropout)
+
+    def rest(self) -> None:
+        """No adapter computes until the next one is activated."""
+        if self._peft is not None and not self._resting:
+            self._peft.base_model.disable_adapter_layers()
+            self._resting = True
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -164,13 +177,24 @@ def experts_instead(causal_lm: torch.nn.Module, targets: Collection[str]) -> set
 
 
 def linear_layers(causal_lm: torch.nn.Module) -> set[str]:
-    """Last components of the names of the decoder's linear layers; the output layer is none of them."""
-    head = causal_lm.get_output_embeddings()
+    """Last components of the names of the decoder's linear layers: no output layer, no tower for images."""
     return {
         key.removesuffix(".base_layer").rsplit(".", 1)[-1]
-        for key, module in causal_lm.named_modules()
-        if isinstance(module, torch.nn.Linear) and ".lora_" not in key and module is not head
+        for key, module in decoder_of(causal_lm).named_modules()
+        if isinstance(module, torch.nn.Linear) and ".lora_" not in key
     }
+
+
+def outside_decoder(causal_lm: torch.nn.Module, targets: Collection[str]) -> str | None:
+    """A pattern of the modules to leave out, where a target's name also stands outside of the decoder."""
+    decoder = decoder_of(causal_lm)
+    (prefix,) = [key for key, module in causal_lm.named_modules() if module is decoder]
+    strays = [
+        key
+        for key, _ in causal_lm.named_modules()
+        if key.rpartition(".")[2] in targets and not key.startswith(f"{prefix}.")
+    ]
+    return rf"(?!{re.escape(prefix)}\.).*" if strays else None
 
 
 def check_same(
