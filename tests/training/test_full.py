@@ -196,22 +196,59 @@ def test_references_are_the_base_and_other_steps(tmp_path: Path) -> None:
     assert same(weights(straight), weights(made))
 
 
-def test_loras_and_all_weights_do_not_mix_on_one_base(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="trainer has attached LoRAs to it"):
-        trainer().open(OTHER, None)
-    made = full()
-    with pytest.raises(ConfigurationError, match="trains all its weights"):
-        made.open(OTHER, LoraSpec())
-    assert made.steps == {MODEL: 0}
+def test_a_lora_and_all_weights_beside_each_other_on_one_base(tmp_path: Path) -> None:
+    lora = LoraSpec(r=2, alpha=4, dropout=0.25)
+    kinds = {"project/full": None, "project/lora": lora, "project/late": None}
+    for name, spec in kinds.items():
+        alone = Trainer(policy(), token_budget=64)
+        alone.open(name, spec)
+        learn(alone, range(3), name)
+        alone.save(name, tmp_path / "alone" / name)
+    both = Trainer(policy(), token_budget=64)
+    for name, spec in kinds.items():
+        both.open(name, spec)
+    for step in range(3):
+        for name in kinds:
+            learn(both, range(step, step + 1), name)
+            both.score("project/lora", ROWS)
+    for name in kinds:
+        both.save(name, tmp_path / "both" / name)
+        for file in (tmp_path / "alone" / name).iterdir():
+            assert file.read_bytes() == (tmp_path / "both" / name / file.name).read_bytes(), file
+    both.open("project/full", None, checkpoint=tmp_path / "alone" / "project/full")
+    both.close("project/full")
+    both.close("project/late")
+    both.open("project/new", LoraSpec(r=3))
+    assert both.score("project/new", ROWS) == policy().row_logprobs(ROWS), "the base is itself again"
+
+
+def test_a_reference_may_be_of_the_other_kind(tmp_path: Path) -> None:
+    made = Trainer(policy(), token_budget=64)
+    expected = {}
+    for name, spec in ((MODEL, None), (OTHER, LoraSpec(r=2))):
+        made.open(name, spec)
+        learn(made, range(2), name)
+        expected[name] = score(made, name)
+        made.save(name, tmp_path / name)
+    for mine, other in ((MODEL, OTHER), (OTHER, MODEL)):
+        score(made, mine)
+        references = References(made.policy, made._weights, made._open[mine].adapter)
+        with references.checkpoint(tmp_path / other):
+            assert made.policy.row_logprobs(ROWS) == expected[other]
+        assert made.policy.row_logprobs(ROWS) == expected[mine]
+        with references.base():
+            assert made.policy.row_logprobs(ROWS) == policy().row_logprobs(ROWS)
+        assert made.policy.row_logprobs(ROWS) == expected[mine]
+
+
+def test_a_checkpoint_of_the_other_kind_is_refused(tmp_path: Path) -> None:
+    made, adapter = full(), trainer()
     made.save(MODEL, tmp_path / "full")
-    adapter = trainer()
     adapter.save(MODEL, tmp_path / "adapter")
     with pytest.raises(CheckpointError, match="holds all weights"):
         adapter.open(MODEL, LoraSpec(r=4, alpha=8), checkpoint=tmp_path / "full")
     with pytest.raises(CheckpointError, match="holds the LoRA"):
         made.open(MODEL, None, checkpoint=tmp_path / "adapter")
-    made.close(MODEL)
-    assert made.open(OTHER, LoraSpec(r=2)) == 0, "when no model trains all weights any more, a LoRA may"
 
 
 def test_a_coarse_dtype_is_refused_with_the_remedy() -> None:

@@ -28,6 +28,9 @@ class FullWeights:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        # Before any LoRA is attached: PEFT gives the layers it adapts other names.
+        self._state: dict[str, torch.Tensor] = policy.causal_lm.state_dict(keep_vars=True)
+        self._parameters = dict(policy.causal_lm.named_parameters())
         self._active = _BASE
         self._waiting: dict[str, dict[str, torch.Tensor]] = {}
         """Copies in main memory: the base's while any set is attached, and sets that are not active."""
@@ -46,24 +49,29 @@ class FullWeights:
             )
         if not self._names:
             self._waiting[_BASE] = self._copies()
-        self.activate(_BASE)
+        self.rest()
         self._names.add(name)
-        self._active = name
-        self._policy.causal_lm.requires_grad_(True)
+        self._switch(name)
 
     def activate(self, name: str) -> None:
         """Put this set into the model."""
         if name != self._active:
-            if self._active != _BASE:  # whose copy waits already
-                self._waiting[self._active] = self._copies()
-            self._write(self._waiting[_BASE] if name == _BASE else self._waiting.pop(name))
-            self._active = name
+            self.rest()
+            self._write(self._waiting.pop(name))
+            self._switch(name)
+
+    def rest(self) -> None:
+        """Put the base's weights into the model, where they are not trained."""
+        if self._active != _BASE:
+            self._waiting[self._active] = self._copies()
+            self._write(self._waiting[_BASE])
+            self._switch(_BASE)
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
         """Inside, the model has the base's weights."""
         active = self._active
-        self.activate(_BASE)
+        self.rest()
         try:
             yield
         finally:
@@ -71,14 +79,15 @@ class FullWeights:
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """All parameters by name, shared ones once. Every set uses the same ones in its turn."""
-        return dict(self._policy.causal_lm.named_parameters())
+        return self._parameters
 
     def save(self, name: str, folder: Path) -> list[str]:
         """Write the model as transformers does, so that it loads from this folder; returns its files."""
         self.activate(name)
         before = set(folder.iterdir())
         with _no_progress_bars():
-            self._policy.causal_lm.save_pretrained(folder)
+            state = {key: value.detach() for key, value in self._state.items()}
+            self._policy.causal_lm.save_pretrained(folder, state_dict=state)
         return sorted(file.name for file in set(folder.iterdir()) - before)
 
     def load(self, name: str, folder: Path) -> None:
@@ -88,27 +97,30 @@ class FullWeights:
         """
         weights = _read(folder, self._policy.dtype)
         self.activate(name)
-        parameters = self.parameters()
-        check_same(folder, {key: tuple(one.shape) for key, one in parameters.items()}, weights)
+        check_same(folder, {key: tuple(one.shape) for key, one in self._parameters.items()}, weights)
         self._write(weights)
 
     def remove(self, name: str) -> None:
         """Forget a set. The base's weights return to the model when it was the active one."""
         if name == self._active:
             self._write(self._waiting[_BASE])
-            self._active = _BASE
+            self._switch(_BASE)
         self._waiting.pop(name, None)
         self._names.discard(name)
         if not self._names:
             self._waiting.clear()
-            self._policy.causal_lm.requires_grad_(False)
+
+    def _switch(self, name: str) -> None:
+        self._active = name
+        for parameter in self._parameters.values():
+            parameter.requires_grad_(name != _BASE)
 
     def _copies(self) -> dict[str, torch.Tensor]:
-        return {key: one.detach().to("cpu", copy=True) for key, one in self.parameters().items()}
+        return {key: one.detach().to("cpu", copy=True) for key, one in self._parameters.items()}
 
     @torch.no_grad()
     def _write(self, weights: Mapping[str, torch.Tensor]) -> None:
-        for key, parameter in self.parameters().items():
+        for key, parameter in self._parameters.items():
             parameter.copy_(weights[key])
 
 

@@ -30,17 +30,17 @@ class References:
 
     @contextmanager
     def checkpoint(self, folder: Path) -> Iterator[None]:
-        """Another step, whose checkpoint is verified as when a model is opened. Raises CheckpointError, and
-        ConfigurationError when it is a LoRA and all weights are trained here, or the reverse.
-        """
+        """Another step, whose checkpoint is verified as when a model is opened. Raises CheckpointError."""
         state = read_checkpoint(
             folder, base_model=self._policy.name, base_fingerprint=self._policy.fingerprint
         )
         with without_dropout(self._policy.causal_lm):
-            self._weights.attach(_NAME, state.lora, seed=0)
             try:
-                self._weights.load(_NAME, folder)
-                yield
+                self._weights.attach(_NAME, state.lora, seed=0)
+                try:
+                    self._weights.load(_NAME, folder)
+                    yield
+                finally:
+                    self._weights.remove(_NAME)
             finally:
-                self._weights.remove(_NAME)
                 self._weights.activate(self._active)

@@ -74,8 +74,8 @@ class Trainer:
         """Make a fresh LoRA, or train all weights (None), or restore either. An open model of that name is
         forgotten. Returns the step.
 
-        Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets, or what
-        `Weights.attach` refuses).
+        Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets, or all weights
+        in a dtype too coarse for it).
         """
         lora = self._weights.resolve(lora)
         state = None

@@ -1,17 +1,12 @@
-"""What is trained of a model: a LoRA beside the base (`LoraSpec`), or all weights (None). One face for both.
-
-A base either carries adapters or is trained itself: PEFT rewrites the layers it is attached to.
-"""
+"""What is trained of a model: a LoRA beside the base (`LoraSpec`), or all weights (None)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
-from art.errors import ConfigurationError
 from art.training.full import FullWeights
 from art.training.lora import Adapters
 from art.training.policy import Policy
@@ -19,14 +14,13 @@ from art.wire.training import LoraSpec
 
 
 class Weights:
-    """Trained weights by short internal names (no dots). One of them computes at a time."""
+    """Trained weights by short internal names (no dots). One of them computes at a time, the others wait."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
         self._adapters = Adapters(policy)
         self._full = FullWeights(policy)
-        self._adapted = False
-        """Whether layers of the base were rewritten; they stay so."""
+        self._whole = False
+        """Whether those that compute are a whole set."""
 
     def resolve(self, spec: LoraSpec | None) -> LoraSpec | None:
         """The same with its targets spelled out. Raises ConfigurationError when one is unknown."""
@@ -35,36 +29,28 @@ class Weights:
     def attach(self, name: str, spec: LoraSpec | None, *, seed: int) -> None:
         """Fresh weights that compute what the base does. They are active afterwards, without dropout.
 
-        Raises ConfigurationError: unknown targets, all weights in a coarse dtype, or the other kind before.
+        Raises ConfigurationError: unknown targets, or all weights in a coarse dtype.
         """
         if spec is None:
-            if self._adapted:
-                raise ConfigurationError(
-                    f"All weights of {self._policy.name!r} cannot be trained here: this trainer has attached "
-                    "LoRAs to it. Start another trainer for full fine-tuning."
-                )
             self._full.attach(name)
         else:
-            if self._full.names:
-                raise ConfigurationError(
-                    f"A LoRA cannot be attached to {self._policy.name!r}: this trainer has a model open that "
-                    "trains all its weights. Close it, or start another trainer."
-                )
+            self._full.rest()
             self._adapters.attach(name, spec, seed=seed)
-            self._adapted = True
+        self.activate(name)
 
     def activate(self, name: str, *, dropout: bool = False) -> None:
         """Make these weights the ones that compute."""
-        if name in self._full.names:
+        self._whole = name in self._full.names
+        if self._whole:
+            self._adapters.rest()
             self._full.activate(name)
         else:
+            self._full.rest()
             self._adapters.activate(name, dropout=dropout)
 
-    @contextmanager
-    def disabled(self) -> Iterator[None]:
+    def disabled(self) -> AbstractContextManager[None]:
         """Inside, the model computes what its base does."""
-        with self._full.disabled() if self._full.names else self._adapters.disabled():
-            yield
+        return self._full.disabled() if self._whole else self._adapters.disabled()
 
     def parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
         """Trained parameters by the names under which they are saved."""
@@ -72,8 +58,10 @@ class Weights:
 
     def save(self, name: str, folder: Path) -> list[str]:
         """Write a PEFT adapter, or a whole model as transformers does; returns the files."""
-        kind = self._full if name in self._full.names else self._adapters
-        return kind.save(name, folder)
+        if name in self._full.names:
+            self.activate(name)
+            return self._full.save(name, folder)
+        return self._adapters.save(name, folder)
 
     def load(self, name: str, folder: Path) -> None:
         """Copy saved weights into attached ones. Raises CheckpointError when they are not of this shape."""
@@ -81,6 +69,6 @@ class Weights:
         kind.load(name, folder)
 
     def remove(self, name: str) -> None:
-        """Forget these weights."""
+        """Forget these weights. Others must be activated before anything is computed."""
         kind = self._full if name in self._full.names else self._adapters
         kind.remove(name)

@@ -102,7 +102,7 @@ class OpenRequest(Strict):
     model: str
     """`project/name`, the key of the model in all later calls."""
     lora: LoraSpec | None
-    """None: no adapter, all weights are trained. A base is trained either way, not both at once."""
+    """None: no adapter, all weights are trained."""
     checkpoint: str | None = None
     """Folder to restore weights, optimizer and RNG from; None: fresh ones that compute what the base does."""
     seed: int = 0
