@@ -74,16 +74,13 @@ class LossInputs:
 
     def sequence_sum(self, term_E: torch.Tensor) -> torch.Tensor:
         """The sum over each entry's sequence, [E]."""
-        sum_S = term_E.new_zeros(self.sequences).index_add(0, self.sequence_E, term_E)
+        # There are at most as many sequences as entries; to count them would wait for the device.
+        sum_S = torch.zeros_like(term_E).index_add(0, self.sequence_E, term_E)
         return sum_S[self.sequence_E]
 
     def sequence_mean(self, term_E: torch.Tensor) -> torch.Tensor:
         """The mean over each entry's sequence, [E]."""
         return self.sequence_sum(term_E) / self.sequence_sum(torch.ones_like(term_E))
-
-    @property
-    def sequences(self) -> int:
-        return int(self.sequence_E.max()) + 1 if len(self.sequence_E) else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
