@@ -158,7 +158,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     """A model that learns: a base model and a LoRA of our own.
 
     base_model: a hub name, a local folder, or a built-in model (`art/nano`).
-    _internal_config: `peft_args` (the adapter's shape) and `trainer_args` (the optimizer); unknown names are
+    _internal_config: `peft_args` (the adapter's shape) and `trainer_args` (the optimizer); with
+    `init_args={"full_finetuning": True}` all weights are trained instead of a LoRA. Unknown names are
     refused.
     """
 
@@ -187,11 +188,11 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     ) -> TrainResult:
         """Train on groups of trajectories and log them with the result's metrics at the new step.
 
-        config: learning rate and so on. _config: further keywords of the backend's `train`. Rollouts that ask
+        config: learning rate, algorithm and so on. _config: further keywords of the backend's `train`. Rollouts that ask
         for `get_inference_name()` after this returns sample from the new step.
         """
         groups = list(trajectory_groups)
-        chosen = (config or TrainConfig()).model_dump(exclude_defaults=True)
+        chosen = (config or TrainConfig()).keywords()
         options = {"learning_rate": TrainConfig().learning_rate, **chosen, **(_config or {})}
         result = await self.backend().train(self, groups, verbose=verbose, **options)
         await self.log(groups, split="train", metrics=result.metrics, step=result.step)
