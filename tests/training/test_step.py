@@ -278,3 +278,38 @@ def test_the_rate_is_the_literature_s_where_none_is_given_and_follows_its_schedu
     hidden = made.policy.causal_lm.config.hidden_size
     full = 5e-5 * 10 * (2000 / hidden) ** 0.0775
     assert rates == pytest.approx([full / 2, full, full / 2])
+
+
+def test_a_gradient_that_ran_out_of_memory_is_made_again_with_half_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The allocator's error is raised by hand here; test_out_of_memory.py has a real one."""
+    batch, budgets = games(19, groups=2, size=4, turns=4), []
+    whole = Policy.pack
+
+    def packing(self: Policy, tree: Any, entries: Any, budget: int, **options: Any) -> Any:
+        budgets.append(budget)
+        return whole(self, tree, entries, budget, **options)
+
+    calls: list[int] = []
+    scores = Policy.entry_scores
+
+    def failing(self: Policy, *given: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
+        return scores(self, *given)
+
+    made = trainer(64)
+    monkeypatch.setattr(Policy, "pack", packing)
+    monkeypatch.setattr(Policy, "entry_scores", failing)
+    metrics = made.train(batch.tree, batch.entries, asked(batch, Algorithm()))
+    assert budgets == [64, 32]
+    monkeypatch.undo()
+    other = trainer(32)
+    expected = other.train(batch.tree, batch.entries, asked(batch, Algorithm()))
+    assert distance(weights(made), weights(other)) < 1e-12
+    timing = {"time/step_trainer_s"}
+    assert {k: metrics[k] for k in metrics.keys() - timing} == pytest.approx(
+        {k: expected[k] for k in expected.keys() - timing}, rel=1e-12
+    )

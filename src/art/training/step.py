@@ -22,8 +22,10 @@ from art.training.distributions import Distributions
 from art.training.first_pass import FirstScores, reference_context, score_entries
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.losses.compose import Loss
+from art.training.memory import get_rng, set_rng
 from art.training.minibatches import Ints, minibatches, normalizer_of, take
 from art.training.optimizer import step_optimizer
+from art.training.out_of_memory import with_half_budget_retry
 from art.training.packing.types import MicroBatch, Packing
 from art.training.policy import EntryScores, Policy
 from art.training.reference import References
@@ -85,6 +87,7 @@ class _Step:
         self.algorithm = request.algorithm
         self.drawn = Distributions(specs=request.sampling, sampling_E=entries.sampling_E)
         self.budget = token_budget
+        self.longest = int(tree.depth_T.max(initial=-1)) + 1
 
     def prepare(self) -> tuple[Columns, dict[str, float]]:
         """Everything that is fixed before the first update, and metrics of it."""
@@ -216,4 +219,11 @@ class _Step:
         return self._within_memory(run)
 
     def _within_memory(self, run: Callable[[int], T]) -> T:
-        return run(self.budget)
+        """Run, and where memory ends, run again from the same random state with half the budget."""
+        rng = get_rng()
+
+        def from_the_start(budget: int) -> T:
+            set_rng(rng)
+            return run(budget)
+
+        return with_half_budget_retry(from_the_start, self.budget, longest=self.longest)
