@@ -188,8 +188,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     ) -> TrainResult:
         """Train on groups of trajectories and log them with the result's metrics at the new step.
 
-        config: learning rate, algorithm and so on. _config: further keywords of the backend's `train`. Rollouts that ask
-        for `get_inference_name()` after this returns sample from the new step.
+        config: learning rate, algorithm and so on. _config: further keywords of the backend's `train`.
+        Rollouts that ask for `get_inference_name()` after this returns sample from the new step.
         """
         groups = list(trajectory_groups)
         chosen = (config or TrainConfig()).keywords()

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, model_validator
 
+from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class TrainConfig(BaseModel):
 
     learning_rate: Annotated[float, Field(gt=0)] | None = 5e-6
     """None: what the literature gives for the model's size."""
+    algorithm: str | dict[str, Any] | InstanceOf[Algorithm] | None = None
+    """A name of `art.algorithms`, a dict of a name and parts, or an `art.Algorithm`. None: CISPO."""
     kl_penalty_coef: float = Field(default=0.0, ge=0)
     grad_accumulation_sequences: int | None = Field(default=None, ge=1)
 
@@ -50,6 +53,13 @@ class TrainConfig(BaseModel):
             data = dict(data)
             data.setdefault("kl_penalty_coef", data.pop("beta"))
         return data
+
+    def keywords(self) -> dict[str, Any]:
+        """What differs from the defaults, as keywords of a backend's `train`."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {
+            name: value for name, value in values.items() if value != type(self).model_fields[name].default
+        }
 
 
 @dataclass

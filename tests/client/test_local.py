@@ -165,7 +165,7 @@ def test_killing_the_program_leaves_no_orphan(tmp_path):
 
 
 def test_unknown_options_are_refused(tmp_path):
-    with pytest.raises(errors.ConfigurationError, match="control, engine, limits, trainer"):
+    with pytest.raises(errors.ConfigurationError, match="control, engine, limits, teacher, trainer"):
         art.LocalBackend(path=tmp_path, server_options={"egnine": {}})
     with pytest.raises(errors.ConfigurationError, match="in_process"):
         art.LocalBackend(path=tmp_path, in_process=True)

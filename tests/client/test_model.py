@@ -62,7 +62,11 @@ async def test_copies_keep_their_backend(model, backend):
 def test_train_config():
     assert art.TrainConfig().learning_rate == 5e-6
     assert art.TrainConfig(beta=0.25).kl_penalty_coef == 0.25
-    assert art.TrainConfig(learning_rate=None).learning_rate is None
+    assert art.TrainConfig().keywords() == {}
+    mine = art.Algorithm(name="mine")
+    for algorithm in ("gspo", {"name": "gspo", "ratio": "token"}, mine):
+        config = art.TrainConfig(learning_rate=None, algorithm=algorithm)
+        assert config.keywords() == {"learning_rate": None, "algorithm": algorithm}
     with pytest.raises(ValueError, match="learning_rte"):
         art.TrainConfig(learning_rte=1)
 

@@ -185,7 +185,9 @@ async def test_groups_that_have_not_run_are_refused(registered):
 async def test_the_algorithm_and_a_rate_left_to_the_literature_are_sent(registered, backend, double: Double):
     await backend.train(registered, groups(), algorithm="gspo", learning_rate=None, kl_penalty_coef=0.1)
     await registered.train(groups(), config=art.TrainConfig(learning_rate=None, beta=0.2))
-    one, two = double.jobs.values()
+    await registered.train(groups(), config=art.TrainConfig(algorithm={"name": "dapo", "overlong": None}))
+    one, two, three = double.jobs.values()
+    assert three["algorithm"]["name"] == "dapo" and three["algorithm"]["overlong"] is None
     assert (one["algorithm"]["name"], one["algorithm"]["ratio"]) == ("gspo", "sequence")
     assert one["algorithm"]["kl"]["coefficient"] == 0.1 and two["algorithm"]["kl"]["coefficient"] == 0.2
     assert one["optimizer"]["learning_rate"] is two["optimizer"]["learning_rate"] is None

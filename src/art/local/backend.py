@@ -20,15 +20,15 @@ from art.wire.models import ModelInfo
 if TYPE_CHECKING:
     from art.backend import AnyModel
 
-SERVER_OPTIONS = frozenset({"control", "engine", "limits", "trainer"})
+SERVER_OPTIONS = frozenset({"control", "engine", "limits", "teacher", "trainer"})
 
 
 class LocalBackend(RemoteBackend):
     """Sample and train on this machine: a server in a process of its own, started when it is first needed.
 
     path: where models, checkpoints and logs are kept (`.art` in the current folder). gpu_cost_per_hour_usd:
-    adds `costs/gpu` to the metrics of each step. server_options: `engine`, `trainer`, `control` and
-    `limits` of the server's settings.
+    adds `costs/gpu` to the metrics of each step. server_options: `engine`, `trainer`, `control`,
+    `limits` and `teacher` of the server's settings.
 
     The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
     that died is started again with its models, and unfinished training jobs go on.
