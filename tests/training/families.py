@@ -130,6 +130,7 @@ FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
         mamba_d_state=8,
         mamba_n_groups=1,
         mamba_chunk_size=8,
+        lm_head_multiplier=0.4,
     ),
     "lfm2": lambda: hf.Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]),
     "llama4": lambda: hf.Llama4TextConfig(

@@ -281,3 +281,11 @@ def test_a_tower_for_images_is_not_adapted(tmp_path: Path) -> None:
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(checkpoint))
     loaded = [key for key, _ in model.named_parameters() if ".lora_" in key]
     assert len(loaded) == len(keys)
+
+
+def test_logits_that_are_changed_in_an_unknown_way_are_refused() -> None:
+    """Gemma 3 with images leaves out the cap that its text configuration names."""
+    config = FAMILIES["gemma3-images"]()
+    config.text_config.final_logit_softcapping = 0.5
+    with pytest.raises(ConfigurationError, match="logits of its own, which the trainer does not know"):
+        Policy(build(config, "eager", torch.float32), name="uncapped")

@@ -25,12 +25,13 @@ CHUNK_ELEMENTS = 2**24
 class LogitHead:
     """The model's output layer with the scaling that its family applies to logits, in at least float32."""
 
-    def __init__(self, causal_lm: torch.nn.Module) -> None:
+    def __init__(self, causal_lm: Any) -> None:
         self._causal_lm = causal_lm
-        config = causal_lm.config
+        config = causal_lm.config.get_text_config()
         self.vocab_size = int(causal_lm.get_output_embeddings().weight.shape[0])
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)  # Gemma 2
         scale = getattr(config, "logit_scale", None) or 1.0  # Cohere multiplies
+        scale = scale * (getattr(config, "lm_head_multiplier", None) or 1.0)  # Falcon-H1
         self._scale = float(scale) / float(getattr(config, "logits_scaling", None) or 1.0)  # Granite divides
 
     def __call__(self, hidden_PD: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from art.training.activations import decoder_layers, recomputed
 from art.training.attention.kernel import choose_kernel
 from art.training.attention.plan import BLOCK, LONG, TreePlan, plan_attention
 from art.training.attention.probe import adopt_tree_attention
-from art.training.decoder import decoder_of
+from art.training.decoder import check_head, decoder_of
 from art.training.distributions import Distributions, targets_of
 from art.training.logprobs import LogitHead, target_logprobs
 from art.training.pack import MicroBatch, Packing, pack
@@ -74,6 +74,7 @@ class Policy:
         self.fingerprint = fingerprint(causal_lm)
         causal_lm.eval()
         causal_lm.requires_grad_(False)
+        check_head(causal_lm, self.head)
         self._stock_attention = causal_lm.config._attn_implementation
         self.rows_because = adopt_tree_attention(causal_lm)
         """Why this model is trained in plain rows; None: in trees."""
