@@ -125,7 +125,7 @@ def generalised(x: Tensors, mask: str = "mask_BL") -> Parts:
 
 
 def overlong(x: Tensors) -> Parts:
-    spec = OverlongSpec(limit=9, band=4)
+    spec = OverlongSpec(limit=TOKENS, band=4)
     penalties = [overlong_penalty(int(length), spec) for length in x["mask_BL"].sum(1)]
     return {"rewards": x["rewards_B"] + torch.tensor(penalties, dtype=torch.float64)}
 

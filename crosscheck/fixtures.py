@@ -2,7 +2,7 @@
 
     python -m crosscheck.fixtures FOLDER
 
-B = 12 rows in groups of 4 that follow each other, L = 9 tokens at most; all in float64.
+B = 32 rows in groups of 4 that follow each other, L = 12 tokens at most; all in float64.
 
     mask_BL       1 where a token was sampled, ragged on the right
     holes_BL      the same with tokens of a tool in between
@@ -26,7 +26,7 @@ from safetensors.numpy import save_file
 
 Array = npt.NDArray[np.float64]
 
-GROUPS, SIZE, TOKENS = 3, 4, 9
+GROUPS, SIZE, TOKENS = 8, 4, 12
 ROWS = GROUPS * SIZE
 FILE = "fixtures.safetensors"
 

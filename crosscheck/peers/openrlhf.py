@@ -126,9 +126,9 @@ def settings(estimator: str, *, gamma: float, lam: float) -> types.SimpleNamespa
 
 
 def overlong(x: Tensors) -> Tensors:
-    """DAPO's length penalty: a limit of 9 tokens, a band of 4."""
+    """DAPO's length penalty: a limit of as many tokens as a row may have, a band of 4."""
     experience = Experience(rewards=x["rewards_B"].clone(), response_length=x["mask_BL"].sum(1))
-    apply_overlong_penalty([experience], 9, 4, 1.0)
+    apply_overlong_penalty([experience], x["mask_BL"].shape[1], 4, 1.0)
     return {"rewards": experience.rewards}
 
 

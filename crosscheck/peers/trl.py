@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Con
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
-GROUP_SIZE, TOKENS, VOCABULARY = 4, 9, 16
+GROUP_SIZE, VOCABULARY = 4, 16
 LOW, HIGH, BOUND = 0.8, 1.25, 1.2
 
 Tensors = dict[str, torch.Tensor]
@@ -94,7 +94,7 @@ def trainer(x: Tensors, folder: str, **options: Any) -> Any:
             per_device_train_batch_size=rows,
             num_generations=GROUP_SIZE,
             num_iterations=2,  # old logprobs are asked for only where a batch is used again
-            max_completion_length=TOKENS,
+            max_completion_length=x["mask_BL"].shape[1],
             bf16=False,
             use_cpu=True,
             report_to=[],
