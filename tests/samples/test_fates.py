@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_rows import CENTERED, attempt, rollout, sample, two_turns
 
+from art.errors import ConfigurationError
 from art.samples.batch import build_batch
 from art.samples.types import GroupRow, RolloutRow
 from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, CriticSpec, OverlongSpec
@@ -117,6 +118,13 @@ def test_the_trainer_gets_the_reward_itself_where_it_computes_the_advantage() ->
         [GroupRow(rollouts=[attempt("a", 2.0, 2), attempt("b", -1.0, 1)])], algorithm=algorithm
     )
     assert batch.entries.advantage_E.tolist() == [2.0, 2.0, -1.0]
+
+
+def test_an_advantage_too_large_for_the_trainer_is_refused_by_name() -> None:
+    group = [GroupRow(rollouts=[attempt("huge", 1e300, 2), attempt("b", 0.0, 1)])]
+    with pytest.raises(ConfigurationError, match=r"rollout 'huge' is 5e\+299.*scale the rewards"):
+        build_batch(group, algorithm=CENTERED)
+    assert len(build_batch(group).entries) == 3  # divided by its deviation it fits
 
 
 def test_a_discounted_return_is_cut_at_the_turns() -> None:

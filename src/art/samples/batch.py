@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from art.errors import ConfigurationError
 from art.samples.advantages import BY_TRAINER, Advantage, advantages
 from art.samples.aggregation import Weighed, trains_without_advantage, weigh
 from art.samples.attempts import Attempt, read_attempts
@@ -23,6 +24,8 @@ from art.wire.algorithm import Algorithm
 from art.wire.training import PLAIN_SAMPLING, SamplingSpec
 
 DEFAULT = Algorithm()
+LARGEST = float(np.finfo(np.float32).max)
+"""Advantages travel as float32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +73,7 @@ def build_batch(
     {'failed': (1, 0), 'trained': (2, 4)}
 
     Raises TokenMismatchError (a row whose ids and logprobs cannot be what was sampled, or that is
-    named twice), ConfigurationError (a reward that is not finite), UnbalancedSheetError.
+    named twice), ConfigurationError (a reward that is not finite or too large), UnbalancedSheetError.
     """
     account = Account()
     attempts = list(read_attempts(groups, algorithm, max_length))
@@ -115,6 +118,11 @@ def _judge(attempts: Sequence[Sequence[Attempt]], algorithm: Algorithm, account:
             if attempt.fate is not None or value is None:
                 account.book(attempt.fate or "unscored", rollouts=1, tokens=attempt.tokens)
                 continue
+            if np.abs(value).max(initial=0.0) > LARGEST:
+                raise ConfigurationError(
+                    f"The advantage of rollout {attempt.rollout.rollout!r} is {value!r}, more than the "
+                    f"trainer can hold; its reward is {attempt.reward!r}: scale the rewards."
+                )
             trained = keep_all or bool(np.any(value))
             if not trained:
                 account.book("zero_advantage", rollouts=1, tokens=attempt.tokens)

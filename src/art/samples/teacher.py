@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from art.samples.types import Batch, IntArray, LossEntries, TokenTree
 
@@ -31,13 +32,23 @@ def scored_paths(tree: TokenTree, entries: LossEntries) -> list[IntArray]:
     >>> [batch.tree.tokens_T[path].tolist() for path in scored_paths(batch.tree, batch.entries)]
     [[5, 6, 7, 8], [5, 9]]
     """
-    asked = np.unique(entries.token_E)
+    asked_T = np.zeros(len(tree), bool)
+    asked_T[entries.token_E] = True
+    asked = np.flatnonzero(asked_T)
     following = np.append(asked[1:], len(tree))
-    return [
-        # Ancestors are the nodes before it whose subtree has not ended.
-        np.flatnonzero(tree.end_T[: last + 1] > last).astype(np.int32)
-        for last in asked[following >= tree.end_T[asked]].tolist()
-    ]
+    index_T = np.arange(len(tree))
+    starts = np.flatnonzero((tree.parent_T != index_T - 1) | (index_T == 0))
+    return [_path(tree, starts, last) for last in asked[following >= tree.end_T[asked]].tolist()]
+
+
+def _path(tree: TokenTree, starts: npt.NDArray[np.int64], last: int) -> IntArray:
+    """The nodes from the root to `last`, run by run: within a run each node's parent is the one before it."""
+    pieces, node = [], last
+    while node >= 0:
+        start = int(starts[np.searchsorted(starts, node, side="right") - 1])
+        pieces.append(np.arange(start, node + 1, dtype=np.int32))
+        node = int(tree.parent_T[start])
+    return np.concatenate(pieces[::-1])
 
 
 def with_teacher(batch: Batch, paths: Sequence[IntArray], logprobs: Sequence[Sequence[float]]) -> Batch:
