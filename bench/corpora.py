@@ -33,6 +33,9 @@ class Writer:
         """A length: log-normal around its median, at most `most` times it."""
         return max(4, round(median * min(most, float(np.exp(spread * self._rng.normal())))))
 
+    def counts(self, least: int, most: int, size: int) -> list[int]:
+        return [int(count) for count in self._rng.integers(least, most + 1, size)]
+
     def sample(self, prompt: _Ids, completion: _Ids) -> SampleRow:
         self._samples += 1
         return SampleRow(
@@ -72,8 +75,8 @@ def tool_use(seed: int = 0, *, groups: int = 16) -> list[GroupRow]:
     rows = []
     for _ in range(groups):
         prompt = writer.ids(writer.about(200, 0.4))
-        counts = writer._rng.integers(4, 7, 8)
-        rows.append(GroupRow(rollouts=[writer.turns(prompt, int(count), 40, 60) for count in counts]))
+        counts = writer.counts(4, 6, 8)
+        rows.append(GroupRow(rollouts=[writer.turns(prompt, count, 40, 60) for count in counts]))
     return rows
 
 
@@ -84,8 +87,8 @@ def long_system_prompt(seed: int = 0, *, groups: int = 16, system: int = 1200) -
     rows = []
     for _ in range(groups):
         prompt = np.concatenate([shared, writer.ids(writer.about(80))])
-        counts = writer._rng.integers(9, 16, 8)
-        rows.append(GroupRow(rollouts=[writer.turns(prompt, int(count), 45, 70) for count in counts]))
+        counts = writer.counts(9, 15, 8)
+        rows.append(GroupRow(rollouts=[writer.turns(prompt, count, 45, 70) for count in counts]))
     return rows
 
 
