@@ -10,7 +10,7 @@ from families import FAMILIES, build
 from tiny_policies import MODEL, SHAPE, causal_lm, games, llama, policy, qwen3, request, trainer
 from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3Config
 
-from art.errors import CheckpointError, ConfigurationError
+from art.errors import CheckpointError
 from art.samples.types import Batch
 from art.training.full import FullWeights
 from art.training.policy import Policy
@@ -249,13 +249,6 @@ def test_a_checkpoint_of_the_other_kind_is_refused(tmp_path: Path) -> None:
         adapter.open(MODEL, LoraSpec(r=4, alpha=8), checkpoint=tmp_path / "full")
     with pytest.raises(CheckpointError, match="holds the LoRA"):
         made.open(MODEL, None, checkpoint=tmp_path / "adapter")
-
-
-def test_a_coarse_dtype_is_refused_with_the_remedy() -> None:
-    made = Trainer(policy(dtype=torch.bfloat16))
-    with pytest.raises(ConfigurationError, match="dtype='float32'"):
-        made.open(MODEL, None)
-    assert made.steps == {}
 
 
 def test_a_damaged_or_foreign_model_is_refused_and_nothing_changes(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Full fine-tuning: all weights of the base are trained, and a checkpoint is a model of its own.
 
 One set of weights is in the model at a time; the base's and those of other open models wait in main memory.
+A model that computes in bfloat16 is trained, kept and saved in float32.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers.utils import logging
 
-from art.errors import CheckpointError, ConfigurationError
+from art.errors import CheckpointError
 from art.training.lora import check_same
+from art.training.masters import Masters
 from art.training.policy import Policy
 
 CONFIG_FILE = "config.json"
@@ -31,6 +33,8 @@ class FullWeights:
         # Before any LoRA is attached: PEFT gives the layers it adapts other names.
         self._state: dict[str, torch.Tensor] = policy.causal_lm.state_dict(keep_vars=True)
         self._parameters = dict(policy.causal_lm.named_parameters())
+        self._masters: Masters | None = None
+        """What is trained, while any set is attached."""
         self._active = _BASE
         self._waiting: dict[str, dict[str, torch.Tensor]] = {}
         """Copies in main memory: the base's while any set is attached, and sets that are not active."""
@@ -41,13 +45,9 @@ class FullWeights:
         return frozenset(self._names)
 
     def attach(self, name: str) -> None:
-        """A set that starts as the base. Raises ConfigurationError in a dtype too coarse to be trained."""
-        if self._policy.dtype not in (torch.float32, torch.float64):
-            raise ConfigurationError(
-                f"All weights of {self._policy.name!r} cannot be trained in {self._policy.dtype}: updates of "
-                "usual size round to nothing. Start the trainer with dtype='float32', or train a LoRA."
-            )
+        """A set that starts as the base."""
         if not self._names:
+            self._masters = Masters(self._parameters)
             self._waiting[_BASE] = self._copies()
         self.rest()
         self._names.add(name)
@@ -59,6 +59,11 @@ class FullWeights:
             self.rest()
             self._write(self._waiting.pop(name))
             self._switch(name)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """The optimizer moved the active set, or somebody put it back: the model takes its values."""
+        self._exact.refresh()
 
     def rest(self) -> None:
         """Put the base's weights into the model, where they are not trained."""
@@ -78,16 +83,15 @@ class FullWeights:
             self.activate(active)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """All parameters by name, shared ones once. Every set uses the same ones in its turn."""
-        return self._parameters
+        """What is trained, by name, shared ones once. Every set uses the same ones in its turn."""
+        return self._exact.exact
 
     def save(self, name: str, folder: Path) -> list[str]:
         """Write the model as transformers does, so that it loads from this folder; returns its files."""
         self.activate(name)
         before = set(folder.iterdir())
         with _no_progress_bars():
-            state = {key: value.detach() for key, value in self._state.items()}
-            self._policy.causal_lm.save_pretrained(folder, state_dict=state)
+            self._policy.causal_lm.save_pretrained(folder, state_dict=self._exact_state())
         return sorted(file.name for file in set(folder.iterdir()) - before)
 
     def load(self, name: str, folder: Path) -> None:
@@ -95,7 +99,7 @@ class FullWeights:
 
         Raises CheckpointError when the folder holds no model, or another one than this set's.
         """
-        weights = _read(folder, self._policy.dtype)
+        weights = _read(folder, torch.promote_types(self._policy.dtype, torch.float32))
         self.activate(name)
         check_same(folder, {key: tuple(one.shape) for key, one in self._parameters.items()}, weights)
         self._write(weights)
@@ -109,19 +113,30 @@ class FullWeights:
         self._names.discard(name)
         if not self._names:
             self._waiting.clear()
+            self._masters = None
+
+    @property
+    def _exact(self) -> Masters:
+        assert self._masters is not None, "no set is attached"
+        return self._masters
+
+    def _exact_state(self) -> dict[str, torch.Tensor]:
+        """The model's state with its masters in it."""
+        exact = {id(one): self._exact.exact[key] for key, one in self._parameters.items()}
+        return {key: exact.get(id(value), value).detach() for key, value in self._state.items()}
 
     def _switch(self, name: str) -> None:
         self._active = name
-        for parameter in self._parameters.values():
-            parameter.requires_grad_(name != _BASE)
+        self._exact.train(name != _BASE)
 
     def _copies(self) -> dict[str, torch.Tensor]:
-        return {key: one.detach().to("cpu", copy=True) for key, one in self._parameters.items()}
+        return {key: one.detach().to("cpu", copy=True) for key, one in self.parameters().items()}
 
     @torch.no_grad()
     def _write(self, weights: Mapping[str, torch.Tensor]) -> None:
-        for key, parameter in self._parameters.items():
+        for key, parameter in self.parameters().items():
             parameter.copy_(weights[key])
+        self.refresh()
 
 
 def _read(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -74,8 +74,7 @@ class Trainer:
         """Make a fresh LoRA, or train all weights (None), or restore either. An open model of that name is
         forgotten. Returns the step.
 
-        Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets, or all weights
-        in a dtype too coarse for it).
+        Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets).
         """
         lora = self._weights.resolve(lora)
         state = None
@@ -223,6 +222,7 @@ class Trainer:
         self._weights.attach(adapter, lora, seed=seed)
         parameters = self._weights.parameters(adapter)
         optimizer = make_optimizer(list(parameters.values()), START)
+        optimizer.register_step_post_hook(lambda *_: self._weights.stepped(adapter))
         return _Open(
             adapter=adapter, lora=lora, parameters=parameters, optimizer=optimizer, rng=seeded_rng(seed)
         )

@@ -29,7 +29,7 @@ class Weights:
     def attach(self, name: str, spec: LoraSpec | None, *, seed: int) -> None:
         """Fresh weights that compute what the base does. They are active afterwards, without dropout.
 
-        Raises ConfigurationError: unknown targets, or all weights in a coarse dtype.
+        Raises ConfigurationError for unknown targets.
         """
         if spec is None:
             self._full.attach(name)
@@ -47,6 +47,11 @@ class Weights:
         else:
             self._full.rest()
             self._adapters.activate(name, dropout=dropout)
+
+    def stepped(self, name: str) -> None:
+        """An optimizer moved these weights, which are active."""
+        if name in self._full.names:
+            self._full.refresh()
 
     def disabled(self) -> AbstractContextManager[None]:
         """Inside, the model computes what its base does."""
