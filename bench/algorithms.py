@@ -31,7 +31,7 @@ from art import tasks
 
 NAMES = ("grpo", "dr_grpo", "dapo", "cispo", "gspo", "sapo", "rloo", "reinforce++_baseline")
 SEEDS = (0, 1, 2, 3, 4)
-STEPS, GROUPS, GROUP_SIZE = 25, 8, 16
+STEPS, GROUPS, GROUP_SIZE = 25, 8, 8
 LEARNING_RATE = 4e-3
 PARTS = {"dr_grpo": {"aggregation": {"kind": "constant", "length": 40}}}
 """What an algorithm cannot know of the task: a game's most sampled tokens."""
