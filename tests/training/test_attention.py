@@ -128,7 +128,7 @@ def test_another_torch_falls_back_to_the_dense_mask_with_a_notice(
 
 
 def test_unknown_attention_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Known: auto, dense, rectangles"):
+    with pytest.raises(ConfigurationError, match="Known: auto, dense, flex, rectangles"):
         kernel.choose_kernel("flash", torch.device("cpu"), torch.float32)
     assert kernel.choose_kernel("auto", torch.device("meta"), torch.float32) == "dense"
     with pytest.raises(ConfigurationError, match="meta"):

@@ -17,7 +17,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from art.errors import ConfigurationError
-from art.training.attention import dense, exact, rectangles, sinks
+from art.training.attention import dense, exact, flex, rectangles, sinks
 from art.training.attention.plan import TreePlan
 from art.training.attention.windowed import chain, cuts, windowed
 
@@ -86,6 +86,8 @@ def _tree(
     softcap: float | None,
     s_aux: torch.Tensor | None,
 ) -> torch.Tensor:
+    if plan.kernel == "flex" and softcap is None and s_aux is None:
+        return flex.attend(query, key, value, scale, plan, window if cuts(plan, window) else None)
     if softcap is not None or (s_aux is not None and plan.kernel != "rectangles"):
         blocks = windowed(plan, window, query, blocks=True)
         return exact.attend(query, key, value, scale, blocks, softcap=softcap, sinks_H=s_aux)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from art.errors import ConfigurationError
-from art.training.attention import dense, rectangles
+from art.training.attention import dense, flex, rectangles
 from art.training.attention.plan import plan_attention
 
 LOG = logging.getLogger(__name__)
@@ -17,53 +18,66 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1}
 """Largest relative difference between the kernels' outputs and gradients and the reference's."""
 
 
-def choose_kernel(asked: str, device: torch.device, dtype: torch.dtype) -> str:
-    """`rectangles` or `dense`. `auto` falls back to dense, with a notice, where the private ops of torch
-    changed.
+KERNELS = ("rectangles", "flex", "dense")
+FASTEST = {"cpu": "rectangles", "cuda": "flex"}
+"""By kind of device. Elsewhere: the dense mask."""
 
-    Raises ConfigurationError when `rectangles` was asked for and cannot run here, or the name is unknown.
+
+def choose_kernel(asked: str, device: torch.device, dtype: torch.dtype) -> str:
+    """One of `KERNELS`. `auto` takes the device's fastest, or, with a notice, the dense mask where that one
+    fails its check.
+
+    Raises ConfigurationError when what was asked for cannot run here, or the name is unknown.
     """
-    if asked not in ("auto", "rectangles", "dense"):
-        raise ConfigurationError(f"Unknown attention {asked!r}. Known: auto, dense, rectangles.")
-    if asked == "dense" or (asked == "auto" and device.type != "cpu"):
-        return "dense"
-    fault = rectangle_fault(device, dtype)
+    if asked not in ("auto", *KERNELS):
+        raise ConfigurationError(f"Unknown attention {asked!r}. Known: auto, {', '.join(sorted(KERNELS))}.")
+    wanted = FASTEST.get(device.type, "dense") if asked == "auto" else asked
+    if wanted == "dense":
+        return wanted
+    fault = fault_of(wanted, device, dtype)
     if fault is None:
-        return "rectangles"
-    if asked == "rectangles":
+        return wanted
+    if asked == wanted:
         raise ConfigurationError(
-            f"Tree attention by rectangles cannot run here: {fault}. Use attention='dense'."
+            f"Tree attention by {asked!r} cannot run here: {fault}. Use attention='dense'."
         )
     LOG.warning("Tree attention falls back to a dense mask, which is slower: %s", fault)
     return "dense"
 
 
-def rectangle_fault(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the rectangle kernels cannot be used here, or None when they agree with the reference."""
-    if device.type != "cpu":
+def fault_of(kernel: str, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why this kernel cannot be used here, or None when it agrees with the reference."""
+    if kernel == "flex" and device.type != "cuda":
+        return f"FlexAttention with gradients needs a CUDA device, this one is {device.type!r}"
+    if kernel == "rectangles" and device.type != "cpu":
         return f"its kernels are torch's CPU kernels, the device is {device.type!r}"
     if dtype not in TOLERANCE:
         return f"dtype {dtype} is not among {sorted(str(known) for known in TOLERANCE)}"
     try:
-        difference = _difference(dtype)
-    except (AttributeError, RuntimeError, TypeError) as error:
+        difference = _difference(kernel, device, dtype)
+    except (AttributeError, ImportError, RuntimeError, TypeError) as error:
         return f"torch {torch.__version__} has other flash attention operations ({error})"
     if not difference <= TOLERANCE[dtype]:
         return f"torch {torch.__version__} computes something else (relative difference {difference:.1e})"
     return None
 
 
-def _difference(dtype: torch.dtype) -> float:
+def _difference(kernel: str, device: torch.device, dtype: torch.dtype) -> float:
     """Largest relative difference of outputs and gradients on a small tree with every kind of piece."""
     end_T = np.array([13, 13, 13, 13, 11, 9, 9, 9, 9, 11, 11, 13, 13])
+    if kernel == "flex":
+        end_T = np.repeat(end_T, flex.BLOCK // 4) * (flex.BLOCK // 4)  # several of its blocks
+    size, width = len(end_T), 8 if kernel == "rectangles" else 64
     generator = torch.Generator().manual_seed(0)
+    shapes = [(1, heads, size, width) for heads in (4, 2, 2, 4)]
+    made = [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
+    *inputs, weight = made
     results = []
-    inputs = [torch.randn(1, heads, 13, 8, generator=generator).to(dtype) for heads in (4, 2, 2)]
-    weight = torch.randn(1, 4, 13, 8, generator=generator).to(dtype)
-    for module, kernel in ((rectangles, "rectangles"), (dense, "dense")):
+    attends: dict[str, Callable[..., torch.Tensor]]
+    attends = {"rectangles": rectangles.attend, "flex": flex.attend, "dense": dense.attend}
+    for name in (kernel, "dense"):
         leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-        out = module.attend(
-            *leaves, 0.5, plan_attention(end_T, np.arange(13), kernel, dtype=dtype, block=2, long=2)
-        )
+        plan = plan_attention(end_T, np.arange(size), name, dtype=dtype, device=device, block=2, long=2)
+        out = attends[name](*leaves, 0.5, plan)
         results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
     return max(float((a - b).detach().norm() / b.detach().norm()) for a, b in zip(*results, strict=True))

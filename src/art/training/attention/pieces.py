@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,6 +40,11 @@ class Square:
         return 0 if self.ancestors is None else len(self.ancestors)
 
     @property
+    def pooled(self) -> bool:
+        """Whether its keys can be gathered with others': with a long reach that would copy too much."""
+        return self.gathered > 0 and self.reach == 0
+
+    @property
     def pairs(self) -> int:
         return _causal_pairs(self.rows) if self.mask is None else self.mask.numel()
 
@@ -61,8 +68,34 @@ class Rectangle:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class KeyPool:
+    """The keys of all squares that have gathered ones and no reach, so that they are gathered at once."""
+
+    index: torch.Tensor
+    """For each square, its ancestors and its rows."""
+    sizes: tuple[int, ...]
+    """Keys of each square."""
+    above: torch.Tensor
+    """For each square, its ancestors."""
+
+    @staticmethod
+    def of(squares: Sequence[Square]) -> KeyPool | None:
+        """None where no square is of that kind."""
+        keys, above = [], []
+        for square in squares:
+            if square.pooled and square.ancestors is not None:
+                rows = torch.arange(square.start, square.stop, device=square.ancestors.device)
+                above.append(square.ancestors)
+                keys += [square.ancestors, rows]
+        if not above:
+            return None
+        sizes = tuple(square.gathered + square.rows for square in squares if square.pooled)
+        return KeyPool(index=torch.cat(keys), sizes=sizes, above=torch.cat(above))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TreePlan:
-    """What the attention kernels read. `kernel` is `rectangles` or `dense`."""
+    """What the attention kernels read. `kernel` is `rectangles`, `flex` or `dense`."""
 
     end_T: Ints
     kernel: str
@@ -72,8 +105,12 @@ class TreePlan:
     squares: tuple[Square, ...] = ()
     """A partition of the rows, in order."""
     rectangles: tuple[Rectangle, ...] = ()
+    pool: KeyPool | None = None
+    """Of the squares. Without it each square gathers its own keys."""
     dense_mask: torch.Tensor | None = field(default=None, repr=False)
     """Additive, [T, T], for the dense kernel."""
+    block_masks: dict[int | None, BlockMask] = field(default_factory=dict, repr=False)
+    """For the flex kernel: by the window that a layer sees, None being the whole path."""
     derived: dict[tuple[int, bool], TreePlan] = field(default_factory=dict, repr=False)
     """The same tree's plans for layers that see a window only: made once, used by every such layer."""
 
@@ -87,7 +124,16 @@ class TreePlan:
         """(query, key) pairs that are computed, per layer and head."""
         if self.kernel == "dense":
             return len(self.end_T) ** 2
+        if self.kernel == "flex":
+            return max(mask_pairs(mask) for mask in self.block_masks.values())
         return sum(square.pairs for square in self.squares) + sum(r.rows * r.keys for r in self.rectangles)
+
+
+def mask_pairs(mask: BlockMask) -> int:
+    """(query, key) pairs of the blocks that are computed."""
+    full = 0 if mask.full_kv_num_blocks is None else int(mask.full_kv_num_blocks.sum())
+    rows, columns = mask.BLOCK_SIZE
+    return (int(mask.kv_num_blocks.sum()) + full) * rows * columns
 
 
 def _causal_pairs(size: int) -> int:

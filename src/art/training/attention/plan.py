@@ -21,7 +21,8 @@ import numpy.typing as npt
 import torch
 
 from art.training.attention.cuts import Chains, block_cuts
-from art.training.attention.pieces import BLOCK, Ints, Rectangle, Square, TreePlan
+from art.training.attention.flex import block_mask
+from art.training.attention.pieces import BLOCK, Ints, KeyPool, Rectangle, Square, TreePlan
 
 __all__ = ["BLOCK", "LONG", "Ints", "Rectangle", "Square", "TreePlan", "plan_attention"]
 
@@ -46,15 +47,20 @@ def plan_attention(
         mask = torch.zeros(attends.shape, dtype=dtype, device=device)
         mask.masked_fill_(torch.as_tensor(~attends, device=device), float("-inf"))
         return TreePlan(end_T=end_T, kernel=kernel, depth_T=depth_T, block=block, dense_mask=mask)
+    if kernel == "flex":
+        mask = {None: block_mask(end_T, depth_T, device)}
+        return TreePlan(end_T=end_T, kernel=kernel, depth_T=depth_T, block=block, block_masks=mask)
     chains = Chains.of(end_T)
     below_C = chains.end_C - chains.stop_C
     wide_C = (chains.length_C >= long) & (chains.length_C * below_C >= 4 * long * long)
+    squares = tuple(_squares(end_T, chains, wide_C, block, dtype, device))
     return TreePlan(
         end_T=end_T,
         kernel=kernel,
         depth_T=depth_T,
         block=block,
-        squares=tuple(_squares(end_T, chains, wide_C, block, dtype, device)),
+        squares=squares,
+        pool=KeyPool.of(squares),
         rectangles=tuple(
             Rectangle(
                 start=int(chains.stop_C[at]),
@@ -113,11 +119,16 @@ def _squares(
 def _blocks(end_T: Ints, chains: Chains, wide_C: npt.NDArray[np.bool_], block: int) -> Iterator[_Block]:
     chain_T = np.repeat(np.arange(len(wide_C)), chains.length_C)
     inline_T = ~wide_C[chain_T]
+    root = 0
     for start, stop in pairwise(block_cuts(chains, wide_C, block)):
         # A block in a wide run has the run's earlier rows inline, its rectangle is for what comes after.
-        seen = inline_T[:start] | (chain_T[:start] == chain_T[start])
-        above = np.flatnonzero((end_T[:start] > start) & seen)
+        while end_T[root] <= start:
+            root = int(end_T[root])
+        seen = inline_T[root:start] | (chain_T[root:start] == chain_T[start])
+        above = root + np.flatnonzero((end_T[root:start] > start) & seen)
         near = int(np.count_nonzero(above - np.arange(len(above)) == start - len(above)))
+        if near <= block and near < len(above):
+            near = 0  # few enough to be gathered with the others
         keys = np.concatenate([above, np.arange(start, stop)])
         yield _Block(
             start=start,
