@@ -91,7 +91,12 @@ FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
         eoi_token_index=22,
     ),
     "gemma4": lambda: hf.Gemma4TextConfig(
-        **THREE, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention", "full_attention"]
+        **THREE,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention", "full_attention"],
+        vocab_size_per_layer_input=VOCABULARY,
+        hidden_size_per_layer_input=6,
+        global_head_dim=12,
     ),
     "exaone4": lambda: hf.Exaone4Config(**{**SHAPE, "num_hidden_layers": 3}, **TWO_WINDOWS),
     "phi": lambda: hf.PhiConfig(**SHAPE, partial_rotary_factor=0.5),
