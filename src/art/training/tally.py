@@ -55,9 +55,11 @@ class Tally:
         difference_E = (inputs.logprobs_E - inputs.sampled_logprobs_E).abs()
         totals.entropy += float(entropies_E.sum())
         totals.ratio += float(ratio_E.sum())
-        totals.difference += float(difference_E.sum())
         totals.ratio_max = max(totals.ratio_max, float(ratio_E.max()))
-        totals.difference_max = max(totals.difference_max, float(difference_E.max()))
+        if not self._norms:  # later updates have moved away: their difference is no fault of the sampler's
+            totals.difference += float(difference_E.sum())
+            totals.difference_max = max(totals.difference_max, float(difference_E.max()))
+            totals.compared += len(micro.entry_E)
         totals.entries += len(micro.entry_E)
         totals.tokens += len(micro.tokens_T)
         totals.pairs += plan.pairs
@@ -83,7 +85,7 @@ class Tally:
             "loss/learning_rate": learning_rate,
             "loss/ratio_mean": totals.ratio / count,
             "loss/ratio_max": totals.ratio_max,
-            "loss/logprob_difference_mean": totals.difference / count,
+            "loss/logprob_difference_mean": totals.difference / max(1, totals.compared),
             "loss/logprob_difference_max": totals.difference_max,
             "data/step_trainer_tokens": float(totals.entries),
             "data/step_num_gradient_steps": float(self._updates),
@@ -108,5 +110,7 @@ class _Totals:
     ratio_max: float = 0.0
     difference_max: float = 0.0
     entries: int = 0
+    compared: int = 0
+    """Entries of the first update."""
     tokens: int = 0
     pairs: int = 0
