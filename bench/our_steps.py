@@ -78,6 +78,7 @@ class OurSteps:
         weights = Weights(self._policy)
         weights.attach("a1", LoraSpec(), seed=0)
         weights.load("a1", adapter)
+        weights.activate("a1")
         self._kept = KeptGradient(weights.parameters("a1"))
         self._learner = Learner(
             policy=self._policy,
@@ -114,7 +115,7 @@ class OurSteps:
             normalizer=batch.normalizer,
         )
         metrics = train_step(
-            self._learner, batch.tree, batch.entries, request, learning_rate=1.0, token_budget=BUDGET
+            self._learner, batch.tree, batch.entries, request, learning_rate=0.0, token_budget=BUDGET
         )
         seconds = time.perf_counter() - begin
         return Step(seconds=seconds, loss=metrics["loss/train"], tokens=int(metrics["data/forwarded_tokens"]))
