@@ -289,3 +289,21 @@ def test_logits_that_are_changed_in_an_unknown_way_are_refused() -> None:
     config.text_config.final_logit_softcapping = 0.5
     with pytest.raises(ConfigurationError, match="logits of its own, which the trainer does not know"):
         Policy(build(config, "eager", torch.float32), name="uncapped")
+
+
+@pytest.mark.parametrize("name", sorted(QUICK))
+def test_layers_that_are_computed_twice_give_the_same_gradients(name: str) -> None:
+    """Activation checkpointing goes round windows, caps (which recompute blocks too), sinks and rows."""
+    batch, results = games(1, groups=2, size=3), []
+    for twice in (False, True):
+        policy = Policy(build(FAMILIES[name](), "eager", torch.float32), name=name, block=5)
+        policy.checkpoint_activations = twice
+        adapters = Adapters(policy)
+        adapters.attach("a1", LORA, seed=0)
+        randomize(adapters.parameters("a1"))
+        for micro in policy.pack(batch.tree, batch.entries, 60).micro_batches:
+            policy.entry_scores(micro)[0].logprobs_E.sum().backward()
+        results.append({key: p.grad for key, p in adapters.parameters("a1").items()})
+    for key, gradient in results[0].items():
+        assert gradient is not None and results[1][key] is not None
+        assert torch.allclose(results[1][key], gradient, rtol=1e-4, atol=1e-5 * float(gradient.norm())), key
