@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -39,6 +39,8 @@ SHARE = 0.85
 """Of the free memory is planned with: allocators do not fill theirs to the last byte."""
 STATE = 20
 """Bytes of an adapter's parameter beside its weight: gradient, two moments, and AdamW's work on them."""
+MOMENTS = 8
+"""Of these, what stays from step to step."""
 LOGIT_COPIES = 3
 """Of a chunk of logits at once: themselves, their gradient, what is computed on the way."""
 BACKWARD = 0.6
@@ -130,17 +132,23 @@ class MemoryPlanner:
         self._weighed: dict[int, Footprint] = {}
         self._said: tuple[int, Way] | None = None
 
-    def plan(self, trained: Iterable[torch.nn.Parameter], longest: int) -> MemoryPlan:
+    def plan(
+        self, trained: Iterable[torch.nn.Parameter], *, longest: int, stepped: bool = False
+    ) -> MemoryPlan:
         """For a step whose longest path has so many tokens. Sets `policy.checkpoint_activations`.
 
-        An adapter with these parameters is active. The RNG is left as it was.
+        The model with these parameters is active; `stepped`: its moments are in memory already. The RNG is
+        left as it was.
         """
         parameters = list(trained)
         size = sum(parameter.numel() for parameter in parameters)
         if size not in self._weighed:
             self._weighed[size] = weigh(self._policy, size)
+        cost = self._weighed[size]
+        if stepped:
+            cost = replace(cost, state=cost.state - MOMENTS * size)
         made = plan_memory(
-            self._weighed[size],
+            cost,
             token_budget=self._token_budget,
             cpu=self._policy.device.type == "cpu",
             checkpointing=self._checkpointing,

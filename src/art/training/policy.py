@@ -19,6 +19,7 @@ import torch
 from art.engine.positions import longest_fixed
 from art.errors import ConfigurationError
 from art.samples.types import LossEntries, TokenTree
+from art.training.accelerators import Accelerator, load_causal_lm
 from art.training.activations import decoder_layers, recomputed
 from art.training.attention.kernel import choose_kernel
 from art.training.attention.plan import BLOCK, LONG, TreePlan, plan_attention
@@ -182,15 +183,17 @@ class Policy:
 
 
 def load_policy(
-    path: str, *, name: str, device: str = "cpu", dtype: str = "float32", attention: str = "auto"
+    path: str,
+    *,
+    name: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    attention: str = "auto",
+    accelerator: Accelerator = "auto",
 ) -> Policy:
     """Load a model folder or hub name. `name` is what checkpoints are bound to."""
-    from transformers import AutoModelForCausalLM
-
-    causal_lm = AutoModelForCausalLM.from_pretrained(
-        path, dtype=getattr(torch, dtype), trust_remote_code=False
-    )
-    return Policy(causal_lm.to(device), name=name, attention=attention)
+    causal_lm = load_causal_lm(path, device=device, dtype=dtype, accelerator=accelerator)
+    return Policy(causal_lm, name=name, attention=attention)
 
 
 def fingerprint(causal_lm: torch.nn.Module) -> str:

@@ -14,6 +14,7 @@ from art.errors import CheckpointError, ConfigurationError, NotFoundError, Token
 from art.samples.types import LossEntries, TokenTree
 from art.training.checkpoint import OPTIMIZER_FILE, TrainerState, read_checkpoint, write_checkpoint
 from art.training.critic import Critic, load_critic, save_critic
+from art.training.free_memory import Peak
 from art.training.losses.registry import make_loss
 from art.training.memory import (
     Rng,
@@ -25,6 +26,7 @@ from art.training.memory import (
     set_rng,
     spell_rng,
 )
+from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlanner
 from art.training.optimizer import make_optimizer
 from art.training.policy import Policy
 from art.training.rates import automatic_rate
@@ -58,9 +60,13 @@ class _Open:
 class Trainer:
     """Not thread-safe: one call at a time. Calls for different models may alternate freely."""
 
-    def __init__(self, policy: Policy, *, token_budget: int = 8192) -> None:
+    def __init__(
+        self, policy: Policy, *, token_budget: int | None = 8192, checkpointing: Checkpointing = "auto"
+    ) -> None:
+        """`token_budget` None: what the memory plan of each step allows."""
         self.policy = policy
-        self._token_budget = token_budget
+        self._planner = MemoryPlanner(policy, token_budget=token_budget, checkpointing=checkpointing)
+        self._score_budget = token_budget or LARGEST["cpu"]
         self._weights = Weights(policy)
         self._open: dict[str, _Open] = {}
         self._opened = 0
@@ -117,6 +123,10 @@ class Trainer:
         self.check(tree, request)
         model = self._model(request.model)
         self._weights.activate(model.adapter, dropout=True)
+        plan = self._planner.plan(
+            model.parameters.values(), longest=int(tree.depth_T.max()) + 1, stepped=model.step > 0
+        )
+        peak = Peak(self.policy.device)
         set_rng(model.rng)
         updates, learner = request.algorithm.updates, self._learner(model, request)
         several = updates.minibatches * updates.epochs > 1
@@ -127,11 +137,11 @@ class Trainer:
                 entries,
                 request,
                 learning_rate=self._rate(model, request),
-                token_budget=self._token_budget,
+                token_budget=plan.token_budget,
                 progress=progress,
             )
         model.rng, model.spec, model.step = get_rng(), request.optimizer, model.step + 1
-        return metrics
+        return {**metrics, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
 
     def _learner(self, model: _Open, request: TrainRequest) -> Learner:
         if request.algorithm.critic is not None and model.critic is None:
@@ -181,7 +191,7 @@ class Trainer:
                 raise ConfigurationError(f"A row to score has at least two ids, not {list(row)!r}.")
             self._check_ids(min(row), max(row))
         self._weights.activate(model.adapter)
-        return self.policy.row_logprobs(rows, budget=self._token_budget)
+        return self.policy.row_logprobs(rows, budget=self._score_budget)
 
     def save(self, name: str, path: Path) -> list[str]:
         """Write a checkpoint folder that must not exist; returns its files. Raises CheckpointError."""

@@ -63,11 +63,12 @@ def _load(config: TrainerConfig) -> Trainer:
         device=device,
         dtype=dtype,
         attention=config.attention,
+        accelerator=config.accelerator,
     )
     threads = cpu_threads(config.threads, policy.causal_lm.num_parameters())
     if threads is not None:
         torch.set_num_threads(threads)
-    return Trainer(policy, token_budget=config.token_budget)
+    return Trainer(policy, token_budget=config.token_budget, checkpointing=config.checkpoint_activations)
 
 
 def _serve(

@@ -197,7 +197,13 @@ class TrainerConfig(Strict):
     """auto: float32 on a CPU, bfloat16 on a GPU."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of torch; None: one for a small model, otherwise torch's own choice."""
-    token_budget: int = Field(default=8192, ge=1)
-    """Tokens forwarded at once; memory follows it. A longer single path is forwarded whole."""
-    attention: Literal["auto", "rectangles", "dense"] = "auto"
-    """auto: rectangles on a CPU whose torch has the kernels, else a dense mask."""
+    token_budget: int | None = Field(default=None, ge=1)
+    """Tokens forwarded at once; memory follows it. A longer single path is forwarded whole. None: as many as
+    the memory plan allows, at most 8192 on a CPU and 32768 on a GPU.
+    """
+    attention: Literal["auto", "rectangles", "flex", "dense"] = "auto"
+    """auto: rectangles on a CPU, FlexAttention on CUDA, a dense mask where these fail their check."""
+    checkpoint_activations: Literal["auto", "on", "off"] = "auto"
+    """on: layers are computed twice instead of kept. auto: when memory is too small otherwise."""
+    accelerator: Literal["auto", "none", "liger", "unsloth"] = "auto"
+    """auto: liger-kernel on CUDA where it is installed."""
