@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3NextConfig, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    GptOssConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3NextConfig,
+    set_seed,
+)
 from typer.testing import CliRunner
 
 from art.cli.audit.command import all_verdicts
@@ -43,6 +50,9 @@ SHAPE: dict[str, Any] = dict(
     max_position_embeddings=512,
     initializer_range=0.2,
 )
+
+
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
 
 
 def save(folder: Path, config: Any, template: str) -> str:
@@ -146,3 +156,13 @@ def test_limits_and_targets() -> None:
     assert targets(["a.q_proj", "b.q_proj"], ["a.q_proj", "b.q_proj"]).level == "pass"
     apart = targets(["a.q_proj", "b.q_proj"], ["a.q_proj"])
     assert apart.level == "fail" and "b.q_proj" in apart.what
+
+
+async def test_a_family_whose_renderer_cannot_be_made_here_uses_its_template(tmp_path: Path) -> None:
+    """GPT-OSS's renderer downloads its vocabulary; its folder here has another one anyway."""
+    config = GptOssConfig(
+        **SHAPE, num_local_experts=2, num_experts_per_tok=1, sliding_window=16, rope_parameters=ROPE
+    )
+    found = await audited(save(tmp_path, config, STRIPS))
+    assert found["renderer"].what == "TemplateRenderer"
+    assert [verdict.check for verdict in found.values() if verdict.level == "fail"] == []

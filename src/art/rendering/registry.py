@@ -109,6 +109,9 @@ def _proven(folder: Path, fast: FastTokenizer, tokenizer: Any) -> Any | None:
     except (AssertionError, ValueError, TypeError, KeyError):
         # The family's markers are missing, or the template refuses a probe: not this family.
         return None
+    except (ImportError, OSError, RuntimeError) as error:
+        _log.warning("the %s renderer cannot be made here, so the chat template is used: %s", family, error)
+        return None
     return renderer
 
 
