@@ -142,3 +142,18 @@ def test_what_the_tree_cannot_do_is_refused() -> None:
         tree_attention(torch.nn.Identity(), q, q, q, None, tree_plan=plan_of(tree), position_bias=q)
     with pytest.raises(ConfigurationError, match="no attention mask"):
         tree_attention(torch.nn.Identity(), q, q, q, torch.zeros(4, 4), tree_plan=plan_of(tree))
+
+
+def test_bfloat16_on_a_long_tree_is_no_less_exact_than_a_dense_mask() -> None:
+    """Two prompts with a rectangle each, blocks with gathered ancestors, several hundred keys a row."""
+    prompts = [list(range(start, start + 150)) for start in (0, 1000)]
+    turns = [[2000 + n, *range(3000, 3025)] for n in range(6)]
+    tree = tree_of([[*prompt, *one, *other] for prompt in prompts for one in turns[:3] for other in turns])
+    plan = plan_of(tree, block=128, long=64, dtype=torch.bfloat16)
+    assert len(plan.rectangles) == 2 and plan.pool is not None
+    got = results(rectangles, plan, torch.bfloat16, len(tree))
+    exact = results(dense, plan_of(tree, "dense", dtype=torch.float64), torch.float64, len(tree))
+    rounded = results(dense, plan_of(tree, "dense", dtype=torch.bfloat16), torch.bfloat16, len(tree))
+    for name, a, b, c in zip(("out", "query", "key", "value"), got, exact, rounded, strict=True):
+        error, allowed = (a.double() - b).norm() / b.norm(), (c.double() - b).norm() / b.norm()
+        assert error <= allowed, (name, float(error), float(allowed))

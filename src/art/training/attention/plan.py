@@ -40,7 +40,7 @@ def plan_attention(
     block: int = BLOCK,
     long: int = LONG,
 ) -> TreePlan:
-    """Plan the attention of one micro-batch. Masks are made in `dtype`, the queries' own."""
+    """Plan the attention of one micro-batch, whose queries are of `dtype`."""
     if kernel == "dense":
         rows = np.arange(len(end_T))
         attends = (rows[None, :] <= rows[:, None]) & (rows[:, None] < end_T[None, :])
@@ -53,7 +53,8 @@ def plan_attention(
     chains = Chains.of(end_T)
     below_C = chains.end_C - chains.stop_C
     wide_C = (chains.length_C >= long) & (chains.length_C * below_C >= 4 * long * long)
-    squares = tuple(_squares(end_T, chains, wide_C, block, dtype, device))
+    exact = torch.promote_types(dtype, torch.float32)  # what the rectangles compute in
+    squares = tuple(_squares(end_T, chains, wide_C, block, exact, device))
     return TreePlan(
         end_T=end_T,
         kernel=kernel,

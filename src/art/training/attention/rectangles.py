@@ -2,18 +2,20 @@
 
 The forward op returns the logsumexp, which merges the pieces of a row exactly; the backward op is exact per
 piece when it is given the row's merged output and logsumexp. Both are private operations of torch:
-`kernel.py` checks them before they are used. float32, float64, bfloat16; grouped-query heads natively.
+`kernel.py` checks them before they are used. float32 and float64; bfloat16 is computed in
+float32, which is more exact and no slower. Grouped-query heads natively.
 
 Letters: B = 1, H = query heads, K = key heads, T = tokens, D = head size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from art.training.attention.pieces import Square, TreePlan
+from art.training.attention.pieces import TreePlan
 
 TOKENS = 2
 """The dimension of tokens."""
@@ -49,22 +51,23 @@ def merge_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output [B, H, T, D] and logsumexp [B, H, T] of all pieces, in at least float32."""
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    # In at least float32: CPUs are no faster at attention in bfloat16, and twice as slow at its gradient.
+    exact = torch.promote_types(q.dtype, torch.float32)
+    q, k, v = q.to(exact), k.to(exact), v.to(exact)
     pieces = []
-    for square, q_rows in zip(plan.squares, _split(plan, q)[0], strict=True):
-        keys, values = square_keys(square, k), square_keys(square, v)
+    sides = (_split(plan, q)[0], _square_keys(plan, k), _square_keys(plan, v))
+    for square, q_rows, keys, values in zip(plan.squares, *sides, strict=True):
         causal = square.mask is None
         pieces.append(flash(q_rows, keys, values, 0.0, causal, attn_mask=square.mask, scale=scale))
-    # Sums are kept in at least float32: the logsumexp is, and merging in bfloat16 would lose digits.
-    exact = torch.promote_types(q.dtype, torch.float32)
-    out = torch.cat([piece for piece, _ in pieces], dim=TOKENS).to(exact)
+    out = torch.cat([piece for piece, _ in pieces], dim=TOKENS)
     lse = torch.cat([piece_lse for _, piece_lse in pieces], dim=TOKENS)
     for rect in plan.rectangles:
         rows = (TOKENS, rect.start, rect.rows)
-        keys = (TOKENS, rect.key_start, rect.keys)
-        piece, piece_lse = flash(q.narrow(*rows), k.narrow(*keys), v.narrow(*keys), 0.0, False, scale=scale)
+        span = (TOKENS, rect.key_start, rect.keys)
+        piece, piece_lse = flash(q.narrow(*rows), k.narrow(*span), v.narrow(*span), 0.0, False, scale=scale)
         row_lse = lse.narrow(*rows)
         weight = torch.sigmoid(piece_lse - row_lse).unsqueeze(-1)
-        out.narrow(*rows).lerp_(piece.to(exact), weight)
+        out.narrow(*rows).lerp_(piece, weight)
         row_lse.copy_(torch.logaddexp(row_lse, piece_lse))
     return out, lse
 
@@ -82,30 +85,40 @@ def merge_backward(
     """Gradients of queries, keys and values. `out` and `lse` are those of the whole rows."""
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     exact = torch.promote_types(q.dtype, torch.float32)
-    dq, dk, dv = (torch.zeros_like(tensor, dtype=exact) for tensor in (q, k, v))
-    for square, g_rows, q_rows, out_rows, lse_rows in zip(
-        plan.squares, *_split(plan, grad, q, out, lse), strict=True
-    ):
+    dtypes = q.dtype, k.dtype, v.dtype
+    grad, q, k, v, out = (tensor.to(exact) for tensor in (grad, q, k, v, out))
+    dk, dv = torch.zeros_like(k), torch.zeros_like(v)
+    rows_q: list[torch.Tensor] = []
+    pooled: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    sides = (*_split(plan, grad, q, out, lse), _square_keys(plan, k), _square_keys(plan, v))
+    for square, g_rows, q_rows, out_rows, lse_rows, keys, values in zip(plan.squares, *sides, strict=True):
         mask, causal = square.mask, square.mask is None
-        sides = (g_rows, q_rows, square_keys(square, k), square_keys(square, v), out_rows, lse_rows)
-        piece_q, *piece_kv = flash(*sides, 0.0, causal, attn_mask=mask, scale=scale)
-        dq.narrow(TOKENS, square.start, square.rows).copy_(piece_q)
+        piece_q, *piece_kv = flash(
+            g_rows, q_rows, keys, values, out_rows, lse_rows, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        rows_q.append(piece_q)
         near = square.reach + square.rows
-        for total, piece in zip((dk, dv), piece_kv, strict=True):
-            total.narrow(TOKENS, square.start - square.reach, near).add_(
-                piece.narrow(TOKENS, square.gathered, near)
-            )
-            if square.ancestors is not None and square.gathered:
-                total.index_add_(TOKENS, square.ancestors, piece.narrow(TOKENS, 0, square.gathered).to(exact))
+        for total, piece, pool in zip((dk, dv), piece_kv, pooled, strict=True):
+            above, beside = piece.split([square.gathered, near], dim=TOKENS)
+            total.narrow(TOKENS, square.start - square.reach, near).add_(beside)
+            if plan.pool is not None and square.pooled:
+                pool.append(above)
+            elif square.ancestors is not None and square.gathered:
+                total.index_add_(TOKENS, square.ancestors, above)
+    dq = torch.cat(rows_q, dim=TOKENS)
+    if plan.pool is not None:
+        for total, pool in zip((dk, dv), pooled, strict=True):
+            total.index_add_(TOKENS, plan.pool.above, torch.cat(pool, dim=TOKENS))
     for rect in plan.rectangles:
-        rows, keys = (TOKENS, rect.start, rect.rows), (TOKENS, rect.key_start, rect.keys)
+        rows, span = (TOKENS, rect.start, rect.rows), (TOKENS, rect.key_start, rect.keys)
         g_rows, q_rows, out_rows, lse_rows = (one.narrow(*rows) for one in (grad, q, out, lse))
-        sides = (g_rows, q_rows, k.narrow(*keys), v.narrow(*keys), out_rows, lse_rows)
-        piece_q, *piece_kv = flash(*sides, 0.0, False, scale=scale)
+        piece_q, *piece_kv = flash(
+            g_rows, q_rows, k.narrow(*span), v.narrow(*span), out_rows, lse_rows, 0.0, False, scale=scale
+        )
         dq.narrow(*rows).add_(piece_q)
         for total, piece in zip((dk, dv), piece_kv, strict=True):
-            total.narrow(*keys).add_(piece)
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+            total.narrow(*span).add_(piece)
+    return dq.to(dtypes[0]), dk.to(dtypes[1]), dv.to(dtypes[2])
 
 
 def _split(plan: TreePlan, *tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
@@ -114,9 +127,18 @@ def _split(plan: TreePlan, *tensors: torch.Tensor) -> list[tuple[torch.Tensor, .
     return [tensor.split(sizes, dim=TOKENS) for tensor in tensors]
 
 
-def square_keys(square: Square, tensor: torch.Tensor) -> torch.Tensor:
-    """The keys (or values) of a square: gathered ones, then those right before its rows, then its rows."""
-    near = tensor.narrow(TOKENS, square.start - square.reach, square.reach + square.rows)
-    if square.ancestors is None or not square.gathered:
-        return near
-    return torch.cat([tensor.index_select(TOKENS, square.ancestors), near], dim=TOKENS)
+def _square_keys(plan: TreePlan, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The keys (or values) of each square: gathered ones, then those right before its rows, then its rows."""
+    pool = plan.pool
+    parts: Iterator[torch.Tensor] = iter(())
+    if pool is not None:
+        parts = iter(tensor.index_select(TOKENS, pool.index).split(pool.sizes, dim=TOKENS))
+    for square in plan.squares:
+        if pool is not None and square.pooled:
+            yield next(parts)
+            continue
+        near = tensor.narrow(TOKENS, square.start - square.reach, square.reach + square.rows)
+        if square.ancestors is None or not square.gathered:
+            yield near
+        else:
+            yield torch.cat([tensor.index_select(TOKENS, square.ancestors), near], dim=TOKENS)

@@ -59,6 +59,7 @@ def _in_blocks(plan: TreePlan, window: int, like: torch.Tensor) -> TreePlan:
 
 def _blocks(plan: TreePlan, window: int, like: torch.Tensor) -> Iterator[Square]:
     size = len(plan.end_T)
+    exact = torch.promote_types(like.dtype, torch.float32)  # what the rectangles compute in
     for start in range(0, size, plan.block):
         stop = min(start + plan.block, size)
         rows = np.arange(start, stop)
@@ -70,7 +71,7 @@ def _blocks(plan: TreePlan, window: int, like: torch.Tensor) -> Iterator[Square]
             start=start,
             stop=stop,
             ancestors=torch.as_tensor(above[seen[seen < len(above)]], device=like.device),
-            mask=_additive(sees[:, seen], like),
+            mask=_additive(sees[:, seen], like.new_zeros(0, dtype=exact)),
         )
 
 
