@@ -39,6 +39,16 @@ def test_a_name_keeps_its_base_and_its_adapter(tmp_path: Path, base: str, lora: 
     assert refused.value.status == 409 and refused.value.param == param
 
 
+def test_targets_that_are_not_chosen_again_stay(tmp_path: Path) -> None:
+    models = Models(DataLayout(tmp_path))
+    made = models.register(request(lora=LoraSpec(targets=["q_proj"])), "org/base")
+    assert models.register(request(), "org/base") == made
+    with pytest.raises(RequestError, match="lora"):
+        models.register(request(lora=LoraSpec(r=4)), "org/base")
+    with pytest.raises(RequestError, match="lora"):
+        models.register(request(lora=LoraSpec(targets=["v_proj"])), "org/base")
+
+
 def test_an_unknown_model_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="games/player is not registered"):
         Models(DataLayout(tmp_path)).get("games", "player")

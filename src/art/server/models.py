@@ -77,7 +77,7 @@ class Models:
             return wanted
         for what in ("base_model", "lora"):
             old, new = getattr(known, what), getattr(wanted, what)
-            if old != new:
+            if old != new and not _leaves_open(old, new):
                 raise RequestError(
                     f"model {known.key} was registered with {what} {_shown(old)}, not {_shown(new)}; "
                     "use another name, or the same setting as before",
@@ -98,6 +98,13 @@ def _read(path: Path) -> Registration:
         raise CheckpointError(
             f"{path} cannot be read ({error}); restore it or remove the model's folder"
         ) from error
+
+
+def _leaves_open(old: object, new: object) -> bool:
+    """Whether only the targets differ and the new request does not choose any: the old ones stay."""
+    if not (isinstance(old, LoraSpec) and isinstance(new, LoraSpec)) or new.targets != "all-linear":
+        return False
+    return old.model_copy(update={"targets": new.targets}) == new
 
 
 def _shown(value: object) -> str:
