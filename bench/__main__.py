@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHES = ("client", "engine", "tree", "loop", "learning", "train", "packing", "end_to_end")
+BENCHES = ("client", "engine", "tree", "loop", "learning", "train", "packing", "memory", "end_to_end")
 
 
 def main(names: list[str]) -> int:
