@@ -35,7 +35,6 @@ class Adapters:
         self._policy = policy
         self._peft: PeftModel | None = None
         self._resting = False
-        self._resting = False
 
     def attach(self, name: str, spec: LoraSpec, *, seed: int) -> None:
         """A fresh adapter: A drawn from `seed`, B zero, so the model computes what its base does.
@@ -70,19 +69,10 @@ class Adapters:
         if self._resting:
             self._model.base_model.enable_adapter_layers()
             self._resting = False
-        if self._resting:
-            self._model.base_model.enable_adapter_layers()
-            self._resting = False
         self._model.set_adapter(name)
         for key, module in self._model.named_modules():
             if key.endswith(f".lora_dropout.{name}"):
                 module.train(dropout)
-
-    def rest(self) -> None:
-        """No adapter computes until the next one is activated."""
-        if self._peft is not None and not self._resting:
-            self._peft.base_model.disable_adapter_layers()
-            self._resting = True
 
     def rest(self) -> None:
         """No adapter computes until the next one is activated."""
