@@ -1,18 +1,24 @@
-"""`python -m bench [NAME ...]`: run all benchmarks, or those named, in turn, each in its own process."""
+"""Run all benchmarks, or those named, in turn, each in its own process: `python -m bench [NAME ...]`."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
 BENCHES = ("client", "engine", "tree", "loop", "learning", "train", "packing", "memory", "end_to_end")
+ON_REQUEST = ("algorithms", "gpu")
+"""Only when named: half an hour that writes into docs, and what needs a CUDA device."""
 
 
-def main(names: list[str]) -> int:
-    unknown = sorted(set(names) - set(BENCHES))
-    if unknown:
-        print(f"unknown benchmark {unknown[0]!r}; known: {', '.join(BENCHES)}", file=sys.stderr)
-        return 2
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    known = [*BENCHES, *ON_REQUEST]
+    about = f"one of {', '.join(known)}; default: all but the last {len(ON_REQUEST)}"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=about)
+    names = parser.parse_args(arguments).names
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(known)}")
     codes = [subprocess.run([sys.executable, "-m", f"bench.{name}"]).returncode for name in names or BENCHES]
     return max(codes)
 
