@@ -42,17 +42,13 @@ def spelled(row: Row) -> dict[str, Any]:
 
 
 def overview() -> Table:
-    table = Table("name", "what it does", "advantage", "loss", "mean", "source", box=None, pad_edge=False)
+    """What fits into a narrow terminal; `detail` has the parts."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it does")
+    table.add_column("source", no_wrap=True)
     for name, row in TABLE.items():
-        algorithm = row.algorithm
-        table.add_row(
-            f"[bold]{name}[/bold]",
-            row.meaning,
-            algorithm.advantage.kind,
-            algorithm.loss.name,
-            algorithm.aggregation.kind,
-            source(row.papers[0]),
-        )
+        table.add_row(f"[bold]{name}[/bold]", row.meaning, source(row.papers[0]))
     return table
 
 
