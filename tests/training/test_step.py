@@ -313,3 +313,25 @@ def test_a_gradient_that_ran_out_of_memory_is_made_again_with_half_the_budget(
     assert {k: metrics[k] for k in metrics.keys() - timing} == pytest.approx(
         {k: expected[k] for k in expected.keys() - timing}, rel=1e-12
     )
+
+
+def test_both_passes_of_a_cut_sequence_draw_the_same_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = games(20, groups=2, size=3, turns=4)
+    entries = take(batch.entries, np.arange(len(batch.entries)))
+    ids = np.arange(len(entries)) % 2
+    object.__setattr__(entries, "sequence_E", ids.astype(np.int32))
+    made = Trainer(policy(qwen3(), dtype=torch.float64), token_budget=20)
+    made.open(MODEL, LoraSpec(r=3, alpha=6, dropout=0.4), seed=1)
+    randomize(made.parameters(MODEL))
+    seen: dict[bool, list[torch.Tensor]] = {True: [], False: []}
+    whole = Policy.entry_scores
+
+    def watched(self: Policy, *given: Any) -> Any:
+        scores, plan = whole(self, *given)
+        seen[torch.is_grad_enabled()].append(scores.logprobs_E.detach())
+        return scores, plan
+
+    monkeypatch.setattr(Policy, "entry_scores", watched)
+    made.train(batch.tree, entries, asked(batch, GSPO))
+    assert len(seen[True]) == len(seen[False]) > 1
+    assert all(torch.equal(one, other) for one, other in zip(seen[True], seen[False], strict=True))

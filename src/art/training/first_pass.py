@@ -5,7 +5,7 @@ Letters: E = loss entries of the batch.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,12 +35,14 @@ def score_entries(
     drawn: Distributions,
     columns: Columns,
     critic: Critic | None = None,
+    *,
+    dropout: bool = False,
 ) -> FirstScores:
-    """Forward the whole batch once under the policy that is active now, without dropout."""
+    """Forward the whole batch once under the policy that is active now, without dropout unless asked."""
     logprobs_E = torch.empty_like(columns.sampled_E)
     values_E = None if critic is None else torch.empty_like(columns.sampled_E)
     for micro in packing.micro_batches:
-        with without_dropout(policy.causal_lm):
+        with nullcontext() if dropout else without_dropout(policy.causal_lm):
             scores, _ = policy.entry_scores(micro, drawn)
         rows_E = torch.as_tensor(micro.entry_E, device=logprobs_E.device)
         logprobs_E[rows_E] = scores.logprobs_E.to(logprobs_E.dtype)

@@ -187,10 +187,11 @@ class _Step:
         """d loss / d logprob of every entry, for a loss that looks at sequences which were cut.
 
         The loss of all entries at once is differentiated by their logprobs; the second pass then only has to
-        multiply.
+        multiply. Both draw the same dropout.
         """
-        whole = dataclasses.replace(packing, micro_batches=tuple(micro_batches))
-        first = score_entries(self.learner.policy, whole, self.drawn, columns)
+        whole, rng = dataclasses.replace(packing, micro_batches=tuple(micro_batches)), get_rng()
+        first = score_entries(self.learner.policy, whole, self.drawn, columns, dropout=True)
+        set_rng(rng)
         rows = np.concatenate([micro.entry_E for micro in micro_batches])
         leaf_E = first.logprobs_E[torch.as_tensor(rows, device=first.logprobs_E.device)].requires_grad_()
         output = self.learner.loss(self._inputs(columns, leaf_E, rows, normalizer))
