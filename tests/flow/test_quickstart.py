@@ -82,10 +82,22 @@ def test_an_unknown_task_is_one_readable_line(tmp_path: Path) -> None:
     )
 
 
+def hear_interrupts() -> None:
+    """A shell that starts the tests in its background has them ignore Ctrl-C, and their children too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def interrupt_after_first_step(folder: Path, cwd: Path) -> None:
     """Start a deterministic run, press Ctrl-C during its second step, and check that it ends cleanly."""
     command = [ART, "quickstart", *TINY, "--steps", "3", "--deterministic", "--output", str(folder)]
-    run = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
+    )
     try:
         wait_for_lines(folder / "steps.jsonl", 1, deadline=150)
         children = psutil.Process(run.pid).children(recursive=True)
