@@ -11,7 +11,7 @@ The new keys and values are written to their rows first; then each part of the p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -28,17 +28,7 @@ UNSUPPORTED = ("position_bias",)
 class Attends(Protocol):
     """What a forward pass hands to every attention layer."""
 
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
         """q [H, T, D], k and v [G, T, D] of the packed tokens -> [T, H, D]."""
         ...
 
@@ -65,9 +55,8 @@ def rows_attention(
             f"{type(module).__name__} does not hand keyword arguments to its attention function; "
             "the builtin engine cannot run it"
         )
-    out = art_batch.attend(
-        int(module.layer_idx), query[0], key[0], value[0], scaling, sliding_window, softcap, s_aux
-    )
+    call = LayerCall(scaling, sliding_window, softcap, s_aux)
+    out = art_batch.attend(int(module.layer_idx), query[0], key[0], value[0], call)
     return out[None], None
 
 
@@ -81,22 +70,10 @@ class PackedAttention:
     slot: Tensor | None = None
     """[T] row * capacity + position of each packed token."""
 
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
-        keys = values = None
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
         if self.cache is not None and self.slot is not None:
             self.cache.write(layer, self.slot, k.transpose(0, 1), v.transpose(0, 1))
-            keys, values = self.cache.keys[layer], self.cache.values[layer]
-        call = LayerCall(keys, values, scale, window, softcap, sinks)
+            call = replace(call, keys=self.cache.keys[layer], values=self.cache.values[layer])
         if len(self.parts) == 1:
             return self.parts[0].attend(q, k, v, call)
         outs, first = [], 0
@@ -116,18 +93,8 @@ class ShapeProbe:
     windows: dict[int, int | None] = field(default_factory=dict)
     calls: int = 0
 
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
         self.shapes[layer] = (k.shape[0], k.shape[2], v.shape[2])
-        self.windows[layer] = window
+        self.windows[layer] = call.window
         self.calls += 1
         return q.new_zeros(q.shape[1], q.shape[0], v.shape[2])

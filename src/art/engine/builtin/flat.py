@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from art.engine.builtin.attention import Attends, PackedAttention
 from art.engine.builtin.batch import fresh_part
+from art.engine.builtin.parts import LayerCall
 
 logger = logging.getLogger(__name__)
 
@@ -72,19 +73,9 @@ class FlatForward:
         self._attention = attention
         return self._graph(ids_T[None], positions_T[None], wanted, *weights)
 
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
         """What the model meets as its attention while it is recorded."""
-        return self._operation(q, k, v, layer, scale, window, softcap, sinks)
+        return self._operation(q, k, v, layer, call.scale, call.window, call.softcap, call.sinks)
 
     def _attend(
         self,
@@ -98,7 +89,7 @@ class FlatForward:
         sinks: Tensor | None,
     ) -> Tensor:
         assert self._attention is not None
-        return self._attention.attend(layer, q, k, v, scale, window, softcap, sinks)
+        return self._attention.attend(layer, q, k, v, LayerCall(scale, window, softcap, sinks))
 
     def _record(self, module: nn.Module, device: torch.device) -> Callable[..., Tensor]:
         def forward(ids: Tensor, positions: Tensor, wanted: Tensor, *weights: Tensor) -> Tensor:

@@ -20,9 +20,6 @@ from torch.nn.functional import scaled_dot_product_attention
 class LayerCall:
     """What one attention layer asks for."""
 
-    keys: Tensor | None
-    """[rows, capacity, G, D] of the layer; None when nothing is cached (scoring)."""
-    values: Tensor | None
     scale: float | None
     window: int | None
     """Sliding window in tokens."""
@@ -30,6 +27,9 @@ class LayerCall:
     """Scores are `softcap * tanh(score / softcap)` (Gemma 2)."""
     sinks: Tensor | None = None
     """[H] one more score per head, which takes its share of the softmax and has no value (GPT-OSS)."""
+    keys: Tensor | None = None
+    """[rows, capacity, G, D] of the layer; None when nothing is cached (scoring)."""
+    values: Tensor | None = None
 
     @property
     def plain(self) -> bool:
