@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from art.errors import CheckpointError, TrainingError
 from art.training.checkpoint import CRITIC_FILE
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.memory import MOMENTS
+from art.training.tensors import read_tensors
 from art.wire.algorithm import CriticSpec
 
 
@@ -145,9 +145,4 @@ def save_critic(critic: Critic, folder: Path) -> list[str]:
 
 def load_critic(critic: Critic, folder: Path) -> None:
     """Restore what `save_critic` wrote. Raises CheckpointError when it is unreadable or another critic's."""
-    path = folder / CRITIC_FILE
-    try:
-        tensors = load_file(str(path))
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{str(path)!r} cannot be read: {error}") from error
-    critic.load(tensors)
+    critic.load(read_tensors(folder / CRITIC_FILE))

@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from transformers.utils import logging
 
 from art.errors import CheckpointError
-from art.training.lora import check_same
 from art.training.masters import Masters
 from art.training.policy import Policy
+from art.training.tensors import check_same
 
 CONFIG_FILE = "config.json"
 _BASE = ""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from art.errors import CheckpointError, ConfigurationError
+from art.errors import ConfigurationError
 from art.training.decoder import decoder_of
 from art.training.policy import Policy
+from art.training.tensors import check_same, read_tensors
 from art.wire.training import LoraSpec
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -115,10 +115,7 @@ class Adapters:
         Raises CheckpointError when the file is unreadable or its tensors are not this adapter's.
         """
         path = folder / WEIGHTS_FILE
-        try:
-            weights = load_file(str(path))
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{str(path)!r} cannot be read: {error}") from error
+        weights = read_tensors(path)
         parameters = self.parameters(name)
         check_same(path, {key: tuple(value.shape) for key, value in parameters.items()}, weights)
         with torch.no_grad():
@@ -195,18 +192,3 @@ def outside_decoder(causal_lm: torch.nn.Module, targets: Collection[str]) -> str
         if key.rpartition(".")[2] in targets and not key.startswith(f"{prefix}.")
     ]
     return rf"(?!{re.escape(prefix)}\.).*" if strays else None
-
-
-def check_same(
-    path: Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, torch.Tensor]
-) -> None:
-    """Raise CheckpointError unless the tensors of a file are the expected ones, by name and shape."""
-    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    if missing or extra:
-        raise CheckpointError(
-            f"{str(path)!r} belongs to another adapter: {len(missing)} tensors are missing "
-            f"(such as {missing[:1]}), {len(extra)} are unknown (such as {extra[:1]})."
-        )
-    for key, shape in expected.items():
-        if tuple(found[key].shape) != shape:
-            raise CheckpointError(f"{key!r} in {str(path)!r} is {tuple(found[key].shape)}, not {shape}.")

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from art.errors import CheckpointError
-from art.training.lora import check_same
+from art.training.tensors import check_same, read_tensors
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What AdamW remembers of each parameter."""
@@ -36,10 +34,7 @@ def load_moments(optimizer: torch.optim.AdamW, parameters: Parameters, path: Pat
 
     Raises CheckpointError when the file is unreadable or its tensors are not those of `parameters`.
     """
-    try:
-        moments = load_file(str(path))
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{str(path)!r} cannot be read: {error}") from error
+    moments = read_tensors(path)
     if not moments:
         return
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
