@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from art.samples.batch import build_batch
+from art.samples.teacher import scored_paths
 from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
-from art.training.policy import Policy, load_policy
+from art.training.policy import Policy, choose_placement, load_policy
 from art.training.trainer import Trainer
 from art.wire.training import LoraSpec
 
@@ -40,14 +41,10 @@ class TrainerSide:
 
     def __init__(self, source: str, *, name: str, device: str, dtype: str) -> None:
         """Raises what loading raises: OSError, ValueError, ConfigurationError."""
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if dtype == "auto":
-            dtype = "float32" if device == "cpu" else "bfloat16"
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype = choose_placement(device, dtype)
         self._source = source
         self._trainer = Trainer(
-            load_policy(source, name=name, device=device, dtype=dtype), token_budget=BUDGET
+            load_policy(source, name=name, device=self.device, dtype=self.dtype), token_budget=BUDGET
         )
 
     @property
@@ -106,14 +103,7 @@ class TrainerSide:
     def _rows_of(self, batch: Batch) -> list[float]:
         """The entries' logprobs, each path a row of its own under the stock attention."""
         tree, nodes = batch.tree, batch.entries.token_E.tolist()
-        leaves = np.flatnonzero(tree.end_T == np.arange(len(tree)) + 1).tolist()
-        paths = []
-        for leaf in leaves:
-            path = []
-            while leaf >= 0:
-                path.append(leaf)
-                leaf = int(tree.parent_T[leaf])
-            paths.append(path[::-1])
+        paths = [path.tolist() for path in scored_paths(tree, batch.entries)]
         with self.policy.stock_attention():
             scored = self.policy.row_logprobs([tree.tokens_T[path].tolist() for path in paths], budget=BUDGET)
         found: dict[int, float] = {}

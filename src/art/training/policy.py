@@ -182,6 +182,15 @@ class Policy:
         return torch.as_tensor(array, device=self.device)
 
 
+def choose_placement(device: str, dtype: str) -> tuple[str, str]:
+    """Where "auto" leads: the first GPU if there is one, in bfloat16; else the CPU, in float32."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
+    return device, dtype
+
+
 def load_policy(
     path: str,
     *,

@@ -48,15 +48,10 @@ def main() -> int:
 def _load(config: TrainerConfig) -> Trainer:
     import torch
 
-    from art.training.policy import load_policy
+    from art.training.policy import choose_placement, load_policy
     from art.training.trainer import Trainer
 
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = config.dtype
-    if dtype == "auto":
-        dtype = "float32" if device == "cpu" else "bfloat16"
+    device, dtype = choose_placement(config.device, config.dtype)
     policy = load_policy(
         config.model_path or config.base_model,
         name=config.base_model,
