@@ -19,14 +19,13 @@ def shape(columns: Columns, algorithm: Algorithm, first: FirstScores) -> tuple[C
     """The columns with final advantages (and a critic's returns), and metrics of what was added."""
     metrics: dict[str, float] = {}
     columns = dataclasses.replace(columns)
-    penalty_E, mean = None, 0.0
+    penalty_E = None
     kl = algorithm.kl
     if kl is not None and kl.place != "loss":
         against_E = columns.sampled_E if columns.reference_E is None else columns.reference_E
         kl_E = kl_term(kl, first.logprobs_E, against_E)
-        metrics["loss/kl_policy_ref"] = float(kl_E.mean())
-        mean = float(kl_E.mean()) if kl.place == "shaped_advantage" else 0.0
-        penalty_E = kl.coefficient * (kl_E - mean)
+        mean = metrics["loss/kl_policy_ref"] = float(kl_E.mean())
+        penalty_E = kl.coefficient * (kl_E - mean if kl.place == "shaped_advantage" else kl_E)
     if columns.teacher_E is not None:
         columns.advantage_E = distillation_advantages(columns.teacher_E, first.logprobs_E)
     if first.values_E is not None:

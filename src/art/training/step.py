@@ -87,6 +87,7 @@ class _Step:
         self.algorithm = request.algorithm
         self.drawn = Distributions(specs=request.sampling, sampling_E=entries.sampling_E)
         self.budget = token_budget
+        self.packed: tuple[int, Packing] | None = None
         self.longest = int(tree.depth_T.max(initial=-1)) + 1
 
     def prepare(self) -> tuple[Columns, dict[str, float]]:
@@ -111,24 +112,19 @@ class _Step:
     def gradient(self, columns: Columns, rows_E: Ints, tally: Tally) -> None:
         """Accumulate the gradient of one update's entries."""
         optimizer = self.learner.optimizer
-        entries = take(self.entries, rows_E) if len(rows_E) != len(self.entries) else self.entries
         normalizer = normalizer_of(self.entries, rows_E, self.request.normalizer, self.algorithm)
-        whole = needs_sequences(self.algorithm)
 
         def run(budget: int) -> None:
             self.budget = budget
             optimizer.zero_grad(set_to_none=True)  # of an attempt that failed half way
             if self.learner.critic is not None:
                 self.learner.critic.zero_grad()
-            packing = self.learner.policy.pack(self.tree, entries, budget, whole_sequences=whole)
+            packing = self._pack(rows_E, budget)
             tally.start(packing)
-            micro_batches = [
-                dataclasses.replace(one, entry_E=rows_E[one.entry_E]) for one in packing.micro_batches
-            ]
             slopes_E = None
-            if whole and packing.cut_sequences:
-                slopes_E = self._slopes(packing, micro_batches, columns, normalizer, tally)
-            for micro in micro_batches:
+            if needs_sequences(self.algorithm) and packing.cut_sequences:
+                slopes_E = self._slopes(packing, rows_E, columns, normalizer, tally)
+            for micro in packing.micro_batches:
                 self._backward(micro, columns, normalizer, tally, slopes_E)
 
         self._within_memory(run)
@@ -177,28 +173,34 @@ class _Step:
         return critic.loss(values_E, columns.value_E[rows_E], columns.return_E[rows_E], inputs, spec)
 
     def _slopes(
-        self,
-        packing: Packing,
-        micro_batches: list[MicroBatch],
-        columns: Columns,
-        normalizer: float,
-        tally: Tally,
+        self, packing: Packing, rows_E: Ints, columns: Columns, normalizer: float, tally: Tally
     ) -> torch.Tensor:
         """d loss / d logprob of every entry, for a loss that looks at sequences which were cut.
 
         The loss of all entries at once is differentiated by their logprobs; the second pass then only has to
         multiply. Both draw the same dropout.
         """
-        whole, rng = dataclasses.replace(packing, micro_batches=tuple(micro_batches)), get_rng()
-        first = score_entries(self.learner.policy, whole, self.drawn, columns, dropout=True)
+        rng = get_rng()
+        first = score_entries(self.learner.policy, packing, self.drawn, columns, dropout=True)
         set_rng(rng)
-        rows = np.concatenate([micro.entry_E for micro in micro_batches])
-        leaf_E = first.logprobs_E[torch.as_tensor(rows, device=first.logprobs_E.device)].requires_grad_()
-        output = self.learner.loss(self._inputs(columns, leaf_E, rows, normalizer))
+        rows = torch.as_tensor(rows_E, device=first.logprobs_E.device)
+        leaf_E = first.logprobs_E[rows].requires_grad_()
+        output = self.learner.loss(self._inputs(columns, leaf_E, rows_E, normalizer))
         tally.add_loss(output)
         slopes_E = torch.zeros_like(first.logprobs_E)
-        slopes_E[torch.as_tensor(rows, device=slopes_E.device)] = torch.autograd.grad(output.loss, leaf_E)[0]
+        slopes_E[rows] = torch.autograd.grad(output.loss, leaf_E)[0]
         return slopes_E
+
+    def _pack(self, rows_E: Ints, budget: int) -> Packing:
+        """The micro-batches of some entries, or of all: those are packed once for all passes over them."""
+        policy, whole = self.learner.policy, needs_sequences(self.algorithm)
+        if len(rows_E) != len(self.entries):
+            packing = policy.pack(self.tree, take(self.entries, rows_E), budget, whole_sequences=whole)
+            mine = [dataclasses.replace(one, entry_E=rows_E[one.entry_E]) for one in packing.micro_batches]
+            return dataclasses.replace(packing, micro_batches=tuple(mine))
+        if self.packed is None or self.packed[0] != budget:
+            self.packed = budget, policy.pack(self.tree, self.entries, budget, whole_sequences=whole)
+        return self.packed[1]
 
     def _inputs(
         self, columns: Columns, logprobs_E: torch.Tensor, entry_E: Ints, normalizer: float
@@ -210,12 +212,10 @@ class _Step:
         return inputs
 
     def _first_pass(self, columns: Columns, critic: Critic | None = None) -> FirstScores:
-        policy = self.learner.policy
-
         def run(budget: int) -> FirstScores:
             self.budget = budget
-            packing = policy.pack(self.tree, self.entries, budget)
-            return score_entries(policy, packing, self.drawn, columns, critic)
+            packing = self._pack(np.arange(len(self.entries)), budget)
+            return score_entries(self.learner.policy, packing, self.drawn, columns, critic)
 
         return self._within_memory(run)
 

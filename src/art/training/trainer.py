@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from art.algorithms.needs import update_count
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, TokenMismatchError, TrainingError
 from art.samples.types import LossEntries, TokenTree
 from art.training.checkpoint import OPTIMIZER_FILE, TrainerState, read_checkpoint, write_checkpoint
@@ -128,8 +129,7 @@ class Trainer:
         )
         peak = Peak(self.policy.device)
         set_rng(model.rng)
-        updates, learner = request.algorithm.updates, self._learner(model, request)
-        several = updates.minibatches * updates.epochs > 1
+        learner, several = self._learner(model, request), update_count(request.algorithm) > 1
         with unchanged_on_failure(model.parameters, model.optimizer, learner.critic, several=several):
             metrics = train_step(
                 learner,
