@@ -26,14 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, Qwen3Config, set_seed
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from art.engine.protocol import Engine, GenerateRequest, Sampling
 from art.engine.registry import worker_command
 from art.engine.remote import RemoteEngine
 from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart
+from bench.models import NANO, qwen3, save_adapter, save_model
 from bench.rows import Row, write_rows
 
 PROMPT_TOKENS = 48
@@ -44,37 +45,7 @@ SIBLINGS = 8
 GOAL = 1.3
 THREADS = 1
 START_SECONDS = 120.0
-TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 VOCAB = 384
-
-
-def build_model(folder: Path) -> Path:
-    """The shape of art/nano-games with random weights: speed does not depend on what was learned."""
-    set_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    return folder
-
-
-def build_adapter(folder: Path, base: Path) -> Path:
-    model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=16, lora_alpha=32, target_modules=TARGETS)
-    )
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.02)
-    model.save_pretrained(folder)
-    return folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,8 +164,8 @@ async def one_turn_rows(engine: Engine, base: Path, adapter: Path) -> list[Row]:
 
 async def measure_one_turn() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        base = build_model(Path(folder) / "base")
-        adapter = build_adapter(Path(folder) / "adapter", base)
+        base = save_model(qwen3(NANO, vocabulary=VOCAB, positions=1024), Path(folder) / "base")
+        adapter = save_adapter(base, Path(folder) / "adapter")
         async with running_engine(base) as engine:
             return await one_turn_rows(engine, base, adapter)
 

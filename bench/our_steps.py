@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
 
 from art.samples.batch import build_batch
 from art.samples.types import GroupRow, RolloutRow, SampleRow
@@ -43,21 +41,6 @@ class KeptGradient(torch.optim.Optimizer):
             for name, parameter in self._parameters.items()
             if parameter.grad is not None
         }
-
-
-def new_adapter(model: Path, folder: Path) -> Path:
-    """An adapter in PEFT's format whose B matrices are not zero, so that every gradient is not."""
-    spec = LoraSpec()
-    torch.manual_seed(1)
-    peft = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(model),
-        LoraConfig(r=spec.r, lora_alpha=spec.alpha, target_modules="all-linear", task_type="CAUSAL_LM"),
-    )
-    for name, parameter in peft.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.02)
-    peft.save_pretrained(folder)
-    return folder
 
 
 @dataclass(frozen=True, kw_only=True)

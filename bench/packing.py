@@ -22,7 +22,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM
 
 from art.process.memory import keep_freed_memory
 from art.samples.batch import build_batch
@@ -33,6 +33,7 @@ from art.training.policy import Policy
 from art.training.weights import Weights
 from art.wire.training import LoraSpec
 from bench import corpora
+from bench.models import NANO, SMALL, qwen3
 from bench.rows import Row, write_rows
 from bench.tree import games
 
@@ -53,12 +54,7 @@ TIMED: dict[str, Callable[[], list[GroupRow]]] = {
     "re-rendered at each turn": partial(corpora.rerendered, groups=2),
     "nothing shared": partial(corpora.nothing_shared, groups=3),
 }
-SHAPES = {
-    "nano": dict(hidden_size=64, intermediate_size=192, num_hidden_layers=3)
-    | dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32),
-    "3M": dict(hidden_size=256, intermediate_size=768, num_hidden_layers=4)
-    | dict(num_attention_heads=4, num_key_value_heads=2, head_dim=64),
-}
+SHAPES = {"nano": NANO, "3M": SMALL}
 
 
 def counted_rows(name: str, groups: list[GroupRow], budget: int) -> list[Row]:
@@ -113,12 +109,7 @@ class Dense:
 
 def model(shape: str) -> Policy:
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=corpora.VOCABULARY,
-        max_position_embeddings=32768,
-        tie_word_embeddings=True,
-        **SHAPES[shape],
-    )
+    config = qwen3(SHAPES[shape], vocabulary=corpora.VOCABULARY, positions=32768)
     policy = Policy(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa"), name="bench")
     Weights(policy).attach("a1", LoraSpec(), seed=0)
     return policy

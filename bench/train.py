@@ -28,14 +28,14 @@ from pathlib import Path
 import torch
 from crosscheck import environment
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Qwen3Config, set_seed
 from transformers.utils import logging as transformers_logging
 
 from art.nano_models import resolve
 from art.process.memory import keep_freed_memory
 from art.samples.types import GroupRow
 from bench.corpora import VOCABULARY, Writer, single_turn
-from bench.our_steps import OurSteps, new_adapter
+from bench.models import SMALL, qwen3, save_adapter, save_model
+from bench.our_steps import OurSteps
 from bench.rows import Row, write_rows
 from bench.trl.steps import TrlSteps, rollout_rows, trl_steps, turn_rows
 
@@ -107,23 +107,6 @@ COMPARISONS = (
 )
 
 
-def build_model(folder: Path) -> Path:
-    set_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    return folder
-
-
 def compare(comparison: Comparison, ours: OurSteps, model: Path, adapter: Path, folder: Path) -> list[Row]:
     groups = ours.recorded(comparison.corpus())
     as_rows = turn_rows if comparison.one_row_per_turn else rollout_rows
@@ -193,8 +176,8 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="art-bench-") as name:
         folder = Path(name)
-        model = build_model(folder / "model")
-        adapter = new_adapter(model, folder / "adapter")
+        model = save_model(qwen3(SMALL, vocabulary=VOCABULARY, positions=8192), folder / "model")
+        adapter = save_adapter(model, folder / "adapter")
         ours = OurSteps(model, adapter)
         rows = []
         for number, comparison in enumerate(COMPARISONS):

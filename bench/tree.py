@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM
 
 from art.samples.batch import build_batch
 from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
@@ -33,6 +33,7 @@ from art.training.pack import Packing, pack
 from art.training.policy import Policy
 from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec
+from bench.models import NANO, qwen3
 from bench.rows import Row, write_rows
 
 GROUPS, GAMES, TURNS = 16, 16, 5
@@ -181,17 +182,7 @@ def tree_pass(policy: Policy, batch: Batch) -> float:
 def model() -> Policy:
     register()
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-    )
+    config = qwen3(NANO, vocabulary=VOCAB, positions=1024)
     policy = Policy(AutoModelForCausalLM.from_config(config, attn_implementation=NAME), name="bench")
     Adapters(policy).attach("a1", LoraSpec(), seed=0)
     return policy
