@@ -53,6 +53,7 @@ def ask(peer: str, folder: Path) -> dict[str, Parts]:
         [
             str(environment.python(peer)),
             "-P",
+            str(SCRIPTS / "run.py"),
             str(SCRIPTS / f"{peer}.py"),
             str(folder / fixtures.FILE),
             str(output),

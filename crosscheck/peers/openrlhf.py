@@ -1,7 +1,5 @@
 """OpenRLHF's side: its own losses and advantages, called with the fixtures. Runs in OpenRLHF's environment.
 
-    python -P openrlhf.py FIXTURES RESULTS
-
 Importing its packages imports what needs a GPU (deepspeed, flash-attn, vLLM, ...) although nothing that is
 called here uses it; those imports get empty stand-ins.
 """
@@ -17,7 +15,6 @@ from typing import Any
 
 import torch
 import transformers  # noqa: F401  # looks for deepspeed before there is a stand-in
-from safetensors.torch import load_file, save_file
 
 ABSENT = {"aiohttp", "deepspeed", "flash_attn", "torchdata", "vllm"}
 GROUP_SIZE = 4
@@ -156,17 +153,3 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "advantage reinforce++_baseline": lambda x: advantage(x, "reinforce_baseline"),
     "advantage gae": lambda x: advantage(x, "gae", gamma=0.99, lam=0.9),
 }
-
-
-def main() -> None:
-    fixtures = load_file(sys.argv[1])
-    results = {
-        f"{case}/{part}": tensor.detach().double().contiguous()
-        for case, compute in CASES.items()
-        for part, tensor in compute(dict(fixtures)).items()
-    }
-    save_file(results, sys.argv[2])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """TRL's side: real `GRPOTrainer`s on a tiny model, their logprobs replaced by the fixtures'.
 
-    python -P trl.py FIXTURES RESULTS
-
 Everything from `_generate_and_score_completions` (advantages, corrections of the sampler) to `_compute_loss`
 is TRL's own code. What is given to it: rollouts through `rollout_func`, rewards, and the numbers that
 `_get_per_token_logps_and_entropies` would compute from the model. Runs in TRL's environment.
@@ -10,9 +8,7 @@ is TRL's own code. What is given to it: rollouts through `rollout_func`, rewards
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +17,6 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
 from trl import GRPOConfig, GRPOTrainer
@@ -163,18 +158,3 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "advantage centered": lambda x: advantage(x, "none"),
     "advantage batch_std": lambda x: advantage(x, "batch"),
 }
-
-
-def main() -> None:
-    warnings.filterwarnings("ignore")
-    fixtures = load_file(sys.argv[1])
-    results = {
-        f"{case}/{part}": tensor.double().contiguous()
-        for case, compute in CASES.items()
-        for part, tensor in compute(dict(fixtures)).items()
-    }
-    save_file(results, sys.argv[2])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,13 @@
-"""verl's side: its own `core_algos`, called with the fixtures. Runs in verl's environment.
-
-python -P verl.py FIXTURES RESULTS
-"""
+"""verl's side: its own `core_algos`, called with the fixtures. Runs in verl's environment."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
@@ -150,17 +145,3 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "advantage gae": lambda x: advantage(x, "gae", gamma=0.99, lam=0.9),
     "advantage gae, holes": lambda x: advantage(x, "gae", mask="holes_BL", gamma=0.99, lam=0.9),
 }
-
-
-def main() -> None:
-    fixtures = load_file(sys.argv[1])
-    results = {
-        f"{case}/{part}": tensor.double().contiguous()
-        for case, compute in CASES.items()
-        for part, tensor in compute(dict(fixtures)).items()
-    }
-    save_file(results, sys.argv[2])
-
-
-if __name__ == "__main__":
-    main()
