@@ -1,0 +1,21 @@
+"""The environment variables that a client heeds. Nothing else on this side reads the environment."""
+
+from __future__ import annotations
+
+import os
+
+API_KEY = "ART_API_KEY"
+"""The key of an ART server."""
+BASE_URL = "ART_BASE_URL"
+"""The address of an ART server."""
+WANDB_API_KEY = "WANDB_API_KEY"
+"""Its presence turns on Weights & Biases runs where a model does not say otherwise."""
+BACKUP_BUCKET = "BACKUP_BUCKET"
+"""The bucket of pushes and pulls that name none."""
+OPENROUTER_API_KEY = "OPENROUTER_API_KEY"
+TOGETHER_API_KEY = "TOGETHER_API_KEY"
+
+
+def variable(name: str) -> str | None:
+    """The value of one of the variables above; None when it is unset or empty."""
+    return os.environ.get(name) or None
