@@ -2,6 +2,7 @@
 
     ARTError
      ├── ConfigurationError (ValueError)      an option is unknown, out of range or does not fit another
+     ├── NotBuiltError (NotImplementedError)  the name is known, but nothing is behind it yet
      ├── NotRegisteredError (RuntimeError)    the model has no backend yet
      ├── ServerError                          the server answered with an error
      │    ├── AuthenticationError             no key, or a wrong one
@@ -32,6 +33,10 @@ class ARTError(Exception):
 
 class ConfigurationError(ARTError, ValueError):
     """An option is unknown, out of range, or does not fit another one."""
+
+
+class NotBuiltError(ARTError, NotImplementedError):
+    """The name is known, but nothing is behind it yet; the message says what to use instead."""
 
 
 class NotRegisteredError(ARTError, RuntimeError):

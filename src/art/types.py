@@ -62,6 +62,19 @@ class TrainConfig(BaseModel):
         }
 
 
+class TrainSFTConfig(BaseModel):
+    """What one call of `model.train_sft` may set.
+
+    learning_rate: one for all batches, or a list with one for each. batch_size: trajectories of one update;
+    "auto" leaves it to the backend (2).
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    learning_rate: float | list[float] = 5e-5
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+
+
 @dataclass
 class TrainResult:
     """What a training step returned.
@@ -79,6 +92,13 @@ class TrainResult:
 @dataclass
 class LocalTrainResult(TrainResult):
     """The result of a `LocalBackend`: `checkpoint_path` is a folder on this machine."""
+
+
+@dataclass
+class ServerlessTrainResult(TrainResult):
+    """The result of a `ServerlessBackend`: `artifact_name` is what the service calls the new checkpoint."""
+
+    artifact_name: str | None = None
 
 
 def __getattr__(name: str) -> Any:
