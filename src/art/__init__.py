@@ -61,6 +61,7 @@ _HOME = {
 _ROOMS = frozenset(
     {
         "algorithms",
+        "dev",
         "errors",
         "gather",
         "local",

@@ -1,0 +1,84 @@
+"""The full low-level configuration of a model, defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from art.dev.model import InternalModelConfig
+from art.dev.validate import is_dedicated_mode
+from art.folders import get_step_checkpoint_dir, get_step_from_dir
+
+TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of every dense model with gated MLPs: Llama, Qwen, Mistral, Gemma."""
+
+# What takes values as they are; every other section is merged over its defaults.
+_PASSED_ON = (
+    "tinker_args",
+    "tinker_native_args",
+    "trainer_gpu_ids",
+    "inference_gpu_ids",
+    "rollout_weights_mode",
+    "allow_unvalidated_arch",
+)
+
+
+def get_model_config(
+    base_model: str, output_dir: str, config: InternalModelConfig | None
+) -> InternalModelConfig:
+    """`config` over the defaults of older releases. `model_name` is the newest checkpoint in `output_dir`, or
+    the base model where there is none.
+
+    The keys about chat templates are left out. These are the defaults that older programs saw; a backend of
+    this package has its own (`docs/training.md`) and takes from a config what it was given.
+    """
+    given: Mapping[str, Any] = config or {}
+    step = get_step_from_dir(output_dir)
+    peft = {
+        "lora_alpha": 16,
+        "r": 8,
+        "random_state": 3407,
+        "target_modules": list(TARGET_MODULES),
+        "use_gradient_checkpointing": "unsloth",
+        **given.get("peft_args", {}),
+    }
+    engine = {
+        "allowed_local_media_path": "/tmp",
+        "enable_sleep_mode": not is_dedicated_mode(given),
+        "generation_config": "vllm",
+        "model": base_model,
+    }
+    if given.get("rollout_weights_mode", "lora") == "lora":
+        engine["lora_target_modules"] = peft["target_modules"]
+    whole: dict[str, Any] = {
+        "init_args": {
+            "load_in_4bit": True,
+            "max_seq_length": 32768,
+            "model_name": get_step_checkpoint_dir(output_dir, step) if step else base_model,
+            **given.get("init_args", {}),
+        },
+        "engine_args": {**engine, **given.get("engine_args", {})},
+        "peft_args": peft,
+        "trainer_args": {**_trainer_defaults(), **given.get("trainer_args", {})},
+        **{name: given[name] for name in _PASSED_ON if name in given},
+    }
+    return cast("InternalModelConfig", whole)
+
+
+def _trainer_defaults() -> dict[str, Any]:
+    return {
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.99,
+        "weight_decay": 0.1,
+        "max_grad_norm": 0.1,
+        "optim": "paged_adamw_8bit",
+        "learning_rate": 5e-6,
+        "lr_scheduler_type": "constant",
+        "gradient_accumulation_steps": 1,
+        "per_device_train_batch_size": 2,
+        "num_generations": 2,
+        "gradient_checkpointing": True,
+        "save_strategy": "no",
+        "report_to": "none",
+        "logging_steps": 1,
+    }
