@@ -35,7 +35,7 @@ async def test_prompted_model(tmp_path):
         inference_api_key="k",
     )
     client = model.openai_client()
-    assert type(client) is openai.AsyncOpenAI and client is model.openai_client()
+    assert isinstance(client, openai.AsyncOpenAI) and client is model.openai_client()
     assert model.get_inference_name() == "gpt" and await model.get_step() == 0
     assert (
         "k" not in str(model.safe_model_dump()["config"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import threading
 from collections import Counter
@@ -103,6 +104,8 @@ class Double:
             "model": body["model"],
             "choices": [choice],
         }
+        if body.get("stream"):
+            return StreamingResponse(self._chunks(completion), media_type="text/event-stream")
         if self.chunked:
 
             async def pieces() -> AsyncIterator[bytes]:
@@ -110,6 +113,21 @@ class Double:
 
             return StreamingResponse(pieces(), media_type="application/json")
         return JSONResponse(completion)
+
+    async def _chunks(self, completion: dict[str, Any]) -> AsyncIterator[str]:
+        """The reply a word at a time, then why it ended, then the usage."""
+        (whole,) = completion["choices"]
+        head = {**completion, "object": "chat.completion.chunk"}
+        deltas = [{"role": "assistant", "content": ""}]
+        deltas += [{"content": word} for word in re.findall(r"\S+\s*", whole["message"]["content"])]
+        for delta in [*deltas, {}]:
+            choice = {"delta": delta, **whole, "finish_reason": None if delta else "stop"}
+            del choice["message"]
+            yield f"data: {json.dumps({**head, 'choices': [choice]})}\n\n"
+            await asyncio.sleep(0.002)
+        usage = {"prompt_tokens": 1, "completion_tokens": len(deltas), "total_tokens": 1 + len(deltas)}
+        yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
+        yield "data: [DONE]\n\n"
 
     async def register(self, request: Request) -> Response:
         if (refusal := self._refusal(request)) is not None:
