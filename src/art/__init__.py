@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from art.model import Model as Model
     from art.model import TrainableModel as TrainableModel
     from art.remote.backend import RemoteBackend as RemoteBackend
-    from art.retry import retry as retry
+    from art.retrying import retry as retry
     from art.trajectories import History as History
     from art.trajectories import Trajectory as Trajectory
     from art.trajectories import TrajectoryGroup as TrajectoryGroup
@@ -55,7 +55,7 @@ _HOME = {
     "Unscored": "art.types",
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
-    "retry": "art.retry",
+    "retry": "art.retrying",
     "trajectory_group_batches": "art.batches",
 }
 _ROOMS = frozenset(
