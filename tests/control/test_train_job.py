@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from art.errors import RequestError
+from art.samples.batch import build_batch
+from art.samples.types import GroupRow, RolloutRow, SampleRow
 from art.server.checkpoints import Checkpoints
 from art.server.ledger_schema import SampleRecord
+from art.server.plot import plot_batch
+from art.server.rate import rate_factor
 from art.server.reference import reference_folder
 from art.server.train_rows import check_origin, group_rows, sampled_from
-from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, TeacherSpec
-from art.wire.jobs import TrainJobRequest
+from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, TeacherSpec, UpdatesSpec
+from art.wire.jobs import RateSpec, TrainJobRequest
 from art.wire.training import SamplingSpec
 
 
@@ -164,3 +168,71 @@ def test_a_reference_that_is_gone_is_refused_with_the_known_steps(tmp_path: Path
     missing = Algorithm(kl=KlSpec(coefficient=0.1, reference="step", step=2))
     with pytest.raises(RequestError, match=r"algorithm.kl.step = 2: .* its steps: \[0, 3\]"):
         reference_folder(missing, checkpoints(tmp_path))
+
+
+def adapter(folder: Path) -> str:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text("{}")
+    return str(folder)
+
+
+def test_a_reference_adapter_lies_in_its_project_or_among_the_references(tmp_path: Path) -> None:
+    folder = tmp_path / "art" / "games" / "models" / "player" / "checkpoints"
+    folder.mkdir(parents=True)
+    known = Checkpoints(folder)
+    mine = adapter(tmp_path / "art" / "games" / "models" / "other" / "checkpoints" / "0002")
+    put = adapter(tmp_path / "art" / "server" / "references" / "ab12")
+    foreign = adapter(tmp_path / "art" / "home" / "models" / "player" / "checkpoints" / "0002")
+    (folder / "0009").symlink_to(foreign)
+    for path in (mine, put):
+        kl = KlSpec(coefficient=0.1, reference="adapter", path=path)
+        assert reference_folder(Algorithm(kl=kl), known) == path
+    for path in (foreign, "/etc", f"{mine}/../../../../../home", str(folder / "0009")):
+        kl = KlSpec(coefficient=0.1, reference="adapter", path=path)
+        with pytest.raises(RequestError, match=r"algorithm.kl.path = .* below its project") as refused:
+            reference_folder(Algorithm(kl=kl), known)
+        assert refused.value.code == "reference_not_allowed"
+    empty = KlSpec(coefficient=0.1, reference="adapter", path=str(folder))
+    with pytest.raises(RequestError, match=r"no adapter_config\.json"):
+        reference_folder(Algorithm(kl=empty), known)
+
+
+# How fast, and in how many updates
+
+
+def test_the_rate_follows_the_batch() -> None:
+    rollouts = [
+        RolloutRow(rollout=f"r{n}", reward=float(n % 2), samples=[sample_row(f"s{n}")]) for n in range(4)
+    ]
+    groups = [GroupRow(rollouts=rollouts), GroupRow(rollouts=[], failed=2)]
+    batch = build_batch(groups)
+    assert rate_factor(RateSpec(), groups, batch) == 1.0
+    assert rate_factor(RateSpec(rollouts_power=0.5), groups, batch) == 2.0
+    assert rate_factor(RateSpec(rollouts_power=-1.0, by_reward_std=True), groups, batch) == 0.125
+    level = [GroupRow(rollouts=[dataclasses.replace(one, reward=1.0) for one in rollouts])]
+    with pytest.raises(RequestError, match=r"multiplied by 0\.0"):
+        rate_factor(RateSpec(by_reward_std=True), level, batch)
+
+
+def sample_row(name: str) -> SampleRow:
+    return SampleRow(sample_id=name, prompt_ids=[1], completion_ids=[2, 3], completion_logprobs=[-0.5, -0.5])
+
+
+@pytest.mark.parametrize(
+    ("sequences", "trained", "minibatches"), [(None, 9, 1), (4, 8, 2), (4, 9, 3), (99, 9, 1)]
+)
+def test_an_update_for_every_few_sequences(sequences: int | None, trained: int, minibatches: int) -> None:
+    spec = UpdatesSpec(sequences=sequences, epochs=2)
+    assert spec.of_batch(trained) == UpdatesSpec(minibatches=minibatches, epochs=2)
+    with pytest.raises(ValueError, match="give one of the two"):
+        UpdatesSpec(sequences=4, minibatches=2)
+
+
+def test_the_picture_of_a_batch(tmp_path: Path) -> None:
+    groups = [
+        GroupRow(
+            rollouts=[RolloutRow(rollout=f"r{n}", reward=n, samples=[sample_row(f"s{n}")]) for n in (0, 1)]
+        )
+    ]
+    path = plot_batch(build_batch(groups), tmp_path, 3)
+    assert path == tmp_path / "packed_tensors_plot_0003.png" and path.read_bytes()[:4] == b"\x89PNG"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from peft import PeftModel
 from tiny_policies import MODEL, causal_lm, games, llama, policy, qwen3, randomize, request, trainer
 
 from art.errors import CheckpointError
+from art.training.lora import WEIGHTS_FILE
 from art.training.policy import Policy
 from art.training.reference import References
 from art.training.trainer import Trainer
@@ -101,6 +103,25 @@ def test_a_checkpoint_computes_what_peft_makes_of_it(saved: Path) -> None:
     stock = PeftModel.from_pretrained(causal_lm(qwen3(), "sdpa", torch.float32), str(saved)).eval()
     assert_close(inside, stock_logprobs(stock))
     assert_close([inside[0]], [restored(saved).score(MODEL, ROWS)[0]])
+
+
+def test_a_folder_of_peft_alone_is_a_reference_too(saved: Path, tmp_path: Path) -> None:
+    """Without manifest, optimizer and state; its targets spelled as a pattern, as Unsloth does."""
+    config = json.loads((saved / "adapter_config.json").read_text())
+    config["target_modules"] = ".*(q_proj|up_proj)"
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / WEIGHTS_FILE).write_bytes((saved / WEIGHTS_FILE).read_bytes())
+    made = Opened()
+    with made.references.checkpoint(saved):
+        expected = made.policy.row_logprobs(ROWS)
+    with made.references.checkpoint(tmp_path):
+        assert made.policy.row_logprobs(ROWS) == expected
+    made.check()
+    config["lora_bias"] = True
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="lora_bias"), made.references.checkpoint(tmp_path):
+        raise AssertionError("never inside")
+    made.check()
 
 
 def restored(folder: Path) -> Trainer:

@@ -11,7 +11,9 @@ TOKEN_CORRECTIONS = frozenset({"token_truncate", "token_mask"})
 
 
 def update_count(algorithm: Algorithm) -> int:
-    """Optimizer steps on one batch."""
+    """Optimizer steps on one batch; where its size decides it and is not known yet, two: more than one."""
+    if algorithm.updates.sequences is not None:
+        return 2 * algorithm.updates.epochs
     return algorithm.updates.minibatches * algorithm.updates.epochs
 
 

@@ -56,15 +56,17 @@ def target_logprobs(
     *,
     sampling: SamplingRows | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
+    most_rows: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logprob of each target under its predictor's distribution [N], and each predictor's entropy [P] (no
     gradient).
 
     `target_predictor_N` says which row of `hidden_PD` predicts the target, in increasing order. With
     `sampling`, a target's distribution is the tempered and truncated one that it was drawn from; entropies
-    stay those of the model's own.
+    stay those of the model's own. `most_rows`: rows of logits that exist at once at most, whatever
+    `chunk_elements` allows.
     """
-    rows = max(1, chunk_elements // head.vocab_size)
+    rows = max(1, min(chunk_elements // head.vocab_size, most_rows or chunk_elements))
     batch = _Targets(
         head=head, predictor_N=target_predictor_N, id_N=target_id_N, sampling=sampling, rows=rows
     )

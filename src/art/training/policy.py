@@ -71,6 +71,8 @@ class Policy:
         self.layers = decoder_layers(causal_lm)
         self.checkpoint_activations = False
         """Whether forward passes with a gradient keep the layers' inputs only, and compute layers twice."""
+        self.logit_rows: int | None = None
+        """Rows of logits that exist at once at most; None: as many as the memory for them holds."""
         self._decoder = decoder_of(causal_lm)
         self.fingerprint = fingerprint(causal_lm)
         causal_lm.eval()
@@ -106,7 +108,12 @@ class Policy:
         target_predictor_N = self._tensor(targets.predictor_N)
         hidden_PD = hidden_TD[self._tensor(micro.predictor_P)]
         logprobs_N, entropies_P = target_logprobs(
-            self.head, hidden_PD, target_predictor_N, self._tensor(targets.id_N), sampling=targets.sampling
+            self.head,
+            hidden_PD,
+            target_predictor_N,
+            self._tensor(targets.id_N),
+            sampling=targets.sampling,
+            most_rows=self.logit_rows,
         )
         entry_target_E = self._tensor(targets.entry_target_E)
         predictor_E = target_predictor_N[entry_target_E]

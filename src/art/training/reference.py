@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from art.training.checkpoint import read_checkpoint
+from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
+from art.errors import CheckpointError
+from art.training.checkpoint import MANIFEST_FILE, read_checkpoint
 from art.training.dropout import without_dropout
 from art.training.policy import Policy
 from art.training.weights import Weights
+from art.wire.training import LoraSpec
 
 _NAME = "reference"
 
@@ -30,13 +33,11 @@ class References:
 
     @contextmanager
     def checkpoint(self, folder: Path) -> Iterator[None]:
-        """Another step, whose checkpoint is verified as when a model is opened. Raises CheckpointError."""
-        state = read_checkpoint(
-            folder, base_model=self._policy.name, base_fingerprint=self._policy.fingerprint
-        )
+        """A checkpoint, verified as when a model is opened, or any LoRA of PEFT. Raises CheckpointError."""
+        spec = self._spec(folder)
         with without_dropout(self._policy.causal_lm):
             try:
-                self._weights.attach(_NAME, state.lora, seed=0)
+                self._weights.attach(_NAME, spec, seed=0)
                 try:
                     self._weights.load(_NAME, folder)
                     yield
@@ -44,3 +45,22 @@ class References:
                     self._weights.remove(_NAME)
             finally:
                 self._weights.activate(self._active)
+
+    def _spec(self, folder: Path) -> LoraSpec | None:
+        """What the folder holds; None: all weights."""
+        if (folder / MANIFEST_FILE).is_file():
+            return read_checkpoint(
+                folder, base_model=self._policy.name, base_fingerprint=self._policy.fingerprint
+            ).lora
+        return lora_of(read_adapter(folder))
+
+
+def lora_of(adapter: PeftAdapter) -> LoraSpec:
+    """The shape of an adapter that PEFT wrote. Raises CheckpointError when its ranks differ."""
+    ranks = {int(down.shape[0]) for down, _ in adapter.weights.values()}
+    if len(ranks) != 1:
+        raise CheckpointError(
+            f"adapter {str(adapter.path)!r} has ranks {sorted(ranks)}; a reference has one rank everywhere"
+        )
+    targets = sorted({name.rpartition(".")[2] for name in adapter.weights})
+    return LoraSpec(r=ranks.pop(), alpha=adapter.alpha, targets=targets, use_rslora=adapter.rank_stabilized)

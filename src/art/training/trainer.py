@@ -132,12 +132,14 @@ class Trainer:
         learner, several = self._learner(model, request), update_count(request.algorithm) > 1
         with unchanged_on_failure(model.parameters, model.optimizer, learner.critic, several=several):
             metrics = train_step(
+        compute = request.compute
+        self.policy.logit_rows = compute.logit_rows
                 learner,
                 tree,
                 entries,
                 request,
                 learning_rate=self._rate(model, request),
-                token_budget=plan.token_budget,
+                token_budget=min(plan.token_budget, compute.max_length or plan.token_budget),
                 progress=progress,
             )
         model.rng, model.spec, model.step = get_rng(), request.optimizer, model.step + 1
@@ -162,7 +164,7 @@ class Trainer:
         rate = request.optimizer.learning_rate
         if rate is None:
             rate = automatic_rate(self.policy.causal_lm.config, lora=model.lora is not None)
-        return rate_at(request.optimizer, model.step, rate)
+        return rate_at(request.optimizer, model.step, rate) * request.rate_factor
 
     def check(self, tree: TokenTree, request: TrainRequest) -> None:
         """Raise what can be known before anything runs.

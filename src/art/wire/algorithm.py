@@ -97,9 +97,12 @@ class KlSpec(Strict):
     place: Literal["loss", "reward", "shaped_advantage"] = "loss"
     """loss: + coefficient * kl. reward: advantage - coefficient * kl per token. shaped_advantage: advantage +
     coefficient * (mean kl - kl), whose sum over the batch is zero."""
-    reference: Literal["base", "step", "sampler"] = "base"
-    """base: the model without adapter. step: `step` of the same model. sampler: the policy that sampled."""
+    reference: Literal["base", "step", "adapter", "sampler"] = "base"
+    """base: the model without adapter. step: `step` of the same model. adapter: the LoRA in folder `path`.
+    sampler: the policy that sampled."""
     step: int | None = Field(default=None, ge=0)
+    path: str | None = None
+    """adapter: a folder on the server's machine, below its data folder."""
     importance: bool = False
     """loss: times the ratio, which makes the gradient that of the true divergence off policy (k3)."""
 
@@ -108,6 +111,11 @@ class KlSpec(Strict):
         if (self.reference == "step") != (self.step is not None):
             raise ValueError(
                 f"kl reference {self.reference!r} with step {self.step!r}: `step` is needed by 'step' and "
+                "used by no other"
+            )
+        if (self.reference == "adapter") != (self.path is not None):
+            raise ValueError(
+                f"kl reference {self.reference!r} with path {self.path!r}: `path` is needed by 'adapter' and "
                 "used by no other"
             )
         return self
@@ -158,7 +166,24 @@ class UpdatesSpec(Strict):
     """Optimizer steps on one batch: its sequences are split into `minibatches`, `epochs` times over."""
 
     minibatches: int = Field(default=1, ge=1)
+    sequences: int | None = Field(default=None, ge=1)
+    """Instead of `minibatches`: at most so many sequences in each, so a larger batch takes more steps."""
     epochs: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _one_way_of_splitting(self) -> UpdatesSpec:
+        if self.sequences is not None and self.minibatches != 1:
+            raise ValueError(
+                f"updates.sequences {self.sequences!r} with minibatches {self.minibatches!r}: the first says "
+                "how large they are, the second how many; give one of the two"
+            )
+        return self
+
+    def of_batch(self, sequences: int) -> UpdatesSpec:
+        """The same with the number of minibatches that a batch of so many sequences has."""
+        if self.sequences is None:
+            return self
+        return UpdatesSpec(minibatches=max(1, -(-sequences // self.sequences)), epochs=self.epochs)
 
 
 class CriticSpec(Strict):

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from art.wire.algorithm import Algorithm
 from art.wire.strict import Strict
-from art.wire.training import OptimizerSpec
+from art.wire.training import ComputeSpec, OptimizerSpec
 
 
 class TrainTrajectory(Strict):
@@ -37,12 +37,23 @@ class TrainGroup(Strict):
     failed: int = Field(0, ge=0)
 
 
+class RateSpec(Strict):
+    """What the learning rate of one step is multiplied by, known when its batch is."""
+
+    rollouts_power: float = Field(default=0.0, allow_inf_nan=False)
+    """(Number of trained rollouts) to this power."""
+    by_reward_std: bool = False
+    """The mean over the groups of their rewards' standard deviation (population), groups of one left out."""
+
+
 class TrainJobRequest(Strict):
     job_id: str
     """Made by the client, so that a lost reply can be asked for again."""
     groups: list[TrainGroup]
     algorithm: Algorithm = Algorithm()
     optimizer: OptimizerSpec
+    rate: RateSpec = RateSpec()
+    compute: ComputeSpec = ComputeSpec()
     expected_step: int | None = None
     """Refuse when the model is at another step."""
 

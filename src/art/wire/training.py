@@ -83,6 +83,22 @@ class OptimizerSpec(Strict):
 
 
 class SamplingSpec(Strict):
+class ComputeSpec(Strict):
+    """How a step is computed. Only `max_length` changes what it computes, by what it leaves out."""
+
+    max_length: int | None = Field(default=None, ge=1)
+    """Tokens forwarded at once, and of the longest sample that is trained: a rollout with a longer one is
+    overlong. None: what memory allows."""
+    logit_rows: int | None = Field(default=None, ge=1)
+    """At most so many rows of logits exist at once. None: as many as 64 MiB hold."""
+    plot: bool = False
+    """Draw the step's token tree into a PNG in the model's folder, `packed_tensors_plot_<step>.png`."""
+
+
+TrainingKind = Literal["rl", "sft"]
+"""From rewards, or from examples."""
+
+
     """The distribution that completions were drawn from: logits / temperature, then top_k, top_p, min_p."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -124,7 +140,13 @@ class TrainRequest(Strict):
     """What the sum of weighted entry losses is divided by (known before the first micro-batch)."""
     sampling: list[SamplingSpec] = Field(default_factory=lambda: [PLAIN_SAMPLING])
     reference: str | None = None
-    """Checkpoint folder of the reference policy's or the teacher's adapter; None: the base without one."""
+    """Folder of the reference policy's or the teacher's adapter: a checkpoint, or for a reference any LoRA
+    that PEFT wrote. None: the base without one."""
+    rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """The learning rate of this update; None: the optimizer's, by its schedule."""
+    rate_factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """What the learning rate is multiplied by in this step."""
+    compute: ComputeSpec = ComputeSpec()
 
 
 class TrainEvent(Strict):
