@@ -18,17 +18,39 @@
      ├── TokenMismatchError                   ids or logprobs of a sample do not fit what was sampled
      ├── UnbalancedSheetError                 rollouts or tokens of a step are unaccounted for
      ├── CanaryError                          a newly loaded adapter and the trainer compute differently
-     └── CheckpointError                      a checkpoint is missing, incomplete or of another base model
+     ├── TrajectoryLogError                   a file of trajectories is missing, damaged or of another kind
+     ├── CheckpointError                      a checkpoint is missing, incomplete or of another base model
+     │    ├── CheckpointMissingError (FileNotFoundError)
+     │    │                                   the model has no checkpoint at all
+     │    └── StepMissingError (ValueError)   it has checkpoints, but none of the steps asked for
+     ├── StorageError                         files could not be copied to or from a bucket or folder
+     │    └── ForbiddenBucketCreationError    a bucket is missing and may not be made (403)
+     └── DeploymentError                      a model could not be given to a provider
+          ├── UnsupportedLoRADeploymentProviderError
+          │                                   no such provider (400)
+          ├── UnsupportedBaseModelDeploymentError
+          │                                   the provider does not serve this base model (400)
+          └── LoRADeploymentTimedOutError (TimeoutError)
+                                              the provider was not done in time (504)
 
 Messages name the thing, the value and the remedy. A class also inherits the standard error that a caller
-would have caught before.
+would have caught before. Every one has `detail` (its message) and `status_code` (an HTTP status).
 """
 
 from __future__ import annotations
 
 
 class ARTError(Exception):
-    """Base of every error that ART raises on purpose."""
+    """Base of every error that ART raises on purpose: `ARTError(message)`, `ARTError(message, 400)`."""
+
+    status_code: int = 500
+    """The HTTP status that fits it."""
+
+    def __init__(self, message: object = "", status_code: int | None = None) -> None:
+        super().__init__(message)
+        self.detail = str(message)
+        if status_code is not None:
+            self.status_code = status_code
 
 
 class ConfigurationError(ARTError, ValueError):
@@ -53,7 +75,7 @@ class ServerError(ARTError):
     def __init__(
         self, message: str, *, status: int, code: str | None = None, param: str | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, status)
         self.status = status
         self.code = code
         self.param = param
@@ -119,3 +141,51 @@ class CanaryError(ARTError):
 
 class CheckpointError(ARTError):
     """A checkpoint is missing, incomplete, or belongs to another base model."""
+
+
+class CheckpointMissingError(CheckpointError, FileNotFoundError):
+    """The model has no checkpoint at all."""
+
+    status_code = 404
+
+
+class StepMissingError(CheckpointError, ValueError):
+    """The model has checkpoints, but none of the steps asked for."""
+
+    status_code = 404
+
+
+class StorageError(ARTError):
+    """Files could not be copied to or from a bucket or folder."""
+
+
+class ForbiddenBucketCreationError(StorageError):
+    """A bucket is missing, and these credentials may not make it."""
+
+    status_code = 403
+
+
+class DeploymentError(ARTError):
+    """A model could not be given to a provider."""
+
+
+class UnsupportedLoRADeploymentProviderError(DeploymentError, ValueError):
+    """There is no such provider."""
+
+    status_code = 400
+
+
+class UnsupportedBaseModelDeploymentError(DeploymentError, ValueError):
+    """The provider does not serve adapters of this base model."""
+
+    status_code = 400
+
+
+class LoRADeploymentTimedOutError(DeploymentError, TimeoutError):
+    """The provider was not done in time; it may still finish."""
+
+    status_code = 504
+
+
+class TrajectoryLogError(ARTError):
+    """A file of trajectories is missing, damaged, or of another kind."""

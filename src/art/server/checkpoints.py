@@ -7,6 +7,7 @@ committed step again.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -116,6 +117,30 @@ class Checkpoints:
                 for path in self.folder.glob(pattern):
                     shutil.rmtree(path)
 
+    def link(self, source: Path, step: int) -> Path:
+        """Write `step` with the files of a committed checkpoint elsewhere: hard links where the file system
+        allows them. Which job made it stays behind.
+
+        Raises CheckpointError when the source disappears meanwhile or is no plain folder of files.
+        """
+        target = self.fresh_folder(step)
+        try:
+            names = sorted(file.name for file in source.iterdir() if file.name != _NOTE)
+            target.mkdir()
+            for name in names:
+                if (source / name).is_symlink() or not (source / name).is_file():
+                    raise CheckpointError(f"{source / name} is no plain file; a checkpoint has nothing else")
+                _link_or_copy(source / name, target / name)
+        except OSError as error:
+            shutil.rmtree(target, ignore_errors=True)
+            raise CheckpointError(
+                f"checkpoint {source} could not be copied ({error}); was it deleted just now?"
+            ) from error
+        except CheckpointError:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+        return target
+
     def carry_forward(self, step: int) -> Path:
         """Write `step + 1` with the same weights: hard links to the files of `step`, and a state with the
         new number.
@@ -140,6 +165,17 @@ class Checkpoints:
         _write_synced(target / _STATE, text)
         _write_synced(target / _MANIFEST, json.dumps(manifest, indent=2))
         return target
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            raise
+        shutil.copyfile(source, target)
+        with target.open("rb") as copied:
+            os.fsync(copied.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -5,18 +5,21 @@ verbs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from art.engine.protocol import Engine
 from art.errors import ARTError, NotFoundError, WorkerError
 from art.rendering.chat import ChatRenderer
+from art.server.arrivals import Arrivals
 from art.server.base_models import BaseModel, resolve_base
 from art.server.catalog import Catalog
 from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout, check_name
+from art.server.held import held
 from art.server.job_store import Job, JobStore
 from art.server.jobs import Jobs
 from art.server.ledger import Ledger
@@ -65,6 +68,12 @@ class Control:
         self._stages: dict[str, Stage] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._serving: asyncio.Task[None] | None = None
+        self.arrivals = Arrivals(
+            self.models,
+            stage_of=self._undisturbed,
+            rows=lambda model: [self._greeting(model.base_model)],
+            wait=self.settings.call,
+        )
 
     async def start(self) -> None:
         """Go on with the jobs that an earlier server left unfinished."""
@@ -93,7 +102,8 @@ class Control:
         check_name("project", request.project)
         check_name("name", request.name)
         base = resolve_base(request.base_model)
-        model = self.models.register(request, base.name)
+        async with self.arrivals.exclusive(request.project, request.name):
+            model = self.models.register(self.arrivals.shaped(request), base.name)
         stage = await self._stage(model)
         await stage.pair.start()  # again, where workers were given up
         return self.describe(model)
@@ -158,6 +168,18 @@ class Control:
                 await stage.bring_up([self._greeting(model.base_model)])
             self._stages[model.key] = stage
             return stage
+
+    @contextlib.asynccontextmanager
+    async def _undisturbed(self, model: Registration) -> AsyncIterator[Stage | None]:
+        """The model's stage while no job trains it; None while it is not served, nor becomes so."""
+        opening = self._opening.setdefault(model.base_model, asyncio.Lock())
+        async with held(opening, self.settings.call, model.key):
+            stage = self._stages.get(model.key)
+            if stage is None:
+                yield None
+                return
+        async with held(stage.pair.training, self.settings.call, model.key):
+            yield stage
 
     async def _serve_registered(self) -> None:
         """Serve every model that the data folder knows; one that cannot be served keeps no other from it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from art.errors import CheckpointError, NotFoundError, RequestError
+from art.server.checkpoint_shape import leaves_open
 from art.server.checkpoints import Checkpoints, replace_file
 from art.server.data_layout import DataLayout
 from art.wire.models import RegisterRequest
@@ -45,6 +46,10 @@ class Models:
     def all(self) -> list[Registration]:
         return [self._models[key] for key in sorted(self._models)]
 
+    def find(self, project: str, name: str) -> Registration | None:
+        """The model, or None when it is not registered here."""
+        return self._models.get((project, name))
+
     def get(self, project: str, name: str) -> Registration:
         """Raises NotFoundError that says what to do."""
         found = self._models.get((project, name))
@@ -77,7 +82,7 @@ class Models:
             return wanted
         for what in ("base_model", "lora"):
             old, new = getattr(known, what), getattr(wanted, what)
-            if old != new and not _leaves_open(old, new):
+            if old != new and not (what == "lora" and leaves_open(old, new)):
                 raise RequestError(
                     f"model {known.key} was registered with {what} {_shown(old)}, not {_shown(new)}; "
                     "use another name, or the same setting as before",
@@ -88,7 +93,11 @@ class Models:
         return known
 
     def checkpoints(self, model: Registration) -> Checkpoints:
-        return Checkpoints(self._layout.checkpoints_dir(model.project, model.name))
+        return self.checkpoints_of(model.project, model.name)
+
+    def checkpoints_of(self, project: str, name: str) -> Checkpoints:
+        """Of a model that need not be registered. Raises RequestError (400) for an unfit name."""
+        return Checkpoints(self._layout.checkpoints_dir(project, name))
 
 
 def _read(path: Path) -> Registration:
@@ -98,13 +107,6 @@ def _read(path: Path) -> Registration:
         raise CheckpointError(
             f"{path} cannot be read ({error}); restore it or remove the model's folder"
         ) from error
-
-
-def _leaves_open(old: object, new: object) -> bool:
-    """Whether only the targets differ and the new request does not choose any: the old ones stay."""
-    if not (isinstance(old, LoraSpec) and isinstance(new, LoraSpec)) or new.targets != "all-linear":
-        return False
-    return old.model_copy(update={"targets": new.targets}) == new
 
 
 def _shown(value: object) -> str:

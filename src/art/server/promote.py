@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from art.errors import ARTError, CanaryError
@@ -158,9 +158,25 @@ class Stage:
         """Give a step to no new request, and unload it when its last one has ended."""
         adapter = self.catalog.retire(self.model.project, self.model.name, step)
         if adapter is not None:
-            task = asyncio.create_task(self._drop(adapter, self.pair.unloader(adapter)))
-            self._dropping.add(task)
-            task.add_done_callback(self._dropping.discard)
+            self._unload_when_unused(adapter)
+
+    def loaded(self) -> dict[int, str | None]:
+        """Loaded steps and their adapters."""
+        return self.catalog.loaded_steps(self.model.project, self.model.name)
+
+    def forget(self, replaced: Mapping[int, str | None]) -> None:
+        """Steps that gave way to others, with the adapters that they had."""
+        now = self.loaded()
+        for step, adapter in replaced.items():
+            if now.get(step) == adapter:
+                self.retire(step)
+            elif adapter is not None:
+                self._unload_when_unused(adapter)
+
+    def _unload_when_unused(self, adapter: str) -> None:
+        task = asyncio.create_task(self._drop(adapter, self.pair.unloader(adapter)))
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
 
     async def close(self) -> None:
         """Stop waiting for old adapters' last requests."""

@@ -14,7 +14,7 @@ from art.errors import ARTError, CheckpointError, RequestError
 from art.server.control import Control
 from art.server.http import error_body, status_of
 from art.wire.jobs import TrainJobRequest
-from art.wire.models import DeleteCheckpointsRequest, RegisterRequest
+from art.wire.models import AdoptRequest, DeleteCheckpointsRequest, ForkRequest, RegisterRequest
 from art.wire.strict import Strict
 
 Body = TypeVar("Body", bound=Strict)
@@ -40,6 +40,12 @@ def control_routes(control: Control) -> list[BaseRoute]:
         asked = await _body(request, DeleteCheckpointsRequest)
         return _json(await control.delete_checkpoints(*_model(request), asked.keep_steps))
 
+    async def fork(request: Request) -> Response:
+        return _json(await control.arrivals.fork(*_model(request), await _body(request, ForkRequest)))
+
+    async def adopt(request: Request) -> Response:
+        return _json(await control.arrivals.adopt(*_model(request), await _body(request, AdoptRequest)))
+
     async def train(request: Request) -> Response:
         return _json(await control.jobs.submit(*_model(request), await _body(request, TrainJobRequest)))
 
@@ -57,6 +63,8 @@ def control_routes(control: Control) -> list[BaseRoute]:
         Route("/art/models", _named(list_models), methods=["GET"]),
         Route(model, _named(get_model), methods=["GET"]),
         Route(f"{model}/delete_checkpoints", _named(delete_checkpoints), methods=["POST"]),
+        Route(f"{model}/fork", _named(fork), methods=["POST"]),
+        Route(f"{model}/adopt", _named(adopt), methods=["POST"]),
         Route(f"{model}/train", _named(train), methods=["POST"]),
         Route("/art/jobs/{job_id}", _named(job), methods=["GET"]),
         Route("/art/jobs/{job_id}/events", _named(events), methods=["GET"]),

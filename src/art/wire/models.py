@@ -44,6 +44,40 @@ class DeleteCheckpointsReply(Strict):
     deleted: list[int]
 
 
+class ForkRequest(Strict):
+    """POST /art/models/{project}/{name}/fork: begin where another model of this server stands.
+
+    The step keeps its number. Without `step` and `not_after` the newest is taken.
+    """
+
+    from_name: str
+    from_project: str | None = None
+    """None: the project of the model itself."""
+    step: int | None = Field(default=None, ge=0)
+    """Exactly this one."""
+    not_after: int | None = Field(default=None, ge=0)
+    """The newest up to this one."""
+
+
+class ForkReply(Strict):
+    step: int
+    checkpoint_path: str
+
+
+class AdoptRequest(Strict):
+    """POST /art/models/{project}/{name}/adopt: take over steps that were put into the model's folder
+    `.arriving/{step:04d}`.
+    """
+
+    steps: list[int]
+    set_aside: list[int] = Field(default_factory=list)
+    """Steps of the model that give way first. They are kept in hidden folders and are no steps any more."""
+
+
+class AdoptReply(Strict):
+    adopted: list[int]
+
+
 class ErrorBody(Strict):
     """`{"error": ErrorBody}` is the body of every failed request, in OpenAI's shape."""
 

@@ -1,0 +1,146 @@
+"""What a checkpoint holds, read from its small files: the base it was trained on and the adapter's shape.
+
+Two kinds of folders are checkpoints: our own (`trainer_state.json`, optimizer, RNG, manifest), and a plain
+PEFT folder that another program wrote (`adapter_config.json` and `adapter_model.safetensors`). The second
+kind resumes with a fresh optimizer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from art.errors import CheckpointError, RequestError
+from art.wire.training import LoraSpec
+
+STATE_FILE = "trainer_state.json"
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+DEFAULT = LoraSpec()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointShape:
+    """Of one checkpoint folder."""
+
+    base_model: str
+    lora: LoraSpec | None
+    """None: all weights."""
+    plain: bool
+    """Whether it is a PEFT folder without our state."""
+
+
+def read_shape(folder: Path) -> CheckpointShape:
+    """Raises CheckpointError that names what the folder lacks."""
+    if (folder / STATE_FILE).is_file():
+        state = _json(folder / STATE_FILE)
+        return _shape(folder / STATE_FILE, state.get("base_model"), state.get("lora"), plain=False)
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise CheckpointError(
+            f"{folder} is no checkpoint: it has neither {STATE_FILE!r} nor {WEIGHTS_FILE!r}. Restore or "
+            "remove it."
+        )
+    config = _json(folder / CONFIG_FILE)
+    return _shape(
+        folder / CONFIG_FILE, config.get("base_model_name_or_path"), lora_of_peft(folder, config), plain=True
+    )
+
+
+def lora_of_peft(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a `LoraSpec` in an adapter_config.json. Raises CheckpointError for another method."""
+    if config.get("peft_type") != "LORA":
+        raise CheckpointError(f"{folder} is a {config.get('peft_type')!r} adapter; only LoRA works")
+    targets = config.get("target_modules")
+    fields = {
+        "r": config.get("r"),
+        "alpha": config.get("lora_alpha"),
+        "dropout": config.get("lora_dropout") or 0.0,
+        "use_rslora": bool(config.get("use_rslora")),
+        # PEFT also knows patterns; those of one name are its names, others are told by the trainer.
+        "targets": sorted(targets) if isinstance(targets, list) else targets,
+    }
+    if isinstance(targets, str) and targets != "all-linear":
+        raise CheckpointError(
+            f"{folder}: target_modules is the pattern {targets!r}; save the adapter with a list of names"
+        )
+    return fields
+
+
+def shape_for(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> LoraSpec | None:
+    """The adapter of a new model that begins with this checkpoint: what the request leaves at its default
+    is taken from the checkpoint.
+
+    Raises RequestError (409) for a setting that the request chose and the checkpoint contradicts.
+    """
+    if not leaves_open(found.lora, lora):
+        raise _unfit(folder, lora, found.lora)
+    return found.lora
+
+
+def check_shape(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> None:
+    """Whether a registered model can go on from this checkpoint. Raises RequestError (409)."""
+    there = found.lora
+    if there is not None and lora is not None and lora.targets == "all-linear":
+        there = there.model_copy(update={"targets": lora.targets})  # spelled out: the trainer compares them
+    if there != lora:
+        raise _unfit(folder, lora, found.lora)
+
+
+def leaves_open(there: LoraSpec | None, wanted: LoraSpec | None) -> bool:
+    """Whether every setting of `wanted` is that of `there`, or the default, which chooses nothing.
+
+    >>> leaves_open(LoraSpec(r=8, targets=["q_proj"]), LoraSpec())
+    True
+    >>> leaves_open(LoraSpec(r=8), LoraSpec(r=4))
+    False
+    """
+    if there is None or wanted is None:
+        return there is wanted
+    for field in LoraSpec.model_fields:
+        old, new, usual = (_sorted(getattr(spec, field)) for spec in (there, wanted, DEFAULT))
+        if new not in (old, usual):
+            return False
+    return True
+
+
+def _sorted(value: object) -> object:
+    return sorted(set(value)) if isinstance(value, list) else value
+
+
+def _unfit(folder: Path, wanted: LoraSpec | None, there: LoraSpec | None) -> RequestError:
+    return RequestError(
+        f"the checkpoint {folder} holds {spelled(there)}, the model {spelled(wanted)}: register without "
+        "these settings (the checkpoint's own are taken), or use another name",
+        status=409,
+        code="checkpoint_unfit",
+        param="lora",
+    )
+
+
+def spelled(lora: LoraSpec | None) -> str:
+    return "all weights" if lora is None else f"the LoRA {lora.model_dump_json()}"
+
+
+def _shape(path: Path, base_model: object, lora: object, *, plain: bool) -> CheckpointShape:
+    try:
+        spec = None if lora is None else LoraSpec.model_validate(lora)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CheckpointError(
+            f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; restore the file"
+        ) from error
+    return CheckpointShape(base_model=str(base_model or ""), lora=spec, plain=plain)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); restore it") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} holds no JSON object; restore it")
+    return found
