@@ -4,6 +4,7 @@
      ├── ConfigurationError (ValueError)      an option is unknown, out of range or does not fit another
      ├── NotBuiltError (NotImplementedError)  the name is known, but nothing is behind it yet
      ├── NotRegisteredError (RuntimeError)    the model has no backend yet
+     ├── NoTrajectoryError (RuntimeError)     no trajectory is captured here, or none was yielded
      ├── ServerError                          the server answered with an error
      │    ├── AuthenticationError             no key, or a wrong one
      │    ├── NotFoundError                   no such model, job, sample or rollout
@@ -63,6 +64,10 @@ class NotBuiltError(ARTError, NotImplementedError):
 
 class NotRegisteredError(ARTError, RuntimeError):
     """The model has no backend yet: call `await model.register(backend)` first."""
+
+
+class NoTrajectoryError(ARTError, RuntimeError):
+    """No trajectory is captured here, or none was yielded."""
 
 
 class ServerError(ARTError):

@@ -1,0 +1,117 @@
+"""Parquet files of trajectory groups: written whole, appended to, read back equal.
+
+    append_groups(folder / "trajectories" / "train" / "0003.parquet", groups)
+    groups == read_trajectory_groups_parquet(folder / "trajectories" / "train" / "0003.parquet")
+
+The first columns are those that code for older logs reads; see `columns`. A file is complete at any moment:
+it is written beside and moved into place.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from art.errors import TrajectoryLogError
+from art.tracking.trajectory_log.columns import EMPTY_GROUPS, schema
+from art.tracking.trajectory_log.folder_lock import locked
+from art.tracking.trajectory_log.group_rows import from_rows, to_rows
+from art.tracking.trajectory_log.json_text import from_text, to_text
+from art.tracking.trajectory_log.rows import Row
+from art.trajectories import Trajectory, TrajectoryGroup
+
+if TYPE_CHECKING:
+    import polars
+
+
+def write_trajectory_groups_parquet(groups: Iterable[TrajectoryGroup], path: str | Path) -> None:
+    """Write groups to a file of their own, in place of what is there. Compressed with zstd."""
+    rows, empty = to_rows(groups)
+    path = Path(path)
+    with locked(path.parent):
+        _replace(path, _frame(rows), empty)
+
+
+def append_groups(path: str | Path, groups: Iterable[TrajectoryGroup]) -> None:
+    """Add groups to a file, which is made if it is not there. Several processes may do so at once.
+
+    Raises: TrajectoryLogError when the file cannot be read (it is left as it is), DeadlineError when
+    another process holds the folder's lock for too long.
+    """
+    path = Path(path)
+    with locked(path.parent):
+        if not path.exists():
+            rows, empty = to_rows(groups)
+            _replace(path, _frame(rows), empty)
+            return
+        import polars
+
+        frame, known_empty = read_frame(path)
+        taken = [row["group_index"] for row in known_empty] + frame["group_index"].drop_nulls().to_list()
+        rows, empty = to_rows(groups, first_index=max(taken, default=-1) + 1)
+        joined = polars.concat([frame, _frame(rows)], how="diagonal_relaxed")
+        _replace(path, joined, known_empty + empty)
+
+
+def read_trajectory_groups_parquet(
+    path: str | Path, trajectory_class: type[Trajectory] = Trajectory
+) -> list[TrajectoryGroup]:
+    """The groups of a file, equal to those that were written.
+
+    trajectory_class: the subclass that the trajectories were of; without it, fields that `Trajectory` lacks
+    are attributes of a `LoggedTrajectory`. Files of older programs, which hold less, are read as well: their
+    trainable turns become choices without log probabilities.
+
+    Raises: TrajectoryLogError when the file is missing, damaged, or no trajectory log.
+    """
+    frame, empty = read_frame(Path(path))
+    return from_rows(frame.iter_rows(named=True), empty, trajectory_class)
+
+
+def read_frame(path: Path) -> tuple[polars.DataFrame, list[Row]]:
+    """The rows as they are stored, and the records of groups that have no row."""
+    import polars
+
+    try:
+        # The bytes, not the path: a path's `*` and `split=` would mean something to polars.
+        data = path.read_bytes()
+        frame = polars.read_parquet(data, hive_partitioning=False)
+        empty = polars.read_parquet_metadata(data).get(EMPTY_GROUPS)
+    except (OSError, polars.exceptions.PolarsError) as error:
+        raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
+    if missing := [name for name in ("group_index", "reward", "messages") if name not in frame.columns]:
+        raise TrajectoryLogError(
+            f"{str(path)!r} is no trajectory log: it has no column {missing[0]!r}, only {frame.columns}"
+        )
+    return frame, from_text(empty) if empty else []
+
+
+def _frame(rows: list[Row]) -> polars.DataFrame:
+    import polars
+
+    return polars.DataFrame(rows, schema=schema(), orient="row")
+
+
+def _replace(path: Path, frame: polars.DataFrame, empty: list[Row]) -> None:
+    """Write beside and move into place. Call it under the folder's lock."""
+    prefix = f".{path.name}."
+    for torn in path.parent.glob(f"{prefix}*.part"):  # left by a killed writer; the lock says it is dead
+        torn.unlink(missing_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            frame.write_parquet(
+                file, compression="zstd", metadata={EMPTY_GROUPS: to_text(empty)} if empty else None
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to tell
+            os.unlink(name)
+        raise

@@ -1,0 +1,59 @@
+"""One turn of a conversation as a row's struct of five strings, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from art.tracking.trajectory_log.json_text import from_text, storable, to_text
+
+
+def as_item(value: Any) -> Any:
+    """A message or choice from its JSON: one with a finish reason is a choice again."""
+    if isinstance(value, dict) and "finish_reason" in value and "message" in value:
+        from openai.types.chat.chat_completion import Choice
+
+        return Choice.construct(**value)
+    return value
+
+
+def is_choice(item: Any) -> bool:
+    """A sampled turn, whether an object or dumped to a dict; also a choice of another library."""
+    if isinstance(item, Mapping):
+        return "finish_reason" in item and "message" in item
+    return hasattr(item, "finish_reason") and hasattr(item, "message")
+
+
+def to_struct(item: Any) -> dict[str, Any]:
+    """What the column `messages` says of a turn: content that is no string is shown as JSON."""
+    trainable = is_choice(item)
+    if trainable:
+        item = item["message"] if isinstance(item, Mapping) else item.message
+    message = item if isinstance(item, Mapping) else from_text(to_text(item))
+    if not isinstance(message, Mapping):  # an object that is no message at all
+        message = {"content": str(message)}
+    content, calls = message.get("content"), message.get("tool_calls")
+    return {
+        "role": _text(message.get("role") or ("assistant" if trainable else "")),
+        "content": "" if content is None else _text(content),
+        "tool_calls": to_text(calls) if calls else None,
+        "tool_call_id": _text(message["tool_call_id"]) if message.get("tool_call_id") else None,
+        "trainable": trainable,
+    }
+
+
+def from_struct(struct: Mapping[str, Any]) -> Any:
+    """The turn that a struct tells of. A trainable one is a choice, without its log probabilities."""
+    message = {"role": struct["role"], "content": struct["content"]}
+    if struct.get("tool_calls"):
+        message["tool_calls"] = from_text(struct["tool_calls"])
+    if struct.get("tool_call_id"):
+        message["tool_call_id"] = struct["tool_call_id"]
+    if not struct.get("trainable"):
+        return message
+    reason = "tool_calls" if struct.get("tool_calls") else "stop"
+    return as_item({"finish_reason": reason, "index": 0, "logprobs": None, "message": message})
+
+
+def _text(value: Any) -> str:
+    return storable(value) if isinstance(value, str) else to_text(value)
