@@ -58,6 +58,18 @@ class ChatRenderer(Protocol):
         """`prompt_ids + completion_ids + ids of the new messages`, or None where it cannot be proven safe."""
         ...
 
+    def reply(self, prompt_ids: Sequence[int], message: Message, tools: Sequence[Tool] | None) -> list[int]:
+        """The ids that the model would have to sample behind a prompt to say this assistant message.
+
+        Content, reasoning and tool calls, up to and with the id that ends the turn: `parse` of them gives
+        the message back. Raises: RequestError when the format cannot express the message.
+        """
+        ...
+
+    def first_prompt(self, message: Message, tools: Sequence[Tool] | None) -> list[int]:
+        """The prompt of a conversation that this assistant message opens. Raises: RequestError."""
+        ...
+
     def parse(
         self,
         completion_ids: Sequence[int],

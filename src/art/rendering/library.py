@@ -9,6 +9,7 @@ from typing import Any
 from art.errors import RequestError
 from art.rendering.chat import Message, Parsed, Tool, ToolCall
 from art.rendering.raw_json import is_object, raw_member
+from art.rendering.reply import first_prompt, reply_ids
 from art.rendering.tokenizer import FastTokenizer
 
 _INEXPRESSIBLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -75,6 +76,23 @@ class LibraryRenderer:
         end = cut + len(completion)
         return ids if ids[:cut] == prompt and ids[cut:end] == completion else None
 
+    def reply(self, prompt_ids: Sequence[int], message: Message, tools: Sequence[Tool] | None) -> list[int]:
+        """The ids that the model would have to sample behind a prompt to say this assistant message, with
+        the id that ends the turn. Raises: RequestError.
+        """
+        try:
+            return reply_ids(self._renderer, self._tokenizer, prompt_ids, message, tools, self._stops)
+        except _INEXPRESSIBLE as error:
+            raise _unsayable(error) from error
+
+    def first_prompt(self, message: Message, tools: Sequence[Tool] | None) -> list[int]:
+        """The prompt of a conversation that this assistant message opens. Raises: RequestError."""
+        try:
+            reply = reply_ids(self._renderer, self._tokenizer, [], message, tools, self._stops)
+            return first_prompt(self._renderer, message, reply, tools)
+        except _INEXPRESSIBLE as error:
+            raise _unsayable(error) from error
+
     def parse(
         self,
         completion_ids: Sequence[int],
@@ -128,6 +146,15 @@ class LibraryRenderer:
     def _without_stops(self, ids: list[int]) -> list[int]:
         end = next((n for n, token_id in enumerate(ids) if token_id in self._stop_set), len(ids))
         return ids[:end]
+
+
+def _unsayable(error: Exception) -> RequestError:
+    return RequestError(
+        f"the model's chat format cannot express this assistant message: {error}",
+        status=400,
+        code="unrenderable_messages",
+        param="messages",
+    )
 
 
 def _listed(tools: Sequence[Tool] | None) -> list[Tool] | None:

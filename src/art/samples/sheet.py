@@ -51,5 +51,22 @@ def check_balance(sheet: BalanceSheet) -> BalanceSheet:
     return sheet
 
 
+def add_sheets(one: BalanceSheet, other: BalanceSheet) -> BalanceSheet:
+    """The account of two batches of one step.
+
+    >>> row = SheetRow(rollouts=1, tokens=9)
+    >>> sheet = BalanceSheet(started=row, fates={"trained": row})
+    >>> add_sheets(sheet, sheet).fates
+    {'trained': SheetRow(rollouts=2, tokens=18)}
+    """
+    fates, forks = dict(one.fates), dict(one.forks)
+    for fate, row in other.fates.items():
+        fates[fate] = _plus(fates.get(fate, SheetRow()), row.rollouts, row.tokens)
+    for reason, count in other.forks.items():
+        forks[reason] = forks.get(reason, 0) + count
+    started = _plus(one.started, other.started.rollouts, other.started.tokens)
+    return BalanceSheet(started=started, fates=fates, forks=forks)
+
+
 def _plus(row: SheetRow, rollouts: int, tokens: int) -> SheetRow:
     return SheetRow(rollouts=row.rollouts + rollouts, tokens=row.tokens + tokens)

@@ -18,18 +18,22 @@ from art.server.arrivals import Arrivals
 from art.server.base_models import BaseModel, resolve_base
 from art.server.catalog import Catalog
 from art.server.control_settings import ControlSettings
-from art.server.data_layout import DataLayout, check_name
+from art.server.data_layout import DataLayout
 from art.server.held import held
 from art.server.job_store import Job, JobStore
 from art.server.jobs import Jobs
 from art.server.ledger import Ledger
 from art.server.models import Models, Registration
 from art.server.promote import Progress, Stage
+from art.server.sft_job import SftJob
+from art.server.step_job import StepJob
 from art.server.teacher_settings import TeacherSettings
+from art.server.tenancy import tenant_of
 from art.server.train_job import TrainJob
 from art.server.worker_pair import PairOptions, WorkerPair
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import DeleteCheckpointsReply, ModelInfo, RegisterRequest
+from art.wire.sft import SftJobRequest
 
 _log = logging.getLogger(__name__)
 
@@ -99,8 +103,7 @@ class Control:
 
         Raises RequestError (400, 409), ConfigurationError, CheckpointError, CanaryError, WorkerError.
         """
-        check_name("project", request.project)
-        check_name("name", request.name)
+        self.layout.model_dir(request.project, request.name)
         base = resolve_base(request.base_model)
         async with self.arrivals.exclusive(request.project, request.name):
             model = self.models.register(self.arrivals.shaped(request), base.name)
@@ -115,7 +118,7 @@ class Control:
             project=model.project,
             name=model.name,
             base_model=model.base_model,
-            inference_name=self.catalog.inference_name(model.project, model.name),
+            inference_name=self.catalog.inference_name(model.project, model.name, tenant_of(model.project)),
             step=max(steps, default=0),
             checkpoints=steps,
             checkpoint_dir=str(checkpoints.folder),
@@ -238,13 +241,26 @@ class Control:
         stage = await self._stage(self.models.get(job.project, job.name))
         async with stage.pair.training:
             try:
-                return await TrainJob(
-                    job, stage=stage, ledger=self.ledger, progress=progress, teachers=self._teachers
-                ).run()
+                return await self._step_job(job, stage, progress).run()
             except BaseException:
                 # The trainer may hold a step that was never committed.
                 stage.pair.invalidate(stage.model)
                 raise
+
+    def _step_job(self, job: Job, stage: Stage, progress: Progress) -> StepJob:
+        if isinstance(job.request, SftJobRequest):
+            base = self.catalog.base_of(stage.model.base_model)
+            return SftJob(
+                job,
+                job.request,
+                stage=stage,
+                progress=progress,
+                renderer=base.renderer,
+                max_length=base.max_context,
+            )
+        return TrainJob(
+            job, job.request, stage=stage, ledger=self.ledger, progress=progress, teachers=self._teachers
+        )
 
     async def _worker_failed(self, job: Job, error: WorkerError) -> None:
         """A job's attempt failed with its worker: wait for the restart."""

@@ -17,11 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from pydantic import TypeAdapter
+
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
 from art.wire.jobs import JobEvent, JobInfo, TrainJobRequest, TrainResultInfo
+from art.wire.sft import SftJobRequest
 
 T = TypeVar("T")
 State = Literal["queued", "running", "done", "failed"]
+
+JobRequest = TrainJobRequest | SftJobRequest
+"""What may be asked; each has fields that no other has, so that its JSON tells which it is."""
+
+_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
+
+_KEPT_REQUEST = 1024 * 1024
+"""Characters; a longer request is dropped when its job has ended. Its digest still tells it from another."""
 
 _VERSION = 1
 _SCHEMA = """
@@ -61,7 +72,7 @@ class Job:
     job_id: str
     project: str
     name: str
-    request: TrainJobRequest
+    request: JobRequest
 
     @property
     def model(self) -> str:
@@ -89,7 +100,7 @@ class JobStore:
         self._database.execute(f"PRAGMA user_version = {_VERSION}")
         self._database.commit()
 
-    async def submit(self, project: str, name: str, request: TrainJobRequest) -> bool:
+    async def submit(self, project: str, name: str, request: JobRequest) -> bool:
         """Write a job down; False when it was known already.
 
         Raises RequestError (409) when the id belongs to a job with other content.
@@ -146,7 +157,7 @@ class JobStore:
                     job_id=row[0],
                     project=row[1],
                     name=row[2],
-                    request=TrainJobRequest.model_validate_json(row[3]),
+                    request=_REQUEST.validate_json(row[3]),
                 )
                 for row in db.execute(query)
             ]
@@ -216,7 +227,7 @@ def _end(
     code: str | None = None,
 ) -> None:
     db.execute(
-        "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, ended_at = ? "
-        "WHERE job_id = ?",
-        (state, state, result, error, code, time.time(), job_id),
+        "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, ended_at = ?, "
+        "request = CASE WHEN length(request) > ? THEN '' ELSE request END WHERE job_id = ?",
+        (state, state, result, error, code, time.time(), _KEPT_REQUEST, job_id),
     )

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from art.errors import ARTError, DeadlineError, RequestError, WorkerError, WorkerStalledError
 from art.server.control_settings import ControlSettings
-from art.server.job_store import Job, JobStore
+from art.server.job_store import Job, JobRequest, JobStore
 from art.server.promote import Progress
-from art.server.train_job import error_code
-from art.wire.jobs import JobInfo, TrainJobRequest, TrainResultInfo
+from art.server.step_job import error_code
+from art.wire.jobs import JobInfo, TrainResultInfo
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Jobs:
                 await self._store.fail(job.job_id, str(error), error_code(error))
         return resumed
 
-    async def submit(self, project: str, name: str, request: TrainJobRequest) -> JobInfo:
+    async def submit(self, project: str, name: str, request: JobRequest) -> JobInfo:
         """Accept a job; asking again with the same id and content gives the same job.
 
         Raises RequestError (400, 409), and NotFoundError for an unknown model.

@@ -22,6 +22,7 @@ from art.server.reference import reference_folder
 from art.server.step_job import StepJob
 from art.server.teacher import Teacher
 from art.server.teacher_settings import TeacherSettings
+from art.server.tenancy import tenant_of
 from art.server.train_rows import check_origin, group_rows
 from art.server.trainer_client import OpenModel
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
@@ -72,14 +73,15 @@ class TrainJob(StepJob):
     async def some_ids(self) -> Sequence[Sequence[int]]:
         trajectories = (trajectory for group in self.request.groups for trajectory in group.trajectories)
         ids = [trajectory.samples[0] for trajectory in trajectories if trajectory.samples]
-        records = await self.ledger.samples(list(dict.fromkeys(ids))[:8])
+        records = await self.ledger.samples(list(dict.fromkeys(ids))[:8], tenant=tenant_of(self.job.project))
         return [record.prompt_ids for record in records]
 
     async def _records(self, step: int) -> dict[str, SampleRecord]:
         """Ledger rows of every sample that the request names, checked to be this model's own and recent."""
         trajectories = [trajectory for group in self.request.groups for trajectory in group.trajectories]
         ids = dict.fromkeys(sample for trajectory in trajectories for sample in trajectory.samples)
-        records = {record.sample_id: record for record in await self.ledger.samples(list(ids))}
+        found = await self.ledger.samples(list(ids), tenant=tenant_of(self.job.project))
+        records = {record.sample_id: record for record in found}
         oldest = step - self.stage.settings.max_off_policy_steps
         for trajectory in trajectories:
             for sample in trajectory.samples:
@@ -88,7 +90,9 @@ class TrainJob(StepJob):
 
     def _teacher(self) -> Teacher | None:
         spec = self.request.algorithm.teacher
-        return Teacher(spec, self.teachers) if spec is not None and spec.kind == "server" else None
+        if spec is None or spec.kind != "server":
+            return None
+        return Teacher(spec, self.teachers, listed_only=tenant_of(self.job.project) is not None)
 
     async def _train(
         self, opened: OpenModel, batch: Batch, reference: str | None, factor: float

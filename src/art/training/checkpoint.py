@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from art.errors import CheckpointError
 from art.wire.strict import Strict
-from art.wire.training import LoraSpec, OptimizerSpec
+from art.wire.training import LoraSpec, OptimizerSpec, TrainingKind
 
 STATE_FILE = "trainer_state.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -47,6 +47,8 @@ class TrainerState(Strict):
     """None: all weights are trained."""
     optimizer: OptimizerSpec | None
     """The numbers of the last step; None before the first."""
+    kind: TrainingKind = "rl"
+    """Of the last step: what the moments were made by."""
     rng: dict[str, str]
     """Generator states by device, as hexadecimal bytes."""
     critic: bool = False

@@ -57,7 +57,7 @@ class Jobs:
 
     def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor) -> None:
         self._trainer, self._thread = trainer, thread
-        self._jobs: dict[tuple[str, int], Job] = {}
+        self._jobs: dict[tuple[str, int, int], Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -65,7 +65,8 @@ class Jobs:
         return bool(self._tasks)
 
     async def start(self, body: bytes) -> Job:
-        """The job of this batch: a new one, or the one that runs or ran for the same model, step and batch.
+        """The job of this batch: a new one, or the one that runs or ran for the same model, step, update and
+        batch.
 
         Raises what `decode_batch` and `Trainer.check` raise, and TrainingError when another batch is being
         or was trained from this step.
@@ -73,7 +74,7 @@ class Jobs:
         loop = asyncio.get_running_loop()
         digest = hashlib.sha256(body).hexdigest()
         tree, entries, request = await asyncio.to_thread(decode_batch, body)
-        key = (request.model, request.step)
+        key = (request.model, request.step, request.update)
         job = self._jobs.get(key)
         failed = job is not None and job.last is not None and job.last.type == "error"
         if job is not None and not failed:
@@ -111,5 +112,6 @@ class Jobs:
             code = type(error).__name__ if isinstance(error, ARTError) else TrainingError.__name__
             event = TrainEvent(type="error", message=f"{error}", code=code)
         else:
-            event = TrainEvent(type="result", step=request.step + 1, metrics=metrics)
+            step = request.step + 1 if request.advance else request.step
+            event = TrainEvent(type="result", step=step, metrics=metrics)
         job.publish(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -37,4 +38,19 @@ def unchanged_on_failure(
         optimizer.load_state_dict(moments)
         if critic is not None and values is not None:
             critic.load(values)
+        raise
+
+
+@contextmanager
+def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[None]:
+    """Where `when` is true, the block begins without moments; those from before are back when it raises."""
+    if not when:
+        yield
+        return
+    kept = optimizer.state
+    optimizer.state = defaultdict(dict)
+    try:
+        yield
+    except BaseException:
+        optimizer.state = kept
         raise

@@ -33,11 +33,11 @@ from art.training.policy import Policy
 from art.training.rates import automatic_rate
 from art.training.reference import References
 from art.training.schedule import rate_at
-from art.training.snapshot import unchanged_on_failure
+from art.training.snapshot import fresh_moments, unchanged_on_failure
 from art.training.step import Learner, train_step
 from art.training.tally import Progress
 from art.training.weights import Weights
-from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
+from art.wire.training import LoraSpec, OptimizerSpec, TrainingKind, TrainRequest
 
 START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
 """Numbers of an optimizer that has not stepped yet; each step brings its own."""
@@ -53,7 +53,11 @@ class _Open:
     parameters: dict[str, torch.nn.Parameter]
     optimizer: torch.optim.AdamW
     spec: OptimizerSpec | None = None
+    kind: TrainingKind = "rl"
+    """What the moments were made by."""
     step: int = 0
+    update: int = 0
+    """Updates of the step in the making; 0 between steps."""
     rng: Rng
     critic: Critic | None = None
 
@@ -105,6 +109,7 @@ class Trainer:
                 self._weights.remove(model.adapter)
                 raise
             model.spec, model.step, model.rng = state.optimizer, state.step, parse_rng(state.rng)
+            model.kind = state.kind
         self.close(name)
         self._open[name] = model
         return model.step
@@ -116,8 +121,8 @@ class Trainer:
         request: TrainRequest,
         progress: Progress = lambda done, total: None,
     ) -> dict[str, float]:
-        """One step from `request.step` to the next, in memory. When it raises, adapter, moments and RNG are
-        as before.
+        """One step from `request.step` to the next, or one of its updates, in memory. When it raises,
+        adapter, moments and RNG are as before.
 
         Raises what `check` raises, and TrainingError when loss or gradient are not finite.
         """
@@ -127,13 +132,16 @@ class Trainer:
         plan = self._planner.plan(
             model.parameters.values(), longest=int(tree.depth_T.max()) + 1, stepped=model.step > 0
         )
+        compute = request.compute
+        self.policy.logit_rows = compute.logit_rows
         peak = Peak(self.policy.device)
         set_rng(model.rng)
         learner, several = self._learner(model, request), update_count(request.algorithm) > 1
-        with unchanged_on_failure(model.parameters, model.optimizer, learner.critic, several=several):
+        with (
+            fresh_moments(model.optimizer, when=request.kind != model.kind),
+            unchanged_on_failure(model.parameters, model.optimizer, learner.critic, several=several),
+        ):
             metrics = train_step(
-        compute = request.compute
-        self.policy.logit_rows = compute.logit_rows
                 learner,
                 tree,
                 entries,
@@ -142,7 +150,11 @@ class Trainer:
                 token_budget=min(plan.token_budget, compute.max_length or plan.token_budget),
                 progress=progress,
             )
-        model.rng, model.spec, model.step = get_rng(), request.optimizer, model.step + 1
+        model.rng, model.spec, model.kind = get_rng(), request.optimizer, request.kind
+        if request.advance:
+            model.step, model.update = model.step + 1, 0
+        else:
+            model.update += 1
         return {**metrics, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
 
     def _learner(self, model: _Open, request: TrainRequest) -> Learner:
@@ -161,6 +173,8 @@ class Trainer:
         return Critic(hidden, dtype=self.policy.dtype, device=self.policy.device)
 
     def _rate(self, model: _Open, request: TrainRequest) -> float:
+        if request.rate is not None:
+            return request.rate
         rate = request.optimizer.learning_rate
         if rate is None:
             rate = automatic_rate(self.policy.causal_lm.config, lora=model.lora is not None)
@@ -177,6 +191,11 @@ class Trainer:
             raise TrainingError(
                 f"{request.model!r} is at step {model.step}; this batch starts from step {request.step}. "
                 "Open the checkpoint of that step, or sample again."
+            )
+        if request.update != model.update:
+            raise TrainingError(
+                f"{request.model!r} has had {model.update} updates of step {model.step}; this batch is "
+                f"number {request.update}. Open that step's checkpoint and send its batches in their order."
             )
         make_loss(request.algorithm)
         if not len(tree):
@@ -196,14 +215,23 @@ class Trainer:
         return self.policy.row_logprobs(rows, budget=self._score_budget)
 
     def save(self, name: str, path: Path) -> list[str]:
-        """Write a checkpoint folder that must not exist; returns its files. Raises CheckpointError."""
+        """Write a checkpoint folder that must not exist; returns its files.
+
+        Raises CheckpointError, also in the middle of a step.
+        """
         model = self._model(name)
+        if model.update:
+            raise CheckpointError(
+                f"{name!r} is in the middle of step {model.step + 1}, after {model.update} updates; a "
+                "checkpoint holds whole steps."
+            )
         state = TrainerState(
             step=model.step,
             base_model=self.policy.name,
             base_fingerprint=self.policy.fingerprint,
             lora=model.lora,
             optimizer=model.spec,
+            kind=model.kind,
             rng=spell_rng(model.rng),
             critic=model.critic is not None,
         )

@@ -12,8 +12,9 @@ Control is JSON; a batch is one safetensors body. The worker's routes (all under
 A request that is refused before anything ran (wrong key, unknown model, another step, a batch that is none,
 an unknown loss) is an HTTP error with `{"error": ErrorBody}`, whose `type` is the name of the class in
 `art.errors`. A step that fails while it runs ends its stream with an `error` event, `code` being that name;
-adapter and optimizer are unchanged. The same batch for the same (model, step) sent again, while it runs or
-after, gets the same events and trains nothing twice.
+adapter and optimizer are unchanged. The same batch for the same (model, step, update) sent again, while it
+runs or after, gets the same events and trains nothing twice. A model in the middle of a step of several
+updates cannot be saved: open its checkpoint again to give the step up.
 
 The batch is the token tree of all samples of a step (depth-first order, `end`, see docs/architecture.md):
 
@@ -82,7 +83,6 @@ class OptimizerSpec(Strict):
         return self
 
 
-class SamplingSpec(Strict):
 class ComputeSpec(Strict):
     """How a step is computed. Only `max_length` changes what it computes, by what it leaves out."""
 
@@ -99,6 +99,7 @@ TrainingKind = Literal["rl", "sft"]
 """From rewards, or from examples."""
 
 
+class SamplingSpec(Strict):
     """The distribution that completions were drawn from: logits / temperature, then top_k, top_p, min_p."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -134,6 +135,14 @@ class TrainRequest(Strict):
     model: str
     step: int
     """The step this batch starts from; refused when the worker is at another one."""
+    update: int = Field(default=0, ge=0)
+    """Its number among the batches that make up one step; refused when another one is next."""
+    advance: bool = True
+    """False: further batches of the same step follow, and the worker stays at `step`."""
+    kind: TrainingKind = "rl"
+    """When it is not that of the step before, AdamW starts with fresh moments: the size of another kind of
+    gradient says nothing about this one's.
+    """
     algorithm: Algorithm = Algorithm()
     optimizer: OptimizerSpec
     normalizer: float = Field(gt=0)
@@ -156,7 +165,8 @@ class TrainEvent(Strict):
     done: int = 0
     total: int = 0
     step: int | None = None
-    """result: the step that now exists in the worker's memory (request.step + 1), not yet saved."""
+    """result: the step that now exists in the worker's memory, not yet saved: request.step + 1, or
+    request.step when more of it follows."""
     metrics: dict[str, float] = Field(default_factory=dict)
     message: str = ""
     code: str = ""
