@@ -21,9 +21,10 @@
      ├── CanaryError                          a newly loaded adapter and the trainer compute differently
      ├── TrajectoryLogError                   a file of trajectories is missing, damaged or of another kind
      ├── CheckpointError                      a checkpoint is missing, incomplete or of another base model
-     │    ├── CheckpointMissingError (FileNotFoundError)
+     │    └── CheckpointMissingError (FileNotFoundError)
      │    │                                   the model has no checkpoint at all
-     │    └── StepMissingError (ValueError)   it has checkpoints, but none of the steps asked for
+     │         └── StepMissingError (ValueError)
+     │                                        it has checkpoints, but none of the steps asked for
      ├── StorageError                         files could not be copied to or from a bucket or folder
      │    └── ForbiddenBucketCreationError    a bucket is missing and may not be made (403)
      └── DeploymentError                      a model could not be given to a provider
@@ -154,7 +155,7 @@ class CheckpointMissingError(CheckpointError, FileNotFoundError):
     status_code = 404
 
 
-class StepMissingError(CheckpointError, ValueError):
+class StepMissingError(CheckpointMissingError, ValueError):
     """The model has checkpoints, but none of the steps asked for."""
 
     status_code = 404

@@ -1,0 +1,58 @@
+"""When two messages are the same turn, whatever a client did to it on its way back to the server.
+
+Clients drop nulls and reasoning, write `content` null or empty, strip replies, parse arguments and write them
+again. None of that makes it another conversation. Other text does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+MessageKey = tuple[str, ...]
+
+
+def as_dict(message: Any) -> Any:
+    """A message as a dict. Replies that are sent back as they came are pydantic objects."""
+    return message.model_dump(mode="json", exclude_unset=True) if isinstance(message, BaseModel) else message
+
+
+def message_key(message: Mapping[str, Any]) -> MessageKey:
+    """Equal for two spellings of one message: its role, text and calls."""
+    role, content = str(message.get("role")), _text(message.get("content"))
+    if role == "assistant":
+        content = content.strip()
+    functions = [as_dict(call).get("function") or as_dict(call) for call in message.get("tool_calls") or ()]
+    if message.get("function_call"):
+        functions.append(message["function_call"])
+    return (role, content, *(_call(as_dict(function)) for function in functions))
+
+
+def tools_key(tools: Any) -> str:
+    """Equal for two spellings of one list of tools; empty without tools."""
+    return _sorted([as_dict(tool) for tool in tools]) if tools else ""
+
+
+def _text(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [as_dict(part) for part in content]
+    if all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
+        return "".join(str(part.get("text") or "") for part in parts)
+    return _sorted(parts)
+
+
+def _call(function: Mapping[str, Any]) -> str:
+    arguments = function.get("arguments")
+    try:
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return f"{function.get('name')} {arguments}"
+    return f"{function.get('name')} {_sorted(arguments)}"
+
+
+def _sorted(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,76 @@
+"""Completions become a trajectory: each continues the history that its request repeats, or begins one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion import Choice
+
+from art.capture.likeness import MessageKey, as_dict, message_key, tools_key
+from art.trajectories import History, Trajectory, get_messages
+
+
+class Recorder:
+    """Writes what it hears into one trajectory, until it is closed."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self.trajectory = trajectory
+        self._open = True
+
+    def close(self) -> None:
+        """A stream that ends later belongs to nobody: the trajectory may already be in training."""
+        self._open = False
+
+    def hear(self, request: dict[str, Any], completion: ChatCompletion) -> None:
+        """Add a completion. Of several choices the first continues the conversation, each other is a history.
+
+        A reply that was cut off before its end is context: no sample of it exists.
+        """
+        if not self._open or not completion.choices:
+            return
+        messages = [as_dict(message) for message in request["messages"]]
+        tools = [as_dict(tool) for tool in request.get("tools") or ()] or None
+        first, *further = (_turn(choice) for choice in completion.choices)
+        history = self._matching(messages, tools)
+        if history is None:
+            history = self._begin([], tools)
+        known = history.messages_and_choices
+        before = [*known, *messages[len(known) :]]
+        known[:] = [*before, first]
+        history.tools = tools
+        for turn in further:
+            # Earlier choices stay where they are: each is trained once.
+            self._begin([*_as_context(before), turn], tools)
+
+    def _begin(self, items: list[Any], tools: list[Any] | None) -> History:
+        history = History(messages_and_choices=items, tools=tools)
+        self.trajectory.additional_histories.append(history)
+        return history
+
+    def _matching(self, messages: list[Any], tools: list[Any] | None) -> Trajectory | History | None:
+        """The longest history that the request repeats from its first message on; an empty one fits any."""
+        asked, offered = [message_key(message) for message in messages], tools_key(tools)
+        histories: list[Trajectory | History] = [self.trajectory, *self.trajectory.additional_histories]
+        fitting = [history for history in histories if _repeats(history, asked, offered)]
+        return max(fitting, key=lambda history: len(history.messages_and_choices), default=None)
+
+
+def _repeats(history: Trajectory | History, asked: Sequence[MessageKey], offered: str) -> bool:
+    items = history.messages_and_choices
+    if len(items) > len(asked) or (items and tools_key(history.tools) != offered):
+        return False
+    return all(_key(item) == key for item, key in zip(items, asked, strict=False))
+
+
+def _key(item: Any) -> MessageKey:
+    return message_key(item.message.model_dump(mode="json") if isinstance(item, Choice) else item)
+
+
+def _turn(choice: Choice) -> Any:
+    return choice if choice.finish_reason else get_messages([choice])[0]
+
+
+def _as_context(items: list[Any]) -> list[Any]:
+    return [get_messages([item])[0] if isinstance(item, Choice) else item for item in items]
