@@ -1,4 +1,4 @@
-"""The server's routes: one allow-list, one key.
+"""The server's routes: one allow-list, and who may ask.
 
 POST /v1/chat/completions        straight to its handler: it is on the way of every sample
 /r/{rollout}/v1/...              the same routes; the rollout is named by the address instead of a header
@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from art.errors import ARTError, NotFoundError, RequestError, ServerError
+from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
 from art.server.auth import KeyCheck
 from art.server.catalog import Catalog
 from art.server.dialects.chat import ChatCompletions
@@ -30,12 +30,18 @@ from art.server.http import Receive, Scope, Send, error_body, send_error, send_j
 from art.server.ledger import Ledger
 from art.server.settings import LimitSettings
 from art.server.stitching import Stitcher
+from art.server.tenancy import Tenant, tenant_in, with_tenant
+from art.server.tenants import TenantKeys
 from art.wire.headers import ROLLOUT_HEADER
 
 _log = logging.getLogger(__name__)
 
 _CHAT = "/v1/chat/completions"
 _BY_ADDRESS = "/r/"
+
+
+class _KeyRevokedError(Exception):
+    """The key of a request was revoked while it was answered."""
 
 
 class App:
@@ -49,10 +55,11 @@ class App:
         ledger: Ledger,
         stitcher: Stitcher,
         limits: LimitSettings,
+        tenants: TenantKeys | None = None,
         control_routes: Sequence[BaseRoute] = (),
         control_health: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        self._key = KeyCheck(key)
+        self._key = KeyCheck(key, tenants)
         self._catalog = catalog
         self._stitcher = stitcher
         self._control_health = control_health
@@ -68,17 +75,28 @@ class App:
         if scope["type"] != "http":
             await self._routes(scope, receive, send)
             return
+        tenant: Tenant = None
         started = False
 
         async def watched(event: Any) -> None:
             nonlocal started
+            if tenant is not None and not self._key.still(scope, tenant):
+                raise _KeyRevokedError
             started = True
             await send(event)
 
         try:
-            await self._dispatch(scope, receive, watched)
+            if scope["path"] == "/health":
+                await send_json(send, orjson.dumps(self._health(scope)))
+                return
+            tenant = self._key.require(scope)
+            await self._dispatch(with_tenant(scope, tenant), receive, watched)
         except ARTError as error:
-            await send_error(send, error)
+            await send_error(send, error, tenant)
+        except _KeyRevokedError:
+            # A reply that has begun can only be broken off.
+            if not started:
+                await send_error(send, self._key.refusal(scope))
         except Exception:
             _log.exception("%s %s failed", scope["method"], scope["path"])
             if started:
@@ -86,10 +104,6 @@ class App:
             await send_error(send, ServerError("the server failed; its log says why", status=500))
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/health":
-            await send_json(send, orjson.dumps(self._health(scope)))
-            return
-        self._key.require(scope)
         if scope["path"].startswith(_BY_ADDRESS):
             scope = _named_rollout(scope)
         if scope["path"] != _CHAT:
@@ -101,8 +115,12 @@ class App:
 
     def _health(self, scope: Scope) -> dict[str, Any]:
         health: dict[str, Any] = {"status": "ok", "version": self._version}
-        if self._key.is_right(scope):
-            health["models"] = [row.id for row in self._catalog.served()]
+        try:
+            tenant = self._key.require(scope)
+        except AuthenticationError:
+            return health
+        health["models"] = [row.id for row in self._catalog.served(tenant)]
+        if tenant is None:
             health["stitched"] = self._stitcher.stitched
             health["forks"] = dict(self._stitcher.forks)
             health.update(self._control_health())
@@ -121,7 +139,9 @@ async def _on_art_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ARTError)
     status, headers = status_of(error)
     texts = {name.decode(): value.decode() for name, value in headers}
-    return Response(orjson.dumps(error_body(error)), status, texts, "application/json")
+    return Response(
+        orjson.dumps(error_body(error, tenant_in(request.scope))), status, texts, "application/json"
+    )
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

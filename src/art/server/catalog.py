@@ -4,6 +4,9 @@
     newest step        "player", or "games/player" with its project
     one step           "player@17", "games/player@17"
 
+Projects are those of the inside (`art.server.tenancy`). A tenant is shown, and can ask for, its own models
+and their base models alone; the operator asks for a tenant's model with its project, `alice~games/player`.
+
 The gateway resolves and leases; training publishes and retires. One event loop owns a catalog: nothing in it
 blocks, and nothing can happen between `await resolve(...)` and entering `lease(...)` right after it.
 """
@@ -18,6 +21,7 @@ from art.engine.protocol import Engine
 from art.errors import ConfigurationError, NotFoundError
 from art.rendering.chat import ChatRenderer
 from art.server.leases import Lease, Leases
+from art.server.tenancy import Tenant, inside, outside, tenant_of
 
 LoadMissing = Callable[[str, str, int], Awaitable[str | None]]
 """`(project, name, step)` -> adapter name of a step that it has loaded; NotFoundError if the step is gone."""
@@ -78,7 +82,8 @@ class Catalog:
         self._bases: dict[str, _Base] = {}
         self._base_aliases: dict[str, str] = {}
         self._models: dict[tuple[str, str], _Model] = {}
-        self._projects: dict[str, list[str]] = {}
+        self._projects: dict[tuple[Tenant, str], list[str]] = {}
+        self._used_bases: set[tuple[Tenant, str]] = set()
         self._leases = Leases()
         self._loading: dict[tuple[str, str, int], asyncio.Future[None]] = {}
 
@@ -98,15 +103,17 @@ class Catalog:
         for alias in aliases:
             self._base_aliases[alias] = base_model
 
-    def has_base(self, base_model: str) -> bool:
-        return self._base_aliases.get(base_model, base_model) in self._bases
+    def has_base(self, base_model: str, tenant: Tenant = None) -> bool:
+        """Whether it answers to this name. A tenant needs a model on it."""
+        name = self._base_aliases.get(base_model, base_model)
+        return name in self._bases and (tenant is None or (tenant, name) in self._used_bases)
 
     def base_of(self, base_model: str) -> Target:
         """The base model's own target. Raises: NotFoundError."""
         name = self._base_aliases.get(base_model, base_model)
         base = self._bases.get(name)
         if base is None:
-            raise self._unknown(base_model)
+            raise self._unknown(base_model, None)
         return Target(
             project=None,
             name=name,
@@ -143,7 +150,8 @@ class Catalog:
         model = self._models.get((project, name))
         if model is None:
             model = self._models[project, name] = _Model(base_model=base_model, newest=step)
-            self._projects.setdefault(name, []).append(project)
+            self._projects.setdefault((tenant_of(project), name), []).append(project)
+            self._used_bases.add((tenant_of(project), base_model))
         elif model.base_model != base_model:
             raise ConfigurationError(
                 f"model {project}/{name} has base model {model.base_model!r}, not {base_model!r}; "
@@ -159,7 +167,7 @@ class Catalog:
         """
         model = self._models.get((project, name))
         if model is None or step not in model.adapters:
-            raise self._unknown(f"{project}/{name}@{step}")
+            raise self._unknown(f"{project}/{name}@{step}", None)
         if model.newest == step:
             raise ConfigurationError(
                 f"step {step} of {project}/{name} is the newest; publish another one first"
@@ -170,70 +178,77 @@ class Catalog:
         """Serve a model no longer, in any step. Returns the adapters that were loaded for it."""
         model = self._models.pop((project, name), None)
         if model is None:
-            raise self._unknown(f"{project}/{name}")
-        self._projects[name].remove(project)
-        if not self._projects[name]:
-            del self._projects[name]
+            raise self._unknown(f"{project}/{name}", None)
+        spelled = tenant_of(project), name
+        self._projects[spelled].remove(project)
+        if not self._projects[spelled]:
+            del self._projects[spelled]
+        self._used_bases = {(tenant_of(other), one.base_model) for (other, _), one in self._models.items()}
         return [adapter for adapter in model.adapters.values() if adapter is not None]
 
-    def inference_name(self, project: str, name: str) -> str:
-        """What to send as `model`: the bare name where it is unambiguous."""
-        return name if self._projects.get(name) in (None, [project]) else f"{project}/{name}"
+    def inference_name(self, project: str, name: str, tenant: Tenant = None) -> str:
+        """What to send as `model`: the bare name where it is unambiguous among one's own."""
+        own = tenant_of(project) == tenant
+        if own and self._projects.get((tenant, name)) in (None, [project]):
+            return name
+        return f"{outside(tenant, project)}/{name}"
 
     def loaded_steps(self, project: str, name: str) -> dict[int, str | None]:
         """Loaded steps and their adapters."""
         model = self._models.get((project, name))
         return dict(model.adapters) if model else {}
 
-    def served(self) -> list[ServedName]:
-        """Every base model, every model (its newest step), every loaded step."""
-        rows = [ServedName(id=base, base_model=base) for base in self._bases]
+    def served(self, tenant: Tenant = None) -> list[ServedName]:
+        """Every base model, every model (its newest step), every loaded step that the asker may see."""
+        rows = [ServedName(id=base, base_model=base) for base in self._bases if self.has_base(base, tenant)]
         for (project, name), model in self._models.items():
-            shown = self.inference_name(project, name)
-            common = {"base_model": model.base_model, "project": project}
+            if tenant is not None and tenant_of(project) != tenant:
+                continue
+            shown = self.inference_name(project, name, tenant)
+            common = {"base_model": model.base_model, "project": outside(tenant, project)}
             rows.append(ServedName(id=shown, step=model.newest, **common))
             rows += [ServedName(id=f"{shown}@{step}", step=step, **common) for step in sorted(model.adapters)]
         return rows
 
-    def describe(self, name: str) -> ServedName:
+    def describe(self, name: str, tenant: Tenant = None) -> ServedName:
         """The row of a served name, bare or with its project. Raises: NotFoundError."""
-        for row in self.served():
+        for row in self.served(tenant):
             if name in (row.id, f"{row.project}/{row.id}"):
                 return row
-        if self.has_base(name):
+        if self.has_base(name, tenant):
             return ServedName(id=name, base_model=self.base_of(name).base_model)
-        raise self._unknown(name)
+        raise self._unknown(name, tenant)
 
     # -- who answers --
 
-    async def resolve(self, name: str) -> Target:
-        """The target of a served name; loads an older step when it is asked for.
+    async def resolve(self, name: str, tenant: Tenant = None) -> Target:
+        """The target of a name that this asker is served; loads an older step when it is asked for.
 
         Raises: NotFoundError (404, lists what is served), and whatever loading a missing step raises.
         """
-        if self.has_base(name):
+        if self.has_base(name, tenant):
             return self.base_of(name)
-        key, step = self._find(name)
+        key, step = self._find(name, tenant)
         while True:
             model = self._models.get(key)
             if model is None:
-                raise self._unknown(name)
+                raise self._unknown(name, tenant)
             wanted = model.newest if step is None else step
             if wanted in model.adapters:
                 return self._target(key, model, wanted)
             await self._load(key, wanted, name)
 
-    def _find(self, name: str) -> tuple[tuple[str, str], int | None]:
+    def _find(self, name: str, tenant: Tenant) -> tuple[tuple[str, str], int | None]:
         step: int | None = None
         plain, at, digits = name.rpartition("@")
         if at and digits.isascii() and digits.isdigit() and len(digits) <= 12:
             step = int(digits)
         else:
             plain = name
-        if plain in self._projects:
-            projects = self._projects[plain]
+        projects = self._projects.get((tenant, plain))
+        if projects:
             if len(projects) > 1:
-                choices = ", ".join(f"{project}/{plain}" for project in projects)
+                choices = ", ".join(f"{outside(tenant, project)}/{plain}" for project in projects)
                 raise NotFoundError(
                     f"model {name!r} is in several projects; ask for one of: {choices}",
                     status=404,
@@ -241,9 +256,10 @@ class Catalog:
                 )
             return (projects[0], plain), step
         project, slash, short = plain.partition("/")
-        if slash and (project, short) in self._models:
-            return (project, short), step
-        raise self._unknown(name)
+        key = inside(tenant, project), short
+        if slash and key in self._models:
+            return key, step
+        raise self._unknown(name, tenant)
 
     def _target(self, key: tuple[str, str], model: _Model, step: int) -> Target:
         base = self._bases[model.base_model]
@@ -260,7 +276,7 @@ class Catalog:
 
     async def _load(self, key: tuple[str, str], step: int, name: str) -> None:
         if self.load_missing is None:
-            raise self._unknown(name)
+            raise self._unknown(name, tenant_of(key[0]))
         load = (*key, step)
         pending = self._loading.get(load)
         if pending is None:
@@ -276,8 +292,8 @@ class Catalog:
         if model is not None:
             model.adapters[step] = adapter
 
-    def _unknown(self, name: str) -> NotFoundError:
-        names = [row.id for row in self.served()]
+    def _unknown(self, name: str, tenant: Tenant) -> NotFoundError:
+        names = [row.id for row in self.served(tenant)]
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         listed = ", ".join(map(repr, names[:_LISTED])) or "nothing yet"
         return NotFoundError(

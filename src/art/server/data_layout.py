@@ -1,6 +1,7 @@
 """Where things lie in the data folder. Every name from outside passes `check_name` before it becomes a path.
 
-{data_dir}/server/jobs.sqlite, logs/
+{data_dir}/server/jobs.sqlite, tenants.json, logs/
+{data_dir}/{tenant}~{project}/models/...                       a tenant's project
 {data_dir}/{project}/models/{name}/registration.json
 {data_dir}/{project}/models/{name}/checkpoints/0007/           one committed step
 {data_dir}/{project}/models/{name}/checkpoints/.0008.saving    being written: no step yet
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from art.errors import RequestError
+from art.server.tenancy import outside, tenant_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LONGEST = 100
@@ -55,7 +57,12 @@ class DataLayout:
         return self.data_dir / "server" / "logs" / f"{worker}.log"
 
     def model_dir(self, project: str, name: str) -> Path:
-        return self.data_dir / check_name("project", project) / "models" / check_name("name", name)
+        """`project` as it is inside: a tenant's has the tenant in front."""
+        tenant = tenant_of(project)
+        if tenant is not None:
+            check_name("tenant", tenant)
+        check_name("project", outside(tenant, project))
+        return self.data_dir / project / "models" / check_name("name", name)
 
     def registration_file(self, project: str, name: str) -> Path:
         return self.model_dir(project, name) / "registration.json"

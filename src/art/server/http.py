@@ -18,6 +18,7 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
+from art.server.tenancy import Tenant, told
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -62,10 +63,10 @@ async def send_json(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, error: ARTError) -> None:
-    """A failed request's reply, in OpenAI's shape."""
+async def send_error(send: Send, error: ARTError, tenant: Tenant = None) -> None:
+    """A failed request's reply, in OpenAI's shape, in the words of who asked."""
     status, headers = status_of(error)
-    await send_json(send, orjson.dumps(error_body(error)), status, headers)
+    await send_json(send, orjson.dumps(error_body(error, tenant)), status, headers)
 
 
 def status_of(error: ARTError) -> tuple[int, tuple[tuple[bytes, bytes], ...]]:
@@ -84,12 +85,14 @@ def status_of(error: ARTError) -> tuple[int, tuple[tuple[bytes, bytes], ...]]:
     return 500, ()
 
 
-def error_body(error: ARTError) -> dict[str, Any]:
+def error_body(error: ARTError, tenant: Tenant = None) -> dict[str, Any]:
     """`{"error": {...}}` as OpenAI writes it."""
     status, _ = status_of(error)
     code = error.code if isinstance(error, ServerError) else _CODES.get(type(error), "internal_error")
     param = error.param if isinstance(error, ServerError) else None
-    return {"error": {"message": str(error), "type": _kind(status), "param": param, "code": code}}
+    return {
+        "error": {"message": told(tenant, str(error)), "type": _kind(status), "param": param, "code": code}
+    }
 
 
 _CODES: dict[type[ARTError], str] = {

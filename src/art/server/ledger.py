@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from art.errors import ARTError, ConfigurationError, NotFoundError
-from art.server.ledger_schema import COLUMNS, CREATE, INSERT, SCHEMA_VERSION, SampleRecord, from_row, to_row
+from art.server.ledger_schema import (
+    COLUMNS,
+    CREATE,
+    INSERT,
+    MIGRATE,
+    SCHEMA_VERSION,
+    SampleRecord,
+    from_row,
+    to_row,
+)
+from art.server.tenancy import Tenant
 
 T = TypeVar("T")
 
@@ -97,10 +107,17 @@ class Ledger:
                 # The loop ended meanwhile: nobody waits for the answer.
                 continue
 
-    async def samples(self, sample_ids: Sequence[str]) -> list[SampleRecord]:
-        """Records in the order of the ids. Raises: NotFoundError naming the ids that are unknown."""
+    async def samples(self, sample_ids: Sequence[str], *, tenant: Tenant = None) -> list[SampleRecord]:
+        """Records in the order of the ids, of one tenant, or for the operator of anybody.
+
+        Raises: NotFoundError naming the ids that are unknown; another tenant's are that, too.
+        """
         found = await self._read(lambda: _load(self._reading, sample_ids))
-        missing = [sample_id for sample_id in sample_ids if sample_id not in found]
+        missing = [
+            sample_id
+            for sample_id in sample_ids
+            if sample_id not in found or (tenant is not None and found[sample_id].tenant != tenant)
+        ]
         if missing:
             shown = ", ".join(map(repr, missing[:5])) + (
                 f" and {len(missing) - 5} more" if missing[5:] else ""
@@ -108,10 +125,14 @@ class Ledger:
             raise NotFoundError(f"no such sample: {shown}", status=404, code="sample_not_found")
         return [found[sample_id] for sample_id in sample_ids]
 
-    async def rollout(self, rollout_id: str) -> list[SampleRecord]:
-        """The samples of a rollout in the order of their creation; empty when there are none."""
-        query = "SELECT sample_id FROM samples WHERE rollout_id = ? ORDER BY rowid"
-        ids = await self._read(lambda: [row[0] for row in self._reading.execute(query, (rollout_id,))])
+    async def rollout(self, rollout_id: str, *, tenant: Tenant = None) -> list[SampleRecord]:
+        """The samples of a rollout in the order of their creation; empty when there are none.
+
+        The operator is given those of every tenant that used the id.
+        """
+        query = "SELECT sample_id FROM samples WHERE rollout_id = ?1 AND ?2 IN (tenant, '') ORDER BY rowid"
+        values = (rollout_id, tenant or "")
+        ids = await self._read(lambda: [row[0] for row in self._reading.execute(query, values)])
         return await self.samples(ids)
 
     async def find_turn(self, turn_keys: Sequence[bytes], rollout_id: str | None) -> SampleRecord | None:
@@ -136,10 +157,11 @@ class Ledger:
         query = "SELECT 1 FROM samples LIMIT 1"
         return await self._read(lambda: self._reading.execute(query).fetchone() is None)
 
-    async def has_rollout(self, rollout_id: str) -> bool:
-        """Whether the rollout has a sample."""
-        query = "SELECT 1 FROM samples WHERE rollout_id = ? LIMIT 1"
-        return await self._read(lambda: self._reading.execute(query, (rollout_id,)).fetchone() is not None)
+    async def has_rollout(self, rollout_id: str, *, tenant: Tenant = None) -> bool:
+        """Whether the asker's rollout of this id has a sample."""
+        query = "SELECT 1 FROM samples WHERE rollout_id = ? AND tenant IS ? LIMIT 1"
+        values = (rollout_id, tenant)
+        return await self._read(lambda: self._reading.execute(query, values).fetchone() is not None)
 
     async def _read(self, work: Callable[[], T]) -> T:
         try:
@@ -173,7 +195,12 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if version == 0:
             # One transaction: a kill in the middle leaves an empty file, not half a table.
             connection.executescript(f"BEGIN; {CREATE} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-        elif version != SCHEMA_VERSION:
+        while version in MIGRATE:
+            connection.executescript(
+                f"BEGIN; {MIGRATE[version]} PRAGMA user_version = {version + 1}; COMMIT;"
+            )
+            version += 1
+        if version not in (0, SCHEMA_VERSION):
             raise ConfigurationError(
                 f"the ledger {path} has version {version}, this ART knows {SCHEMA_VERSION}: use the ART that "
                 "wrote it, or another data folder"

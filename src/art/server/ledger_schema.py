@@ -13,7 +13,9 @@ from typing import Any
 
 import orjson
 
-SCHEMA_VERSION = 1
+from art.server.tenancy import Tenant
+
+SCHEMA_VERSION = 2
 
 CREATE = """
 CREATE TABLE samples (
@@ -34,17 +36,21 @@ CREATE TABLE samples (
     finish_reason TEXT NOT NULL,
     turn_key BLOB NOT NULL,
     tools_key BLOB NOT NULL,
-    created_at REAL NOT NULL
+    created_at REAL NOT NULL,
+    tenant TEXT
 );
 CREATE INDEX samples_by_rollout ON samples (rollout_id) WHERE rollout_id IS NOT NULL;
 CREATE INDEX samples_by_turn ON samples (turn_key, rollout_id);
 """
 
+MIGRATE = {1: "ALTER TABLE samples ADD COLUMN tenant TEXT;"}
+"""From each older version to the next. Before there were tenants every sample was the operator's."""
+
 COLUMNS = (
     "sample_id, rollout_id, project, model, base_model, step, adapter, parent_id, fork_reason, shared, "
-    "prompt, completion, logprobs, sampling, finish_reason, turn_key, tools_key, created_at"
+    "prompt, completion, logprobs, sampling, finish_reason, turn_key, tools_key, created_at, tenant"
 )
-INSERT = f"INSERT INTO samples ({COLUMNS}) VALUES ({', '.join('?' * 18)})"
+INSERT = f"INSERT INTO samples ({COLUMNS}) VALUES ({', '.join('?' * 19)})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +81,8 @@ class SampleRecord:
     tools_key: bytes
     created_at: float
     """Unix seconds."""
+    tenant: Tenant = None
+    """Whose it is; None: the operator's."""
     shared: int = 0
     """So many ids of the prompt are the parent's: they are stored with it alone."""
 
@@ -110,6 +118,7 @@ def to_row(record: SampleRecord) -> tuple[Any, ...]:
         record.turn_key,
         record.tools_key,
         record.created_at,
+        record.tenant,
     )
 
 
@@ -145,4 +154,5 @@ def from_row(row: tuple[Any, ...], parent: SampleRecord | None) -> SampleRecord:
         turn_key=row[15],
         tools_key=row[16],
         created_at=row[17],
+        tenant=row[18],
     )

@@ -24,6 +24,7 @@ from art.server.ledger import Ledger
 from art.server.routes_control import control_routes
 from art.server.settings import ServerSettings, resolve_key, resolve_teacher
 from art.server.stitching import Stitcher
+from art.server.tenants import TENANTS_FILE, TenantKeys
 from art.server.worker_pair import PairOptions
 
 _BACKLOG = 4096
@@ -57,6 +58,7 @@ async def serve(
             ledger=ledger,
             stitcher=stitcher,
             limits=settings.limits,
+            tenants=TenantKeys(settings.server_dir / TENANTS_FILE),
             control_routes=control_routes(control),
             control_health=lambda: {"workers": control.health()},
         )

@@ -64,7 +64,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
 
     async def train_sft(request: Request) -> Response:
         asked = await _body(request, SftJobRequest, largest=LARGEST_SFT_BODY, advice=_SMALLER_SFT)
-        return _json(await control.jobs.submit(*_model(request), asked))
+        return _json(request, await control.jobs.submit(*_model(request), asked))
 
     async def job(request: Request) -> Response:
         return _json(request, await control.jobs.info(_job(request)))
@@ -111,7 +111,7 @@ def _named(endpoint: Endpoint) -> Endpoint:
 async def _body(
     request: Request, kind: type[Body], *, largest: int = _LARGEST_BODY, advice: str = ""
 ) -> Body:
-    """The body as a record, in names of the inside. Raises RequestError that names what is wrong (400, 413)."""
+    """The body as a record, in names of the inside. Raises RequestError that says what is wrong."""
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)

@@ -4,7 +4,8 @@
     prompt     prompt_ids + completion_ids of that answer, exactly, then the ids of the last user message
 
 Where that cannot be done the whole conversation is rendered: a *fork*, with its reason. A conversation of
-which nothing was answered here is no fork.
+which nothing was answered here is no fork. Each tenant has conversations, rollouts and samples of its own:
+the chain of a conversation's keys begins with its tenant.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from art.server.catalog import Target
 from art.server.conversation import Conversation
 from art.server.ledger import Ledger
 from art.server.ledger_schema import SampleRecord
-from art.server.turn_index import AnsweredTurn, TurnIndex
+from art.server.tenancy import Tenant, inside
+from art.server.turn_index import AnsweredTurn, Rollout, TurnIndex
 
 HISTORY_EDITED = "history_edited"
 """A part of this conversation was answered here, but its newest reply differs from what was answered."""
@@ -70,6 +72,7 @@ class Stitcher:
         *,
         tools_key: bytes,
         rollout_id: str | None,
+        tenant: Tenant = None,
         sample_hint: str | None = None,
     ) -> Stitched:
         """The ids to send to the engine.
@@ -77,13 +80,13 @@ class Stitcher:
         `sample_hint`: the sample that the newest assistant message says it is.
         Raises: RequestError when the format cannot express the messages.
         """
-        conversation = Conversation(target.base_model, messages)
+        conversation = Conversation(inside(tenant, target.base_model), messages)
         if not conversation.turns:
             return Stitched(
                 prompt_ids=self._first(target, messages, tools, conversation, tools_key),
                 conversation=conversation,
             )
-        turn, reason = await self._answered(conversation, rollout_id, sample_hint)
+        turn, reason = await self._answered(conversation, tenant, rollout_id, sample_hint)
         if turn is not None:
             ids, reason = _extend(target, turn, messages, conversation, tools, tools_key)
             if ids is not None:
@@ -124,29 +127,33 @@ class Stitcher:
         return ids
 
     async def _answered(
-        self, conversation: Conversation, rollout_id: str | None, sample_hint: str | None
+        self, conversation: Conversation, tenant: Tenant, rollout_id: str | None, sample_hint: str | None
     ) -> tuple[AnsweredTurn | None, str | None]:
         """The answered turn that the newest assistant message is, or why this is a fork (None: it is not)."""
         newest = conversation.turns[-1].key
+        rollout: Rollout | None = None if rollout_id is None else (tenant, rollout_id)
         hinted = self._index.get(sample_hint)
+        if hinted is not None and hinted.tenant != tenant:
+            hinted = None
         if hinted is not None and hinted.key == newest:
             return hinted, None
-        turn = self._index.find(newest, rollout_id)
+        turn = self._index.find(newest, rollout)
         if turn is not None:
             return turn, None
         edited = hinted is not None or any(
-            self._index.find(earlier.key, rollout_id) for earlier in conversation.turns[:-1]
+            self._index.find(earlier.key, rollout) for earlier in conversation.turns[:-1]
         )
         if edited:
             return None, HISTORY_EDITED
-        known = rollout_id is not None and self._index.knows_rollout(rollout_id)
+        known = rollout is not None and self._index.knows_rollout(rollout)
         if self._ledger_has_more or self._index.forgot:
             keys = [earlier.key for earlier in reversed(conversation.turns)]
             record = await self._ledger.find_turn(keys, rollout_id)
             if record is not None:
                 self.remember(record)
                 return (_turn_of(record), None) if record.turn_key == newest else (None, HISTORY_EDITED)
-            known = known or (rollout_id is not None and await self._ledger.has_rollout(rollout_id))
+            if rollout_id is not None and not known:
+                known = await self._ledger.has_rollout(rollout_id, tenant=tenant)
         return None, UNKNOWN_HISTORY if known else None
 
 
@@ -173,6 +180,7 @@ def _extend(
 def _turn_of(record: SampleRecord) -> AnsweredTurn:
     return AnsweredTurn(
         sample_id=record.sample_id,
+        tenant=record.tenant,
         rollout_id=record.rollout_id,
         key=record.turn_key,
         tools_key=record.tools_key,

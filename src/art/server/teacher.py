@@ -38,16 +38,20 @@ _LONGEST_WAIT = 60.0
 class Teacher:
     """One endpoint. Raises ConfigurationError where the settings do not allow to ask it."""
 
-    def __init__(self, spec: TeacherSpec, settings: TeacherSettings) -> None:
+    def __init__(self, spec: TeacherSpec, settings: TeacherSettings, *, listed_only: bool = False) -> None:
         assert spec.url is not None and spec.model is not None
         self.url, self.model = spec.url.rstrip("/"), spec.model
         self._settings = settings
         listed = self.url in {url.rstrip("/") for url in settings.urls}
-        if not listed and not _on_this_machine(self.url):
+        # For a tenant the server's own machine is foreign ground, too: its other services listen there.
+        if not listed and (listed_only or not _on_this_machine(self.url)):
+            # A tenant is not shown what the operator listed.
+            where = "not" if listed_only else "neither on this machine nor"
+            known = "" if listed_only else f" {settings.urls!r}"
             raise ConfigurationError(
-                f"teacher url {self.url!r} is neither on this machine nor one of the server's `teacher.urls` "
-                f"{settings.urls!r}: a job may not send the server elsewhere. List it in the server's "
-                "settings or in the environment variable ART_TEACHER_URL."
+                f"teacher url {self.url!r} is {where} one of the server's `teacher.urls`{known}: a job may "
+                "not send the server elsewhere. List it in the server's settings or in the variable "
+                "ART_TEACHER_URL."
             )
         self._key = settings.key if listed else None
 

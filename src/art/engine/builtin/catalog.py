@@ -42,9 +42,11 @@ class AdapterCatalog:
             return BASE
         adapter = self.live.get(name)
         if adapter is None or adapter.leaving is not None:
-            known = ", ".join(map(repr, self.names())) or "none"
+            # How many, not which: others' names do not belong into a reply.
             raise NotFoundError(
-                f"no adapter is loaded as {name!r}; loaded: {known}", status=404, code="model_not_found"
+                f"no adapter is loaded as {name!r}; {len(self.names())} others are",
+                status=404,
+                code="model_not_found",
             )
         return adapter.number
 

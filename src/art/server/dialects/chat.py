@@ -14,6 +14,7 @@ from art.server.dialects.chat_sampling import Prepared, Sampler, new_completion
 from art.server.dialects.chat_stream import stream_reply
 from art.server.http import ClientGoneError, Receive, Scope, Send, read_json, send_error, send_json
 from art.server.settings import LimitSettings
+from art.server.tenancy import tenant_in
 from art.wire.headers import ROLLOUT_HEADER
 
 _ROLLOUT = ROLLOUT_HEADER.encode()
@@ -28,12 +29,13 @@ class ChatCompletions:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tenant = tenant_in(scope)
         try:
             body = await read_json(receive, limit=self._limits.max_body_bytes)
         except ClientGoneError:
             return
         except ARTError as error:
-            await send_error(send, error)
+            await send_error(send, error, tenant)
             return
         task = asyncio.current_task()
         assert task is not None
@@ -41,7 +43,7 @@ class ChatCompletions:
         try:
             await self._answer(scope, body, send)
         except ARTError as error:
-            await send_error(send, error)
+            await send_error(send, error, tenant)
         except asyncio.CancelledError:
             if not watch.done():
                 raise
@@ -52,10 +54,10 @@ class ChatCompletions:
 
     async def _answer(self, scope: Scope, body: Any, send: Send) -> None:
         request = read_chat_request(body, max_n=self._limits.max_n)
-        rollout_id = _rollout_of(scope)
-        target = await self._sampler.catalog.resolve(request.model)
+        rollout_id, tenant = _rollout_of(scope), tenant_in(scope)
+        target = await self._sampler.catalog.resolve(request.model, tenant)
         async with self._sampler.catalog.lease(target):
-            prepared = await self._sampler.prepare(request, target, rollout_id)
+            prepared = await self._sampler.prepare(request, target, rollout_id, tenant=tenant)
             if request.stream:
                 await stream_reply(self._sampler, prepared, send)
             else:

@@ -19,6 +19,7 @@ from art.server.dialects.chat_request import ChatRequest
 from art.server.ledger import Ledger
 from art.server.ledger_schema import SampleRecord, float_array, int_array
 from art.server.stitching import Stitched, Stitcher
+from art.server.tenancy import Tenant, outside
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,7 @@ class Prepared:
     request: ChatRequest
     target: Target
     stitched: Stitched
+    tenant: Tenant
     rollout_id: str | None
     max_tokens: int
     created_at: float
@@ -36,7 +38,9 @@ class Prepared:
     def fingerprint(self) -> str:
         """The exact weights that answer: the model and its step."""
         target = self.target
-        return target.name if target.step is None else f"{target.project}/{target.name}@{target.step}"
+        if target.project is None:
+            return target.name
+        return f"{outside(self.tenant, target.project)}/{target.name}@{target.step}"
 
 
 class Sampler:
@@ -47,7 +51,9 @@ class Sampler:
         self._ledger = ledger
         self._stitcher = stitcher
 
-    async def prepare(self, request: ChatRequest, target: Target, rollout_id: str | None) -> Prepared:
+    async def prepare(
+        self, request: ChatRequest, target: Target, rollout_id: str | None, *, tenant: Tenant = None
+    ) -> Prepared:
         """Stitch or render the prompt. Raises: RequestError (context_length_exceeded among others)."""
         stitched = await self._stitcher.prompt(
             target,
@@ -55,6 +61,7 @@ class Sampler:
             request.tools,
             tools_key=request.tools_key,
             rollout_id=rollout_id,
+            tenant=tenant,
             sample_hint=request.sample_hint,
         )
         length = len(stitched.prompt_ids)
@@ -71,6 +78,7 @@ class Sampler:
             request=request,
             target=target,
             stitched=stitched,
+            tenant=tenant,
             rollout_id=rollout_id,
             max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
             created_at=time.time(),
@@ -108,7 +116,8 @@ class Sampler:
         except NotFoundError as error:
             # The catalog gave this adapter out, so the engine lost it: it was restarted a moment ago.
             raise ServerError(
-                f"the engine does not have {prepared.fingerprint} loaded now ({error}); try again",
+                # What the engine says lists the names of others.
+                f"the engine does not have {prepared.fingerprint} loaded now; try again",
                 status=503,
                 code="adapter_not_loaded",
             ) from error
@@ -136,6 +145,7 @@ def _record(
     return SampleRecord(
         sample_id=completion.sample_id,
         rollout_id=prepared.rollout_id,
+        tenant=prepared.tenant,
         project=target.project,
         model=prepared.request.model,
         base_model=target.base_model,

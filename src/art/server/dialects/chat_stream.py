@@ -48,7 +48,7 @@ async def stream_reply(sampler: Sampler, prepared: Prepared, send: Send) -> None
         try:
             await _relay(sampler, prepared, choices, first, queue, send)
         except ARTError as error:
-            await _send_event(send, orjson.dumps(error_body(error)))
+            await _send_event(send, orjson.dumps(error_body(error, prepared.tenant)))
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
     finally:
         for task in tasks:

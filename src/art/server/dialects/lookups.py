@@ -12,6 +12,7 @@ from starlette.routing import Route
 from art.server.catalog import Catalog, ServedName
 from art.server.ledger import Ledger
 from art.server.ledger_schema import SampleRecord
+from art.server.tenancy import Tenant, outside, tenant_in
 from art.wire.samples import RolloutInfo, SampleInfo
 
 
@@ -30,35 +31,35 @@ class Lookups:
 
     async def models(self, request: Request) -> Response:
         """Every served name."""
-        return JSONResponse({"object": "list", "data": [_model(row) for row in self._catalog.served()]})
+        rows = self._catalog.served(tenant_in(request.scope))
+        return JSONResponse({"object": "list", "data": [_model(row) for row in rows]})
 
     async def model(self, request: Request) -> Response:
         """One served name. Raises: NotFoundError listing the others."""
-        return JSONResponse(_model(self._catalog.describe(request.path_params["model"])))
+        name, tenant = request.path_params["model"], tenant_in(request.scope)
+        return JSONResponse(_model(self._catalog.describe(name, tenant)))
 
     async def sample(self, request: Request) -> Response:
         """One sample: ids, logprobs, where it comes from. Raises: NotFoundError."""
-        (record,) = await self._ledger.samples([request.path_params["sample_id"]])
-        return _json(sample_info(record))
+        tenant = tenant_in(request.scope)
+        (record,) = await self._ledger.samples([request.path_params["sample_id"]], tenant=tenant)
+        return _json(sample_info(record, tenant))
 
     async def rollout(self, request: Request) -> Response:
         """The samples of a rollout; none for one that was never seen."""
-        rollout_id = request.path_params["rollout_id"]
-        records = await self._ledger.rollout(rollout_id)
+        rollout_id, tenant = request.path_params["rollout_id"], tenant_in(request.scope)
+        records = await self._ledger.rollout(rollout_id, tenant=tenant)
         forks = Counter(record.fork_reason for record in records if record.fork_reason is not None)
-        return _json(
-            RolloutInfo(
-                rollout_id=rollout_id, samples=[sample_info(record) for record in records], forks=dict(forks)
-            )
-        )
+        samples = [sample_info(record, tenant) for record in records]
+        return _json(RolloutInfo(rollout_id=rollout_id, samples=samples, forks=dict(forks)))
 
 
-def sample_info(record: SampleRecord) -> SampleInfo:
+def sample_info(record: SampleRecord, tenant: Tenant) -> SampleInfo:
     """A record as it is told to clients."""
     return SampleInfo(
         sample_id=record.sample_id,
         rollout_id=record.rollout_id,
-        project=record.project,
+        project=outside(tenant, record.project) if record.project else None,
         model=record.model,
         step=record.step,
         parent_id=record.parent_id,
