@@ -10,8 +10,6 @@ from art.tracking.trajectory_log.json_text import from_text, storable, to_text
 from art.tracking.trajectory_log.rows import Row, from_row, to_row
 from art.trajectories import PydanticException, Trajectory, TrajectoryGroup
 
-GROUP_FIELDS = ("metadata", "metrics", "logs", "exceptions")
-
 
 def to_rows(groups: Iterable[TrajectoryGroup], first_index: int = 0) -> tuple[list[Row], list[Row]]:
     """The rows of all trajectories, and the records of the groups that have none."""

@@ -13,8 +13,9 @@ import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from art.errors import TrajectoryLogError
 from art.tracking.trajectory_log.columns import EMPTY_GROUPS, schema
@@ -69,7 +70,19 @@ def read_trajectory_groups_parquet(
     Raises: TrajectoryLogError when the file is missing, damaged, or no trajectory log.
     """
     frame, empty = read_frame(Path(path))
-    return from_rows(frame.iter_rows(named=True), empty, trajectory_class)
+    try:
+        return from_rows(frame.iter_rows(named=True), empty, trajectory_class)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        wanted = "" if trajectory_class is Trajectory else f" as {trajectory_class.__name__}"
+        raise TrajectoryLogError(f"rows of {str(path)!r} cannot be read{wanted}: {error!r}") from error
+
+
+def parquet_bytes(groups: Iterable[TrajectoryGroup]) -> int:
+    """How large a file of these groups would be."""
+    buffer = BytesIO()
+    rows, empty = to_rows(groups)
+    _write(_frame(rows), empty, buffer)
+    return buffer.tell()
 
 
 def read_frame(path: Path) -> tuple[polars.DataFrame, list[Row]]:
@@ -96,6 +109,10 @@ def _frame(rows: list[Row]) -> polars.DataFrame:
     return polars.DataFrame(rows, schema=schema(), orient="row")
 
 
+def _write(frame: polars.DataFrame, empty: list[Row], file: IO[bytes]) -> None:
+    frame.write_parquet(file, compression="zstd", metadata={EMPTY_GROUPS: to_text(empty)} if empty else None)
+
+
 def _replace(path: Path, frame: polars.DataFrame, empty: list[Row]) -> None:
     """Write beside and move into place. Call it under the folder's lock."""
     prefix = f".{path.name}."
@@ -104,9 +121,7 @@ def _replace(path: Path, frame: polars.DataFrame, empty: list[Row]) -> None:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            frame.write_parquet(
-                file, compression="zstd", metadata={EMPTY_GROUPS: to_text(empty)} if empty else None
-            )
+            _write(frame, empty, file)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)

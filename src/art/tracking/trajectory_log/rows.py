@@ -29,7 +29,7 @@ class LoggedTrajectory(Trajectory):
 
 def to_row(trajectory: Trajectory) -> Row:
     """The row of a trajectory, without the columns of its group."""
-    fields = _fields(trajectory)
+    fields = all_fields(trajectory)
     row = _shown(fields)
     told = _told(row)
     exact = {name: value for name, value in fields.items() if name not in told or _differs(told[name], value)}
@@ -55,19 +55,25 @@ def from_row(row: Row, trajectory_class: type[Trajectory] = Trajectory) -> Traje
     turns = exact.pop("messages_and_choices", {})
     for place, item in turns.items():
         fields["messages_and_choices"][int(place)] = as_item(item)
-    fields |= {name: _revive(name, value) for name, value in exact.items()}
+    fields |= {name: revive(name, value) for name, value in exact.items()}
+    return build(fields, trajectory_class)
+
+
+def build(fields: dict[str, Any], trajectory_class: type[Trajectory] = Trajectory) -> Trajectory:
+    """A trajectory of revived fields. See `from_row` for the class."""
     if trajectory_class is not Trajectory:
         return trajectory_class.model_validate(fields)
-    further = {name: fields.pop(name) for name in fields.keys() - Trajectory.model_fields.keys()}
+    further = {name: fields[name] for name in fields.keys() - Trajectory.model_fields.keys()}
+    known = {name: value for name, value in fields.items() if name not in further}
     if not further:
-        return Trajectory.model_construct(**fields)  # what was written was valid; keep 1 apart from 1.0
-    logged = LoggedTrajectory.model_construct(**fields)
+        return Trajectory.model_construct(**known)  # what was written was valid; keep 1 apart from 1.0
+    logged = LoggedTrajectory.model_construct(**known)
     for name, value in further.items():
         setattr(logged, name, value)
     return logged
 
 
-def _fields(trajectory: Trajectory) -> dict[str, Any]:
+def all_fields(trajectory: Trajectory) -> dict[str, Any]:
     """All fields by name, also those that are left out of dumps."""
     named = {name: getattr(trajectory, name) for name in type(trajectory).model_fields}
     return {**named, **(trajectory.model_extra or {})}
@@ -120,17 +126,16 @@ def _told(row: Row) -> dict[str, Any]:
 def _histories(values: list[dict[str, Any]]) -> list[History]:
     return [
         History.model_construct(
-            **{
-                "tools": None,
-                **value,
-                "messages_and_choices": [as_item(i) for i in value["messages_and_choices"]],
-            }
+            **{"tools": None, **{name: revive(name, field) for name, field in value.items()}}
         )
         for value in values
     ]
 
 
-def _revive(name: str, value: Any) -> Any:
+def revive(name: str, value: Any) -> Any:
+    """A field's value from its JSON."""
+    if name == "messages_and_choices":
+        return [as_item(item) for item in value]
     if name == "additional_histories":
         return _histories(value)
     if name == "start_time" and isinstance(value, str):

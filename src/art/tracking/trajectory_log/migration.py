@@ -1,0 +1,193 @@
+"""Older trajectory logs (JSON lines) become Parquet files, and older checkpoint folders move to their place.
+
+    {model}/trajectories/{split}/0003.jsonl  ->  {model}/trajectories/{split}/0003.parquet
+    {model}/0003/                            ->  {model}/checkpoints/0003/
+
+A file counts as migrated when its Parquet file was read back equal to it; only then is the original deleted.
+What cannot be migrated is collected in the result, never raised.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from art.errors import ARTError
+from art.tracking.trajectory_log.json_lines import (
+    deserialize_trajectory_groups,
+    serialize_trajectory_groups,
+)
+from art.tracking.trajectory_log.parquet import (
+    parquet_bytes,
+    read_trajectory_groups_parquet,
+    write_trajectory_groups_parquet,
+)
+from art.trajectories import TrajectoryGroup
+
+_log = logging.getLogger(__name__)
+
+Original = Literal["delete", "rename", "keep"]
+UNREADABLE = frozenset({".yaml", ".yml"})
+RENAMED = ".migrated"
+
+
+@dataclass
+class MigrationResult:
+    """What a migration did. Sizes in bytes; `notes` says why a file was skipped. Results can be added."""
+
+    files_migrated: int = 0
+    files_skipped: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def compression_ratio(self) -> float:
+        """How many times smaller the files became; 0 when nothing was migrated."""
+        return self.bytes_before / self.bytes_after if self.bytes_after else 0.0
+
+    @property
+    def space_saved(self) -> int:
+        """Bytes."""
+        return self.bytes_before - self.bytes_after
+
+    def __add__(self, other: MigrationResult) -> MigrationResult:
+        return MigrationResult(
+            self.files_migrated + other.files_migrated,
+            self.files_skipped + other.files_skipped,
+            self.bytes_before + other.bytes_before,
+            self.bytes_after + other.bytes_after,
+            self.errors + other.errors,
+            self.notes + other.notes,
+        )
+
+
+def migrate_jsonl_to_parquet(
+    path: str | Path, delete_original: bool = True, dry_run: bool = False
+) -> MigrationResult:
+    """Migrate one file. dry_run: read and measure it, write nothing."""
+    return _migrate_file(Path(path), "delete" if delete_original else "keep", dry_run)
+
+
+def migrate_trajectories_dir(
+    trajectories_dir: str | Path, delete_original: bool = True, dry_run: bool = False
+) -> MigrationResult:
+    """Migrate every split of a `trajectories` folder."""
+    return _migrate_folder(Path(trajectories_dir), "delete" if delete_original else "keep", dry_run)
+
+
+def migrate_model_dir(
+    model_dir: str | Path, delete_original: bool = True, dry_run: bool = False
+) -> MigrationResult:
+    """Migrate the `trajectories` folder of a model, if it has one."""
+    folder = Path(model_dir) / "trajectories"
+    return (
+        migrate_trajectories_dir(folder, delete_original, dry_run) if folder.is_dir() else MigrationResult()
+    )
+
+
+def migrate_all_models(
+    art_path: str | Path, project: str | None = None, delete_original: bool = True, dry_run: bool = False
+) -> MigrationResult:
+    """Migrate all models below an `.art` folder, or those of one project."""
+    result = MigrationResult()
+    projects = sorted(Path(art_path).iterdir()) if project is None else [Path(art_path) / project]
+    for folder in projects:
+        for model_dir in sorted((folder / "models").glob("*/")):
+            result += migrate_model_dir(model_dir, delete_original, dry_run)
+    return result
+
+
+def auto_migrate_on_register(model_dir: str | Path) -> MigrationResult:
+    """What a local backend does when a model is registered: logs and checkpoints of older layouts.
+
+    Originals stay, renamed to `0003.jsonl.migrated`.
+    """
+    model_dir = Path(model_dir)
+    migrate_checkpoints_to_new_structure(model_dir)
+    folder = model_dir / "trajectories"
+    result = _migrate_folder(folder, "rename", dry_run=False) if folder.is_dir() else MigrationResult()
+    if result.files_migrated:
+        _log.info(
+            "%d older trajectory logs of %s are Parquet files now; the originals end in %s",
+            result.files_migrated,
+            model_dir,
+            RENAMED,
+        )
+    for problem in result.errors:
+        _log.warning("an older trajectory log was not migrated: %s", problem)
+    return result
+
+
+def migrate_checkpoints_to_new_structure(output_dir: str | Path) -> list[int]:
+    """Move checkpoints that lie directly below a model's folder into `checkpoints/`; returns their steps.
+
+    One whose step is already there stays where it is, with a warning.
+    """
+    output_dir = Path(output_dir)
+    moved = []
+    for old in sorted(output_dir.glob("[0-9]*/")):
+        if not old.name.isdecimal():
+            continue
+        new = output_dir / "checkpoints" / f"{int(old.name):04d}"
+        if new.exists():
+            _log.warning("checkpoint %s stays where it is: %s exists", old, new)
+            continue
+        new.parent.mkdir(exist_ok=True)
+        old.rename(new)
+        moved.append(int(old.name))
+    return moved
+
+
+def _migrate_folder(folder: Path, original: Original, dry_run: bool) -> MigrationResult:
+    result = MigrationResult()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix in UNREADABLE | {".jsonl"}:
+            result += _migrate_file(path, original, dry_run)
+    return result
+
+
+def _migrate_file(path: Path, original: Original, dry_run: bool) -> MigrationResult:
+    target = path.with_suffix(".parquet")
+    if path.suffix != ".jsonl":
+        why = "YAML logs are not read: an older release converts them to .jsonl"
+        return _skipped(path, why if path.suffix in UNREADABLE else "not a .jsonl file")
+    if target.exists():
+        return _skipped(path, f"{target.name} is already there")
+    try:
+        groups = deserialize_trajectory_groups(path.read_text(encoding="utf-8"))
+        if dry_run:
+            size = parquet_bytes(groups)
+        else:
+            write_trajectory_groups_parquet(groups, target)
+            _check(target, groups)
+            size = target.stat().st_size
+        before = path.stat().st_size
+        if not dry_run:
+            _put_away(path, original)
+    except (OSError, ValueError, ARTError) as error:
+        return MigrationResult(errors=[f"{path}: {error}"])
+    return MigrationResult(files_migrated=1, bytes_before=before, bytes_after=size)
+
+
+def _check(target: Path, groups: list[TrajectoryGroup]) -> None:
+    # As text: values that are not a number equal nothing, not even themselves.
+    again = read_trajectory_groups_parquet(target)
+    if serialize_trajectory_groups(again) != serialize_trajectory_groups(groups):
+        os.unlink(target)
+        raise ARTError("the Parquet file was not read back equal; the original stays, please report this")
+
+
+def _put_away(path: Path, original: Original) -> None:
+    if original == "delete":
+        path.unlink()
+    elif original == "rename":
+        path.rename(path.with_name(path.name + RENAMED))
+
+
+def _skipped(path: Path, why: str) -> MigrationResult:
+    return MigrationResult(files_skipped=1, notes=[f"{path}: {why}"])
