@@ -3,7 +3,7 @@
     ARTError
      ├── ConfigurationError (ValueError)      an option is unknown, out of range or does not fit another
      ├── NotBuiltError (NotImplementedError)  the name is known, but nothing is behind it yet
-     ├── NotRegisteredError (RuntimeError)    the model has no backend yet
+     ├── NotRegisteredError (ValueError)      the model has no backend yet
      ├── NoTrajectoryError (RuntimeError)     no trajectory is captured here, or none was yielded
      ├── ServerError                          the server answered with an error
      │    ├── AuthenticationError             no key, or a wrong one
@@ -63,7 +63,7 @@ class NotBuiltError(ARTError, NotImplementedError):
     """The name is known, but nothing is behind it yet; the message says what to use instead."""
 
 
-class NotRegisteredError(ARTError, RuntimeError):
+class NotRegisteredError(ARTError, ValueError):
     """The model has no backend yet: call `await model.register(backend)` first."""
 
 

@@ -19,11 +19,15 @@ class Config(BaseModel):
     turns: int = 3
 
 
-def test_fields_are_kept_and_unknown_ones_refused(tmp_path):
+def test_fields_are_kept_and_unknown_ones_ignored_with_a_warning(tmp_path):
     model = art.Model(name="m", project="p", id="i", run_id="r", config=Config(turns=5))
     assert (model.id, model.run_id, model.config.turns, model.trainable) == ("i", "r", 5, False)
-    with pytest.raises(ValueError, match="nmae"):
+    with pytest.warns(UserWarning, match="nmae") as told:
         art.Model(name="m", project="p", nmae="x")
+    assert len(told) == 1 and told[0].filename == __file__
+    with pytest.warns(UserWarning, match="TrainableModel ignores nmae") as told:
+        art.TrainableModel(name="m", project="p", base_model="b", nmae="x")
+    assert len(told) == 1 and told[0].filename == __file__
 
 
 async def test_prompted_model(tmp_path):
@@ -44,11 +48,24 @@ async def test_prompted_model(tmp_path):
 
 
 async def test_before_registration(model):
-    for use in (model.openai_client, model.backend):
-        with pytest.raises(errors.NotRegisteredError, match="register"):
+    for use, text in (
+        (model.backend, "Model is not registered with the Backend. You must call `model.register()` first."),
+        (
+            model.openai_client,
+            "OpenAI client not yet available on this trainable model. "
+            "You must call `model.register()` first.",
+        ),
+        (
+            art.Model(name="m", project="p").openai_client,
+            "In order to create an OpenAI client you must provide an `inference_api_key` and "
+            "`inference_base_url`.",
+        ),
+    ):
+        with pytest.raises(ValueError) as refused:
             use()
-    with pytest.raises(errors.ConfigurationError, match="inference_base_url"):
-        art.Model(name="m", project="p").openai_client()
+        assert str(refused.value) == text
+    with pytest.raises(errors.NotRegisteredError):
+        model.backend()
 
 
 async def test_copies_keep_their_backend(model, backend):
@@ -92,52 +109,7 @@ def test_state_is_merged_and_complete_at_any_moment(model, monkeypatch):
     with pytest.raises(OSError):
         model.overwrite_state({"lost": 1})
     assert model.read_state() == {"a": {"x": 1, "y": 2}, "b": 1}
-    assert [path.name for path in model._folder().iterdir()] == ["state.json"]
-
-
-async def test_log_writes_the_row_of_the_reference(model):
-    group = art.TrajectoryGroup(
-        [art.Trajectory(reward=1, metrics={"acc": 1}), art.Trajectory(reward=0, metrics={"acc": 0})],
-        metrics={"judge": 0.4},
-        metadata={"scenario_id": "a"},
-    )
-    await model.log([group], split="val", step=3)
-    (row,) = rows(model)
-    assert {key: value for key, value in row.items() if "/" in key and not key.startswith("time/")} == {
-        "val/reward": 0.5,
-        "val/exception_rate": 0.0,
-        "val/acc": 0.5,
-        "val/group_judge": 0.4,
-        "val/reward_std_dev": 0.5,
-        "data/step_num_scenarios": 1,
-        "data/step_num_trajectories": 2,
-        "data/step_num_groups_submitted": 1,
-    }
-    assert (row["training_step"], row["step"]) == (3, 3) and row["recorded_at"]
-
-
-async def test_unscored_rollouts_are_in_no_mean(model):
-    scored = [art.Trajectory(reward=1), art.Trajectory(reward=0)]
-    await model.log([*scored, art.Trajectory(reward=art.Unscored("x")), ValueError("y")], step=0)
-    await model.log([art.Trajectory(reward=art.Unscored("x"))], step=1)
-    first, second = rows(model)
-    assert first["val/reward"] == 0.5 and first["val/unscored_rate"] == pytest.approx(1 / 3)
-    assert first["val/exception_rate"] == 0.25
-    assert "val/reward" not in second and second["val/unscored_rate"] == 1.0
-
-
-async def test_metrics_only_rows_and_routes(model):
-    await model.log(split="train", metrics={"loss/train": 1.0, "acc": 2, "bad": float("nan")}, step=1)
-    await model.log(split="discarded", metrics={"loss/train": 1.0}, step=1)
-    await model.log(split="train", step=1)
-    first, second = rows(model)
-    assert first["loss/train"] == 1.0 and first["train/acc"] == 2.0 and "train/bad" not in first
-    assert second["discarded/loss/train"] == 1.0
-
-
-async def test_log_of_something_else_is_refused(model):
-    with pytest.raises(TypeError, match="trajectories must be"):
-        await model.log(["text"], step=0)
+    assert sorted(path.name for path in model._folder().iterdir()) == [".state.lock", "state.json"]
 
 
 async def test_a_torn_line_costs_only_itself(model):

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Any
 
+from art.tracking.names import SPLITS, check_name, is_managed
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
+
+BUILT_IN = frozenset({"reward", "reward_std_dev", "exception_rate", "unscored_rate"})
+
+Metrics = Mapping[str, float | int | bool | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What a set of groups says.
+
+    averages: means over the split, their names without it. sums: managed metrics of rollouts and groups,
+    added up. counts: how much data there was. scenarios: the ids in `metadata["scenario_id"]`.
+    """
+
+    averages: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+    scenarios: frozenset[str] = frozenset()
 
 
 def as_groups(trajectories: Iterable[Any]) -> list[TrajectoryGroup]:
@@ -23,19 +44,20 @@ def as_groups(trajectories: Iterable[Any]) -> list[TrajectoryGroup]:
     )
 
 
-def summarize(groups: list[TrajectoryGroup], split: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Averages of a split, and counts that belong to no split.
+def summarize(groups: list[TrajectoryGroup], split: str) -> Summary:
+    """Averages, sums and counts of a split.
 
     reward: mean over all scored trajectories. reward_std_dev: mean over groups with more than one of their
     population standard deviation. exception_rate: failed of all. unscored_rate: unscored of the trajectories,
-    if there are any. Example: rewards [1, 0] and [1, Unscored] give reward 0.667, reward_std_dev 0.5,
-    unscored_rate 0.25.
+    if there are any. A rollout's own metric with one of these names is logged as `metric_<name>`. Example:
+    rewards [1, 0] and [1, Unscored] give reward 0.667, reward_std_dev 0.5, unscored_rate 0.25.
     """
     trajectories = [trajectory for group in groups for trajectory in group]
     failed = sum(len(group.exceptions) for group in groups)
     rewards = [scores(group) for group in groups]
     spreads = [pstdev(found) for found in rewards if len(found) > 1]
-    averages = _means(trajectory.metrics for trajectory in trajectories)
+    own = _means(trajectory.metrics for trajectory in trajectories)
+    averages = {f"metric_{name}" if name in BUILT_IN else name: mean for name, mean in own.items()}
     averages |= {f"group_{name}": mean for name, mean in _means(g.metrics for g in groups if len(g)).items()}
     averages["reward_std_dev"] = fmean(spreads) if spreads else 0.0
     scored = [reward for found in rewards for reward in found]
@@ -45,14 +67,12 @@ def summarize(groups: list[TrajectoryGroup], split: str) -> tuple[dict[str, floa
         averages["exception_rate"] = failed / (len(trajectories) + failed)
     if unscored := len(trajectories) - len(scored):
         averages["unscored_rate"] = unscored / len(trajectories)
-    data = {
-        "data/step_num_scenarios": float(len(groups)),
-        "data/step_num_trajectories": float(len(trajectories) + failed),
-        "data/step_num_groups_submitted": float(len(groups)),
-    }
-    if split == "train":
-        data["data/step_num_groups_trainable"] = float(sum(len(set(found)) > 1 for found in rewards))
-    return averages, data
+    return Summary(
+        averages=averages,
+        sums=_sums(item.metrics for item in [*trajectories, *groups]),
+        counts=_counts(groups, rewards, split),
+        scenarios=frozenset(_scenarios(groups)),
+    )
 
 
 def scores(group: TrajectoryGroup) -> list[float]:
@@ -60,10 +80,45 @@ def scores(group: TrajectoryGroup) -> list[float]:
     return [float(t.reward) for t in group if not isinstance(t.reward, Unscored)]
 
 
-def _means(metrics: Iterable[Mapping[str, float | int | bool]]) -> dict[str, float]:
+def _counts(groups: list[TrajectoryGroup], rewards: list[list[float]], split: str) -> dict[str, float]:
+    if split not in SPLITS:
+        return {}
+    counts = {
+        "data/step_num_scenarios": float(len(groups)),
+        "data/step_num_trajectories": float(sum(len(group) + len(group.exceptions) for group in groups)),
+        "data/step_num_groups_submitted": float(len(groups)),
+    }
+    if split == "train":
+        counts["data/step_num_groups_trainable"] = float(sum(len(set(found)) > 1 for found in rewards))
+    return counts
+
+
+def _scenarios(groups: list[TrajectoryGroup]) -> Iterator[str]:
+    for group in groups:
+        for holder in (group, *group):
+            if (found := holder.metadata.get("scenario_id")) is not None:
+                yield str(found)
+
+
+def _means(metrics: Iterable[Metrics]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
+    for name, value in _numbers(metrics):
+        if not is_managed(name):
+            values.setdefault(name, []).append(value)
+    return {name: fmean(found) for name, found in values.items()}
+
+
+def _sums(metrics: Iterable[Metrics]) -> dict[str, float]:
+    sums: Counter[str] = Counter()
+    for name, value in _numbers(metrics):
+        if is_managed(name):
+            sums[name] += value  # type: ignore[assignment]  # typeshed counts whole numbers only
+    return dict(sums)
+
+
+def _numbers(metrics: Iterable[Metrics]) -> Iterator[tuple[str, float]]:
     for one in metrics:
         for name, value in one.items():
+            check_name(name)
             if value is not None:
-                values.setdefault(name, []).append(float(value))
-    return {name: fmean(found) for name, found in values.items()}
+                yield name, float(value)

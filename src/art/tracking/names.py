@@ -1,18 +1,42 @@
-"""Names of metrics: which section a number belongs to, and what a row of the history looks like. Pure
-functions.
+"""Names of metrics: which section a number belongs to, which numbers add up over a run, and what older
+versions called them. Pure functions.
+
+    acc                     of split val is logged as val/acc
+    loss/train              a section: stays as it is
+    data/step_num_scenarios managed: added up, with the sum over the run as data/cum/num_scenarios
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from statistics import fmean
 from typing import Any
 
+from art.errors import ConfigurationError
 from art.wire.jobs import BalanceSheet
 
 SECTIONS = frozenset({"reward", "loss", "offpolicy", "pipeline", "throughput", "costs", "time", "data"})
 SPLITS = frozenset({"train", "val", "test"})
+GRADIENT_STEPS = "data/step_num_gradient_steps"
+MANAGED_PREFIXES = ("costs/", "time/step_", "data/step_", "throughput/step_")
+OLDER_NAMES = {
+    "loss": "loss/train",
+    "policy_loss": "loss/train",
+    "entropy": "loss/entropy",
+    "kl_div": "loss/kl_div",
+    "kl_policy_ref": "loss/kl_policy_ref",
+    "grad_norm": "loss/grad_norm",
+    "learning_rate": "loss/learning_rate",
+    "num_groups_submitted": "data/step_num_groups_submitted",
+    "num_groups_trainable": "data/step_num_groups_trainable",
+    "num_trajectories": "data/step_num_trajectories",
+    "num_trainable_tokens": "data/step_trainer_tokens",
+    "train_tokens": "data/step_trainer_tokens",
+    "num_datums": "data/step_num_datums",
+}
+"""Names of 0.4, also found as `train/<name>`, and what they are called since."""
 
 
 def route(name: str, split: str) -> str:
@@ -23,6 +47,74 @@ def route(name: str, split: str) -> str:
     if split in SPLITS and "/" in name and section in SECTIONS | SPLITS:
         return name
     return f"{split}/{name}"
+
+
+def is_managed(name: str) -> bool:
+    """Whether a metric is added up (over rollouts, and over the run) instead of averaged."""
+    return name.startswith(MANAGED_PREFIXES)
+
+
+def cumulative_name(name: str) -> str:
+    """The name of a managed metric's sum over the run.
+
+    Examples: `costs/train/judge` -> `costs/cum/train/judge`; `data/step_num_scenarios` ->
+    `data/cum/num_scenarios`.
+    """
+    section, rest = name.split("/", 1)
+    return f"{section}/cum/{rest.removeprefix('step_')}"
+
+
+def check_name(name: str) -> None:
+    """Refuse the cost names that are no longer used."""
+    if name.removeprefix("train/").removeprefix("val/").removeprefix("test/").startswith("costs_"):
+        raise ConfigurationError(
+            "Legacy cost keys like 'costs_prefill' are no longer supported; "
+            f"got {name!r}: name a cost 'costs/<what>', for example 'costs/train/prefill'"
+        )
+
+
+def check_split(split: str) -> None:
+    """A split names a folder of trajectories: refuse what would lead out of it."""
+    if not split or split.startswith(".") or any(letter in split for letter in "/\\\0"):
+        raise ConfigurationError(
+            f"split {split!r} cannot name a folder: use a name without '/' and without a dot in front, "
+            "such as 'train', 'val', 'versus-self'"
+        )
+
+
+def canonical_name(name: str) -> str | None:
+    """Today's name of a metric of an older version; other names stay. None: no longer reported.
+
+    Examples: `train/policy_loss` -> `loss/train`; `group_metric_judge` -> `group_judge`; `acc` stays.
+    """
+    bare = name.removeprefix("train/")
+    if bare == "tokens_per_second":
+        return None
+    if bare.startswith("group_metric_"):
+        return "group_" + bare.removeprefix("group_metric_")
+    return OLDER_NAMES.get(bare, name)
+
+
+def canonical_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics under today's names; where an older and today's name meet, today's wins."""
+    renamed = {canonical_name(name): value for name, value in metrics.items()}
+    kept = {name: value for name, value in renamed.items() if name is not None}
+    return kept | {name: value for name, value in metrics.items() if canonical_name(name) == name}
+
+
+def average_metrics(samples: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the samples that have it; a sample is what one gradient step reported.
+
+    The number of gradient steps is a fact about all samples: it must be the same in each. Raises
+    ConfigurationError otherwise.
+    """
+    values: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.items():
+            values.setdefault(name, []).append(float(value))
+    if len(counts := set(values.get(GRADIENT_STEPS, []))) > 1:
+        raise ConfigurationError(f"{GRADIENT_STEPS!r} must be the same in every sample, got {sorted(counts)}")
+    return {name: fmean(found) for name, found in values.items()}
 
 
 def sheet_metrics(sheet: BalanceSheet) -> dict[str, float]:
@@ -38,12 +130,9 @@ def sheet_metrics(sheet: BalanceSheet) -> dict[str, float]:
     return metrics | {f"data/sheet/forks_{reason}": float(count) for reason, count in sheet.forks.items()}
 
 
-def history_row(
-    metrics: Mapping[str, float], *, data: Mapping[str, float], split: str, step: int, wall_clock: float
-) -> dict[str, Any]:
+def history_row(metrics: Mapping[str, float], *, step: int, wall_clock: float) -> dict[str, Any]:
     """One line of `history.jsonl`. Numbers that are not finite are left out. `wall_clock` in seconds."""
-    named = {route(name, split): float(value) for name, value in metrics.items()}
-    row: dict[str, Any] = {name: value for name, value in {**data, **named}.items() if math.isfinite(value)}
+    row: dict[str, Any] = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return row | {
         "training_step": step,
         "time/wall_clock_sec": wall_clock,

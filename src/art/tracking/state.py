@@ -1,13 +1,91 @@
-"""Small JSON files that are complete at any moment."""
+"""`state.json`: what a program wants to find again, complete at any moment.
+
+The log keeps its sums over the run in the same file under `SUMS`. Programs do not see that entry, and
+replacing the state keeps it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from art.errors import DeadlineError
+
+SUMS = "_metrics_builder_state"
+FILE = "state.json"
+_LOCK_S = 30.0
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """The program's state, or None when it has written none."""
+    whole = read_json(folder / FILE)
+    state = {key: value for key, value in (whole or {}).items() if key != SUMS}
+    return None if whole is None or (not state and SUMS in whole) else state
+
+
+def overwrite_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Replace the program's state."""
+    with locked(folder):
+        _write(folder, state)
+
+
+def merge_state(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge into the program's state, dicts key by key; returns the whole."""
+    with locked(folder):
+        merged = merge(read_state(folder) or {}, state)
+        _write(folder, merged)
+    return merged
+
+
+def read_sums(folder: Path) -> dict[str, Any]:
+    """The log's sums over the run; empty when there are none."""
+    sums: dict[str, Any] = (read_json(folder / FILE) or {}).get(SUMS, {})
+    return sums
+
+
+def write_sums(folder: Path, sums: Mapping[str, Any]) -> None:
+    """Replace the log's sums, and nothing else."""
+    with locked(folder):
+        write_json(folder / FILE, {**(read_json(folder / FILE) or {}), SUMS: dict(sums)})
+
+
+def _write(folder: Path, state: Mapping[str, Any]) -> None:
+    kept = {key: value for key, value in (read_json(folder / FILE) or {}).items() if key == SUMS}
+    write_json(folder / FILE, {**kept, **state})
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One writer of the state at a time, also among processes. Raises DeadlineError after half a minute."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".state.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + _LOCK_S
+    try:
+        while not _try_lock(descriptor):
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"{folder / FILE} is being written by another program for {_LOCK_S:g} s")
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)  # which gives the lock back
+
+
+def _try_lock(descriptor: int) -> bool:
+    if os.name != "posix":
+        return True  # no such lock there; one program needs none
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -1,0 +1,60 @@
+"""What a model's completions cost, heard from its client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from art.tracking.builder import MetricsBuilder, active_builder
+from art.tracking.training_costs import CostCalculator, no_costs
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+DEFAULTS = "chat_template_kwargs"
+
+
+class ClientCosts:
+    """Equips a model's client: defaults of its requests, and an observer if completions cost something."""
+
+    def __init__(self) -> None:
+        self.calculator: CostCalculator = no_costs
+        self._builder: Callable[[], MetricsBuilder] | None = None
+
+    def __copy__(self) -> ClientCosts:
+        copied = ClientCosts()
+        copied.calculator = self.calculator
+        return copied
+
+    def equip(
+        self, client: Any, builder: Callable[[], MetricsBuilder], template: Mapping[str, Any] | None
+    ) -> None:
+        """Bring the client up to date. `template`: arguments of the chat template for every request."""
+        observers: list[Any] | None = getattr(client, "observers", None)
+        if observers is None:
+            return  # a client of a backend that is not ours
+        self._builder = builder
+        listening = self._observe in observers
+        if self.calculator is not no_costs and not listening:
+            observers.append(self._observe)
+        elif self.calculator is no_costs and listening:
+            observers.remove(self._observe)
+        client.request_defaults.pop(DEFAULTS, None)
+        if template:
+            client.request_defaults[DEFAULTS] = dict(template)
+
+    def detached(self, client: Any) -> Any:
+        """The client over the same connections, with observers and defaults of its own."""
+        if not hasattr(client, "observers"):
+            return client
+        copied = client.copy()
+        copied.observers = [observer for observer in client.observers if observer != self._observe]
+        copied.request_defaults = dict(client.request_defaults)
+        return copied
+
+    def _observe(self, request: dict[str, Any], completion: ChatCompletion) -> None:
+        usage, builder = completion.usage, active_builder() or (self._builder and self._builder())
+        if usage is None or builder is None:
+            return
+        prompts = usage.prompt_tokens * max(1, len(completion.choices))
+        builder.add_metrics(self.calculator(prompts, usage.completion_tokens, builder.cost_context))

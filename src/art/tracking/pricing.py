@@ -1,0 +1,101 @@
+"""What a response cost: the price it tells, else what an extractor says, else its tokens times a price."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from art.errors import ConfigurationError
+from art.tracking.price_tables import MILLION, MODEL_TOKEN_PRICING, TokenPricing
+from art.tracking.training_costs import get_model_pricing
+from art.tracking.usage import TokenUsage, stated_cost, token_usage
+
+
+@dataclass
+class PriceBook:
+    """Prices and extractors that a program registered, in front of the published ones."""
+
+    registered: dict[str, TokenPricing] = field(default_factory=dict)
+    extractors: dict[str, Callable[[Any], float | None]] = field(default_factory=dict)
+
+    def cost(
+        self, response: Any, *, provider: str, model_name: str, given: TokenPricing | None
+    ) -> float | None:
+        """US dollars of a response; None when it tells neither price nor tokens.
+
+        Raises ConfigurationError when it has tokens and no price is known.
+        """
+        if (told := stated_cost(response)) is not None:
+            return told
+        extractor = self.extractors.get(provider)
+        if extractor is not None and (extracted := extractor(response)) is not None:
+            return float(extracted)
+        usage = token_usage(response, provider)
+        if usage is None:
+            return None
+        return _price(usage, self._pricing(provider, model_name, given))
+
+    def _pricing(self, provider: str, model_name: str, given: TokenPricing | None) -> TokenPricing:
+        known = (
+            self.registered.get(model_name)
+            or MODEL_TOKEN_PRICING.get(model_name)
+            or _litellm_pricing(model_name)
+            or _training_pricing(model_name)
+            or TokenPricing()
+        )
+        over = {name: value for name, value in vars(given or TokenPricing()).items() if value is not None}
+        pricing = dataclasses.replace(known, **over)
+        if pricing.prompt_per_million is None or pricing.completion_per_million is None:
+            raise ConfigurationError(
+                f"No pricing configured for model {model_name!r} of provider {provider!r}: call "
+                "register_model_pricing(model, prompt_per_million=..., completion_per_million=...), "
+                "give the prices with the call, or register_cost_extractor"
+            )
+        return pricing
+
+
+def _price(usage: TokenUsage, pricing: TokenPricing) -> float:
+    """US dollars. A cache without a price of its own is charged as prompt."""
+    prompt, completion = pricing.prompt_per_million or 0.0, pricing.completion_per_million or 0.0
+
+    def or_prompt(price: float | None) -> float:
+        return prompt if price is None else price
+
+    usd = usage.prompt * prompt + usage.completion * completion
+    usd += usage.cached_prompt * or_prompt(pricing.cached_prompt_per_million)
+    usd += usage.cache_creation * or_prompt(pricing.cache_creation_per_million)
+    usd += usage.cache_read * or_prompt(pricing.cache_read_per_million)
+    return usd / MILLION
+
+
+def _training_pricing(model_name: str) -> TokenPricing | None:
+    pricing = get_model_pricing(model_name)
+    if pricing is None:
+        return None
+    return TokenPricing(prompt_per_million=pricing.prefill, completion_per_million=pricing.sample)
+
+
+def _litellm_pricing(model_name: str) -> TokenPricing | None:
+    """litellm's table, where litellm is installed; it is no dependency of ours."""
+    if find_spec("litellm") is None:
+        return None
+    table = import_module("litellm").model_cost
+    prices = table.get(model_name)
+    if prices is None:
+        return None
+
+    def million(name: str) -> float | None:
+        return None if prices.get(name) is None else float(prices[name]) * MILLION
+
+    read = million("cache_read_input_token_cost")
+    return TokenPricing(
+        prompt_per_million=million("input_cost_per_token"),
+        completion_per_million=million("output_cost_per_token"),
+        cached_prompt_per_million=read,
+        cache_creation_per_million=million("cache_creation_input_token_cost"),
+        cache_read_per_million=read,
+    )

@@ -1,0 +1,135 @@
+"""The log of one model: trajectories, rows of the history, sums over the run, and who else is told."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from art.tracking.averages import Summary, summarize
+from art.tracking.builder import MetricsBuilder
+from art.tracking.history import append_row
+from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, route
+from art.tracking.state import read_sums, write_sums
+from art.tracking.wandb import WandbSink
+
+if TYPE_CHECKING:
+    from art.backend import AnyModel
+    from art.trajectories import TrajectoryGroup
+
+COST_CONTEXTS = {"train": "train", "val": "eval", "test": "eval"}
+"""What the costs of a split belong to."""
+WALL_S = "time/step_wall_s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What one call of `model.log` says. groups None: numbers only."""
+
+    groups: list[TrajectoryGroup] | None
+    split: str
+    metrics: Mapping[str, float]
+    step: int
+
+
+class RunLog:
+    """Writes entries, one at a time. A copy of a model has a log of its own.
+
+    The sums over the run belong to the model's folder: a model that gets another name or `base_path` goes on
+    with the sums found there.
+    """
+
+    def __init__(self) -> None:
+        self.wandb = WandbSink()
+        self._builder = MetricsBuilder("train")
+        self._contexts: set[str] = set()
+        self._folder: Path | None = None
+        self._started = time.monotonic()
+        self._trained: tuple[int, float] | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+    def builder(self, folder: Path, cost_context: str | None) -> MetricsBuilder:
+        """The builder whose amounts the next row takes up. Each cost context waits for a row of its own
+        splits: "train" for train, "eval" for val and test, others and None for whichever comes first.
+        """
+        self._adopt(folder)
+        if cost_context is None:
+            return self._builder
+        builder = self._builder.for_cost_context(cost_context, buffer_scope=cost_context)
+        self._contexts.add(cost_context)
+        return builder
+
+    def write(self, model: AnyModel, entry: Entry) -> None:
+        """Write trajectories, row and sums, then report. What is refused is refused before anything is
+        written. Blocking; safe from several threads.
+        """
+        check_split(entry.split)
+        folder = model._folder()
+        with self._lock:
+            self._adopt(folder)
+            summary = Summary() if entry.groups is None else summarize(entry.groups, entry.split)
+            averages, amounts = _numbers(entry, summary)
+            managed = entry.split in SPLITS
+            if managed:
+                self._builder.check(amounts)
+            if entry.groups is not None:
+                from art.tracking.trajectory_log.parquet import append_groups
+
+                path = folder / "trajectories" / entry.split / f"{entry.step:04d}.parquet"
+                append_groups(path, entry.groups)
+            if managed:
+                amounts = self._add_up(entry, amounts, summary.scenarios, timed=model._backend is not None)
+            metrics = {route(name, entry.split): value for name, value in {**averages, **amounts}.items()}
+            row = history_row(metrics, step=entry.step, wall_clock=time.monotonic() - self._started)
+            append_row(folder / "history.jsonl", row)
+            if managed:
+                write_sums(folder, self._builder.state_dict())
+        self.wandb.log(model, row)
+
+    def _adopt(self, folder: Path) -> None:
+        if folder != self._folder:
+            self._builder.load_state_dict(read_sums(folder))
+            self._folder = folder
+
+    def _add_up(
+        self, entry: Entry, amounts: dict[str, float], scenarios: frozenset[str], *, timed: bool
+    ) -> dict[str, float]:
+        """The amounts of this entry and those that waited for it, with sums over the run."""
+        context = COST_CONTEXTS[entry.split]
+        further = self._contexts - (set(COST_CONTEXTS.values()) - {context})
+        if entry.split == "train" and timed:
+            amounts = amounts | self._wall_time(entry.step, {*amounts, *self._builder.waiting(*further)})
+        self._builder.add_metrics(amounts, scenarios)
+        return self._builder.take(*further)
+
+    def _wall_time(self, step: int, told: set[str]) -> dict[str, float]:
+        """Seconds since the row of the training step before, once for each new step."""
+        now = time.monotonic()
+        before, since = self._trained or (-1, self._started)
+        if step <= before:
+            return {}
+        self._trained = step, now
+        return {} if WALL_S in told else {WALL_S: now - since}
+
+
+def _numbers(entry: Entry, summary: Summary) -> tuple[dict[str, float], dict[str, float]]:
+    """Averages, and amounts that add up over the run; without the split in their names."""
+    given = {name: float(value) for name, value in entry.metrics.items()}
+    for name in given:
+        check_name(name)
+    plain = {name: value for name, value in given.items() if not is_managed(name)}
+    finite = {name: value for name, value in given.items() if is_managed(name) and math.isfinite(value)}
+    amounts = {**summary.counts, **finite}  # a count that is given is not counted again
+    for name, value in summary.sums.items():
+        amounts[name] = amounts.get(name, 0.0) + value
+    return {**summary.averages, **plain}, amounts
