@@ -91,6 +91,23 @@ def quickstart(
 
 
 @app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="The project's folder; made if it is not there.")] = Path("."),
+    base_model: Annotated[
+        str, typer.Option(help="The model to train: a hub name, a folder, or a built-in one.")
+    ] = "art/nano-games",
+    project: Annotated[str | None, typer.Option(help="The project's name. Default: the folder's.")] = None,
+) -> None:
+    """Write a project skeleton: scenarios, a rollout with its reward, and a training loop that runs as it is.
+
+    Never writes over a file that is there.
+    """
+    from art.cli.init.command import init_project
+
+    raise typer.Exit(init_project(path, base_model=base_model, project=project))
+
+
+@app.command()
 def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on. Anything but loopback needs ART_API_KEY.")
@@ -153,3 +170,22 @@ def algorithms(
     except ConfigurationError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from error
+
+
+@app.command()
+def migrate(
+    path: Annotated[
+        Path, typer.Argument(help="A folder .art, a project, a model, its trajectories, or one .jsonl file.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Measure only; write nothing.")] = False,
+    keep_jsonl: Annotated[bool, typer.Option("--keep-jsonl", help="Do not delete the originals.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what became of each file.")] = False,
+) -> None:
+    """Bring older trajectory logs (JSON lines) into Parquet files, a fraction of their size.
+
+    An original is deleted once its Parquet file was read back equal. Exit code 1 when a file could not be
+    migrated.
+    """
+    from art.cli.migrate import migrate_path
+
+    raise typer.Exit(migrate_path(path, dry_run=dry_run, keep_jsonl=keep_jsonl, verbose=verbose))

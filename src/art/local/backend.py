@@ -13,6 +13,7 @@ from art.local.supervisor import ServerProcess, SupervisorLimits, check_options
 from art.remote.backend import RemoteBackend
 from art.remote.connection import ServerConnection
 from art.remote.jobs import JobDeadlines
+from art.tracking.trajectory_log.migration import auto_migrate_on_register
 from art.types import LocalTrainResult
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import ModelInfo
@@ -85,8 +86,12 @@ class LocalBackend(RemoteBackend):
             await connection.close()
 
     async def register(self, model: AnyModel) -> None:
-        """Make the model known; its files are kept in the backend's folder."""
+        """Make the model known; its files are kept in the backend's folder.
+
+        Logs and checkpoints that an older program left there are brought into today's layout first.
+        """
         model.base_path = str(self._path)
+        await asyncio.to_thread(auto_migrate_on_register, self._path / model.project / "models" / model.name)
         await super().register(model)
 
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> LocalTrainResult:

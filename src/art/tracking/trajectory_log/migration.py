@@ -36,7 +36,9 @@ RENAMED = ".migrated"
 
 @dataclass
 class MigrationResult:
-    """What a migration did. Sizes in bytes; `notes` says why a file was skipped. Results can be added."""
+    """What a migration did. Sizes in bytes; `notes` has a line for each file without an error. Results can be
+    added with `+`.
+    """
 
     files_migrated: int = 0
     files_skipped: int = 0
@@ -171,7 +173,8 @@ def _migrate_file(path: Path, original: Original, dry_run: bool) -> MigrationRes
             _put_away(path, original)
     except (OSError, ValueError, ARTError) as error:
         return MigrationResult(errors=[f"{path}: {error}"])
-    return MigrationResult(files_migrated=1, bytes_before=before, bytes_after=size)
+    note = f"{path}: {before} bytes, as {target.name} {size}"
+    return MigrationResult(files_migrated=1, bytes_before=before, bytes_after=size, notes=[note])
 
 
 def _check(target: Path, groups: list[TrajectoryGroup]) -> None:
