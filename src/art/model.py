@@ -20,7 +20,7 @@ from art.tracking.logged import Logged
 from art.tracking.model_file import SECRETS, check_config
 from art.tracking.run_log import RunLog
 from art.tracking.wandb import check_sinks
-from art.trajectories import TrajectoryGroup
+from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainConfig, TrainResult, TrainSFTConfig, Verbosity
 
 if TYPE_CHECKING:

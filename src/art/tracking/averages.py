@@ -69,7 +69,7 @@ def summarize(groups: list[TrajectoryGroup], split: str) -> Summary:
         averages["unscored_rate"] = unscored / len(trajectories)
     return Summary(
         averages=averages,
-        sums=_sums(item.metrics for item in [*trajectories, *groups]),
+        sums=_sums([*(t.metrics for t in trajectories), *(group.metrics for group in groups)]),
         counts=_counts(groups, rewards, split),
         scenarios=frozenset(_scenarios(groups)),
     )
