@@ -1,0 +1,172 @@
+"""Supervised training: from trajectories to the batches of one job.
+
+    trajectories --batch_size--> batches     each trained once, at a rate of its own
+    trajectory   --> conversations           its messages, and those of each additional history
+
+A conversation that comes again, in the next epoch say, is sent once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from art.datasets.batch_size import resolve_sft_batch_size
+from art.errors import ConfigurationError, RequestError
+from art.remote.options import optimizer_spec
+from art.trajectories import Trajectory, get_messages
+from art.types import TrainSFTConfig
+from art.wire.sft import LARGEST_SFT_BODY, SftConversation, SftJobRequest
+from art.wire.training import OptimizerSpec
+
+if TYPE_CHECKING:
+    from art.messages import MessagesAndChoices
+
+SUBMIT_S = 900.0
+"""A large request takes a while to arrive."""
+
+
+def sft_request(
+    job_id: str,
+    trajectories: Iterable[Trajectory],
+    config: TrainSFTConfig,
+    internal_config: Mapping[str, Any] | None,
+    *,
+    expected_step: int | None = None,
+) -> SftJobRequest | None:
+    """The job; None when there are no trajectories.
+
+    Raises ConfigurationError for a trajectory in which no assistant speaks, for rates that are not one a
+    batch, and for messages that are no JSON; TypeError for what is no trajectory; RequestError when it is
+    too large for one request.
+    """
+    book = _Book()
+    of_trajectory = [book.add(number, one) for number, one in enumerate(trajectories)]
+    if not of_trajectory:
+        return None
+    size = resolve_sft_batch_size(config.batch_size)
+    starts = range(0, len(of_trajectory), size)
+    batches = [[index for one in of_trajectory[at : at + size] for index in one] for at in starts]
+    return SftJobRequest(
+        job_id=job_id,
+        conversations=book.conversations,
+        batches=batches,
+        learning_rates=_rates(config.learning_rate, len(batches), len(of_trajectory), size),
+        optimizer=sft_optimizer(internal_config),
+        expected_step=expected_step,
+    )
+
+
+def check_size(request: SftJobRequest) -> None:
+    """Raise RequestError when the server would not take the request."""
+    size = len(request.model_dump_json().encode())
+    if size > LARGEST_SFT_BODY:
+        raise RequestError(
+            f"{len(request.conversations)} conversations are {size} bytes, more than the "
+            f"{LARGEST_SFT_BODY} of one request: train in several calls, such as one for each chunk of "
+            "create_sft_dataset_iterator",
+            status=413,
+            code="body_too_large",
+        )
+
+
+def sft_optimizer(internal_config: Mapping[str, Any] | None) -> OptimizerSpec:
+    """AdamW as the model's `trainer_args` shape it, but without weight decay, with gradients clipped at 1,
+    and with the rates of the call.
+    """
+    given = optimizer_spec(1.0, internal_config, None)
+    return OptimizerSpec(
+        learning_rate=None, betas=given.betas, eps=given.eps, weight_decay=0.0, max_grad_norm=1.0
+    )
+
+
+def refuse_unknown(options: Mapping[str, Any] | None) -> None:
+    """Raise ConfigurationError for any further option: there is none."""
+    if options:
+        raise ConfigurationError(
+            f"train_sft(_config={dict(options)!r}): there are no further options; TrainSFTConfig has "
+            f"{', '.join(TrainSFTConfig.model_fields)}"
+        )
+
+
+class _Book:
+    """Conversations in the order in which they first came."""
+
+    def __init__(self) -> None:
+        self.conversations: list[SftConversation] = []
+        self._known: dict[bytes, int] = {}
+
+    def add(self, number: int, trajectory: Any) -> list[int]:
+        """The indices of a trajectory's conversations."""
+        if not isinstance(trajectory, Trajectory):
+            raise TypeError(
+                f"train_sft: item {number} is {trajectory!r}, not a Trajectory; of a group give its "
+                "`trajectories`"
+            )
+        name = f"trajectory {number}"
+        indices = [self._index(name, trajectory.messages_and_choices, trajectory.tools)]
+        for h, history in enumerate(trajectory.additional_histories):
+            place = f"{name}, additional history {h}"
+            indices.append(self._index(place, history.messages_and_choices, history.tools))
+        return indices
+
+    def _index(self, name: str, items: MessagesAndChoices, tools: Sequence[Any] | None) -> int:
+        messages = plain_messages(name, items)
+        if not any(message.get("role") == "assistant" for message in messages):
+            raise ConfigurationError(
+                f"train_sft: {name} has no assistant message, so there is nothing to learn from it; its "
+                f"roles: {[message.get('role') for message in messages]!r}"
+            )
+        offered = [_tool(one) for one in _json(name, list(tools))] if tools else None
+        spelled = json.dumps([messages, offered], sort_keys=True).encode()
+        key = hashlib.blake2b(spelled, digest_size=16).digest()
+        if key not in self._known:
+            self._known[key] = len(self.conversations)
+            self.conversations.append(SftConversation(name=name, messages=messages, tools=offered))
+        return self._known[key]
+
+
+def plain_messages(name: str, items: MessagesAndChoices) -> list[dict[str, Any]]:
+    """Messages and choices as JSON: a choice is the assistant message that it holds."""
+    messages: list[dict[str, Any]] = _json(name, get_messages(items))
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise ConfigurationError(f"{name}: message {number} is {message!r}, no message")
+        if message.get("reasoning") and not message.get("reasoning_content"):
+            message["reasoning_content"] = message.pop("reasoning")
+    return messages
+
+
+def _json(name: str, value: Any) -> Any:
+    """Messages may hold parts of `openai`'s replies as they came."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, exclude_none=True)
+    except PydanticSerializationError as error:
+        raise ConfigurationError(f"{name} holds something that cannot be sent: {error}") from error
+
+
+def _tool(tool: Any) -> Any:
+    """A bare function schema is wrapped as OpenAI's API has it."""
+    if isinstance(tool, dict) and "function" not in tool and "name" in tool:
+        return {"type": "function", "function": tool}
+    return tool
+
+
+def _rates(given: float | Sequence[float], batches: int, trajectories: int, size: int) -> list[float]:
+    rates = list(given) if isinstance(given, Sequence) else [given] * batches
+    if len(rates) != batches:
+        raise ConfigurationError(
+            f"TrainSFTConfig.learning_rate has {len(rates)} entries, but {trajectories} trajectories in "
+            f"batches of {size} are {batches} batches: give one rate a batch, or one number for all"
+        )
+    for number, rate in enumerate(rates):
+        if not (math.isfinite(rate) and rate >= 0):
+            raise ConfigurationError(
+                f"the learning rate of batch {number} is {rate!r}; it is a number from 0 on"
+            )
+    return [float(rate) for rate in rates]
