@@ -21,3 +21,12 @@ def listen(host: str, port: int, *, backlog: int = 256) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def find_free_tcp_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago. Who can should listen on port 0 instead: another program may be
+    faster.
+    """
+    with listen(host, 0) as listener:
+        port: int = listener.getsockname()[1]
+    return port

@@ -1,0 +1,1 @@
+"""How models compare: logs read back, tables and charts."""

@@ -1,0 +1,54 @@
+"""Lines for a person who watches a notebook or a terminal. The library itself writes to the log instead."""
+
+from __future__ import annotations
+
+import sys
+
+
+class _C:
+    """The escape codes of a terminal's colours."""
+
+    RESET = "\033[0m"
+    BOLD = "\033[1m"
+    DIM = "\033[2m"
+    RED = "\033[31m"
+    GREEN = "\033[32m"
+    YELLOW = "\033[33m"
+    BLUE = "\033[34m"
+    MAGENTA = "\033[35m"
+    CYAN = "\033[36m"
+    GRAY = "\033[90m"
+
+
+def info(message: str) -> None:
+    """What is going on."""
+    _line("INFO", _C.BLUE, message)
+
+
+def step(message: str) -> None:
+    """The next part of the work begins."""
+    _line("STEP", _C.CYAN, message)
+
+
+def ok(message: str) -> None:
+    """Something went well."""
+    _line("OK", _C.GREEN, message)
+
+
+def warn(message: str) -> None:
+    """Something deserves a look."""
+    _line("WARN", _C.YELLOW, message)
+
+
+def err(message: str) -> None:
+    """Something went wrong."""
+    _line("ERR", _C.RED, message)
+
+
+def dim(message: str) -> None:
+    """A detail, without a label."""
+    sys.stdout.write(f"{_C.DIM}{message}{_C.RESET}\n")
+
+
+def _line(label: str, colour: str, message: str) -> None:
+    sys.stdout.write(f"{colour}[{label}]{_C.RESET} {message}\n")

@@ -1,0 +1,7 @@
+"""Coloured lines for people: the import path that users know."""
+
+from __future__ import annotations
+
+from art.tracking.console import _C, dim, err, info, ok, step, warn
+
+__all__ = ["_C", "dim", "err", "info", "ok", "step", "warn"]
