@@ -94,6 +94,15 @@ async def test_a_fork_keeps_number_and_files_and_shares_their_bytes(tmp_path: Pa
     assert made.made_by("job-1") is None
 
 
+async def test_a_fork_that_is_asked_for_twice_is_made_once(tmp_path: Path) -> None:
+    trained(tmp_path, "games", "old", (0, 1))
+    forks, models = arrivals(tmp_path)
+    assert await forks.fork("games", "new", fork_of("old")) == await forks.fork(
+        "games", "new", fork_of("old")
+    )
+    assert models.checkpoints_of("games", "new").steps() == [1]
+
+
 async def test_a_fork_survives_the_deletion_of_its_source(tmp_path: Path) -> None:
     source = trained(tmp_path, "games", "old", (0, 1))
     forks, models = arrivals(tmp_path)
@@ -145,7 +154,7 @@ async def test_a_new_model_takes_the_shape_of_the_checkpoint_that_waits_for_it(t
     await forks.fork("games", "new", fork_of("old"))
     asked = RegisterRequest(project="games", name="new", base_model="org/base")
     assert forks.shaped(asked).lora == LoraSpec.model_validate(LORA)
-    with pytest.raises(RequestError, match="checkpoint .*0001 holds the LoRA"):
+    with pytest.raises(RequestError, match=r"checkpoint .*0001 holds the LoRA"):
         forks.shaped(asked.model_copy(update={"lora": LoraSpec(r=8)}))
     with pytest.raises(RequestError, match="the model all weights"):
         forks.shaped(asked.model_copy(update={"lora": None}))
@@ -186,10 +195,10 @@ def test_a_plain_peft_folder_has_a_shape_too(tmp_path: Path) -> None:
     assert shape.plain and shape.base_model == "org/base"
     assert shape.lora == LoraSpec(r=8, alpha=16, targets=["q_proj", "v_proj"])
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "peft_type": "LOHA"}))
-    with pytest.raises(CheckpointError, match="'LOHA'.*only LoRA"):
+    with pytest.raises(CheckpointError, match=r"'LOHA'.*only LoRA"):
         read_shape(tmp_path)
     (tmp_path / "adapter_config.json").unlink()
-    with pytest.raises(CheckpointError, match="adapter_config.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json cannot be read"):
         read_shape(tmp_path)
 
 
@@ -206,8 +215,9 @@ async def test_pulled_steps_are_committed(tmp_path: Path) -> None:
         arriving(tmp_path, step, b"far")
     reply = await adopting.adopt("games", "new", AdoptRequest(steps=[4, 3]))
     assert reply.adopted == [3, 4] and models.checkpoints_of("games", "new").steps() == [3, 4]
-    with pytest.raises(NotFoundError, match="0003 is not there"):
-        await adopting.adopt("games", "new", AdoptRequest(steps=[3]))
+    assert (await adopting.adopt("games", "new", AdoptRequest(steps=[4, 3]))).adopted == [3, 4]  # asked twice
+    with pytest.raises(NotFoundError, match=r"steps \[5\] are not in .*pull again"):
+        await adopting.adopt("games", "new", AdoptRequest(steps=[3, 5]))
 
 
 async def test_a_committed_step_is_overwritten_only_where_it_was_said_to_give_way(tmp_path: Path) -> None:
@@ -225,7 +235,7 @@ async def test_two_arrivals_wait_for_each_other_and_not_for_ever(tmp_path: Path)
     trained(tmp_path, "games", "old", (0, 1))
     forks, _ = arrivals(tmp_path)
     async with forks.exclusive("games", "new"):
-        with pytest.raises(RequestError, match="in use for 0.2 s") as busy:
+        with pytest.raises(RequestError, match=r"in use for 0\.2 s") as busy:
             await forks.fork("games", "new", fork_of("old"))
     assert busy.value.code == "model_busy"
     await forks.fork("games", "new", fork_of("old"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art.local.experimental import CheckpointTransfers
 from art.local.supervisor import ServerProcess, SupervisorLimits, check_options
 from art.remote.backend import RemoteBackend
 from art.remote.connection import ServerConnection
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 SERVER_OPTIONS = frozenset({"control", "engine", "limits", "teacher", "trainer"})
 
 
-class LocalBackend(RemoteBackend):
+class LocalBackend(CheckpointTransfers, RemoteBackend):
     """Sample and train on this machine: a server in a process of its own, started when it is first needed.
 
     path: where models, checkpoints and logs are kept (`.art` in the current folder). gpu_cost_per_hour_usd:

@@ -16,6 +16,8 @@ _BY_CODE: dict[str, type[errors.ARTError]] = {
     "worker_failed": errors.WorkerError,
     "deadline_exceeded": errors.DeadlineError,
     "invalid_configuration": errors.ConfigurationError,
+    "no_checkpoints": errors.CheckpointMissingError,
+    "step_missing": errors.StepMissingError,
 }
 
 

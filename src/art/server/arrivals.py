@@ -15,7 +15,7 @@ from pathlib import Path
 
 from art.errors import NotFoundError, RequestError
 from art.server.checkpoint_shape import check_shape, read_shape, shape_for
-from art.server.checkpoints import Checkpoints
+from art.server.checkpoints import Checkpoints, same_files
 from art.server.held import held
 from art.server.models import Models, Registration
 from art.server.promote import Stage
@@ -68,6 +68,12 @@ class Arrivals:
         source = self._models.checkpoints_of(from_project, asked.from_name)
         step = choose_step(source.steps(), asked, f"{from_project}/{asked.from_name}")
         async with self.exclusive(project, name):
+            if (
+                step
+                and step == target.newest()
+                and await asyncio.to_thread(same_files, source.path(step), target.path(step))
+            ):
+                return ForkReply(step=step, checkpoint_path=str(target.path(step)))  # asked twice
             _refuse_own_steps(target, f"{project}/{name}")
             write = {step: lambda: target.link(source.path(step), step)}
             await self._arrive(project, name, write, set_aside=[step] if step in target.steps() else [])
@@ -82,21 +88,23 @@ class Arrivals:
         """
         target = self._models.checkpoints_of(project, name)
         arriving = target.folder.parent / ".arriving"
-        for step in asked.steps:
-            if not (arriving / f"{step:04d}").is_dir():
-                raise _missing(f"{arriving / f'{step:04d}'} is not there: pull again", "step_missing")
         async with self.exclusive(project, name):
-            if taken := sorted(set(target.steps()).intersection(asked.steps) - set(asked.set_aside)):
+            here = {step for step in asked.steps if (arriving / f"{step:04d}").is_dir()}
+            if lost := sorted(set(asked.steps) - here - set(target.steps())):
+                raise _missing(f"steps {lost} are not in {arriving}: pull again", "step_missing")
+            if not here and not set(asked.set_aside).intersection(target.steps()):
+                return AdoptReply(adopted=sorted(asked.steps))  # asked twice
+            if taken := sorted(here.intersection(target.steps()) - set(asked.set_aside)):
                 raise RequestError(
                     f"model {project}/{name} has steps {taken} already; a committed step is "
                     "never overwritten",
                     status=409,
                     code="step_exists",
                 )
-            write = {step: _mover(arriving, target, step) for step in sorted(set(asked.steps))}
+            write = {step: _mover(arriving, target, step) for step in sorted(here)}
             aside = [step for step in target.steps() if step in asked.set_aside]
             await self._arrive(project, name, write, set_aside=aside)
-        return AdoptReply(adopted=sorted(write))
+        return AdoptReply(adopted=sorted(asked.steps))
 
     async def _arrive(
         self, project: str, name: str, write: dict[int, Callable[[], Path]], *, set_aside: Sequence[int]

@@ -15,11 +15,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from art.errors import CheckpointError, RequestError
+from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE, STATE_FILE
 from art.wire.training import LoraSpec
 
-STATE_FILE = "trainer_state.json"
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
 DEFAULT = LoraSpec()
 
 
@@ -39,14 +37,17 @@ def read_shape(folder: Path) -> CheckpointShape:
     if (folder / STATE_FILE).is_file():
         state = _json(folder / STATE_FILE)
         return _shape(folder / STATE_FILE, state.get("base_model"), state.get("lora"), plain=False)
-    if not (folder / WEIGHTS_FILE).is_file():
+    if not (folder / ADAPTER_FILE).is_file():
         raise CheckpointError(
-            f"{folder} is no checkpoint: it has neither {STATE_FILE!r} nor {WEIGHTS_FILE!r}. Restore or "
+            f"{folder} is no checkpoint: it has neither {STATE_FILE!r} nor {ADAPTER_FILE!r}. Restore or "
             "remove it."
         )
-    config = _json(folder / CONFIG_FILE)
+    config = _json(folder / ADAPTER_CONFIG_FILE)
     return _shape(
-        folder / CONFIG_FILE, config.get("base_model_name_or_path"), lora_of_peft(folder, config), plain=True
+        folder / ADAPTER_CONFIG_FILE,
+        config.get("base_model_name_or_path"),
+        lora_of_peft(folder, config),
+        plain=True,
     )
 
 

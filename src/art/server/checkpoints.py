@@ -8,6 +8,7 @@ committed step again.
 from __future__ import annotations
 
 import errno
+import filecmp
 import hashlib
 import json
 import os
@@ -18,13 +19,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from art.errors import CheckpointError
+from art.wire.checkpoint import JOB_FILE, MANIFEST_FILE, STATE_FILE
 from art.wire.jobs import TrainResultInfo
 from art.wire.strict import Strict
 
 _STEP = re.compile(r"\d{4,}")
-_NOTE = "job.json"
-_STATE = "trainer_state.json"
-_MANIFEST = "manifest.json"
 
 
 class JobNote(Strict):
@@ -68,7 +67,7 @@ class Checkpoints:
         if path.exists():
             raise CheckpointError(f"checkpoint {path} exists already; a committed step is never overwritten")
         if note is not None:
-            _write_synced(written / _NOTE, note.model_dump_json())
+            _write_synced(written / JOB_FILE, note.model_dump_json())
         sync_folder(written)
         written.rename(path)
         sync_folder(self.folder)
@@ -78,7 +77,7 @@ class Checkpoints:
         """Who made a step; None for a step that no job made. Raises CheckpointError when the note is
         unreadable.
         """
-        path = self.path(step) / _NOTE
+        path = self.path(step) / JOB_FILE
         if not path.exists():
             return None
         try:
@@ -125,7 +124,7 @@ class Checkpoints:
         """
         target = self.fresh_folder(step)
         try:
-            names = sorted(file.name for file in source.iterdir() if file.name != _NOTE)
+            names = sorted(file.name for file in source.iterdir() if file.name != JOB_FILE)
             target.mkdir()
             for name in names:
                 if (source / name).is_symlink() or not (source / name).is_file():
@@ -150,21 +149,28 @@ class Checkpoints:
         source, target = self.path(step), self.fresh_folder(step + 1)
         target.mkdir()
         for file in source.iterdir():
-            if file.name not in {_NOTE, _STATE, _MANIFEST}:
+            if file.name not in {JOB_FILE, STATE_FILE, MANIFEST_FILE}:
                 os.link(file, target / file.name)
         try:
-            state = json.loads((source / _STATE).read_bytes())
-            manifest = json.loads((source / _MANIFEST).read_bytes())
+            state = json.loads((source / STATE_FILE).read_bytes())
+            manifest = json.loads((source / MANIFEST_FILE).read_bytes())
             text = json.dumps({**state, "step": step + 1}, indent=2)
             digest = hashlib.sha256(text.encode()).hexdigest()
-            manifest["files"][_STATE] = {"sha256": digest, "size": len(text.encode())}
+            manifest["files"][STATE_FILE] = {"sha256": digest, "size": len(text.encode())}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"checkpoint {source} is incomplete: {error}; restore the folder"
             ) from error
-        _write_synced(target / _STATE, text)
-        _write_synced(target / _MANIFEST, json.dumps(manifest, indent=2))
+        _write_synced(target / STATE_FILE, text)
+        _write_synced(target / MANIFEST_FILE, json.dumps(manifest, indent=2))
         return target
+
+
+def same_files(one: Path, other: Path) -> bool:
+    """Whether two checkpoints hold the same, whoever made them."""
+    names = [{path.name for path in folder.iterdir()} - {JOB_FILE} for folder in (one, other)]
+    pairs = [(one / name, other / name) for name in sorted(names[0])]
+    return names[0] == names[1] and all(a.samefile(b) or filecmp.cmp(a, b, shallow=False) for a, b in pairs)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

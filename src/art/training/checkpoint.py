@@ -12,7 +12,6 @@ A folder appears under its name complete and on disk, or not at all.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -24,13 +23,12 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from art.errors import CheckpointError
+from art.wire.checkpoint import MANIFEST_FILE, STATE_FILE, Manifest, manifest_entry
 from art.wire.strict import Strict
 from art.wire.training import LoraSpec, OptimizerSpec, TrainingKind
 
-STATE_FILE = "trainer_state.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
 CRITIC_FILE = "critic.safetensors"
-MANIFEST_FILE = "manifest.json"
 
 
 M = TypeVar("M", bound=Strict)
@@ -55,15 +53,6 @@ class TrainerState(Strict):
     """Whether the folder holds PPO's value head too."""
 
 
-class ManifestEntry(Strict):
-    sha256: str
-    size: int
-
-
-class Manifest(Strict):
-    files: dict[str, ManifestEntry]
-
-
 def write_checkpoint(path: Path, state: TrainerState, write_arrays: Callable[[Path], list[str]]) -> list[str]:
     """Write a checkpoint folder that must not exist. `write_arrays` puts its files into a folder and names
     them.
@@ -79,7 +68,7 @@ def write_checkpoint(path: Path, state: TrainerState, write_arrays: Callable[[Pa
         partial.mkdir(parents=True)
         files = [*write_arrays(partial), STATE_FILE]
         (partial / STATE_FILE).write_text(state.model_dump_json(indent=2))
-        manifest = Manifest(files={name: _entry(partial / name) for name in files})
+        manifest = Manifest(files={name: manifest_entry(partial / name) for name in files})
         (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2))
         for name in (*files, MANIFEST_FILE, "."):
             _flush(partial / name)
@@ -107,7 +96,7 @@ def read_checkpoint(path: Path, *, base_model: str, base_fingerprint: str) -> Tr
                 f"{name!r} in {str(path)!r} has {file.stat().st_size} bytes, not {entry.size}: "
                 "it is truncated or changed."
             )
-        if _entry(file).sha256 != entry.sha256:
+        if manifest_entry(file).sha256 != entry.sha256:
             raise CheckpointError(f"{name!r} in {str(path)!r} was changed: its sha256 is not the manifest's.")
     _require(manifest, path, STATE_FILE, OPTIMIZER_FILE)
     state = _parse(TrainerState, path / STATE_FILE)
@@ -136,12 +125,6 @@ def _parse(kind: type[M], file: Path) -> M:
         ) from error
     except (json.JSONDecodeError, ValidationError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{file.name!r} in {str(file.parent)!r} is damaged: {error}") from error
-
-
-def _entry(file: Path) -> ManifestEntry:
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return ManifestEntry(sha256=digest, size=file.stat().st_size)
 
 
 def _flush(path: Path) -> None:

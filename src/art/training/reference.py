@@ -8,10 +8,11 @@ from pathlib import Path
 
 from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
 from art.errors import CheckpointError
-from art.training.checkpoint import MANIFEST_FILE, read_checkpoint
+from art.training.checkpoint import read_checkpoint
 from art.training.dropout import without_dropout
 from art.training.policy import Policy
 from art.training.weights import Weights
+from art.wire.checkpoint import STATE_FILE
 from art.wire.training import LoraSpec
 
 _NAME = "reference"
@@ -48,7 +49,7 @@ class References:
 
     def _spec(self, folder: Path) -> LoraSpec | None:
         """What the folder holds; None: all weights."""
-        if (folder / MANIFEST_FILE).is_file():
+        if (folder / STATE_FILE).is_file():
             return read_checkpoint(
                 folder, base_model=self._policy.name, base_fingerprint=self._policy.fingerprint
             ).lora
