@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from art.engine.protocol import Engine
-from art.errors import ARTError, NotFoundError, WorkerError
+from art.errors import ARTError, NotFoundError, RequestError, WorkerError
 from art.rendering.chat import ChatRenderer
 from art.server.arrivals import Arrivals
 from art.server.base_models import BaseModel, resolve_base
@@ -70,6 +71,8 @@ class Control:
         )
         self._pairs: dict[str, WorkerPair] = {}
         self._stages: dict[str, Stage] = {}
+        self._removed: list[Stage] = []
+        """Of deleted models: each may still wait for its last requests."""
         self._opening: dict[str, asyncio.Lock] = {}
         self._serving: asyncio.Task[None] | None = None
         self.arrivals = Arrivals(
@@ -82,6 +85,8 @@ class Control:
     async def start(self) -> None:
         """Go on with the jobs that an earlier server left unfinished."""
         self.catalog.load_missing = self._load_missing
+        for left in self.layout.removed_dirs():
+            await asyncio.to_thread(shutil.rmtree, left)
         for job in await self.jobs.resume():
             _log.warning("job %s of %s is resumed", job.job_id, job.model)
         if self.settings.serve_registered:
@@ -93,7 +98,7 @@ class Control:
             self._serving.cancel()
             await asyncio.gather(self._serving, return_exceptions=True)
         await self.jobs.close()
-        await asyncio.gather(*(stage.close() for stage in self._stages.values()))
+        await asyncio.gather(*(stage.close() for stage in [*self._stages.values(), *self._removed]))
         await asyncio.gather(*(pair.close() for pair in self._pairs.values()))
 
     # -- models --
@@ -138,6 +143,30 @@ class Control:
             await asyncio.to_thread(checkpoints.delete, step)
         return DeleteCheckpointsReply(deleted=doomed)
 
+    async def delete(self, project: str, name: str) -> None:
+        """Remove a model: its name, its adapters and its checkpoints. Requests that use it come to their end.
+
+        Raises NotFoundError, RequestError (409) while a job of it is queued or running.
+        """
+        model = self.models.get(project, name)
+        opening = self._opening.setdefault(model.base_model, asyncio.Lock())
+        async with self.arrivals.exclusive(project, name), opening:
+            self.models.get(project, name)  # two may have asked
+            if self.jobs.busy(model.key):
+                raise RequestError(
+                    f"model {model.key} has an unfinished training job; delete it when that has ended",
+                    status=409,
+                    code="model_busy",
+                )
+            # Nothing is awaited between this question and the end of the model.
+            doomed = self.models.forget(model)
+            stage = self._stages.pop(model.key, None)
+            if stage is not None:
+                stage.remove()
+                self._removed.append(stage)
+        if doomed is not None:
+            await asyncio.to_thread(shutil.rmtree, doomed)
+
     def health(self) -> dict[str, Any]:
         """The state of each worker: `up`, `restarting`, `failed` or `new`."""
         return {
@@ -158,6 +187,7 @@ class Control:
             stage = self._stages.get(model.key)
             if stage is not None:
                 return stage
+            self.models.get(model.project, model.name)  # it may have been deleted meanwhile
             pair = await self._pair(resolve_base(model.base_model))
             stage = Stage(
                 model,

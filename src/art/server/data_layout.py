@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,18 @@ class DataLayout:
 
     def checkpoints_dir(self, project: str, name: str) -> Path:
         return self.model_dir(project, name) / "checkpoints"
+
+    def removals_file(self, project: str, name: str) -> Path:
+        """How many models of this name were removed, once one was."""
+        return self.model_dir(project, name) / ".removals"
+
+    def removed_dir(self, project: str, name: str) -> Path:
+        """A fresh name for the checkpoints of a model that is being removed."""
+        return self.model_dir(project, name) / f".removed-{secrets.token_hex(4)}"
+
+    def removed_dirs(self) -> list[Path]:
+        """What a crash left of removed models."""
+        return sorted(self.data_dir.glob("*/models/*/.removed-*"))
 
     def registration_files(self) -> list[Path]:
         """Of every model in the folder, in the order of their names."""

@@ -56,6 +56,8 @@ def leaving(tenant: Tenant, record: R) -> R:
             changes[field] = outside(tenant, value)
         elif field in _TEXTS and isinstance(value, str):
             changes[field] = told(tenant, value)
+    if isinstance(record, ModelInfo):
+        changes["entity"] = tenant
     return record.model_copy(update=changes)
 
 

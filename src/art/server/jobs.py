@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from art.errors import ARTError, DeadlineError, RequestError, WorkerError, WorkerStalledError
@@ -45,6 +46,8 @@ class Jobs:
         self._queues: dict[str, asyncio.Queue[Job]] = {}
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._news: dict[str, asyncio.Event] = {}
+        self._unfinished: Counter[str] = Counter()
+        """Jobs of each model that were accepted, or are just being written down."""
 
     async def resume(self) -> list[Job]:
         """Queue what an earlier server left unfinished, in its order."""
@@ -70,9 +73,18 @@ class Jobs:
                 param="job_id",
             )
         self._trainer_of(project, name)
-        if await self._store.submit(project, name, request):
-            self._enqueue(Job(job_id=request.job_id, project=project, name=name, request=request))
+        job = Job(job_id=request.job_id, project=project, name=name, request=request)
+        self._unfinished[job.model] += 1
+        try:
+            if await self._store.submit(project, name, request):
+                self._enqueue(job)
+        finally:
+            self._unfinished[job.model] -= 1
         return await self._store.info(request.job_id)
+
+    def busy(self, model: str) -> bool:
+        """Whether a job of the model (`project/name`) is queued, running or just being accepted."""
+        return self._unfinished[model] > 0
 
     async def info(self, job_id: str) -> JobInfo:
         """Raises NotFoundError."""
@@ -106,6 +118,7 @@ class Jobs:
         trainer = self._trainer_of(job.project, job.name)
         queue = self._queues.setdefault(trainer, asyncio.Queue())
         queue.put_nowait(job)
+        self._unfinished[job.model] += 1
         if trainer not in self._runners:
             self._runners[trainer] = asyncio.create_task(self._work(queue), name=f"jobs of {trainer}")
 
@@ -122,6 +135,8 @@ class Jobs:
                 await self._store.fail(job.job_id, f"internal error: {error!r}", "internal_error")
             else:
                 await self._store.finish(job.job_id, result)
+            finally:
+                self._unfinished[job.model] -= 1
             self._tell(job.job_id)
 
     async def _attempts(self, job: Job) -> TrainResultInfo:

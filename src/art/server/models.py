@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from art.errors import CheckpointError, NotFoundError, RequestError
 from art.server.checkpoint_shape import leaves_open
-from art.server.checkpoints import Checkpoints, replace_file
+from art.server.checkpoints import Checkpoints, replace_file, sync_folder
 from art.server.data_layout import DataLayout
 from art.wire.models import RegisterRequest
 from art.wire.strict import Strict
@@ -26,6 +26,8 @@ class Registration(Strict):
     lora: LoraSpec | None
     """None: all weights are trained."""
     seed: int = 0
+    removals: int = 0
+    """How many models of this name were removed before: their adapters' names are not used again."""
 
     @property
     def key(self) -> str:
@@ -73,6 +75,7 @@ class Models:
             base_model=base_model,
             lora=request.lora,
             seed=request.seed,
+            removals=_count(self._layout.removals_file(request.project, request.name)),
         )
         path = self._layout.registration_file(request.project, request.name)
         known = self._models.get((request.project, request.name))
@@ -92,6 +95,21 @@ class Models:
                 )
         return known
 
+    def forget(self, model: Registration) -> Path | None:
+        """The model is known no more. Returns the folder with what were its checkpoints, to be removed.
+
+        A client's files beside them stay. A crash in the middle leaves a model without checkpoints.
+        """
+        folder = self._layout.checkpoints_dir(model.project, model.name)
+        doomed = self._layout.removed_dir(model.project, model.name)
+        replace_file(self._layout.removals_file(model.project, model.name), str(model.removals + 1))
+        if folder.exists():
+            folder.rename(doomed)
+        self._layout.registration_file(model.project, model.name).unlink()
+        sync_folder(folder.parent)
+        del self._models[model.project, model.name]
+        return doomed if doomed.exists() else None
+
     def checkpoints(self, model: Registration) -> Checkpoints:
         return self.checkpoints_of(model.project, model.name)
 
@@ -107,6 +125,10 @@ def _read(path: Path) -> Registration:
         raise CheckpointError(
             f"{path} cannot be read ({error}); restore it or remove the model's folder"
         ) from error
+
+
+def _count(path: Path) -> int:
+    return int(path.read_text()) if path.exists() else 0
 
 
 def _shown(value: object) -> str:

@@ -144,9 +144,12 @@ class Stage:
         return adapter
 
     def adapter_name(self, step: int) -> str:
-        """`project/name@step`; a step whose first checkpoints were set aside gets a name of its own."""
-        rejections = self.checkpoints.rejections(step)
-        return f"{self.model.key}@{step}" + (f"#{rejections}" if rejections else "")
+        """`project/name@step`. A name is used for one set of weights: a step whose first checkpoints were set
+        aside, or whose model follows a removed one, has a longer one: `@step#rejections.removals`.
+        """
+        rejections, removals = self.checkpoints.rejections(step), self.model.removals
+        tag = f"#{rejections}.{removals}" if removals else f"#{rejections}" if rejections else ""
+        return f"{self.model.key}@{step}{tag}"
 
     async def limits(self) -> CanaryLimits:
         """How far engine and trainer may be apart, by the precision of both."""
@@ -172,6 +175,12 @@ class Stage:
                 self.retire(step)
             elif adapter is not None:
                 self._unload_when_unused(adapter)
+
+    def remove(self) -> None:
+        """Serve the model no longer; each adapter is unloaded when its last request has ended."""
+        self.pair.invalidate(self.model)
+        for adapter in self.catalog.remove(self.model.project, self.model.name):
+            self._unload_when_unused(adapter)
 
     def _unload_when_unused(self, adapter: str) -> None:
         task = asyncio.create_task(self._drop(adapter, self.pair.unloader(adapter)))

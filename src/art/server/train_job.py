@@ -85,7 +85,13 @@ class TrainJob(StepJob):
         oldest = step - self.stage.settings.max_off_policy_steps
         for trajectory in trajectories:
             for sample in trajectory.samples:
-                check_origin(records[sample], trajectory.rollout, self.job.model, oldest)
+                check_origin(
+                    records[sample],
+                    trajectory.rollout,
+                    self.job.model,
+                    oldest,
+                    removals=self.stage.model.removals,
+                )
         return records
 
     def _teacher(self) -> Teacher | None:

@@ -56,14 +56,19 @@ def group_rows(request: TrainJobRequest, records: Mapping[str, SampleRecord]) ->
     ]
 
 
-def check_origin(record: SampleRecord, rollout: str, model: str, oldest: int) -> None:
-    """Raise RequestError unless the sample was drawn from this model, at step `oldest` or later."""
+def check_origin(record: SampleRecord, rollout: str, model: str, oldest: int, *, removals: int = 0) -> None:
+    """Raise RequestError unless the sample was drawn from this model, at step `oldest` or later.
+
+    removals: models of this name that were removed before; their samples are another model's.
+    """
     adapter, step = record.adapter, record.step
     problem = None
     if adapter is None or step is None:
         problem, code = f"was sampled by the base model {record.base_model!r}", "sample_of_other_model"
     elif adapter.rpartition("@")[0] != model:
         problem, code = f"was sampled by {adapter!r}", "sample_of_other_model"
+    elif int(adapter.rpartition("@")[2].partition(".")[2] or 0) != removals:
+        problem, code = "was sampled by an earlier model of this name", "sample_of_other_model"
     elif step < oldest:
         problem, code = (
             f"was sampled at step {step}, older than the oldest allowed, {oldest}",

@@ -32,6 +32,9 @@ class ModelInfo(Strict):
     step: int
     checkpoints: list[int] = Field(default_factory=list)
     checkpoint_dir: str | None = None
+    """On the server's machine; None for tenants."""
+    entity: str | None = None
+    """Whose it is: the tenant's name; None for the holder of the server's own key."""
 
 
 class DeleteCheckpointsRequest(Strict):
@@ -61,7 +64,8 @@ class ForkRequest(Strict):
 
 class ForkReply(Strict):
     step: int
-    checkpoint_path: str
+    checkpoint_path: str | None
+    """On the server's machine; None for tenants."""
 
 
 class AdoptRequest(Strict):
@@ -76,6 +80,13 @@ class AdoptRequest(Strict):
 
 class AdoptReply(Strict):
     adopted: list[int]
+
+
+class DeleteModelReply(Strict):
+    """Reply of DELETE /art/models/{project}/{name}"""
+
+    project: str
+    name: str
 
 
 class ErrorBody(Strict):
