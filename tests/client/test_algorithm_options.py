@@ -10,7 +10,7 @@ import art
 from art.algorithms import TABLE, resolve
 from art.errors import ConfigurationError
 from art.remote.options import algorithm_of, optimizer_spec, refuse_unknown
-from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, LossSpec, MismatchSpec
+from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, LossSpec, MismatchSpec, UpdatesSpec
 
 
 def chosen(**options: Any) -> Algorithm:
@@ -104,6 +104,24 @@ def test_what_is_unknown_or_does_not_fit_is_refused(options: dict[str, Any], nam
             KlSpec(estimator="k1", coefficient=0.1, place="shaped_advantage", reference="step", step=4),
         ),
         (
+            {"kl_penalty_coef": 0.1, "kl_penalty_reference_step": 4, "kl_ref_adapter_path": "/x"},
+            "kl",
+            KlSpec(estimator="k1", coefficient=0.1, place="shaped_advantage", reference="adapter", path="/x"),
+        ),
+        ({"ppo": True}, "loss", LossSpec(name="ppo", params={})),
+        ({"grad_accumulation_sequences": 4}, "updates", UpdatesSpec(sequences=4)),
+        (
+            {"algorithm": {"updates": {"minibatches": 3, "epochs": 2}}, "grad_accumulation_sequences": 4},
+            "updates",
+            UpdatesSpec(sequences=4, epochs=2),
+        ),
+        ({"precalculate_logprobs": True}, "loss", LossSpec(name="reinforce")),
+        (
+            {"precalculate_logprobs": True, "loss_fn": "ppo", "importance_sampling_level": "sequence"},
+            "loss",
+            LossSpec(name="reinforce"),
+        ),
+        (
             {"kimi_k2_tau": 0.01},
             "kl",
             KlSpec(estimator="k1", coefficient=0.01, place="reward", reference="sampler"),
@@ -166,10 +184,10 @@ def test_neutral_values_change_nothing(options: dict[str, Any]) -> None:
     [
         ({"kl_penalty_reference_step": 3}, "kl_penalty_coef"),
         ({"kl_penalty_coef": 0.1, "kimi_k2_tau": 0.1}, "one KL term"),
-        ({"kl_penalty_coef": -0.1}, "kl.coefficient = -0.1"),
+        ({"kl_penalty_coef": -0.1}, "kl_penalty_coef=-0.1.*at least 0"),
         ({"kl_penalty_coef": 0.1, "algorithm": {"kl": {"coefficient": 1.0}}}, "one KL term"),
         ({"algorithm": "reinforce++", "scale_rewards": False}, r"scale_rewards=False.*'reinforce\+\+'"),
-        ({"advantage_balance": 3}, "advantage.balance = 3"),
+        ({"advantage_balance": 3}, "advantage_balance=3.*of at least -1 and of at most 1"),
         ({"importance_sampling_level": "batch"}, "ratio = 'batch'"),
         ({"algorithm": "sapo", "mask_prob_ratio": True}, "loss 'sapo' has none"),
         ({"algorithm": "sapo", "max_negative_advantage_importance_sampling_weight": 2.0}, "loss 'sapo'"),
@@ -182,8 +200,9 @@ def test_neutral_values_change_nothing(options: dict[str, Any]) -> None:
             {"importance_sampling_level": "sequence", "truncated_importance_sampling": 2.0},
             "corrects single tokens",
         ),
-        ({"kl_ref_adapter_path": "/x"}, "only None is supported"),
-        ({"packed_sequence_length": 4096}, "only None is supported"),
+        ({"kl_ref_adapter_path": "/x"}, "kl_penalty_coef"),
+        ({"ppo": True, "loss_fn": "cispo"}, "both choose the loss"),
+        ({"ppo": False, "algorithm": "grpo"}, "both choose the loss"),
     ],
 )
 def test_what_would_not_act_is_refused_with_the_reason(options: dict[str, Any], named: str) -> None:

@@ -3,30 +3,33 @@
 `algorithm` names or spells the combination; the older keywords change one part of it each, and act the same
 whatever the combination is:
 
-    loss_fn, loss_fn_config, epsilon, epsilon_high         loss (loss_fn only where no algorithm is given)
+    loss_fn, ppo, loss_fn_config, epsilon, epsilon_high    loss (the first two where no algorithm is given)
     normalize_advantages=False, scale_rewards=False        advantage: centred, not divided
     advantage_balance                                      advantage.balance
     importance_sampling_level                              ratio
-    kl_penalty_coef, kl_penalty_reference_step             kl: k1, shaping the advantages
+    kl_penalty_coef, kl_penalty_reference_step,            kl: k1, shaping the advantages
+    kl_ref_adapter_path
     kimi_k2_tau                                            kl: k1 to the sampler, in the reward
     truncated_importance_sampling                          mismatch: token_truncate, ratio_to the trainer
-    precalculate_logprobs                                  ratio_to the trainer
+    precalculate_logprobs                                  ratio_to the trainer; reinforce if that is 1 always
     mask_prob_ratio                                        mismatch: token_mask by the clip's bounds
     max_negative_advantage_importance_sampling_weight      loss: bounds no ratio exceeds, whatever the sign
+    grad_accumulation_sequences                            updates.sequences
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from art.algorithms import TABLE, check_algorithm, resolve
 from art.algorithms.losses import LOSSES
+from art.algorithms.needs import update_count
 from art.errors import ConfigurationError
-from art.wire.algorithm import Algorithm
+from art.wire.algorithm import Algorithm, LossSpec
 
 CLIPS: Mapping[str, tuple[float, float]] = {"cispo": (1.0, 4.0), "grpo": (0.2, 0.2), "ppo": (0.2, 0.2)}
 """Losses that clip the ratio to [1 - epsilon, 1 + epsilon_high], and their own bounds."""
@@ -56,24 +59,52 @@ class AlgorithmOptions:
     precalculate_logprobs: bool = False
     mask_prob_ratio: bool = False
     max_negative_advantage_importance_sampling_weight: float | None = None
+    kl_ref_adapter_path: str | None = None
+    grad_accumulation_sequences: int | None = None
+    ppo: bool | None = None
 
 
 def choose_algorithm(options: AlgorithmOptions) -> Algorithm:
     """The algorithm, its parts checked to fit each other. Raises ConfigurationError with the reason."""
+    options = _named_loss(options)
     row = _row(options)
     parts = row.model_dump()
     parts["loss"] = _loss(row, options)
     _advantage(parts, options)
     _kl(parts, options)
     _ratio(parts, options)
+    if options.grad_accumulation_sequences is not None:
+        updates = {"minibatches": 1, "sequences": options.grad_accumulation_sequences}
+        parts["updates"] |= updates
     try:
-        algorithm = Algorithm.model_validate(parts)
+        algorithm = _of_the_moment(Algorithm.model_validate(parts), options)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(one) for one in first["loc"])
         raise ConfigurationError(f"train: {where} = {first['input']!r}: {first['msg']}") from error
     check_algorithm(algorithm)
     return algorithm
+
+
+def _named_loss(o: AlgorithmOptions) -> AlgorithmOptions:
+    """`ppo` as a name of a loss."""
+    if o.ppo is None:
+        return o
+    name = "ppo" if o.ppo else "cispo"
+    if o.loss_fn not in (None, name) or o.algorithm is not None:
+        other = f"loss_fn={o.loss_fn!r}" if o.loss_fn is not None else f"algorithm={o.algorithm!r}"
+        raise ConfigurationError(f"train(ppo={o.ppo!r}, {other}): both choose the loss. Leave ppo out.")
+    return replace(o, loss_fn=name)
+
+
+def _of_the_moment(algorithm: Algorithm, o: AlgorithmOptions) -> Algorithm:
+    """A ratio of the trainer to itself in the only update is 1: what is left of a clipped loss is "
+    "reinforce."""
+    alone = update_count(algorithm) == 1 and not algorithm.mismatch and algorithm.loss.name in CLIPS
+    if not (o.precalculate_logprobs and alone):
+        return algorithm
+    changes = {"loss": LossSpec(name="reinforce"), "ratio": "token", "ratio_to": "sampler"}
+    return algorithm.model_copy(update=changes)
 
 
 def _row(o: AlgorithmOptions) -> Algorithm:
@@ -156,20 +187,18 @@ def _advantage(parts: dict[str, Any], o: AlgorithmOptions) -> None:
 def _kl(parts: dict[str, Any], o: AlgorithmOptions) -> None:
     terms = []
     if o.kl_penalty_coef:
-        reference = "base" if o.kl_penalty_reference_step is None else "step"
         terms.append(
             {
                 "estimator": "k1",
                 "coefficient": o.kl_penalty_coef,
                 "place": "shaped_advantage",
-                "reference": reference,
-                "step": o.kl_penalty_reference_step,
+                **_reference(o),
             }
         )
-    elif o.kl_penalty_reference_step is not None:
+    elif (name := _reference_option(o)) is not None:
         raise ConfigurationError(
-            f"train(kl_penalty_reference_step={o.kl_penalty_reference_step!r}) acts on the penalty of "
-            "`kl_penalty_coef`, which is 0; set that too"
+            f"train({name}={getattr(o, name)!r}) acts on the penalty of `kl_penalty_coef`, which is 0; "
+            "set that too"
         )
     if o.kimi_k2_tau:
         terms.append(
@@ -182,6 +211,22 @@ def _kl(parts: dict[str, Any], o: AlgorithmOptions) -> None:
         )
     if terms:
         (parts["kl"],) = terms
+
+
+def _reference_option(o: AlgorithmOptions) -> str | None:
+    """The keyword that names the reference; a folder wins over a step."""
+    names = ("kl_ref_adapter_path", "kl_penalty_reference_step")
+    return next((name for name in names if getattr(o, name) is not None), None)
+
+
+def _reference(o: AlgorithmOptions) -> dict[str, Any]:
+    match _reference_option(o):
+        case "kl_ref_adapter_path":
+            return {"reference": "adapter", "path": o.kl_ref_adapter_path}
+        case "kl_penalty_reference_step":
+            return {"reference": "step", "step": o.kl_penalty_reference_step}
+        case _:
+            return {"reference": "base"}
 
 
 def _ratio(parts: dict[str, Any], o: AlgorithmOptions) -> None:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from art.errors import UnbalancedSheetError
-from art.remote import options as chosen
+from art.remote import sft
 from art.remote.connection import ServerConnection
 from art.remote.groups import train_groups
+from art.remote.internal_config import model_settings
 from art.remote.jobs import JobDeadlines, follow_job
+from art.remote.keywords import KEYWORDS, REFUSED
+from art.remote.options import job_request
 from art.tracking.names import sheet_metrics
 from art.tracking.progress import Progress, open_progress
-from art.types import TrainResult
+from art.types import TrainResult, TrainSFTConfig
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, JobEvent, JobInfo, TrainGroup, TrainJobRequest, TrainResultInfo
 from art.wire.models import DeleteCheckpointsReply, DeleteCheckpointsRequest, ModelInfo, RegisterRequest
+from art.wire.sft import SftJobRequest
 
 if TYPE_CHECKING:
     import openai
 
     from art.backend import AnyModel, AnyTrainableModel
-    from art.trajectories import TrajectoryGroup
+    from art.trajectories import Trajectory, TrajectoryGroup
 
+SUBMIT_S = 120.0
 REGISTER_S = 1800.0
 """A large base model is loaded on registration."""
 
@@ -52,12 +57,16 @@ class RemoteBackend:
         if not model.trainable:
             return
         trainable: AnyTrainableModel = model  # type: ignore[assignment]
-        chosen.check_internal_config(trainable._internal_config)
-        # What is wrong is refused now, not after an hour of rollouts.
-        chosen.optimizer_spec(1.0, trainable._internal_config, None)
-        lora, seed = chosen.lora_spec(trainable._internal_config)
+        settings = model_settings(trainable._internal_config)
         request = RegisterRequest(
-            project=model.project, name=model.name, base_model=trainable.base_model, lora=lora, seed=seed
+            project=model.project,
+            name=model.name,
+            base_model=trainable.base_model,
+            lora=settings.lora,
+            seed=settings.seed,
+            max_context=settings.max_context,
+            chat_template=settings.chat_template,
+            chat_template_kwargs=settings.chat_template_kwargs,
         )
         info = await self._connection.call("POST", "/art/models", ModelInfo, request, deadline_s=REGISTER_S)
         self._registered[model.project, model.name] = request
@@ -81,65 +90,135 @@ class RemoteBackend:
         trajectory_groups: Iterable[TrajectoryGroup],
         *,
         learning_rate: float | None = 5e-6,
-        algorithm: str | Algorithm | Mapping[str, Any] | None = None,
         loss_fn: str | None = None,
         loss_fn_config: Mapping[str, Any] | None = None,
+        normalize_advantages: bool = True,
+        adam_params: Mapping[str, Any] | None = None,
+        kl_penalty_coef: float | None = 0.0,
+        kl_penalty_reference_step: int | None = None,
+        kl_ref_adapter_path: str | None = None,
         epsilon: float | None = None,
         epsilon_high: float | None = None,
-        adam_params: Mapping[str, Any] | None = None,
-        normalize_advantages: bool = True,
+        advantage_balance: float = 0.0,
         scale_rewards: bool = True,
-        expected_step: int | None = None,
+        importance_sampling_level: str | None = None,
+        max_negative_advantage_importance_sampling_weight: float | None = None,
+        mask_prob_ratio: bool = False,
+        kimi_k2_tau: float | None = None,
+        precalculate_logprobs: bool = False,
+        allow_training_without_logprobs: bool = False,
+        plot_tensors: bool = False,
+        truncated_importance_sampling: float | None = None,
+        scale_learning_rate_by_reward_std_dev: bool = False,
+        logprob_calculation_chunk_size: int = 1024,
+        packed_sequence_length: int | None = None,
+        num_trajectories_learning_rate_multiplier_power: float = 0.0,
+        save_checkpoint: bool = True,
         verbose: bool = False,
-        **others: Any,
+        algorithm: str | Algorithm | Mapping[str, Any] | None = None,
+        grad_accumulation_sequences: int | None = None,
+        ppo: bool | None = None,
+        expected_step: int | None = None,
+        **unknown: Any,
     ) -> TrainResult:
         """One training step on groups of trajectories; the new step is served when this returns.
 
-        learning_rate: None takes what the literature gives for the model's size, told by the metric
-        `loss/learning_rate`. algorithm: a name ("cispo" by default, "gspo", "dapo", ...), a dict of a name
-        and parts, or an `art.Algorithm`; `docs/algorithms.md` lists them. loss_fn: "cispo" or "ppo" where no
-        algorithm is given. loss_fn_config, epsilon, epsilon_high: the loss's parameters.
-        normalize_advantages, scale_rewards: False for either leaves out the division by the group's standard
-        deviation. others: `kl_penalty_coef`, `importance_sampling_level` and more, see
-        `art.remote.algorithm`. adam_params: betas, eps, weight_decay, max_grad_norm, warmup_steps,
-        lr_scheduler_type ("constant", "linear", "cosine"), max_steps of the whole run. expected_step: refuse
-        when the model is at another step. verbose: show a progress bar.
+        `docs/options.md` says what each keyword does. `loss_fn` without an `algorithm` is "cispo" unless
+        given; `algorithm` takes a name of `docs/algorithms.md`, a dict of a name and parts, or an
+        `art.Algorithm`. unknown: refused, with the name that was meant.
 
         Raises TokenMismatchError for choices without a sample, ConfigurationError for options that would not
         act or do not fit each other, UnbalancedSheetError when rollouts are unaccounted for, DeadlineError,
         and the job's own error.
         """
-        chosen.refuse_unknown(others)
-        about_the_algorithm = {
-            "algorithm": algorithm,
-            "loss_fn": loss_fn,
-            "loss_fn_config": loss_fn_config,
-            "epsilon": epsilon,
-            "epsilon_high": epsilon_high,
-            "normalize_advantages": normalize_advantages,
-            "scale_rewards": scale_rewards,
-        }
-        request = TrainJobRequest(
-            job_id=uuid4().hex,
-            groups=train_groups(trajectory_groups),
-            algorithm=chosen.algorithm_of({**about_the_algorithm, **others}),
-            optimizer=chosen.optimizer_spec(learning_rate, model._internal_config, adam_params),
-            expected_step=expected_step,
+        given = locals()
+        options = (
+            {name: given[name] for name in KEYWORDS} | {name: given.get(name) for name in REFUSED} | unknown
         )
-        with open_progress(f"train {model.name}" if verbose else None, None) as progress:
+        if kl_ref_adapter_path is not None:
+            options["kl_ref_adapter_path"] = self._reference_folder(model, kl_ref_adapter_path)
+        return await self._train(model, trajectory_groups, options)
+
+    async def _train(
+        self,
+        model: AnyTrainableModel,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        options: Mapping[str, Any],
+    ) -> TrainResult:
+        groups = train_groups(trajectory_groups)
+        request = job_request(uuid4().hex, groups, model._internal_config, options)
+        with open_progress(f"train {model.name}" if options["verbose"] else None, None) as progress:
             info = await self._run(model, request, progress)
         check_sheet(info.sheet, request.groups)
-        metrics = {**info.metrics, **sheet_metrics(info.sheet)}
-        return self._result(info, metrics)
+        result = self._result(info, {**info.metrics, **sheet_metrics(info.sheet)})
+        if not options["save_checkpoint"]:
+            result.checkpoint_path = None
+        return result
+
+    def _reference_folder(self, model: AnyTrainableModel, path: str) -> str:
+        """A reference adapter's folder as the server knows it."""
+        return path
+
+    async def train_sft(
+        self,
+        model: AnyTrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        *,
+        expected_step: int | None = None,
+        verbose: bool = False,
+    ) -> TrainResult:
+        """Supervised training on what assistants say in the trajectories, dicts and choices alike.
+
+        One call makes one step, whatever the number of its batches; the new step is served when this
+        returns. Without trajectories nothing happens. Raises ConfigurationError, RequestError,
+        UnbalancedSheetError, DeadlineError, and the job's own error.
+        """
+        request = sft.sft_request(
+            uuid4().hex,
+            trajectories,
+            config or TrainSFTConfig(),
+            model._internal_config,
+            expected_step=expected_step,
+        )
+        if request is None:
+            return TrainResult(await self.get_step(model))
+        sft.check_size(request)
+        with open_progress(f"train {model.name}" if verbose else None, None) as progress:
+            info = await self._run(model, request, progress, route="train_sft", deadline_s=sft.SUBMIT_S)
+        check_balance(info.sheet, sum(len(batch) for batch in request.batches))
+        return self._result(info, {**info.metrics, **sheet_metrics(info.sheet)})
+
+    async def _train_sft(
+        self,
+        model: AnyTrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        dev_config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> AsyncIterator[dict[str, float]]:
+        """The older form of `train_sft`: yields the metrics of the step, if one was made."""
+        sft.refuse_unknown(dev_config)
+        result = await self.train_sft(model, trajectories, config, verbose=verbose)
+        if result.metrics:
+            yield result.metrics
 
     async def _run(
-        self, model: AnyTrainableModel, request: TrainJobRequest, progress: Progress
+        self,
+        model: AnyTrainableModel,
+        request: TrainJobRequest | SftJobRequest,
+        progress: Progress,
+        *,
+        route: str = "train",
+        deadline_s: float = SUBMIT_S,
     ) -> TrainResultInfo:
         def show(event: JobEvent) -> None:
             if event.type == "progress":
                 progress.move_to(event.done, event.total, event.phase)
 
-        await self._connection.call("POST", f"{_path(model)}/train", JobInfo, request)
+        await self._connection.call(
+            "POST", f"{_path(model)}/{route}", JobInfo, request, deadline_s=deadline_s
+        )
         return await follow_job(self._connection, request.job_id, show, self._deadlines)
 
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> TrainResult:
@@ -177,7 +256,11 @@ def _path(model: AnyModel) -> str:
 
 def check_sheet(sheet: BalanceSheet, groups: list[TrainGroup]) -> None:
     """Every rollout that was sent has met exactly one fate. Raises UnbalancedSheetError otherwise."""
-    sent = sum(len(group.trajectories) + group.failed for group in groups)
+    check_balance(sheet, sum(len(group.trajectories) + group.failed for group in groups))
+
+
+def check_balance(sheet: BalanceSheet, sent: int) -> None:
+    """As `check_sheet`, of so many rollouts. Raises UnbalancedSheetError."""
     rollouts = sum(row.rollouts for row in sheet.fates.values())
     tokens = sum(row.tokens for row in sheet.fates.values())
     if not sent == sheet.started.rollouts == rollouts or sheet.started.tokens != tokens:

@@ -16,7 +16,7 @@ def rate_factor(spec: RateSpec, groups: Sequence[GroupRow], batch: Batch) -> flo
 
     Raises RequestError where that is 0: nothing would be trained.
     """
-    factor = float(batch.sheet.fates["trained"].rollouts) ** spec.rollouts_power
+    factor: float = float(batch.sheet.fates["trained"].rollouts) ** spec.rollouts_power
     if spec.by_reward_std:
         factor *= reward_std(groups)
     if not (np.isfinite(factor) and factor > 0):

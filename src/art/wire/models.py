@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from art.wire.strict import Strict
@@ -19,6 +21,12 @@ class RegisterRequest(Strict):
     """None: no adapter, all weights are trained."""
     seed: int = 0
     """Seeds the adapter's initial weights and the trainer's RNG."""
+    max_context: int | None = Field(default=None, ge=1)
+    """Tokens of prompt and completion together; None: what the base model allows, which is the most."""
+    chat_template: str | None = None
+    """A Jinja template that takes the place of the base model's chat format."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """What the chat format is told; a request's own win."""
 
 
 class ModelInfo(Strict):
