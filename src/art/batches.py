@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterable
 
 from art.errors import ConfigurationError
 from art.gather import wrap_group_awaitable
-from art.rollouts import GatherContext, cancel_all, close_unstarted, failure_of, set_gather_context
+from art.gather_context import GatherContext, set_gather_context
+from art.rollouts import cancel_all, close_unstarted, failure_of
 from art.tracking.progress import open_progress
 from art.trajectories import TrajectoryGroup
 
@@ -26,27 +28,29 @@ async def trajectory_group_batches(
     """Yield lists of `batch_size` groups in the order in which they complete; the last may be shorter.
 
     At most `batch_size * max_concurrent_batches` groups run at a time. Each batch forgives
-    `max_batch_exceptions` failed rollouts. The first `skip_batches * batch_size` groups are dropped unrun.
-    Leaving the loop cancels what still runs.
+    `max_batch_exceptions` failed rollouts, a number or (0 < x < 1) a share of a batch's rollouts. The first
+    `skip_batches * batch_size` groups are dropped unrun. Leaving the loop cancels what still runs.
     """
     _check(batch_size, max_concurrent_batches, pbar_total_completion_tokens)
     waiting = iter(groups)
     for _ in range(skip_batches * batch_size):
         close_unstarted(next(waiting, None))
     context = GatherContext(max_exceptions=max_batch_exceptions)
+    sizes: deque[int] = deque(maxlen=batch_size * max_concurrent_batches)
     ended: asyncio.Queue[asyncio.Task[TrajectoryGroup | None]] = asyncio.Queue()
-    running: set[asyncio.Task[TrajectoryGroup | None]] = set()
+    running: dict[asyncio.Task[TrajectoryGroup | None], Awaitable[TrajectoryGroup]] = {}
 
     def start_more() -> None:
         while len(running) < batch_size * max_concurrent_batches:
             item = next(waiting, None)
             if item is None:
                 return
-            context.total += getattr(item, "_num_trajectories", 1)
+            sizes.append(getattr(item, "_num_trajectories", 1))
+            context.total = round(batch_size * sum(sizes) / len(sizes))
             with set_gather_context(context):
                 task = asyncio.create_task(wrap_group_awaitable(item))
             task.add_done_callback(ended.put_nowait)
-            running.add(task)
+            running[task] = item
 
     with open_progress(pbar_desc, None) as context.pbar:
         try:
@@ -54,7 +58,7 @@ async def trajectory_group_batches(
             start_more()
             while running:
                 task = await ended.get()
-                running.discard(task)
+                running.pop(task)
                 if (error := failure_of(task)) is not None:
                     raise error
                 if (group := task.result()) is not None:
@@ -68,7 +72,7 @@ async def trajectory_group_batches(
                 yield batch
         finally:
             await cancel_all(list(running))
-            for item in waiting:
+            for item in [*running.values(), *waiting]:  # a task may be cancelled before its first step
                 close_unstarted(item)
 
 

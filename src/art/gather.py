@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 from art.capture import in_rollout
-from art.rollouts import (
-    GatherContext,
-    PendingGroup,
-    close_unstarted,
-    failure_of,
-    get_gather_context,
-    record_metrics,
-    run_all,
-    set_gather_context,
-)
+from art.gather_context import GatherContext, get_gather_context, record_metrics, set_gather_context
+from art.rollouts import PendingGroup, close_unstarted, failure_of, run_all
 from art.tracking.progress import open_progress
 from art.trajectories import Trajectory, TrajectoryGroup
 
@@ -29,6 +22,7 @@ __all__ = [
     "record_metrics",
     "set_gather_context",
     "wrap_group_awaitable",
+    "wrap_trajectories_awaitable",
 ]
 
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
@@ -84,18 +78,53 @@ async def wrap_group_awaitable(
     if isinstance(awaitable, PendingGroup):
         return await awaitable  # counts its rollouts itself
     context = get_gather_context()
+    inner = replace(context, increment_pbar=False, counted=False)  # the counters themselves are shared
     try:
-        group = awaitable if isinstance(awaitable, TrajectoryGroup) else await awaitable
+        with set_gather_context(inner):
+            group = awaitable if isinstance(awaitable, TrajectoryGroup) else await awaitable
         if not isinstance(group, TrajectoryGroup):
             raise TypeError(f"expected a TrajectoryGroup, got {group!r}")
     except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed group, counted and limited
         context.fail(error)
         return None
-    for trajectory in group:
-        record_metrics(context, trajectory)
-    context.metric_sums["exceptions"] += len(group.exceptions)
+    if not inner.counted:
+        for trajectory in group:
+            record_metrics(context, trajectory)
+        context.metric_sums["exceptions"] += len(group.exceptions)
     context.update_pbar(_size(awaitable))
     return group
+
+
+async def wrap_trajectories_awaitable(
+    awaitable: Awaitable[Trajectory | Iterable[Trajectory]],
+) -> list[Trajectory] | BaseException:
+    """Await one rollout, as a rollout of its own, and count it in the current context.
+
+    Gives its trajectories, or its error when that was forgiven.
+    """
+    context = get_gather_context()
+    try:
+        kept = _trajectories(await in_rollout(awaitable))
+    except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed rollout, counted and limited
+        context.fail(error)
+        return error
+    _count(context, kept)
+    return kept
+
+
+def _trajectories(value: Any) -> list[Trajectory]:
+    """One or several, as a list. Raises TypeError when something else is among them."""
+    single = isinstance(value, Trajectory) or not isinstance(value, Iterable)
+    kept = [value] if single else list(value)
+    if strangers := [item for item in kept if not isinstance(item, Trajectory)]:
+        raise TypeError(f"a rollout returned {strangers[0]!r}, not a Trajectory")
+    return kept
+
+
+def _count(context: GatherContext, trajectories: list[Trajectory]) -> None:
+    for trajectory in trajectories:
+        record_metrics(context, trajectory)
+    context.update_pbar(1)
 
 
 @overload
@@ -128,29 +157,22 @@ async def gather_trajectories(
     _notice(pbar_total_completion_tokens)
     items = list(trajectories)
     context = GatherContext(max_exceptions=max_exceptions, total=len(items))
-    results: list[list[Trajectory | BaseException]] = [[] for _ in items]
+    results: list[Sequence[Trajectory | BaseException]] = [[] for _ in items]
 
-    def settle(index: int, task: asyncio.Task[Trajectory | Iterable[Trajectory]]) -> None:
-        error = failure_of(task)
-        kept: list[Any] = []
-        if error is None:
-            value = task.result()
-            kept = (
-                [value] if isinstance(value, Trajectory) or not isinstance(value, Iterable) else list(value)
-            )
-            if strangers := [item for item in kept if not isinstance(item, Trajectory)]:
-                error = TypeError(f"a rollout returned {strangers[0]!r}, not a Trajectory")
-        results[index] = kept if error is None else [error]
-        if error is not None:
-            context.fail(error)
+    def settle(index: int, task: asyncio.Task[list[Trajectory] | BaseException]) -> None:
+        if (error := failure_of(task)) is None:
+            outcome = task.result()
+            results[index] = outcome if isinstance(outcome, list) else [outcome]
             return
-        for trajectory in kept:
-            record_metrics(context, trajectory)
-        context.update_pbar(1)
+        # What the wrapper raised was one too many; what it let through (a cancellation) is counted here.
+        if isinstance(error, Exception):
+            raise error
+        context.fail(error)
+        results[index] = [error]
 
     with open_progress(pbar_desc, len(items)) as context.pbar, set_gather_context(context):
         try:
-            await run_all([in_rollout(item) for item in items], settle)
+            await run_all([wrap_trajectories_awaitable(item) for item in items], settle)
         finally:
             for item in items:
                 close_unstarted(item)

@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 from art.capture import in_rollout
-from art.tracking.progress import Progress
-from art.trajectories import Trajectory, TrajectoryGroup, is_choice
-from art.types import Unscored
+from art.gather_context import GatherContext, get_gather_context, record_metrics
+from art.trajectories import Trajectory, TrajectoryGroup
 
 T = TypeVar("T")
 
@@ -23,89 +18,6 @@ CANCEL_DEADLINE_S = 30.0
 """How long a cancelled rollout may take to clean up before the gather goes on without it."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class GatherContext:
-    """The books of one gather: what its bar shows, and how many failures it still forgives."""
-
-    pbar: Progress | None = None
-    metric_sums: Counter[str] = field(default_factory=Counter)
-    metric_divisors: Counter[str] = field(default_factory=Counter)
-    max_metrics: int | None = None
-    max_exceptions: int | float = 0
-    """A number of rollouts, or with 0 < x < 1 that share of `total`."""
-    increment_pbar: bool = True
-    total: int = 0
-
-    def update_pbar(self, n: int) -> None:
-        """Move the bar `n` rollouts on and show the means so far."""
-        if self.pbar is None:
-            return
-        names = [name for name in self.metric_divisors if name != "completion_tokens"][: self.max_metrics]
-        if "completion_tokens" in self.metric_divisors:
-            names.append("completion_tokens")
-        means = {name: self.metric_sums[name] / self.metric_divisors[name] for name in names}
-        if failed := self.metric_sums["exceptions"]:
-            means["exceptions"] = failed
-        self.pbar.advance(n if self.increment_pbar else 0, means)
-
-    def too_many_exceptions(self) -> bool:
-        """Whether more rollouts failed than `max_exceptions` allows."""
-        share = 0 < self.max_exceptions < 1
-        allowed = self.max_exceptions * self.total if share else self.max_exceptions
-        return self.metric_sums["exceptions"] > allowed
-
-    def fail(self, error: BaseException) -> None:
-        """Count a failed rollout; raises its error when it is one too many."""
-        self.metric_sums["exceptions"] += 1
-        self.update_pbar(1)
-        if self.too_many_exceptions():
-            raise error
-
-    def reset(self) -> None:
-        """Forget what was counted. The limits stay."""
-        self.metric_sums.clear()
-        self.metric_divisors.clear()
-
-
-_CONTEXT: ContextVar[GatherContext | None] = ContextVar("art_gather", default=None)
-
-
-def get_gather_context() -> GatherContext:
-    """The context of the gather this code runs in; outside of one a fresh context that nobody shares."""
-    return _CONTEXT.get() or GatherContext()
-
-
-@contextmanager
-def set_gather_context(context: GatherContext) -> Iterator[GatherContext]:
-    """Rollouts inside count in `context`."""
-    token = _CONTEXT.set(context)
-    try:
-        yield context
-    finally:
-        _CONTEXT.reset(token)
-
-
-def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
-    """Add a finished rollout to the means. Choices with logprobs also give its `completion_tokens`, a mean a
-    turn.
-    """
-    tokens = [
-        len(content) for item in trajectory.messages_and_choices if (content := _logprobs(item)) is not None
-    ]
-    if tokens:
-        trajectory.metrics["completion_tokens"] = sum(tokens) / len(tokens)
-    shown: dict[str, Any] = {} if isinstance(trajectory.reward, Unscored) else {"reward": trajectory.reward}
-    for name, value in {**shown, **trajectory.metrics}.items():
-        if value is not None:
-            context.metric_sums[name] += value
-            context.metric_divisors[name] += 1
-
-
-def _logprobs(item: Any) -> list[Any] | None:
-    logprobs = getattr(item, "logprobs", None) if is_choice(item) else None
-    return logprobs.content if logprobs is not None else None
 
 
 async def run_all(
@@ -174,7 +86,9 @@ class PendingGroup:
             close_unstarted(item)
 
     async def _run(self) -> TrajectoryGroup:
-        context = _CONTEXT.get() or GatherContext(total=len(self._items))
+        context = get_gather_context()
+        context.total = context.total or len(self._items)
+        context.counted = True
         results = list(self._items)
         waiting = [index for index, item in enumerate(self._items) if inspect.isawaitable(item)]
         for item in self._items:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 import traceback as tracebacks
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from difflib import get_close_matches
+from functools import lru_cache
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, Field, SerializeAsAny, field_validator, model_validator
 
 from art.capture import current_rollout
-from art.errors import ConfigurationError
+from art.turns import get_messages as get_messages
+from art.turns import is_choice as is_choice
+from art.turns import revive_choices
 from art.types import Unscored
 
 if TYPE_CHECKING:
-    from art.messages import MessageOrChoice, Messages, MessagesAndChoices, Tools
+    from art.messages import Messages, MessagesAndChoices, Tools
 else:
     # Pydantic keeps the items as they are: dicts by reference with unknown keys, choices with their extra
     # fields.
@@ -28,61 +32,42 @@ else:
 MetadataValue = float | int | str | bool | None
 
 
-def is_choice(item: Any) -> bool:
-    """A turn that was sampled (a `Choice`, also one dumped to a dict), as opposed to a message of the
-    context.
-    """
-    return not isinstance(item, dict) or ("finish_reason" in item and "message" in item)
-
-
-def get_messages(messages_and_choices: MessagesAndChoices) -> Messages:
-    """Plain messages: a choice becomes its assistant message, a missing content becomes the empty text."""
-    return [_message(item) for item in messages_and_choices]
-
-
-def _message(item: MessageOrChoice) -> Any:
-    if not is_choice(item):
-        message = dict(cast("dict[str, Any]", item))
-        if "content" in message and message["content"] is None:
-            message["content"] = ""
-        return message
-    said = cast("dict[str, Any]", item)["message"] if isinstance(item, dict) else cast(Any, item).message
-    dumped = dict(said) if isinstance(said, dict) else said.model_dump(mode="json", exclude_none=True)
-    kept = {"role": "assistant", "content": dumped.get("content") or ""}
-    # Templates of reasoning models read these back; a template that does not know them ignores them.
-    extras = ("tool_calls", "reasoning_content", "reasoning", "refusal", "function_call")
-    return kept | {key: dumped[key] for key in extras if dumped.get(key)}
-
-
-def _revive_choices(items: Any) -> Any:
-    """Choices that were dumped to JSON become choices again, so that a trajectory survives a round trip."""
-    if not isinstance(items, list) or not any(isinstance(item, dict) and is_choice(item) for item in items):
-        return items
-    from openai.types.chat.chat_completion import Choice
-
-    return [
-        Choice.construct(**item) if isinstance(item, dict) and is_choice(item) else item for item in items
-    ]
-
-
 class History(BaseModel):
     """One conversation. A trajectory with sub-agents or a compacted context has several."""
 
     messages_and_choices: MessagesAndChoices
     tools: Tools | None = None
 
-    _choices = field_validator("messages_and_choices", mode="before")(_revive_choices)
+    _choices = field_validator("messages_and_choices", mode="before")(revive_choices)
 
     def messages(self) -> Messages:
         """The conversation as plain messages."""
         return get_messages(self.messages_and_choices)
 
 
+@lru_cache(maxsize=1024)
+def _warn_of(cls: type[BaseModel], name: str) -> None:
+    known = list(cls.model_fields)
+    for field in cls.model_fields.values():
+        known += [alias for alias in (field.alias, field.validation_alias) if isinstance(alias, str)]
+    if name in known:
+        return
+    close = get_close_matches(name, known, n=1, cutoff=0.75)
+    hint = (
+        f", did you mean {close[0]!r}?"
+        if close
+        else "; to keep it, use `metadata` or a subclass with this field"
+    )
+    message = f"{cls.__name__}({name}=...) is ignored: no such field{hint}"
+    warnings.warn(message, UserWarning, stacklevel=4)  # above the validator and pydantic's constructor
+
+
 class Trajectory(BaseModel):
     """One rollout: what was said and done, and how good it was.
 
     A `Choice` in `messages_and_choices` is a turn that is trained, a dict is context. Example: a system
-    message, a user message and `completion.choices[0]`, with `reward=1.0`. Subclasses may add fields.
+    message, a user message and `completion.choices[0]`, with `reward=1.0`. Subclasses may add fields; unknown
+    fields are ignored with a warning.
     """
 
     messages_and_choices: MessagesAndChoices = []
@@ -98,18 +83,15 @@ class Trajectory(BaseModel):
     rollout_id: str | None = Field(default_factory=current_rollout)
     """The rollout this was made in; the server's ledger knows its samples by this name."""
 
-    _choices = field_validator("messages_and_choices", mode="before")(_revive_choices)
+    _choices = field_validator("messages_and_choices", mode="before")(revive_choices)
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_typos(cls, data: Any) -> Any:
-        """Fields nobody knows are ignored, as users' programs expect; a misspelt one is not."""
-        if isinstance(data, dict):
+    def _notice_unknown(cls, data: Any) -> Any:
+        """Fields nobody knows are ignored, as users' programs expect; a warning names each once."""
+        if isinstance(data, dict) and cls.model_config.get("extra", "ignore") == "ignore":
             for name in data.keys() - cls.model_fields.keys():
-                if close := get_close_matches(name, cls.model_fields, n=1, cutoff=0.85):
-                    raise ConfigurationError(
-                        f"{cls.__name__}({name}=...): no such field, did you mean {close[0]!r}?"
-                    )
+                _warn_of(cls, name)
         return data
 
     def log(self, message: str) -> None:
@@ -209,7 +191,7 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
         # Dicts come from JSON; pydantic makes trajectories of them.
         kept = [item for item in items if isinstance(item, Trajectory | dict)]
         for item in items:
-            if isinstance(item, BaseException):
+            if isinstance(item, BaseException | PydanticException):
                 failures.append(item)
             elif not isinstance(item, Trajectory | dict):
                 failures.append(TypeError(f"{type(item).__name__!r} object {item!r} is not a Trajectory"))

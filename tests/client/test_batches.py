@@ -61,6 +61,23 @@ async def test_each_batch_has_its_own_budget_of_failures():
             pass
 
 
+@pytest.mark.parametrize(("share", "raises"), [(0.5, False), (0.25, True)])
+async def test_a_share_is_that_of_a_batch(share, raises):
+    def groups():
+        for _ in range(4):
+            yield art.TrajectoryGroup([rollout(1.0), rollout(ValueError("x"))])
+
+    async def run() -> list[int]:
+        options = {"batch_size": 2, "max_batch_exceptions": share, "max_concurrent_batches": 1}
+        return [len(batch) async for batch in art.trajectory_group_batches(groups(), **options)]
+
+    if raises:
+        with pytest.raises(ValueError, match="x"):
+            await run()
+    else:
+        assert await run() == [2, 2]
+
+
 async def test_skipped_batches_are_never_run_and_never_reported():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -5,10 +5,18 @@ import gc
 import warnings
 
 import pytest
+from openai.types.chat.chat_completion import Choice
 
 import art
 from art.capture import current_rollout, rollout_scope
-from art.gather import GatherContext, get_gather_context, set_gather_context
+from art.gather import (
+    GatherContext,
+    get_gather_context,
+    record_metrics,
+    set_gather_context,
+    wrap_group_awaitable,
+    wrap_trajectories_awaitable,
+)
 from art.tracking import progress
 
 
@@ -263,3 +271,69 @@ async def test_silent_when_told_so_or_without_a_terminal(capsys):
     await art.gather_trajectories([rollout()], pbar_desc=None)
     await art.gather_trajectories([rollout()])
     assert capsys.readouterr() == ("", "")
+
+
+async def test_a_group_that_a_coroutine_awaited_is_counted_once():
+    async def make() -> art.TrajectoryGroup:
+        return await art.TrajectoryGroup([rollout(1.0), rollout(3.0), rollout(ValueError("x"))])
+
+    context = GatherContext(max_exceptions=1, total=3)
+    with set_gather_context(context):
+        group = await wrap_group_awaitable(make())
+    assert len(group) == 2 and len(group.exceptions) == 1
+    assert context.metric_sums == {"reward": 4.0, "exceptions": 1} and context.metric_divisors["reward"] == 2
+
+
+async def test_rollouts_one_by_one_in_a_context_of_one_s_own():
+    async def two() -> tuple[art.Trajectory, art.Trajectory]:
+        return art.Trajectory(reward=2.0), art.Trajectory(reward=4.0)
+
+    bar = TqdmLike(total=4)
+    context = GatherContext(pbar=bar, max_exceptions=0.5)
+    with set_gather_context(context):
+        assert get_gather_context() is context
+        kept = await asyncio.gather(
+            *(wrap_trajectories_awaitable(work) for work in (rollout(1.0), two(), rollout(KeyError("k"))))
+        )
+        assert [trajectory.reward for item in kept[:2] for trajectory in item] == [1.0, 2.0, 4.0]
+        assert isinstance(kept[2], KeyError)
+        assert isinstance(await wrap_trajectories_awaitable(rollout(KeyError("k"))), KeyError)
+        with pytest.raises(KeyError):
+            await wrap_trajectories_awaitable(rollout(KeyError("k")))
+    assert bar.done == 5 and bar.shown == {"reward": 7 / 3, "exceptions": 3}
+
+
+class TqdmLike:
+    """What programs put into `GatherContext.pbar`."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.shown = total, 0, {}
+
+    def update(self, n: int) -> None:
+        self.done += n
+
+    def set_postfix(self, values) -> None:
+        self.shown = dict(values)
+
+
+def sampled(*, logprobs: int | None = None, **extra) -> Choice:
+    entries = [{"token": "x", "logprob": -1.0, "bytes": [], "top_logprobs": []}] * (logprobs or 0)
+    fields = {"content": entries, "refusal": None} if logprobs is not None else None
+    message = {"role": "assistant", "content": "hi"}
+    return Choice.construct(index=0, finish_reason="stop", message=message, logprobs=fields, **extra)
+
+
+@pytest.mark.parametrize(
+    ("choices", "tokens"),
+    [
+        ([sampled(logprobs=4), sampled(logprobs=2, completion_tokens=9)], 3),
+        ([sampled(completion_tokens=4), sampled(logprobs=2)], 3),
+        ([sampled(completion_tokens=5), sampled()], 5),
+        ([sampled(), {"role": "assistant", "content": "x", "completion_tokens": 3}], None),
+    ],
+)
+def test_completion_tokens_from_logprobs_or_the_server_s_count(choices, tokens):
+    context, trajectory = GatherContext(), art.Trajectory(messages_and_choices=choices)
+    record_metrics(context, trajectory)
+    assert trajectory.metrics.get("completion_tokens") == tokens
+    assert context.metric_sums.get("completion_tokens") == tokens

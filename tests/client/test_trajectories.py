@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
+import openai
+import pydantic
 import pytest
 from openai.types.chat.chat_completion import Choice
 
 import art
-from art.trajectories import PydanticException, get_messages
+from art.trajectories import PydanticException, get_messages, is_choice
 
 
 def choice(content: str | None = "hi", **extra) -> Choice:
@@ -49,10 +52,50 @@ def test_round_trip_through_json_restores_choices_and_unscored():
     assert isinstance(again.additional_histories[0].messages_and_choices[0], Choice)
 
 
-def test_unknown_fields_are_ignored_but_typos_refused():
-    assert art.Trajectory(scenario={"id": 1}).reward == 0.0
-    with pytest.raises(ValueError, match="'reward'"):
-        art.Trajectory(rewards=1.0)
+def test_unknown_fields_are_ignored_with_one_warning_a_name():
+    class Own(art.Trajectory):
+        """A class of its own: warnings are given once for each class and name."""
+
+    with pytest.warns(UserWarning) as caught:
+        for _ in range(3):
+            assert Own(scenario={"id": 1}, rewards=1.0).reward == 0.0
+    texts = sorted(str(warning.message) for warning in caught)
+    assert len(texts) == 2
+    assert "Own(rewards=...) is ignored: no such field, did you mean 'reward'?" in texts[0]
+    assert "Own(scenario=...) is ignored: no such field; to keep it" in texts[1]
+    assert all(warning.filename == __file__ for warning in caught)
+
+
+def test_subclasses_decide_what_happens_to_unknown_fields():
+    class Open(art.Trajectory, extra="allow"):
+        pass
+
+    class Strict(art.Trajectory, extra="forbid"):
+        pass
+
+    class Named(art.Trajectory):
+        model_config = pydantic.ConfigDict(populate_by_name=True)
+        answer: str = pydantic.Field(default="", alias="finalAnswer")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Open(rewards=1.0).rewards == 1.0
+        assert Named(finalAnswer="42").answer == Named(answer="42").answer == "42"
+        with pytest.raises(pydantic.ValidationError, match="rewards"):
+            Strict(rewards=1.0)
+    group = art.TrajectoryGroup([Open(rewards=1.0)])
+    assert group.trajectories[0].rewards == 1.0 and group.model_dump()["trajectories"][0]["rewards"] == 1.0
+
+
+def test_message_objects_are_context():
+    message = choice("hi").message
+    said = openai.types.chat.ChatCompletionMessage(role="assistant", content=None)
+    trajectory = art.Trajectory(messages_and_choices=[message, said])
+    assert [is_choice(item) for item in trajectory.messages_and_choices] == [False, False]
+    assert trajectory.messages() == [
+        {"role": "assistant", "content": "hi"},
+        {"role": "assistant", "content": ""},
+    ]
 
 
 def test_subclass_fields_survive_in_a_group():

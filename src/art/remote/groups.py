@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,9 +13,11 @@ from art.types import Unscored
 from art.wire.headers import SAMPLE_FIELD
 from art.wire.jobs import TrainGroup, TrainTrajectory
 
+log = logging.getLogger(__name__)
+
 
 def train_groups(groups: Iterable[Any]) -> list[TrainGroup]:
-    """Groups as the server wants them.
+    """Groups as the server wants them. None (a judge gave up on a group) is left out with a line in the log.
 
     Raises TokenMismatchError for a choice that no server of ours sampled, or one that appears twice in a
     trajectory, and ConfigurationError for a reward that is no number.
@@ -22,6 +25,9 @@ def train_groups(groups: Iterable[Any]) -> list[TrainGroup]:
     taken: set[str] = set()
     wire: list[TrainGroup] = []
     for g, group in enumerate(groups):
+        if group is None:
+            log.warning("group %d is None and is left out: its judge or rollout gave no group", g)
+            continue
         if not isinstance(group, TrajectoryGroup):
             raise TypeError(
                 f"group {g} is {group!r}, not a TrajectoryGroup: gather the groups before training"

@@ -5,4 +5,5 @@ ROLLOUT_HEADER = "x-art-rollout"
 
 SAMPLE_FIELD = "sample_id"
 STEP_FIELD = "step"
-"""Extra fields of each `Choice` of a reply."""
+TOKENS_FIELD = "completion_tokens"
+"""Extra fields of each `Choice` of a reply; the tokens only of a choice that is complete."""

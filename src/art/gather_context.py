@@ -1,0 +1,111 @@
+"""The books of one gather: what its bar shows, and how many failures it still forgives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from art.trajectories import Trajectory, is_choice
+from art.types import Unscored
+from art.wire.headers import TOKENS_FIELD
+
+
+@dataclass
+class GatherContext:
+    """Counts what rollouts did. Programs with a gather of their own make one and pass it to
+    `set_gather_context`; `pbar` may then be a bar of tqdm.
+    """
+
+    pbar: Any = None
+    """An `art.tracking.progress.Progress`, or anything with tqdm's `update` and `set_postfix`."""
+    metric_sums: Counter[str] = field(default_factory=Counter)
+    metric_divisors: Counter[str] = field(default_factory=Counter)
+    max_metrics: int | None = None
+    max_exceptions: int | float = 0
+    """A number of rollouts, or with 0 < x < 1 that share of `total`."""
+    increment_pbar: bool = True
+    total: int = 0
+    """Rollouts in all; 0: the bar's total."""
+    counted: bool = False
+    """A group of coroutines has counted its rollouts here."""
+
+    def update_pbar(self, n: int) -> None:
+        """Move the bar `n` rollouts on and show the means so far."""
+        if self.pbar is None:
+            return
+        names = [name for name in self.metric_divisors if name != "completion_tokens"][: self.max_metrics]
+        if "completion_tokens" in self.metric_divisors:
+            names.append("completion_tokens")
+        means = {name: self.metric_sums[name] / self.metric_divisors[name] for name in names}
+        if failed := self.metric_sums["exceptions"]:
+            means["exceptions"] = failed
+        moved = n if self.increment_pbar else 0
+        if hasattr(self.pbar, "advance"):
+            self.pbar.advance(moved, means)
+        else:
+            self.pbar.update(moved)
+            self.pbar.set_postfix(means)
+
+    def too_many_exceptions(self) -> bool:
+        """Whether more rollouts failed than `max_exceptions` allows."""
+        if 0 < self.max_exceptions < 1:
+            total = self.total or getattr(self.pbar, "total", None) or 0
+            return self.metric_sums["exceptions"] > self.max_exceptions * total
+        return self.metric_sums["exceptions"] > self.max_exceptions
+
+    def fail(self, error: BaseException) -> None:
+        """Count a failed rollout; raises its error when it is one too many."""
+        self.metric_sums["exceptions"] += 1
+        self.update_pbar(1)
+        if self.too_many_exceptions():
+            raise error
+
+    def reset(self) -> None:
+        """Forget what was counted. The limits stay."""
+        self.metric_sums.clear()
+        self.metric_divisors.clear()
+
+
+_CONTEXT: ContextVar[GatherContext | None] = ContextVar("art_gather", default=None)
+
+
+def get_gather_context() -> GatherContext:
+    """The context of the gather this code runs in; outside of one a fresh context that nobody shares."""
+    return _CONTEXT.get() or GatherContext()
+
+
+@contextmanager
+def set_gather_context(context: GatherContext) -> Iterator[GatherContext]:
+    """Rollouts inside count in `context`."""
+    token = _CONTEXT.set(context)
+    try:
+        yield context
+    finally:
+        _CONTEXT.reset(token)
+
+
+def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
+    """Add a finished rollout to the means, and write its `completion_tokens` (a mean a turn) into it.
+
+    A turn's tokens are those of its logprobs, or without these what the server counted.
+    """
+    turns = [_tokens(item) for item in trajectory.messages_and_choices if is_choice(item)]
+    if known := [tokens for tokens in turns if tokens is not None]:
+        trajectory.metrics["completion_tokens"] = sum(known) / len(known)
+    shown: dict[str, Any] = {} if isinstance(trajectory.reward, Unscored) else {"reward": trajectory.reward}
+    for name, value in {**shown, **trajectory.metrics}.items():
+        if value is not None:
+            context.metric_sums[name] += value
+            context.metric_divisors[name] += 1
+
+
+def _tokens(choice: Any) -> int | None:
+    logprobs = getattr(choice, "logprobs", None)
+    if logprobs is not None and logprobs.content is not None:
+        return len(logprobs.content)
+    counted = getattr(choice, TOKENS_FIELD, None)
+    return counted if isinstance(counted, int) else None
