@@ -15,8 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from art import dev as dev
     from art.backend import Backend as Backend
     from art.batches import trajectory_group_batches as trajectory_group_batches
+    from art.capture.auto import auto_trajectory as auto_trajectory
+    from art.capture.auto import capture_auto_trajectory as capture_auto_trajectory
+    from art.capture.yielded import capture_yielded_trajectory as capture_yielded_trajectory
+    from art.capture.yielded import yield_trajectory as yield_trajectory
     from art.gather import gather_trajectories as gather_trajectories
     from art.gather import gather_trajectory_groups as gather_trajectory_groups
     from art.local.backend import LocalBackend as LocalBackend
@@ -31,8 +36,10 @@ if TYPE_CHECKING:
     from art.trajectories import Trajectory as Trajectory
     from art.trajectories import TrajectoryGroup as TrajectoryGroup
     from art.types import LocalTrainResult as LocalTrainResult
+    from art.types import ServerlessTrainResult as ServerlessTrainResult
     from art.types import TrainConfig as TrainConfig
     from art.types import TrainResult as TrainResult
+    from art.types import TrainSFTConfig as TrainSFTConfig
     from art.types import Unscored as Unscored
     from art.wire.algorithm import Algorithm as Algorithm
 
@@ -46,31 +53,59 @@ _HOME = {
     "MessagesAndChoices": "art.messages",
     "Model": "art.model",
     "RemoteBackend": "art.remote.backend",
+    "ServerlessTrainResult": "art.types",
     "Tools": "art.messages",
     "TrainConfig": "art.types",
     "TrainResult": "art.types",
+    "TrainSFTConfig": "art.types",
     "TrainableModel": "art.model",
     "Trajectory": "art.trajectories",
     "TrajectoryGroup": "art.trajectories",
     "Unscored": "art.types",
+    "auto_trajectory": "art.capture.auto",
+    "capture_auto_trajectory": "art.capture.auto",
+    "capture_yielded_trajectory": "art.capture.yielded",
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
     "retry": "art.retrying",
     "trajectory_group_batches": "art.batches",
+    "yield_trajectory": "art.capture.yielded",
 }
 _ROOMS = frozenset(
     {
         "algorithms",
+        "api_costs",
+        "backend",
+        "batches",
+        "capture",
+        "costs",
+        "datasets",
         "dev",
         "errors",
         "gather",
+        "guided_completion",
+        "langgraph",
         "local",
+        "loss",
+        "mcp",
+        "megatron",
         "messages",
+        "metrics",
+        "metrics_taxonomy",
+        "model",
+        "openai",
+        "pipeline_trainer",
+        "preprocessing",
         "remote",
+        "rewards",
+        "skypilot",
         "tasks",
+        "tinker",
+        "tinker_native",
         "tracking",
         "trajectories",
         "types",
+        "utils",
     }
 )
 
@@ -84,17 +119,24 @@ __all__ = [
     "MessagesAndChoices",
     "Model",
     "RemoteBackend",
+    "ServerlessTrainResult",
     "Tools",
     "TrainConfig",
     "TrainResult",
+    "TrainSFTConfig",
     "TrainableModel",
     "Trajectory",
     "TrajectoryGroup",
     "Unscored",
+    "auto_trajectory",
+    "capture_auto_trajectory",
+    "capture_yielded_trajectory",
+    "dev",
     "gather_trajectories",
     "gather_trajectory_groups",
     "retry",
     "trajectory_group_batches",
+    "yield_trajectory",
 ]
 
 
@@ -113,4 +155,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_ROOMS, "__version__"})
+    return sorted({*__all__, *_ROOMS, "__version__", *(name for name in globals() if name.startswith("__"))})

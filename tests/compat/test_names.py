@@ -1,0 +1,109 @@
+"""The names and import paths that programs for older releases use."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import art
+
+ROOT_NAMES = """
+    dev auto_trajectory capture_auto_trajectory gather_trajectories gather_trajectory_groups
+    trajectory_group_batches Backend LocalBackend LocalTrainResult ServerlessTrainResult Messages
+    MessagesAndChoices Tools Model TrainableModel retry TrainSFTConfig TrainConfig TrainResult Trajectory
+    TrajectoryGroup capture_yielded_trajectory yield_trajectory
+""".split()
+HEAVY = ["pydantic", "openai", "httpx", "polars", "wandb", "fsspec", "numpy", "torch", "rich", "matplotlib"]
+
+
+def in_new_process(program: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_the_root_has_every_name() -> None:
+    assert set(ROOT_NAMES) <= set(art.__all__)
+    assert all(getattr(art, name) is not None for name in ROOT_NAMES)
+
+
+def test_a_star_import_brings_them_all() -> None:
+    program = (
+        "import json\nfrom art import *\n"
+        "print(json.dumps([name for name in dir() if not name.startswith('_') and name != 'json']))"
+    )
+    assert set(in_new_process(program)) == set(art.__all__)
+
+
+def test_dir_lists_public_names_and_nothing_of_the_machinery() -> None:
+    assert {"utils", "rewards", "openai", "trajectories", *ROOT_NAMES} <= set(dir(art))
+    assert not {"Any", "TYPE_CHECKING", "annotations", "import_module"} & set(dir(art))
+
+
+@pytest.mark.parametrize("name", [name for name in dir(art) if not name.startswith("_")])
+def test_what_dir_lists_is_there_after_import_art_alone(name: str) -> None:
+    value = getattr(art, name)
+    if name not in art.__all__:
+        assert value is importlib.import_module(f"art.{name}")
+
+
+@pytest.mark.parametrize("module", ["art", "art.dev"])
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    program = (
+        f"import json, sys\nimport {module}\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))"
+    )
+    assert in_new_process(program) == []
+
+
+def test_importing_the_small_functions_loads_nothing_heavy() -> None:
+    program = (
+        f"import json, sys\nimport art.utils\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))"
+    )
+    assert in_new_process(program) == []
+
+
+@pytest.mark.parametrize("name", ["retry", "format_message", "iterate_dataset", "get_model_step"])
+def test_functions_win_over_the_modules_of_their_names(name: str) -> None:
+    module = importlib.import_module(f"art.utils.{name}")
+    assert getattr(art.utils, name) is getattr(module, name)  # type: ignore[attr-defined]
+
+
+def test_retry_is_the_decorator_in_both_places() -> None:
+    assert art.retry is art.utils.retry  # type: ignore[attr-defined]
+
+
+def test_words_of_the_types_module() -> None:
+    from art.types import (  # noqa: F401
+        Choice,
+        Message,
+        MessageOrChoice,
+        Messages,
+        MessagesAndChoices,
+        Tools,
+        TrainConfig,
+        TrainResult,
+        TrainSFTConfig,
+        Verbosity,
+    )
+
+    assert art.types.Messages is art.Messages  # type: ignore[attr-defined]
+
+
+def test_configs_of_training() -> None:
+    assert art.TrainSFTConfig() == art.TrainSFTConfig(learning_rate=5e-5, batch_size="auto")
+    assert art.TrainSFTConfig(learning_rate=[1e-4, 2e-4]).learning_rate == [1e-4, 2e-4]
+    with pytest.raises(ValueError, match="batch_size"):
+        art.TrainSFTConfig(batch_size=0)
+    with pytest.raises(ValueError, match="extra"):
+        art.TrainSFTConfig(lr=1)  # type: ignore[call-arg]
+    old: Any = art.TrainConfig
+    assert old(learning_rate=1e-5, beta=0.2).kl_penalty_coef == 0.2
+    result = art.ServerlessTrainResult(step=3, artifact_name="a:step3")
+    assert (result.step, result.metrics, result.artifact_name) == (3, {}, "a:step3")
+    assert art.LocalTrainResult(step=1).checkpoint_path is None
