@@ -1,1 +1,1 @@
-"""Data sets: examples in files, in batches, at rates. Nothing here imports more than the standard library."""
+"""Data sets: examples in files, in batches and chunks, at rates."""

@@ -1,0 +1,79 @@
+"""Every chat format of the library `renderers` over a tokenizer of our own that has all their markers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from renderers.base import create_renderer
+from renderers.configs import config_from_name
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from art.rendering.library import LibraryRenderer
+from art.rendering.template import TemplateRenderer
+from art.rendering.tokenizer import FastTokenizer
+
+FAMILIES = (
+    "qwen3",
+    "qwen3.5",
+    "qwen3.6",
+    "prime-qwen3",
+    "llama-3",
+    "glm-4.5",
+    "glm-5",
+    "deepseek-v3",
+    "deepseek-r1",
+    "gemma4",
+    "kimi-k2",
+    "minimax-m2",
+    "nemotron-3",
+)
+"""gpt-oss is not among them: its renderer fetches its vocabulary from the network."""
+
+WITHOUT_THOUGHTS = frozenset({"llama-3", "deepseek-v3", "kimi-k2"})
+"""Formats that have no place for reasoning."""
+CALLS_ALONE = frozenset({"llama-3"})
+"""Formats in which a turn is text or a call, not both."""
+
+MARKERS = """
+<|endoftext|> <|im_start|> <|im_end|> <think> </think> <tool_call> </tool_call> <tool_response>
+</tool_response> <|image_pad|> <|video_pad|> <|vision_start|> <|vision_end|> <|begin_of_text|>
+<|end_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|> <|eom_id|> <|python_tag|> [gMASK]
+<sop> <|system|> <|user|> <|assistant|> <|observation|> <arg_key> </arg_key> <arg_value>
+</arg_value> <｜User｜> <｜Assistant｜> <｜begin▁of▁sentence｜> <｜end▁of▁sentence｜>
+<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜>
+<｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜> <bos>
+<eos> <|turn> <turn|> <|channel> <channel|> <|tool> <tool|> <|tool_call> <tool_call|>
+<|tool_response> <tool_response|> <|think|> <|image> <image|> <|image|> <|"|> <|im_system|>
+<|im_user|> <|im_assistant|> <|im_middle|> <|tool_calls_section_begin|> <|tool_calls_section_end|>
+<|tool_call_begin|> <|tool_call_argument_begin|> <|tool_call_end|> [BOS] [EOS] [EOT] ]~!b[ ]~b] [e~[
+<minimax:tool_call> </minimax:tool_call>
+""".split()
+MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "t"), ("Ċ", "Ċ"), ("o", "k")]
+"""Two line feeds are one token, which is where openings of turns and replies grow together."""
+
+
+@lru_cache(maxsize=1)
+def tokenizer(chat_template: str | None = None) -> Any:
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in MERGES)]
+    made = Tokenizer(models.BPE(vocab={piece: n for n, piece in enumerate(pieces)}, merges=MERGES))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_tokens([AddedToken(marker, special=True, normalized=False) for marker in MARKERS])
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
+    fast.chat_template = chat_template
+    return fast
+
+
+def family(name: str) -> LibraryRenderer:
+    """The renderer of a family, as the server makes it: sampled thoughts stay in the history."""
+    fast = FastTokenizer(tokenizer())
+    plain = config_from_name(name)
+    return LibraryRenderer(create_renderer(fast, type(plain)(thinking_retention="all")), fast)
+
+
+def template(chat_template: str) -> LibraryRenderer:
+    """The fallback for a model of which only the chat template is known."""
+    made = tokenizer.__wrapped__(chat_template)
+    return LibraryRenderer(TemplateRenderer(made), FastTokenizer(made))
