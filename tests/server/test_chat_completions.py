@@ -48,6 +48,7 @@ async def test_a_reply_names_its_sample_and_step(live: Live) -> None:
     assert reply.usage is not None
     assert reply.usage.prompt_tokens == len(record.prompt_ids)
     assert reply.usage.completion_tokens == len(record.completion_ids)
+    assert choice.model_extra["completion_tokens"] == len(record.completion_ids)
     assert reply.system_fingerprint == "games/player@3"
 
 

@@ -69,6 +69,16 @@ async def test_a_stream_adds_up_to_the_whole_reply(live: Live, text: str, chunk:
     assert all(len(chunk.choices) == 1 for chunk in chunks)
 
 
+async def test_the_end_of_a_choice_tells_its_tokens(live: Live) -> None:
+    _, chunks = await streamed(live, n=2)
+    parts = [choice for chunk in chunks for choice in chunk.choices]
+    told = {part.index: part.model_extra.get("completion_tokens") for part in parts if part.finish_reason}
+    assert all("completion_tokens" not in part.model_extra for part in parts if not part.finish_reason)
+    for part in parts:
+        (record,) = await live.ledger.samples([part.model_extra["sample_id"]])
+        assert told[part.index] == len(record.completion_ids) > 0
+
+
 async def test_characters_are_never_cut(live: Live) -> None:
     live.engine.answer = lambda request: Script(ids=live.renderer.encode("🙂é<|im_end|>"))
     _, chunks = await streamed(live)

@@ -9,7 +9,7 @@ from typing import Any
 from art.engine.protocol import FinishReason
 from art.rendering.chat import ChatRenderer, Parsed
 from art.server.dialects.chat_messages import call_id
-from art.wire.headers import SAMPLE_FIELD, STEP_FIELD
+from art.wire.headers import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 
 @dataclass(kw_only=True, slots=True)
@@ -74,6 +74,7 @@ def choice_of(
         "finish_reason": finish_reason(completion, message),
         SAMPLE_FIELD: completion.sample_id,
         STEP_FIELD: step,
+        TOKENS_FIELD: len(completion.token_ids),
     }
 
 
@@ -81,20 +82,23 @@ def chunk_choice(
     index: int,
     delta: dict[str, Any],
     *,
-    sample_id: str,
+    completion: Completion,
     step: int | None,
     finish: str | None = None,
     logprobs: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One choice of a stream's chunk."""
-    return {
+    """One choice of a stream's chunk; the one that ends the choice tells its tokens."""
+    choice: dict[str, Any] = {
         "index": index,
         "delta": delta,
         "logprobs": logprobs,
         "finish_reason": finish,
-        SAMPLE_FIELD: sample_id,
+        SAMPLE_FIELD: completion.sample_id,
         STEP_FIELD: step,
     }
+    if finish is not None:
+        choice[TOKENS_FIELD] = len(completion.token_ids)
+    return choice
 
 
 def logprobs_of(

@@ -177,7 +177,7 @@ class StreamedChoice:
         return chunk_choice(
             self.index,
             delta,
-            sample_id=self.completion.sample_id,
+            completion=self.completion,
             step=self._prepared.target.step,
             finish=finish,
             logprobs=logprobs,
