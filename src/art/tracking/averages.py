@@ -32,8 +32,8 @@ class Summary:
 
 
 def as_groups(trajectories: Iterable[Any]) -> list[TrajectoryGroup]:
-    """Groups as they are; trajectories and exceptions as one group."""
-    items = list(trajectories)
+    """Groups as they are; trajectories and exceptions as one group. None (no group was kept) is left out."""
+    items = [item for item in trajectories if item is not None]
     if all(isinstance(item, TrajectoryGroup) for item in items):
         return items
     if all(isinstance(item, Trajectory | BaseException) for item in items):

@@ -1,0 +1,42 @@
+"""What a list of groups may hold on its way to the server."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from openai.types.chat.chat_completion import Choice
+
+import art
+from art.remote.groups import train_groups
+from art.tracking.averages import as_groups
+
+
+def attempt(sample: str) -> art.Trajectory:
+    message = {"role": "assistant", "content": "hi"}
+    choice = Choice.construct(index=0, finish_reason="stop", message=message, sample_id=sample)
+    return art.Trajectory(messages_and_choices=[{"role": "user", "content": "x"}, choice], reward=1.0)
+
+
+def test_groups_of_any_kind_of_iterable_and_none(caplog: pytest.LogCaptureFixture) -> None:
+    given = [
+        art.TrajectoryGroup((attempt("a"), attempt("b")), metadata={"scenario_id": "s"}),
+        None,  # a judge failed and gave no group
+        art.TrajectoryGroup(attempt(sample) for sample in "cd"),
+        art.TrajectoryGroup([attempt("e"), ValueError("x")]),
+    ]
+    with caplog.at_level(logging.WARNING, logger="art"):
+        groups = train_groups(given)
+    assert [[t.samples for t in group.trajectories] for group in groups] == [
+        [["a"], ["b"]],
+        [["c"], ["d"]],
+        [["e"]],
+    ]
+    assert [group.failed for group in groups] == [0, 0, 1]
+    assert "group 1 is None and is left out" in caplog.text
+    assert as_groups(given) == [given[0], given[2], given[3]]
+
+
+def test_what_is_no_group_is_refused() -> None:
+    with pytest.raises(TypeError, match="group 0 is .*gather the groups before training"):
+        train_groups([attempt("a")])
