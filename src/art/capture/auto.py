@@ -38,8 +38,8 @@ def auto_trajectory(*, required: bool = False) -> Trajectory | None:
     return trajectory
 
 
-async def capture_auto_trajectory(work: Awaitable[Any]) -> Trajectory:
-    """Run `work` and return the trajectory of its chat completions; its own result is dropped.
+async def capture_auto_trajectory(coro: Awaitable[Any]) -> Trajectory:
+    """Run `coro` and return the trajectory of its chat completions; its own result is dropped.
 
     Heard are our clients, and any client on httpx (openai, litellm, langchain) that is used inside, streams
     included. A request that repeats a conversation continues it; any other begins an additional history.
@@ -48,7 +48,7 @@ async def capture_auto_trajectory(work: Awaitable[Any]) -> Trajectory:
     with rollout_scope():
         trajectory = Trajectory()
         with foreign_clients_heard(), _recorded(trajectory):
-            await work
+            await coro
     return trajectory.finish()
 
 

@@ -26,16 +26,16 @@ def yield_trajectory(trajectory: Trajectory) -> None:
     yielded.append(trajectory)
 
 
-async def capture_yielded_trajectory(work: Awaitable[Any]) -> Trajectory:
-    """Run `work`, as a rollout of its own, and return the trajectory that it yielded.
+async def capture_yielded_trajectory(coro: Awaitable[Any]) -> Trajectory:
+    """Run `coro`, as a rollout of its own, and return the trajectory that it yielded.
 
     Raises NoTrajectoryError (a RuntimeError) when it yielded none.
     """
-    yielded: list[Trajectory] = []  # shared with the tasks that `work` starts
+    yielded: list[Trajectory] = []  # shared with the tasks that `coro` starts
     token = _YIELDED.set(yielded)
     try:
         with rollout_scope():
-            await work
+            await coro
     finally:
         _YIELDED.reset(token)
     if not yielded:
