@@ -38,5 +38,5 @@ def test_groups_of_any_kind_of_iterable_and_none(caplog: pytest.LogCaptureFixtur
 
 
 def test_what_is_no_group_is_refused() -> None:
-    with pytest.raises(TypeError, match="group 0 is .*gather the groups before training"):
+    with pytest.raises(TypeError, match=r"group 0 is .*gather the groups before training"):
         train_groups([attempt("a")])
