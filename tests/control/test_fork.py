@@ -7,10 +7,13 @@ import json
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from art.errors import CheckpointError, NotFoundError, RequestError
+from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
 from art.server.arrivals import Arrivals, choose_step
+from art.server.base_models import adapter_folder, base_of_adapter
 from art.server.checkpoint_shape import leaves_open, read_shape
 from art.server.checkpoints import Checkpoints, JobNote
 from art.server.data_layout import DataLayout
@@ -181,25 +184,72 @@ def test_what_a_request_leaves_open() -> None:
     assert leaves_open(None, None) and not leaves_open(None, LoraSpec()) and not leaves_open(spelled, None)
 
 
-def test_a_plain_peft_folder_has_a_shape_too(tmp_path: Path) -> None:
+def plain_adapter(folder: Path, **changes: object) -> Path:
+    """What PEFT writes."""
+    prefix = "base_model.model.model.layers.0.self_attn"
+    tensors = {
+        f"{prefix}.{target}.lora_{half}.weight": np.ones((8, 8), dtype=np.float32)
+        for target in ("q_proj", "v_proj")
+        for half in "AB"
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
     config = {
         "peft_type": "LORA",
         "r": 8,
         "lora_alpha": 16,
-        "target_modules": ["v_proj", "q_proj"],
+        "target_modules": r".*(q_proj|v_proj)",  # a pattern, as Unsloth writes it
         "base_model_name_or_path": "org/base",
+        **changes,
     }
-    (tmp_path / "adapter_model.safetensors").touch()
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    shape = read_shape(tmp_path)
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_plain_peft_folder_has_a_shape_too(tmp_path: Path) -> None:
+    shape = read_shape(plain_adapter(tmp_path))
     assert shape.plain and shape.base_model == "org/base"
     assert shape.lora == LoraSpec(r=8, alpha=16, targets=["q_proj", "v_proj"])
-    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "peft_type": "LOHA"}))
     with pytest.raises(CheckpointError, match=r"'LOHA'.*only LoRA"):
+        read_shape(plain_adapter(tmp_path, peft_type="LOHA"))
+    plain_adapter(tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"cut")
+    with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors cannot be read"):
         read_shape(tmp_path)
     (tmp_path / "adapter_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"adapter_config\.json cannot be read"):
         read_shape(tmp_path)
+
+
+def test_a_base_model_may_be_a_lora_folder(tmp_path: Path) -> None:
+    assert adapter_folder("org/base") is None and adapter_folder(str(tmp_path)) is None
+    folder = plain_adapter(tmp_path / "sft")
+    assert adapter_folder(str(folder)) == folder and base_of_adapter(folder) == "org/base"
+    (tmp_path / "whole").mkdir()
+    assert base_of_adapter(plain_adapter(folder, base_model_name_or_path="whole")) == str(tmp_path / "whole")
+    with pytest.raises(ConfigurationError, match="set it to the base model"):
+        base_of_adapter(plain_adapter(folder, base_model_name_or_path=None))
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(ConfigurationError, match="safe_serialization"):
+        base_of_adapter(folder)
+    (folder / "config.json").write_text("{}")
+    assert adapter_folder(str(folder)) is None  # a whole model
+
+
+async def test_a_lora_folder_becomes_step_0_once(tmp_path: Path) -> None:
+    forks, models = arrivals(tmp_path / "data")
+    folder = plain_adapter(tmp_path / "sft")
+    for _ in range(2):
+        await forks.begin("games", "new", folder)
+    made = models.checkpoints_of("games", "new")
+    assert made.steps() == [0] and made.rejections(0) == 0
+    asked = RegisterRequest(project="games", name="new", base_model="org/base")
+    assert forks.shaped(asked).lora == LoraSpec(r=8, alpha=16, targets=["q_proj", "v_proj"])
+    (folder / "adapter_model.safetensors").write_bytes(
+        (made.path(0) / "adapter_model.safetensors").read_bytes()[:-1] + b"x"
+    )
+    with pytest.raises(RequestError, match="began with other weights"):
+        await forks.begin("games", "new", folder)
 
 
 # Steps that were pulled

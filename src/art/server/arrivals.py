@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import filecmp
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from art.server.checkpoints import Checkpoints, same_files
 from art.server.held import held
 from art.server.models import Models, Registration
 from art.server.promote import Stage
+from art.wire.checkpoint import ADAPTER_FILE
 from art.wire.models import AdoptReply, AdoptRequest, ForkReply, ForkRequest, RegisterRequest
 
 _log = logging.getLogger(__name__)
@@ -54,8 +56,33 @@ class Arrivals:
         if newest is None:
             return request
         folder = checkpoints.path(newest)
-        lora = shape_for(request.lora, read_shape(folder), folder)
+        shape = read_shape(folder)
+        lora = shape_for(request.lora, shape, folder)
+        if shape.plain:
+            _log.warning("%s holds an adapter alone: step %d goes on with a fresh optimizer", folder, newest)
         return request.model_copy(update={"lora": lora})
+
+    async def begin(self, project: str, name: str, adapter: Path) -> None:
+        """Make a LoRA folder the step 0 of a model that has no step yet. The caller has it exclusively.
+
+        Raises RequestError (409) when the model's step 0 is another one, CheckpointError.
+        """
+        target = self._models.checkpoints_of(project, name)
+        read_shape(adapter)
+        if not target.steps():
+            await asyncio.to_thread(target.copy_adapter, adapter, 0)
+            target.commit(0)
+            _log.info("%s/%s begins with the LoRA %s", project, name, adapter)
+            return
+        ours = target.path(0) / ADAPTER_FILE
+        if ours.is_file() and not filecmp.cmp(ours, adapter / ADAPTER_FILE, shallow=False):
+            raise RequestError(
+                f"model {project}/{name} began with other weights than those in {adapter}: use another "
+                "name, or remove the model's folder",
+                status=409,
+                code="model_conflict",
+                param="base_model",
+            )
 
     async def fork(self, project: str, name: str, asked: ForkRequest) -> ForkReply:
         """Give a model another one's step, under the same number.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from art.errors import ConfigurationError
+from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,3 +46,34 @@ def resolve_base(name: str) -> BaseModel:
     if folder.is_dir():
         return BaseModel(name=str(folder.resolve()), source=str(folder.resolve()))
     return BaseModel(name=name, source=name)
+
+
+def adapter_folder(name: str) -> Path | None:
+    """The folder, where a base model's name is that of a LoRA to begin with and not of a whole model."""
+    folder = Path(name).expanduser()
+    if not (folder / ADAPTER_CONFIG_FILE).is_file() or (folder / "config.json").is_file():
+        return None
+    return folder.resolve()
+
+
+def base_of_adapter(folder: Path) -> str:
+    """The base model that a LoRA's `adapter_config.json` names.
+
+    Raises ConfigurationError when it names none, or the folder holds no weights in safetensors.
+    """
+    if not (folder / ADAPTER_FILE).is_file():
+        raise ConfigurationError(
+            f"the LoRA {folder} has no {ADAPTER_FILE}: save it with safe_serialization=True"
+        )
+    try:
+        name = json.loads((folder / ADAPTER_CONFIG_FILE).read_bytes())["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{folder / ADAPTER_CONFIG_FILE} names no base model ({error!r}): set base_model_name_or_path"
+        ) from error
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(
+            f"{folder / ADAPTER_CONFIG_FILE} has base_model_name_or_path {name!r}: set it to the base model"
+        )
+    beside = folder.parent / name
+    return str(beside) if not Path(name).is_dir() and beside.is_dir() else name

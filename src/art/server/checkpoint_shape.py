@@ -52,23 +52,31 @@ def read_shape(folder: Path) -> CheckpointShape:
 
 
 def lora_of_peft(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a `LoraSpec` in an adapter_config.json. Raises CheckpointError for another method."""
+    """The fields of a `LoraSpec` of a PEFT folder. Raises CheckpointError for another method than LoRA.
+
+    Targets come from the names of the tensors: the configuration may spell them as a pattern, as Unsloth
+    does.
+    """
     if config.get("peft_type") != "LORA":
         raise CheckpointError(f"{folder} is a {config.get('peft_type')!r} adapter; only LoRA works")
-    targets = config.get("target_modules")
-    fields = {
+    return {
         "r": config.get("r"),
         "alpha": config.get("lora_alpha"),
         "dropout": config.get("lora_dropout") or 0.0,
         "use_rslora": bool(config.get("use_rslora")),
-        # PEFT also knows patterns; those of one name are its names, others are told by the trainer.
-        "targets": sorted(targets) if isinstance(targets, list) else targets,
+        "targets": sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in _tensors(folder)}),
     }
-    if isinstance(targets, str) and targets != "all-linear":
-        raise CheckpointError(
-            f"{folder}: target_modules is the pattern {targets!r}; save the adapter with a list of names"
-        )
-    return fields
+
+
+def _tensors(folder: Path) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / ADAPTER_FILE
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return [name for name in file.keys() if ".lora_" in name]
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): it is cut or changed; restore it") from error
 
 
 def shape_for(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> LoraSpec | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from art.errors import CheckpointError
-from art.wire.checkpoint import JOB_FILE, MANIFEST_FILE, STATE_FILE
+from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE, JOB_FILE, MANIFEST_FILE, STATE_FILE
 from art.wire.jobs import TrainResultInfo
 from art.wire.strict import Strict
 
@@ -140,12 +140,28 @@ class Checkpoints:
             raise
         return target
 
+    def copy_adapter(self, source: Path, step: int) -> Path:
+        """Write `step` as a plain PEFT folder: a copy of the two files of an adapter elsewhere, which may
+        change there. Raises CheckpointError.
+        """
+        target = self.fresh_folder(step)
+        try:
+            target.mkdir()
+            for name in (ADAPTER_FILE, ADAPTER_CONFIG_FILE):
+                _copy_synced(source / name, target / name)
+        except OSError as error:
+            shutil.rmtree(target, ignore_errors=True)
+            raise CheckpointError(f"the LoRA {source} could not be copied: {error}") from error
+        return target
+
     def carry_forward(self, step: int) -> Path:
         """Write `step + 1` with the same weights: hard links to the files of `step`, and a state with the
         new number.
 
         Raises CheckpointError when the files of `step` are not what the trainer writes.
         """
+        if not (self.path(step) / STATE_FILE).exists():  # a plain adapter: its number is its name
+            return self.link(self.path(step), step + 1)
         source, target = self.path(step), self.fresh_folder(step + 1)
         target.mkdir()
         for file in source.iterdir():
@@ -179,9 +195,13 @@ def _link_or_copy(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
             raise
-        shutil.copyfile(source, target)
-        with target.open("rb") as copied:
-            os.fsync(copied.fileno())
+        _copy_synced(source, target)
+
+
+def _copy_synced(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    with target.open("rb") as copied:
+        os.fsync(copied.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,7 +16,7 @@ from art.engine.protocol import Engine
 from art.errors import ARTError, NotFoundError, RequestError, WorkerError
 from art.rendering.chat import ChatRenderer
 from art.server.arrivals import Arrivals
-from art.server.base_models import BaseModel, resolve_base
+from art.server.base_models import BaseModel, adapter_folder, base_of_adapter, resolve_base
 from art.server.catalog import Catalog
 from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout
@@ -109,8 +109,11 @@ class Control:
         Raises RequestError (400, 409), ConfigurationError, CheckpointError, CanaryError, WorkerError.
         """
         self.layout.model_dir(request.project, request.name)
-        base = resolve_base(request.base_model)
+        adapter = adapter_folder(request.base_model)
+        base = resolve_base(request.base_model if adapter is None else base_of_adapter(adapter))
         async with self.arrivals.exclusive(request.project, request.name):
+            if adapter is not None:
+                await self.arrivals.begin(request.project, request.name, adapter)
             model = self.models.register(self.arrivals.shaped(request), base.name)
         stage = await self._stage(model)
         await stage.pair.start()  # again, where workers were given up

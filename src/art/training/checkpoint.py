@@ -86,6 +86,21 @@ def read_checkpoint(path: Path, *, base_model: str, base_fingerprint: str) -> Tr
     Raises CheckpointError naming the file that is missing, truncated or changed, or the base model it
     belongs to.
     """
+    manifest = verify_files(path)
+    _require(manifest, path, STATE_FILE, OPTIMIZER_FILE)
+    state = _parse(TrainerState, path / STATE_FILE)
+    if state.critic:
+        _require(manifest, path, CRITIC_FILE)
+    if state.base_fingerprint != base_fingerprint:
+        raise CheckpointError(
+            f"The checkpoint {str(path)!r} was trained on {state.base_model!r}, whose weights are not "
+            f"those of the loaded {base_model!r}. Load it with its own base model."
+        )
+    return state
+
+
+def verify_files(path: Path) -> Manifest:
+    """Hold every file against the manifest. Raises CheckpointError naming the one that is not as it was."""
     manifest = _parse(Manifest, path / MANIFEST_FILE)
     for name, entry in manifest.files.items():
         file = path / name
@@ -98,16 +113,7 @@ def read_checkpoint(path: Path, *, base_model: str, base_fingerprint: str) -> Tr
             )
         if manifest_entry(file).sha256 != entry.sha256:
             raise CheckpointError(f"{name!r} in {str(path)!r} was changed: its sha256 is not the manifest's.")
-    _require(manifest, path, STATE_FILE, OPTIMIZER_FILE)
-    state = _parse(TrainerState, path / STATE_FILE)
-    if state.critic:
-        _require(manifest, path, CRITIC_FILE)
-    if state.base_fingerprint != base_fingerprint:
-        raise CheckpointError(
-            f"The checkpoint {str(path)!r} was trained on {state.base_model!r}, whose weights are not "
-            f"those of the loaded {base_model!r}. Load it with its own base model."
-        )
-    return state
+    return manifest
 
 
 def _require(manifest: Manifest, path: Path, *names: str) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
-from art.errors import CheckpointError
+from art.engine.builtin.peft_folder import read_adapter
 from art.training.checkpoint import read_checkpoint
 from art.training.dropout import without_dropout
+from art.training.plain_adapter import lora_of
 from art.training.policy import Policy
 from art.training.weights import Weights
 from art.wire.checkpoint import STATE_FILE
@@ -54,14 +54,3 @@ class References:
                 folder, base_model=self._policy.name, base_fingerprint=self._policy.fingerprint
             ).lora
         return lora_of(read_adapter(folder))
-
-
-def lora_of(adapter: PeftAdapter) -> LoraSpec:
-    """The shape of an adapter that PEFT wrote. Raises CheckpointError when its ranks differ."""
-    ranks = {int(down.shape[0]) for down, _ in adapter.weights.values()}
-    if len(ranks) != 1:
-        raise CheckpointError(
-            f"adapter {str(adapter.path)!r} has ranks {sorted(ranks)}; a reference has one rank everywhere"
-        )
-    targets = sorted({name.rpartition(".")[2] for name in adapter.weights})
-    return LoraSpec(r=ranks.pop(), alpha=adapter.alpha, targets=targets, use_rslora=adapter.rank_stabilized)

@@ -29,6 +29,7 @@ from art.training.memory import (
 )
 from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlanner
 from art.training.optimizer import make_optimizer
+from art.training.plain_adapter import is_plain, read_plain
 from art.training.policy import Policy
 from art.training.rates import automatic_rate
 from art.training.reference import References
@@ -90,9 +91,7 @@ class Trainer:
         lora = self._weights.resolve(lora)
         state = None
         if checkpoint is not None:
-            state = read_checkpoint(
-                checkpoint, base_model=self.policy.name, base_fingerprint=self.policy.fingerprint
-            )
+            state = self._read(checkpoint, lora, seed)
             if self._weights.resolve(state.lora) != lora:
                 raise CheckpointError(
                     f"The checkpoint {str(checkpoint)!r} holds {_spelled(state.lora)}, not {_spelled(lora)}."
@@ -101,7 +100,8 @@ class Trainer:
         if state is not None and checkpoint is not None:
             try:
                 self._weights.load(model.adapter, checkpoint)
-                load_moments(model.optimizer, model.parameters, checkpoint / OPTIMIZER_FILE)
+                if not is_plain(checkpoint):
+                    load_moments(model.optimizer, model.parameters, checkpoint / OPTIMIZER_FILE)
                 if state.critic:
                     model.critic = self._critic()
                     load_critic(model.critic, checkpoint)
@@ -113,6 +113,13 @@ class Trainer:
         self.close(name)
         self._open[name] = model
         return model.step
+
+    def _read(self, checkpoint: Path, lora: LoraSpec | None, seed: int) -> TrainerState:
+        if is_plain(checkpoint):
+            return read_plain(checkpoint, self.policy, lora, seed=seed)
+        return read_checkpoint(
+            checkpoint, base_model=self.policy.name, base_fingerprint=self.policy.fingerprint
+        )
 
     def train(
         self,
