@@ -1,7 +1,7 @@
-"""What the quick start achieves: three seeds of tic-tac-toe and of the mail agent, through the real command.
+"""What is learned in three seeds: tic-tac-toe, mail (the quick start), yes-no-maybe (the example).
 
-Each row holds a run against the figure that it must reach: a share of fresh attempts, or seconds of wall time
-(server start, both evaluations and training included).
+Each row holds a run against the figure that it must reach: a share of fresh attempts, a mean reward, or
+seconds of wall time (server start and evaluations included).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from bench.rows import Row, write_rows
 SEEDS = (0, 1, 2)
 TARGETS = {"tic-tac-toe": ("not_lost", 0.88), "mail": ("right", 0.90)}
 SECONDS = 240.0
+EXAMPLE = Path(__file__).parents[1] / "examples" / "yes_no_maybe.py"
+MEAN_REWARD = 0.95
+EXAMPLE_SECONDS = 120.0
 
 
 def quickstart(task: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -48,10 +52,41 @@ def rows_of(task: str, seed: int, result: dict[str, Any]) -> list[Row]:
     ]
 
 
+def yes_no_maybe(seed: int, folder: Path) -> list[Row]:
+    """One run of the example until a step's mean reward is high enough."""
+    options = ["--seed", str(seed), "--target", str(MEAN_REWARD), "--path", str(folder / f"ynm-{seed}")]
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), *options], check=True, capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - begin
+    reward = float(done.stdout.split()[-1])
+    name = f"yes-no-maybe, seed {seed}"
+    return [
+        Row(
+            name=f"{name}: mean reward",
+            ours=reward,
+            peer=MEAN_REWARD,
+            unit="reward",
+            ratio=reward / MEAN_REWARD,
+            goal=1.0,
+        ),
+        Row(
+            name=f"{name}: wall time",
+            ours=seconds,
+            peer=EXAMPLE_SECONDS,
+            unit="s",
+            ratio=EXAMPLE_SECONDS / seconds,
+            goal=1.0,
+        ),
+    ]
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="art-bench-") as name:
         runs = [(task, seed, quickstart(task, seed, Path(name))) for task in TARGETS for seed in SEEDS]
-    write_rows("learning", [row for run in runs for row in rows_of(*run)])
+        words = [row for seed in SEEDS for row in yes_no_maybe(seed, Path(name))]
+    write_rows("learning", [row for run in runs for row in rows_of(*run)] + words)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ Games of tic-tac-toe, moving first against a random opponent: first those of a g
 a careless one. The careless one looks for a winning or blocking cell in {CARELESS.skill:.0%} of its
 moves, plays {CARELESS.blind:.0%} of them blindly on any cell, taken or not, and otherwise prefers the
 middle of a side {CARELESS.edge_weight:.0f} to 1. So the model knows more than it shows: reinforcement
-learning lifts skill out of noise here. Asked for yes, no or maybe, it says each a third of the time."""
+learning lifts skill out of noise here. Asked for yes, no or maybe, it says each a third of the time;
+asked for one of the words alone, it says that one, so that it knows them apart."""
 
 TEXTS = (
     "user\nassistant\nsystem",
@@ -77,6 +78,7 @@ class GameDialogs:
         self._cells = [tokenizer.convert_tokens_to_ids(cell) for cell in tic_tac_toe.CELLS]
         words = [tokenizer.encode(word, add_special_tokens=False) for word in yes_no_maybe.REWARDS]
         self._words = {ids[0]: 1 / len(words) for ids in words}
+        self._word = {word: {ids[0]: 1.0} for word, ids in zip(yes_no_maybe.REWARDS, words, strict=True)}
 
     def tic_tac_toe(self, player: Player) -> Example:
         """One game of `player`; at each move all cells are taught with their shares."""
@@ -95,3 +97,15 @@ class GameDialogs:
         question = {"role": "user", "content": self._dice.choice(yes_no_maybe.phrasings())}
         answer = {"role": "assistant", "content": self._dice.choice(tuple(yes_no_maybe.REWARDS))}
         return from_dialog(self._renderer, [question, answer], first_tokens=[self._words])
+
+    def one_word(self) -> Example:
+        """Asked for one word, that word. Without this the three would share one embedding: nothing else tells
+        them apart, and no adapter below the embeddings could ever prefer one of them.
+        """
+        word = self._dice.choice(tuple(yes_no_maybe.REWARDS))
+        verb, quote = self._dice.choice(yes_no_maybe.VERBS), self._dice.choice(("", "'"))
+        messages = [
+            {"role": "user", "content": f"{verb} with {quote}{word}{quote}"},
+            {"role": "assistant", "content": word},
+        ]
+        return from_dialog(self._renderer, messages, first_tokens=[self._word[word]])

@@ -43,7 +43,8 @@ def games_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
 
     def loss(model: Qwen3ForCausalLM, player: games.Player) -> Tensor:
         game = batch_loss(model, [dialogs.tic_tac_toe(player) for _ in range(32)], other_weight=1.0)
-        return game + 0.3 * batch_loss(model, [dialogs.yes_no_maybe() for _ in range(8)], other_weight=0.1)
+        words = [dialogs.yes_no_maybe() for _ in range(8)] + [dialogs.one_word() for _ in range(4)]
+        return game + 0.3 * batch_loss(model, words, other_weight=0.1)
 
     def plays_well(model: Qwen3ForCausalLM) -> tuple[bool, str]:
         greedy = _scores(model, tokenizer, "tic-tac-toe", greedy=True)
