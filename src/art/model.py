@@ -179,6 +179,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     trainable: bool = True
 
     _internal_config: dict[str, Any] | None = PrivateAttr(default=None)
+    _openai_client_config: dict[str, Any] | None = PrivateAttr(default=None)
 
     def __init__(
         self,
@@ -215,8 +216,14 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
             return dumped
         return dumped | {"_internal_config": copy.deepcopy(self._internal_config)}
 
-    async def register(self, backend: Backend) -> None:
-        """Make the model known to a backend: it can be sampled and trained afterwards."""
+    async def register(
+        self, backend: Backend, _openai_client_config: Mapping[str, Any] | None = None
+    ) -> None:
+        """Make the model known to a backend: it can be sampled and trained afterwards.
+
+        _openai_client_config: how its server is set up (`art.dev.OpenAIServerConfig`).
+        """
+        self._openai_client_config = dict(_openai_client_config) if _openai_client_config else None
         await super().register(backend)
         await asyncio.to_thread(self._run_log.wandb.open, self)
 

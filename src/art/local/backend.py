@@ -14,6 +14,7 @@ from art.local.supervisor import ServerProcess, SupervisorLimits, check_options
 from art.remote.backend import RemoteBackend
 from art.remote.connection import ServerConnection
 from art.remote.jobs import JobDeadlines
+from art.tracking.model_file import write_model_file
 from art.tracking.trajectory_log.migration import auto_migrate_on_register
 from art.types import LocalTrainResult
 from art.wire.jobs import TrainResultInfo
@@ -94,6 +95,7 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
         model.base_path = str(self._path)
         await asyncio.to_thread(auto_migrate_on_register, self._path / model.project / "models" / model.name)
         await super().register(model)
+        write_model_file(model)
 
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> LocalTrainResult:
         if self._cost_per_hour is not None:
