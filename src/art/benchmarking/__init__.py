@@ -1,1 +1,1 @@
-"""How models compare: logs read back, tables and charts."""
+"""Trajectories of several models side by side: as a table, as numbers, as charts."""

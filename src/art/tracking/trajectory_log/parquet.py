@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -85,20 +85,29 @@ def parquet_bytes(groups: Iterable[TrajectoryGroup]) -> int:
     return buffer.tell()
 
 
-def read_frame(path: Path) -> tuple[polars.DataFrame, list[Row]]:
-    """The rows as they are stored, and the records of groups that have no row."""
+def rows_frame(groups: Iterable[TrajectoryGroup]) -> polars.DataFrame:
+    """The rows as they would be stored. Groups without a trajectory have none."""
+    return _frame(to_rows(groups)[0])
+
+
+def read_frame(path: Path, columns: Collection[str] | None = None) -> tuple[polars.DataFrame, list[Row]]:
+    """The rows as they are stored, and the records of groups that have no row. columns: only these, as far as
+    the file has them.
+    """
     import polars
 
     try:
         # The bytes, not the path: a path's `*` and `split=` would mean something to polars.
         data = path.read_bytes()
-        frame = polars.read_parquet(data, hive_partitioning=False)
+        stored = polars.read_parquet_schema(data)
+        wanted = [name for name in stored if columns is None or name in columns]
+        frame = polars.read_parquet(data, columns=wanted, hive_partitioning=False)
         empty = polars.read_parquet_metadata(data).get(EMPTY_GROUPS)
     except (OSError, polars.exceptions.PolarsError) as error:
         raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
-    if missing := [name for name in ("group_index", "reward", "messages") if name not in frame.columns]:
+    if missing := [name for name in ("group_index", "reward", "messages") if name not in stored]:
         raise TrajectoryLogError(
-            f"{str(path)!r} is no trajectory log: it has no column {missing[0]!r}, only {frame.columns}"
+            f"{str(path)!r} is no trajectory log: it has no column {missing[0]!r}, only {list(stored)}"
         )
     return frame, from_text(empty) if empty else []
 

@@ -1,0 +1,42 @@
+"""Trajectory logs from a bucket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from art.backend import AnyModel
+
+
+async def pull_model_trajectories(
+    model: AnyModel, s3_bucket: str | None = None, prefix: str | None = None
+) -> list[str]:
+    """Copy a model's `trajectories` folder from a bucket into the model's folder here.
+
+    s3_bucket: a name or any URL that fsspec knows; by default the environment's `BACKUP_BUCKET`. Files that
+    are here and differ are replaced, others stay. Returns the paths that were copied, relative to the
+    model's folder.
+
+    Raises: ConfigurationError when no bucket is named, StorageError, DeadlineError.
+    """
+    return await asyncio.to_thread(_pull, model, s3_bucket, prefix)
+
+
+def _pull(model: AnyModel, bucket: str | None, prefix: str | None) -> list[str]:
+    from art.storage.location import model_folder, model_url
+    from art.storage.side_files import is_side_file, replace_bytes
+    from art.storage.store import Store
+
+    folder = model_folder(model.base_path, model.project, model.name)
+    store = Store(model_url(model.project, model.name, bucket=bucket, prefix=prefix))
+
+    def pull(path: str) -> str | None:
+        target, content = folder / path, store.read(path)
+        if target.is_file() and target.read_bytes() == content:
+            return None
+        replace_bytes(target, content)
+        return path
+
+    logs = [path for path in store.sizes() if path.startswith("trajectories/") and is_side_file(path)]
+    return sorted(path for path in store.each(pull, sorted(logs)) if path)
