@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
+from art.cli.keys import keys
+from art.cli.verbs import Verbs, help_text
+
 app = typer.Typer(
     name="art",
+    cls=Verbs,
     help="Teach small language models to act, by reinforcement learning from their own attempts.",
     no_args_is_help=True,
     add_completion=False,
@@ -126,6 +130,24 @@ def serve(
 
 
 @app.command()
+def run(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Anything but loopback needs ART_API_KEY.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free one.")] = 7999,
+    data_dir: Annotated[Path, typer.Option(help="Ledger, jobs, checkpoints and logs.")] = Path(".art"),
+) -> None:
+    """The older name of `art serve`, with the port that went with it."""
+    from art.cli.serve import serve_forever
+
+    typer.echo("art run is art serve under its older name, on port 7999 unless told otherwise.", err=True)
+    raise typer.Exit(serve_forever(host=host, port=port, data_dir=data_dir))
+
+
+app.add_typer(keys)
+
+
+@app.command()
 def doctor(
     base_model: Annotated[str, typer.Option(help="The model of the miniature step.")] = "art/nano",
 ) -> None:
@@ -189,3 +211,15 @@ def migrate(
     from art.cli.migrate import migrate_path
 
     raise typer.Exit(migrate_path(path, dry_run=dry_run, keep_jsonl=keep_jsonl, verbose=verbose))
+
+
+@app.command("help")
+def show_help(
+    ctx: typer.Context, verb: Annotated[str | None, typer.Argument(help="One of the verbs.")] = None
+) -> None:
+    """Show what `art` can do, or how one verb is used."""
+    try:
+        typer.echo(help_text(ctx, verb))
+    except LookupError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
