@@ -1,0 +1,1 @@
+"""`art init`: a project skeleton that runs as it is."""
