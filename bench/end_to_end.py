@@ -61,7 +61,7 @@ class Race:
 RACES = (
     Race(
         task="yes-no-maybe",
-        threshold=0.82,
+        threshold=0.95,
         learning_rate=3e-3,
         steps=40,
         turns=1,
