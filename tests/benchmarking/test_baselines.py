@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 import art
@@ -42,31 +40,3 @@ def test_a_baseline_needs_numbers(model):
     for steps, metrics in ((0, {"val": {"reward": 1.0}}), (3, {}), (3, {"val": {}})):
         with pytest.raises(ConfigurationError, match="nothing to log"):
             log_constant_metrics_wandb(model, steps, metrics)
-
-
-@pytest.mark.slow
-def test_a_baseline_is_a_run_of_its_own(tmp_path, model, monkeypatch):
-    wandb = pytest.importorskip("wandb")
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    log_constant_metrics_wandb(model, 3, {"val": {"reward": 0.5, "costs/x": 1}}, logged_run_name="baseline")
-    assert wandb.run is None
-    [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    store, rows, run = DataStore(), [], None
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "run":
-            run = record.run
-        if record.WhichOneof("record_type") == "history":
-            items = {
-                item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item
-            }
-            rows.append({key: value for key, value in items.items() if not key.startswith("_")})
-    assert run is not None and (run.project, run.display_name, run.run_id) == ("p", "baseline", "baseline")
-    assert rows == [{"training_step": step, "val/reward": 0.5, "costs/x": 1.0} for step in range(3)]
