@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from art.model import TrainableModel as TrainableModel
     from art.remote.backend import RemoteBackend as RemoteBackend
     from art.retrying import retry as retry
+    from art.serverless.backend import ServerlessBackend as ServerlessBackend
     from art.trajectories import History as History
     from art.trajectories import Trajectory as Trajectory
     from art.trajectories import TrajectoryGroup as TrajectoryGroup
@@ -53,6 +54,7 @@ _HOME = {
     "MessagesAndChoices": "art.messages",
     "Model": "art.model",
     "RemoteBackend": "art.remote.backend",
+    "ServerlessBackend": "art.serverless.backend",
     "ServerlessTrainResult": "art.types",
     "Tools": "art.messages",
     "TrainConfig": "art.types",
@@ -98,6 +100,7 @@ _ROOMS = frozenset(
         "preprocessing",
         "remote",
         "rewards",
+        "serverless",
         "skypilot",
         "tasks",
         "tinker",
@@ -119,6 +122,7 @@ __all__ = [
     "MessagesAndChoices",
     "Model",
     "RemoteBackend",
+    "ServerlessBackend",
     "ServerlessTrainResult",
     "Tools",
     "TrainConfig",

@@ -14,7 +14,7 @@ import art
 
 ROOT_NAMES = """
     dev auto_trajectory capture_auto_trajectory gather_trajectories gather_trajectory_groups
-    trajectory_group_batches Backend LocalBackend LocalTrainResult ServerlessTrainResult Messages
+    trajectory_group_batches Backend LocalBackend LocalTrainResult ServerlessBackend ServerlessTrainResult Messages
     MessagesAndChoices Tools Model TrainableModel retry TrainSFTConfig TrainConfig TrainResult Trajectory
     TrajectoryGroup capture_yielded_trajectory yield_trajectory
 """.split()
