@@ -90,10 +90,9 @@ def test_train_config():
 
 async def test_a_config_that_would_not_act_is_refused(model, backend, double):
     await model.register(backend)
-    with pytest.raises(errors.ConfigurationError, match="grad_accumulation_sequences"):
-        await model.train([], config=art.TrainConfig(grad_accumulation_sequences=4))
-    with pytest.raises(errors.ConfigurationError, match="plot_tensors"):
-        await model.train([], _config={"plot_tensors": True})
+    for options in ({"_config": {"learning_rte": 1}}, {"learning_rte": 1}):
+        with pytest.raises(errors.ConfigurationError, match="learning_rte"):
+            await model.train([], **options)
     assert double.jobs == {}
 
 
@@ -122,3 +121,158 @@ async def test_a_torn_line_costs_only_itself(model):
 
     assert [row["val/acc"] for row in read_rows(path)] == [1, 3]
     assert best_step(path, "val/acc") == 3 and best_step(path, "val/none") is None
+
+
+async def test_a_config_must_be_json(model, backend, double):
+    class Tool(BaseModel):
+        model_config = {"arbitrary_types_allowed": True}
+        call: object = print
+
+    for config in (Tool(), {"turns": 3}):
+        model.config = config
+        with pytest.raises(ValueError, match="The model config cannot be serialized to JSON"):
+            await model.register(backend)
+    assert double.registered == []
+    model.config = Config()
+    await model.register(backend)
+
+
+def test_fields_of_subclasses_and_their_defaults(tmp_path):
+    class Prompted(art.Model):
+        base_path: str = str(tmp_path)
+        style: str = "plain"
+
+    model = Prompted(name="m", project="p", style="terse")
+    assert (model.base_path, model.style) == (str(tmp_path), "terse")
+
+
+def test_dumps(tmp_path):
+    internal = {"chat_template_kwargs": {"enable_thinking": False}}
+    model = art.TrainableModel(
+        name="m", project="p", base_model="b", config=Config(), run_id="r", _internal_config=internal
+    )
+    model.inference_api_key = "secret"
+    assert model.model_dump()["_internal_config"] == internal
+    assert "_internal_config" not in model.model_dump(exclude={"_internal_config"})
+    assert set(model.model_dump(include={"name"})) == {"name"}
+    safe = model.safe_model_dump()
+    assert safe["config"] is None and "inference_api_key" not in safe and safe["run_id"] == "r"
+    again = art.TrainableModel(**model.model_dump())
+    assert again._internal_config == internal and again.name == "m"
+    assert model._get_output_dir() == ".art/p/models/m"
+
+
+async def test_copies_keep_private_attributes(model, backend):
+    model._internal_config = {"chat_template_kwargs": {"enable_thinking": False}}
+    model.set_cost_calculator(lambda prompt, completion, context: {f"costs/{context}/tokens": prompt})
+    await model.register(backend)
+    for copied in (model.model_copy(deep=True), model.model_copy()):
+        assert copied._internal_config == model._internal_config and copied.backend() is backend
+        assert copied.cost_calculator is model.cost_calculator
+        assert copied._run_log is not model._run_log
+
+
+async def test_arguments_of_the_chat_template_go_along(model, backend, double):
+    await model.register(backend)
+    model._internal_config = {"chat_template_kwargs": {"enable_thinking": False, "style": "plain"}}
+    create = model.openai_client().chat.completions.create
+    await create(model="agent", messages=[], extra_body={"chat_template_kwargs": {"style": "terse"}})
+    model._internal_config = None
+    await model.openai_client().chat.completions.create(model="agent", messages=[])
+    first, second = double.bodies
+    assert first["chat_template_kwargs"] == {"enable_thinking": False, "style": "terse"}
+    assert "chat_template_kwargs" not in second
+
+
+async def test_costs_of_completions(model, backend, double):
+    await model.register(backend)
+    seen = []
+
+    def price(prompt_tokens: int, completion_tokens: int, cost_context: str) -> dict[str, float]:
+        seen.append((prompt_tokens, completion_tokens, cost_context))
+        return {f"costs/{cost_context}/tokens": 1.0}
+
+    assert model.cost_calculator(1, 1, "train") == {}
+    model.set_cost_calculator(price)
+    completion = await model.openai_client().chat.completions.create(model="agent", messages=[])
+    token = model.activate_metrics_context("eval")
+    await model.openai_client().chat.completions.create(model="agent", messages=[])
+    token.var.reset(token)
+    copied = model.model_copy(deep=True)
+    copied.name = "copy"
+    await copied.openai_client().chat.completions.create(model="agent", messages=[])
+    usage = completion.usage
+    told = usage.prompt_tokens, usage.completion_tokens
+    assert seen == [(*told, "train"), (*told, "eval"), (*told, "train")]
+    model.set_cost_calculator(None)
+    await model.openai_client().chat.completions.create(model="agent", messages=[])
+    assert len(seen) == 3
+    await model.log(metrics={"acc": 1}, split="val", step=0)
+    (row,) = rows(model)
+    assert row["costs/all"] == 2.0 and row["costs/eval/tokens"] == 1.0 and row["costs/train/tokens"] == 1.0
+    await copied.log(metrics={"acc": 1}, split="train", step=0)
+    assert rows(copied)[0]["costs/all"] == 1.0
+
+
+async def test_training_in_the_ways_of_all_versions(model, backend, double, recwarn):
+    await model.register(backend)
+    groups = [art.TrajectoryGroup([art.Trajectory(reward=1), art.Trajectory(reward=0)]), None]
+    for step, options in enumerate(
+        [
+            {"config": art.TrainConfig(learning_rate=1e-3, beta=0.5), "_config": {"epsilon": 0.3}},
+            {"_config": {"learning_rate": 1e-3, "epsilon": 0.3, "kl_penalty_coef": 0.5}},
+            {"learning_rate": 1e-3, "epsilon": 0.3, "kl_penalty_coef": 0.5, "_config": {"epsilon": 0.1}},
+        ],
+        start=1,
+    ):
+        result = await model.train(groups, **options)
+        assert result.step == step
+    jobs = [{**job, "job_id": ""} for job in double.jobs.values()]
+    assert len(jobs) == 3
+    for job in jobs:
+        for part in ("optimizer", "algorithm"):
+            assert job[part] == jobs[0][part]
+    history = rows(model)
+    assert [row["step"] for row in history] == [1, 2, 3]
+    assert all(row["train/reward"] == 0.5 and row["time/step_wall_s"] >= 0 for row in history)
+    assert history[2]["time/cum/wall_s"] == pytest.approx(sum(row["time/step_wall_s"] for row in history))
+    assert not [warning for warning in recwarn if issubclass(warning.category, DeprecationWarning)]
+
+
+async def test_the_wall_time_counts_once_for_a_step(model, backend):
+    await model.register(backend)
+    await model.log(split="train", metrics={"acc": 1}, step=1)
+    await model.log(split="train", metrics={"acc": 2}, step=1)
+    model.metrics_builder("train").add_user_timing(step_wall_s=7)
+    await model.log(split="train", metrics={"acc": 2}, step=2)
+    await model.log(split="val", metrics={"acc": 2}, step=3)
+    first, again, own, val = rows(model)
+    assert "time/step_wall_s" in first and "time/step_wall_s" not in again
+    assert own["time/step_wall_s"] == 7 and "time/step_wall_s" not in val
+
+
+async def test_checkpoints_with_the_best_metric_stay(model, backend, double, caplog):
+    await model.register(backend)
+    double.step = 9
+    await model.delete_checkpoints()
+    assert "no row of" in caplog.text and "'val/reward'" in caplog.text
+    for step, reward, score in ((1, 0.5, 9), (2, 1.0, 1), (2, 0.2, 1), (5, 0.6, 3), (6, 0.6, 9), (7, 0.1, 0)):
+        await model.log(metrics={"reward": reward, "correct": score}, step=step)
+    await model.delete_checkpoints()
+    await model.delete_checkpoints("val/correct")
+    await model.delete_checkpoints(best_checkpoint_metric="val/nothing")
+    assert double.kept == [[9], [6, 9], [6, 9], [9]]
+
+
+def test_older_names(model):
+    with pytest.warns(DeprecationWarning, match="overwrite_state"):
+        model.write_state({"a": 1})
+    assert model.read_state() == {"a": 1}
+    prompted = art.Model(name="m", project="p", inference_model_name="gpt", inference_base_url="http://x/v1")
+    assert prompted.litellm_completion_params() == {
+        "model": "gpt",
+        "base_url": "http://x/v1",
+        "api_key": None,
+        "temperature": 1,
+    }
+    assert model.litellm_completion_params(step=3)["model"] == "hosted_vllm/agent@3"

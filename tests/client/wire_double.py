@@ -37,6 +37,8 @@ class Double:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     registered: list[dict[str, Any]] = field(default_factory=list)
     events_after: list[int] = field(default_factory=list)
+    kept: list[list[int]] = field(default_factory=list)
+    """Of each deletion of checkpoints."""
     step: int = 0
     refusals: list[Response] = field(default_factory=list)
     """Answers given instead of the right one, first come first served, to any POST."""
@@ -106,6 +108,7 @@ class Double:
         }
         if body.get("stream"):
             return StreamingResponse(self._chunks(completion), media_type="text/event-stream")
+        completion["usage"] = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
         if self.chunked:
 
             async def pieces() -> AsyncIterator[bytes]:
@@ -163,6 +166,7 @@ class Double:
         if (refusal := self._refusal(request)) is not None:
             return refusal
         kept = json.loads(await request.body())["keep_steps"]
+        self.kept.append(kept)
         return JSONResponse({"deleted": [step for step in range(self.step) if step not in kept]})
 
     async def events(self, request: Request) -> Response:

@@ -14,7 +14,7 @@ from art.remote.internal_config import model_settings
 from art.remote.jobs import JobDeadlines, follow_job
 from art.remote.keywords import KEYWORDS, REFUSED
 from art.remote.options import job_request
-from art.tracking.names import sheet_metrics
+from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.tracking.progress import Progress, open_progress
 from art.types import TrainResult, TrainSFTConfig
 from art.wire.algorithm import Algorithm
@@ -145,12 +145,12 @@ class RemoteBackend:
         trajectory_groups: Iterable[TrajectoryGroup],
         options: Mapping[str, Any],
     ) -> TrainResult:
-        groups = train_groups(trajectory_groups)
+        groups = train_groups(trajectory_groups, given=bool(options["allow_training_without_logprobs"]))
         request = job_request(uuid4().hex, groups, model._internal_config, options)
         with open_progress(f"train {model.name}" if options["verbose"] else None, None) as progress:
             info = await self._run(model, request, progress)
         check_sheet(info.sheet, request.groups)
-        result = self._result(info, {**info.metrics, **sheet_metrics(info.sheet)})
+        result = self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
         if not options["save_checkpoint"]:
             result.checkpoint_path = None
         return result
@@ -187,7 +187,7 @@ class RemoteBackend:
         with open_progress(f"train {model.name}" if verbose else None, None) as progress:
             info = await self._run(model, request, progress, route="train_sft", deadline_s=sft.SUBMIT_S)
         check_balance(info.sheet, sum(len(batch) for batch in request.batches))
-        return self._result(info, {**info.metrics, **sheet_metrics(info.sheet)})
+        return self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
 
     async def _train_sft(
         self,

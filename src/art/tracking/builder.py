@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -162,6 +163,12 @@ class MetricsBuilder:
         other = MetricsBuilder(cost_context)
         other._buffer = self._buffer if buffer_scope is None else buffer_scope
         other._totals, other._prices = self._totals, self._prices
+        return other
+
+    def afresh(self) -> MetricsBuilder:
+        """A builder with copies of the prices and extractors and nothing added up yet."""
+        other = MetricsBuilder(self.cost_context)
+        other._prices = copy.deepcopy(self._prices)
         return other
 
     def register_cost_extractor(self, provider: str, extractor: CostExtractor) -> None:

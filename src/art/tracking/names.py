@@ -20,6 +20,8 @@ from art.wire.jobs import BalanceSheet
 SECTIONS = frozenset({"reward", "loss", "offpolicy", "pipeline", "throughput", "costs", "time", "data"})
 SPLITS = frozenset({"train", "val", "test"})
 GRADIENT_STEPS = "data/step_num_gradient_steps"
+NOTHING_TRAINED = {"data/step_trainer_tokens": 0.0, GRADIENT_STEPS: 0.0}
+"""What a step reports of which no token could be trained."""
 MANAGED_PREFIXES = ("costs/", "time/step_", "data/step_", "throughput/step_")
 OLDER_NAMES = {
     "loss": "loss/train",

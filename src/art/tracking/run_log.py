@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import time
@@ -51,6 +52,12 @@ class RunLog:
         self._started = time.monotonic()
         self._trained: tuple[int, float] | None = None
         self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunLog:
+        """What has been added up, and what waits for a row, stays with the original."""
+        copied = RunLog()
+        copied.wandb, copied._builder = copy.deepcopy(self.wandb, memo), self._builder.afresh()
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
