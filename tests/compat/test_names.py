@@ -14,9 +14,10 @@ import art
 
 ROOT_NAMES = """
     dev auto_trajectory capture_auto_trajectory gather_trajectories gather_trajectory_groups
-    trajectory_group_batches Backend LocalBackend LocalTrainResult ServerlessBackend ServerlessTrainResult Messages
-    MessagesAndChoices Tools Model TrainableModel retry TrainSFTConfig TrainConfig TrainResult Trajectory
-    TrajectoryGroup capture_yielded_trajectory yield_trajectory
+    trajectory_group_batches Backend LocalBackend LocalTrainResult ServerlessBackend
+    ServerlessTrainResult Messages MessagesAndChoices Tools Model TrainableModel retry
+    TrainSFTConfig TrainConfig TrainResult Trajectory TrajectoryGroup capture_yielded_trajectory
+    yield_trajectory
 """.split()
 HEAVY = ["pydantic", "openai", "httpx", "polars", "wandb", "fsspec", "numpy", "torch", "rich", "matplotlib"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import Any
 
 KEY = "wandb.provenance"
@@ -16,8 +17,7 @@ def record_provenance(run: Any, provenance: str) -> None:
     The run's own config gets the same list, which also works without a network. An artifact that cannot be
     reached, or that does not exist yet, is told in the log: provenance never stops a training.
     """
-    from wandb.errors import CommError, UsageError
-
+    wandb = import_module("wandb")  # the run is its own, so it is there
     known = list(run.config.get(KEY) or ())
     run.config.update({KEY: [*known, provenance]}, allow_val_change=True)
     if run.offline:
@@ -25,14 +25,8 @@ def record_provenance(run: Any, provenance: str) -> None:
         return
     path = f"{run.entity}/{run.project}/{run.name}:latest"
     try:
-        artifact = _artifact(path)
+        artifact = wandb.Api().artifact(path)
         artifact.metadata[KEY] = [*(artifact.metadata.get(KEY) or ()), provenance]
         artifact.save()
-    except (CommError, UsageError, ValueError) as error:
+    except (wandb.errors.CommError, wandb.errors.UsageError, ValueError) as error:
         log.warning("provenance %r of %s stays in the run's config: %s", provenance, path, error)
-
-
-def _artifact(path: str) -> Any:
-    import wandb
-
-    return wandb.Api().artifact(path)
