@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -167,8 +168,12 @@ def test_killing_the_program_leaves_no_orphan(tmp_path):
 def test_unknown_options_are_refused(tmp_path):
     with pytest.raises(errors.ConfigurationError, match="control, engine, limits, teacher, trainer"):
         art.LocalBackend(path=tmp_path, server_options={"egnine": {}})
-    with pytest.raises(errors.ConfigurationError, match="in_process"):
+
+
+def test_in_process_is_accepted_and_says_that_it_does_nothing(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="art"):
         art.LocalBackend(path=tmp_path, in_process=True)
+    assert "in_process=True has no effect" in caplog.text
 
 
 def test_the_real_server_s_settings_know_what_we_send():

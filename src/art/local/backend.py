@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.errors import ConfigurationError
 from art.local.experimental import CheckpointTransfers
 from art.local.supervisor import ServerProcess, SupervisorLimits, check_options
 from art.remote.backend import RemoteBackend
@@ -23,6 +23,8 @@ from art.wire.models import ModelInfo
 if TYPE_CHECKING:
     from art.backend import AnyModel
 
+log = logging.getLogger(__name__)
+
 SERVER_OPTIONS = frozenset({"control", "engine", "limits", "teacher", "trainer"})
 
 
@@ -31,7 +33,7 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
 
     path: where models, checkpoints and logs are kept (`.art` in the current folder). gpu_cost_per_hour_usd:
     adds `costs/gpu` to the metrics of each step. server_options: `engine`, `trainer`, `control`,
-    `limits` and `teacher` of the server's settings.
+    `limits` and `teacher` of the server's settings. in_process has no effect: it is there for older programs.
 
     The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
     that died is started again with its models, and unfinished training jobs go on.
@@ -48,9 +50,7 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
         supervisor_limits: SupervisorLimits | None = None,
     ) -> None:
         if in_process:
-            raise ConfigurationError(
-                "LocalBackend(in_process=True): the server always has a process of its own"
-            )
+            log.info("in_process=True has no effect: the server always has a process of its own")
         check_options(server_options or {}, SERVER_OPTIONS)
         super().__init__("http://127.0.0.1", "", deadlines=deadlines)
         self._path = Path(path or ".art").absolute()
