@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from art.errors import RequestError
+from art.nano_models import resolve
+from art.rendering.library import LibraryRenderer
+from art.rendering.registry import create_chat_renderer
 from art.samples.batch import build_batch
+from art.samples.encode import decode_batch, encode_batch
 from art.samples.types import GroupRow, RolloutRow, SampleRow
 from art.server.checkpoints import Checkpoints
 from art.server.ledger_schema import SampleRecord
@@ -19,7 +25,7 @@ from art.server.reference import reference_folder
 from art.server.train_rows import check_origin, group_rows, sampled_from
 from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, TeacherSpec, UpdatesSpec
 from art.wire.jobs import RateSpec, TrainJobRequest
-from art.wire.training import SamplingSpec
+from art.wire.training import SamplingSpec, TrainRequest
 
 
 def record(adapter: str | None, step: int | None) -> SampleRecord:
@@ -69,6 +75,11 @@ def test_any_other_sample_is_refused_by_name(
     with pytest.raises(RequestError, match=f"sample 's1' of rollout 'r1'.*{problem}") as refused:
         check_origin(record(adapter, step), "r1", "games/player", oldest=7)
     assert refused.value.code == code
+
+
+@lru_cache(maxsize=1)
+def nano() -> LibraryRenderer:
+    return create_chat_renderer(resolve("art/nano-tools"), name="art/nano-tools")
 
 
 # The distribution that a sample was drawn from
@@ -136,11 +147,72 @@ def test_rows_keep_group_rollout_reward_distribution_and_truncation() -> None:
         ],
         optimizer={"learning_rate": 1e-3},
     )
-    one, two = group_rows(request, {"s1": drawn(), "s2": cut})
+    one, two = group_rows(request, {"s1": drawn(), "s2": cut}, nano())
     assert one.failed == 2 and two.rollouts[0].unscored_reason == "x" and two.rollouts[0].reward is None
     first, second = one.rollouts[0].samples
     assert (first.truncated, second.truncated) == (False, True)
     assert (first.sampling, second.sampling) == (SamplingSpec(), SamplingSpec(top_p=0.5))
+
+
+# What somebody wrote for the assistant
+
+
+ASK, AGAIN = {"role": "user", "content": "One?"}, {"role": "user", "content": "Two?"}
+
+
+def given_rows(messages: list[dict], samples: dict[int, str], records: dict[str, SampleRecord]) -> list:
+    trajectory = {"rollout": "r1", "reward": 1.0, "samples": list(samples.values())}
+    given = [{"messages": messages, "samples": samples}]
+    request = TrainJobRequest(
+        job_id="j",
+        groups=[{"trajectories": [{**trajectory, "given": given}]}],
+        optimizer={"learning_rate": 1e-3},
+    )
+    ((rollout,),) = (group.rollouts for group in group_rows(request, records, nano()))
+    return list(rollout.samples)
+
+
+def test_given_and_sampled_turns_extend_each_other() -> None:
+    """Sampled, given, sampled again: each prompt begins with the ids of the turn before."""
+    prompt = nano().render([ASK], None)
+    said = nano().encode("odd ") + nano().encode("one<|im_end|>")  # not as the tokenizer would cut it
+    sampled = dataclasses.replace(
+        drawn(),
+        prompt_ids=array("i", prompt),
+        completion_ids=array("i", said),
+        completion_logprobs=array("f", [-0.5] * len(said)),
+    )
+    written = {"role": "assistant", "content": "two"}
+    first, second = given_rows(
+        [ASK, {"role": "assistant", "content": "odd one"}, AGAIN, written], {1: "s1"}, {"s1": sampled}
+    )
+    assert (first.given, first.sample_id, list(first.completion_ids)) == (False, "s1", said)
+    assert second.given and second.fork_reason is None
+    assert list(second.prompt_ids) == nano().bridge(prompt, said, [AGAIN], None)
+    assert nano().decode(second.completion_ids) == "two<|im_end|>"
+
+
+def test_entries_of_given_turns_have_no_logprob_and_the_rollout_s_advantage() -> None:
+    rows = given_rows([ASK, {"role": "assistant", "content": "yes"}], {}, {})
+    other = given_rows([ASK, {"role": "assistant", "content": "no"}], {}, {})
+    group = GroupRow(
+        rollouts=[
+            RolloutRow(rollout="a", reward=1.0, samples=rows),
+            RolloutRow(rollout="b", reward=0.0, samples=[dataclasses.replace(other[0], sample_id="o")]),
+        ]
+    )
+    batch = build_batch([group])
+    assert np.isnan(batch.entries.logprob_E).all() and batch.metrics["data/given_tokens"] == len(
+        batch.entries
+    )
+    tree, entries, _ = decode_batch(encode_batch(batch, train_request(batch.normalizer)))
+    assert np.isnan(entries.logprob_E).all() and len(tree) == len(batch.tree)
+    ends = np.cumsum([len(rows[0].completion_ids)])
+    assert {np.sign(one) for one in np.split(entries.advantage_E, ends)[0].tolist()} == {1.0}
+
+
+def train_request(normalizer: float) -> TrainRequest:
+    return TrainRequest(model="m", step=0, optimizer={"learning_rate": 1e-3}, normalizer=normalizer)
 
 
 # The other policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ from tiny_policies import MODEL, games, policy, qwen3, randomize
 
 from art.algorithms import resolve
 from art.errors import CheckpointError, TrainingError
-from art.samples.types import Batch
+from art.samples.types import Batch, LossEntries
 from art.training.checkpoint import read_checkpoint
 from art.training.step import _Step
 from art.training.trainer import Trainer
+from art.wire.algorithm import UpdatesSpec
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
 
 LORA = LoraSpec(r=3, alpha=6)
@@ -180,3 +182,49 @@ def test_the_batches_of_games_are_not_trivial() -> None:
     """What the comparisons above stand on: shared prefixes, several turns."""
     batch = games(5, groups=2, size=2)
     assert len(np.unique(batch.entries.token_E)) > 4 and int(batch.tree.depth_T.max()) > 4
+
+
+def without_logprobs(batch: Batch, which_E: np.ndarray) -> LossEntries:
+    logprob_E = np.where(which_E, np.float32("nan"), batch.entries.logprob_E)
+    return dataclasses.replace(batch.entries, logprob_E=logprob_E)
+
+
+@pytest.mark.parametrize("name", ["cispo", "gspo", "ppo_critic"])
+@pytest.mark.parametrize("minibatches", [1, 3])
+def test_tokens_that_nobody_sampled_are_measured_by_the_trainer_s_own_logprobs(
+    name: str, minibatches: int
+) -> None:
+    """As if the sampler had given exactly the logprobs that the trainer has before the first update."""
+    batch = games(7, groups=2, size=3)
+    algorithm = resolve(name).model_copy(update={"updates": UpdatesSpec(minibatches=minibatches)})
+    given_E = np.arange(len(batch.entries)) % 3 == 0
+    own_E = first_logprobs(batch)
+    exact = dataclasses.replace(
+        batch.entries, logprob_E=np.where(given_E, own_E, batch.entries.logprob_E).astype(np.float32)
+    )
+    one, other = trainer(), trainer()
+    changes = {"kind": "rl", "algorithm": algorithm}
+    told = one.train(batch.tree, without_logprobs(batch, given_E), ask(batch, 0, **changes))
+    other.train(batch.tree, exact, ask(batch, 0, **changes))
+    for parameter, value in weights(one).items():
+        assert torch.allclose(value, weights(other)[parameter], rtol=1e-4, atol=1e-6), parameter
+    assert told["loss/logprob_difference_max"] > 0
+
+
+def first_logprobs(batch: Batch) -> np.ndarray:
+    made = trainer()
+    rows = []
+    for node in batch.entries.token_E.tolist():
+        path, at = [], node
+        while at >= 0:
+            path.append(int(batch.tree.tokens_T[at]))
+            at = int(batch.tree.parent_T[at])
+        rows.append(path[::-1])
+    return np.array([scores[-1] for scores in made.score(MODEL, rows)])
+
+
+def test_nothing_is_compared_with_a_sampler_that_was_not_there() -> None:
+    batch = games(8, groups=2, size=3)
+    every = np.ones(len(batch.entries), bool)
+    told = trainer().train(batch.tree, without_logprobs(batch, every), ask(batch, 0, kind="rl"))
+    assert not [name for name in told if "ratio" in name or "difference" in name] and told["loss/train"]

@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from art.errors import ConfigurationError, TokenMismatchError
-from art.trajectories import Trajectory, TrajectoryGroup, is_choice
+from art.remote.plain import plain_messages, plain_tools
+from art.trajectories import History, Trajectory, TrajectoryGroup, is_choice
 from art.types import Unscored
 from art.wire.headers import SAMPLE_FIELD
-from art.wire.jobs import TrainGroup, TrainTrajectory
+from art.wire.jobs import GivenHistory, TrainGroup, TrainTrajectory
 
 log = logging.getLogger(__name__)
 
 
-def train_groups(groups: Iterable[Any]) -> list[TrainGroup]:
+def train_groups(groups: Iterable[Any], *, given: bool = False) -> list[TrainGroup]:
     """Groups as the server wants them. None (a judge gave up on a group) is left out with a line in the log.
+
+    given: what assistants say in dicts, and in choices without a sample, is trained as well.
 
     Raises TokenMismatchError for a choice that no server of ours sampled, or one that appears twice in a
     trajectory, and ConfigurationError for a reward that is no number.
@@ -33,7 +36,7 @@ def train_groups(groups: Iterable[Any]) -> list[TrainGroup]:
                 f"group {g} is {group!r}, not a TrajectoryGroup: gather the groups before training"
             )
         trajectories = [
-            _train_trajectory(trajectory, _name(trajectory, f"g{g}.t{t}", taken))
+            _train_trajectory(trajectory, _name(trajectory, f"g{g}.t{t}", taken), given=given)
             for t, trajectory in enumerate(group)
         ]
         wire.append(TrainGroup(trajectories=trajectories, failed=len(group.exceptions)))
@@ -51,14 +54,31 @@ def _name(trajectory: Trajectory, fallback: str, taken: set[str]) -> str:
     return name
 
 
-def _train_trajectory(trajectory: Trajectory, rollout: str) -> TrainTrajectory:
+def _train_trajectory(trajectory: Trajectory, rollout: str, *, given: bool) -> TrainTrajectory:
     unscored = trajectory.reward.reason if isinstance(trajectory.reward, Unscored) else None
+    samples = list(_samples(trajectory, rollout, given=given))
     return TrainTrajectory(
         rollout=rollout,
         reward=None if isinstance(trajectory.reward, Unscored) else _number(trajectory.reward, rollout),
         unscored_reason=unscored,
-        samples=list(_samples(trajectory, rollout)),
+        samples=[one.sample for one in samples],
+        given=_given(trajectory, rollout, samples) if given else [],
     )
+
+
+def _given(trajectory: Trajectory, rollout: str, samples: list[_Sampled]) -> list[GivenHistory]:
+    """All histories with their messages, if anything that the assistant says in them was not sampled."""
+    told: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
+    histories = [
+        GivenHistory(
+            messages=plain_messages(f"rollout {rollout!r}", history.messages_and_choices),
+            tools=plain_tools(f"rollout {rollout!r}", history.tools),
+            samples={one.turn: one.sample for one in samples if one.history == number},
+        )
+        for number, history in enumerate(told)
+    ]
+    said = sum(message.get("role") == "assistant" for one in histories for message in one.messages)
+    return histories if said > len(samples) else []
 
 
 def _number(reward: Any, rollout: str) -> float:
@@ -74,7 +94,15 @@ def _number(reward: Any, rollout: str) -> float:
     return value
 
 
-def _samples(trajectory: Trajectory, rollout: str) -> Iterator[str]:
+class _Sampled(NamedTuple):
+    """A choice that names its sample, and where it is."""
+
+    history: int
+    turn: int
+    sample: str
+
+
+def _samples(trajectory: Trajectory, rollout: str, *, given: bool) -> Iterator[_Sampled]:
     seen: dict[str, str] = {}
     further = [history.messages_and_choices for history in trajectory.additional_histories]
     histories = [trajectory.messages_and_choices, *further]
@@ -85,10 +113,13 @@ def _samples(trajectory: Trajectory, rollout: str) -> Iterator[str]:
             place = f"turn {turn}" + (f" of additional history {h - 1}" if h else "")
             sample = _sample_id(item)
             if sample is None:
+                if given:
+                    continue
                 raise TokenMismatchError(
                     f"rollout {rollout!r}, {place}: no {SAMPLE_FIELD!r} in this choice: its tokens are lost. "
                     f"Append `completion.choices[0]` as `model.openai_client()` gave it; a reply of another "
-                    f"model belongs into the messages as a dict (context, not trained)"
+                    f"model belongs into the messages as a dict (context, not trained), or is trained with "
+                    f"allow_training_without_logprobs=True"
                 )
             if sample in seen:
                 raise TokenMismatchError(
@@ -96,7 +127,7 @@ def _samples(trajectory: Trajectory, rollout: str) -> Iterator[str]:
                     f"would count twice; keep each choice in one history only"
                 )
             seen[sample] = place
-            yield sample
+            yield _Sampled(h, turn, sample)
 
 
 def _sample_id(choice: Any) -> str | None:

@@ -184,6 +184,11 @@ KEYWORDS: Mapping[str, Keyword] = MappingProxyType(
             "Draws the step's token tree into the model's folder, `packed_tensors_plot_<step>.png` (extra "
             "`charts`)."
         ),
+        "allow_training_without_logprobs": _flag(
+            "True: what assistants say in dicts (and in choices without a sample) is trained with the "
+            "trajectory's advantage. It has no sampling logprob: its ratio is to the trainer's own, before "
+            "the step's first update. Sampled tokens keep theirs."
+        ),
         "save_checkpoint": _flag("False: the result has no checkpoint_path. The checkpoint is saved always."),
         "expected_step": _or_none(_whole("The call is refused when the model is at another step.", least=0)),
         "verbose": Keyword(
@@ -196,10 +201,6 @@ KEYWORDS: Mapping[str, Keyword] = MappingProxyType(
 
 REFUSED: Mapping[str, Refused] = MappingProxyType(
     {
-        "allow_training_without_logprobs": Refused(
-            neutral=(False, None),
-            instead="what is trained are sampled ids. For text that nobody sampled use model.train_sft.",
-        ),
         "moe_routing_replay_bundle": Refused(
             neutral=(None,),
             instead="routing is computed anew. truncated_importance_sampling corrects for what differs.",

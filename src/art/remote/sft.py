@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from art.datasets.batch_size import resolve_sft_batch_size
 from art.errors import ConfigurationError, RequestError
 from art.remote.options import optimizer_spec
-from art.trajectories import Trajectory, get_messages
+from art.remote.plain import plain_messages, plain_tools
+from art.trajectories import Trajectory
 from art.types import TrainSFTConfig
 from art.wire.sft import LARGEST_SFT_BODY, SftConversation, SftJobRequest
 from art.wire.training import OptimizerSpec
@@ -120,41 +121,13 @@ class _Book:
                 f"train_sft: {name} has no assistant message, so there is nothing to learn from it; its "
                 f"roles: {[message.get('role') for message in messages]!r}"
             )
-        offered = [_tool(one) for one in _json(name, list(tools))] if tools else None
+        offered = plain_tools(name, tools)
         spelled = json.dumps([messages, offered], sort_keys=True).encode()
         key = hashlib.blake2b(spelled, digest_size=16).digest()
         if key not in self._known:
             self._known[key] = len(self.conversations)
             self.conversations.append(SftConversation(name=name, messages=messages, tools=offered))
         return self._known[key]
-
-
-def plain_messages(name: str, items: MessagesAndChoices) -> list[dict[str, Any]]:
-    """Messages and choices as JSON: a choice is the assistant message that it holds."""
-    messages: list[dict[str, Any]] = _json(name, get_messages(items))
-    for number, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise ConfigurationError(f"{name}: message {number} is {message!r}, no message")
-        if message.get("reasoning") and not message.get("reasoning_content"):
-            message["reasoning_content"] = message.pop("reasoning")
-    return messages
-
-
-def _json(name: str, value: Any) -> Any:
-    """Messages may hold parts of `openai`'s replies as they came."""
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    try:
-        return to_jsonable_python(value, exclude_none=True)
-    except PydanticSerializationError as error:
-        raise ConfigurationError(f"{name} holds something that cannot be sent: {error}") from error
-
-
-def _tool(tool: Any) -> Any:
-    """A bare function schema is wrapped as OpenAI's API has it."""
-    if isinstance(tool, dict) and "function" not in tool and "name" in tool:
-        return {"type": "function", "function": tool}
-    return tool
 
 
 def _rates(given: float | Sequence[float], batches: int, trajectories: int, size: int) -> list[float]:

@@ -163,6 +163,7 @@ def _lay_out(
             "data/tree_tokens": float(len(tree)),
             "data/entries": float(len(entries)),
             "data/samples": float(len(samples)),
+            "data/given_tokens": float(np.isnan(entries.logprob_E).sum()),
             **_advantage_metrics(entries, algorithm),
             **metrics,
         },

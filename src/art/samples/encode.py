@@ -134,9 +134,9 @@ def check_entries(tree: TokenTree, entries: LossEntries, distributions: int = 1)
     _all((token_E >= 0) & (token_E < len(tree)), "entry_token_E", "is a node of the tree")
     _all(tree.parent_T[token_E] >= 0, "entry_token_E", "has a token before it")
     _all(
-        np.isfinite(entries.logprob_E) & (entries.logprob_E <= 0),
+        np.isnan(entries.logprob_E) | (np.isfinite(entries.logprob_E) & (entries.logprob_E <= 0)),
         "entry_logprob_E",
-        "is finite and at most 0",
+        "is finite and at most 0, or NaN where nobody sampled the token",
     )
     _all(np.isfinite(entries.advantage_E), "entry_advantage_E", "is finite")
     _all(

@@ -28,7 +28,10 @@ def loss_entries(
     lengths = [len(sample.completion_ids) for sample in samples]
     nodes = [path[len(path) - length :] for path, length in zip(paths, lengths, strict=True)]
     token_E = np.concatenate([np.zeros(0, np.int32), *nodes])
-    logprobs = [np.asarray(sample.completion_logprobs, np.float32) for sample in samples]
+    logprobs = [
+        np.full(length, np.nan, np.float32) if one.given else np.asarray(one.completion_logprobs, np.float32)
+        for one, length in zip(samples, lengths, strict=True)
+    ]
     each = [np.broadcast_to(value, length) for value, length in zip(advantages, lengths, strict=True)]
     return LossEntries(
         token_E=token_E,

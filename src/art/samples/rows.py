@@ -20,6 +20,8 @@ def sequence(rollout: str, turn: int, row: SampleRow) -> IntArray:
     completion = _ids(where, "completion", row.completion_ids)
     if len(prompt) == 0:
         raise TokenMismatchError(f"{where} has no prompt ids; nothing predicts its first token.")
+    if row.given:
+        return np.concatenate([prompt, completion])
     if len(row.completion_logprobs) != len(completion):
         raise TokenMismatchError(
             f"{where} has {len(row.completion_logprobs)} logprobs for {len(completion)} sampled ids. "

@@ -45,6 +45,8 @@ class SampleRow:
     """Why the prompt does not extend an earlier sample of its conversation, or None."""
     sampling: SamplingSpec = PLAIN_SAMPLING
     """The distribution that it was drawn from."""
+    given: bool = False
+    """Nobody sampled it: somebody wrote it for the assistant. It has no logprobs."""
     truncated: bool = False
     """It ended at its token limit, not by itself."""
 
@@ -119,7 +121,7 @@ class LossEntries:
     token_E: IntArray
     """Node that was sampled."""
     logprob_E: FloatArray
-    """Its logprob when it was sampled."""
+    """Its logprob when it was sampled; NaN where nobody sampled it."""
     advantage_E: FloatArray
     """The reward itself where the trainer computes the advantage."""
     weight_E: FloatArray

@@ -26,8 +26,6 @@ from art.wire.training import TrainRequest
 
 SFT = resolve("sft")
 _CANARIES = 8
-_OF_SAMPLES = ("loss/ratio_", "loss/logprob_difference_", "loss/advantage_")
-"""Metrics that compare with a sampler; there was none."""
 _SHARES = frozenset({"data/fill"})
 """Numbers of data that are no counts."""
 
@@ -130,8 +128,7 @@ class SftJob(StepJob):
                 f"the trainer is at step {result.step} after update {update.number} of step {step + 1}; it "
                 f"should be at {expected}"
             )
-        told = {**batch.metrics, **result.metrics}
-        self._told.append({name: one for name, one in told.items() if not name.startswith(_OF_SAMPLES)})
+        self._told.append({**batch.metrics, **result.metrics})
 
     def _metrics(self) -> dict[str, float]:
         """Of all updates: losses and rates in the mean, what is counted in sum, memory at its peak."""

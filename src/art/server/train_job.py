@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from art.algorithms import check_algorithm
 from art.errors import TrainingError
+from art.rendering.chat import ChatRenderer
 from art.samples.batch import build_batch
 from art.samples.encode import encode_batch
 from art.samples.teacher import scored_paths, with_teacher
@@ -39,12 +40,14 @@ class TrainJob(StepJob):
         *,
         stage: Stage,
         ledger: Ledger,
+        renderer: ChatRenderer,
         progress: Progress,
         teachers: TeacherSettings,
     ) -> None:
         super().__init__(job, stage=stage, progress=progress)
         self.request = request
         self.ledger = ledger
+        self.renderer = renderer
         self.teachers = teachers
 
     async def make_step(self) -> TrainResultInfo:
@@ -53,12 +56,13 @@ class TrainJob(StepJob):
         opened = await self.open()
         reference = reference_folder(self.request.algorithm, self.stage.checkpoints)
         records = await self._records(opened.step)
-        rows = group_rows(self.request, records)
+        rows = await asyncio.to_thread(group_rows, self.request, records, self.renderer)
         plot_needs(self.request.compute)
         batch = build_batch(
             rows, algorithm=self.request.algorithm, max_length=self.request.compute.max_length
         )
-        seen = ([*record.prompt_ids, *record.completion_ids] for record in records.values())
+        samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
+        seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
         canary = await self.canary(opened, canary_rows(seen))
         if batch.empty:
             return await self.carry_forward(opened.step, canary, batch.metrics, batch.sheet)

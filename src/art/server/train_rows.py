@@ -12,10 +12,12 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from art.errors import RequestError
+from art.rendering.chat import ChatRenderer
 from art.samples.types import GroupRow, RolloutRow, SampleRow
 from art.server.ledger_schema import SampleRecord
+from art.server.sft_rows import assistant_rows
 from art.wire.algorithm import Algorithm
-from art.wire.jobs import TrainJobRequest
+from art.wire.jobs import TrainJobRequest, TrainTrajectory
 from art.wire.training import PLAIN_SAMPLING, SamplingSpec
 
 _NEUTRAL: Mapping[str, Any] = MappingProxyType(
@@ -34,8 +36,13 @@ _GREEDY: Mapping[str, Callable[[float], bool]] = MappingProxyType(
 )
 
 
-def group_rows(request: TrainJobRequest, records: Mapping[str, SampleRecord]) -> list[GroupRow]:
-    """The request's groups with their ledger rows. Raises RequestError for an untrainable sample."""
+def group_rows(
+    request: TrainJobRequest, records: Mapping[str, SampleRecord], renderer: ChatRenderer
+) -> list[GroupRow]:
+    """The request's groups with their ledger rows, and rows for what was given instead of sampled.
+
+    Raises RequestError for an untrainable sample, and for messages that the format cannot express.
+    """
     return [
         GroupRow(
             failed=group.failed,
@@ -44,15 +51,36 @@ def group_rows(request: TrainJobRequest, records: Mapping[str, SampleRecord]) ->
                     rollout=trajectory.rollout,
                     reward=trajectory.reward,
                     unscored_reason=trajectory.unscored_reason,
-                    samples=[
-                        _row(records[sample], trajectory.rollout, request.algorithm)
-                        for sample in trajectory.samples
-                    ],
+                    samples=_samples(trajectory, records, request.algorithm, renderer),
                 )
                 for trajectory in group.trajectories
             ],
         )
         for group in request.groups
+    ]
+
+
+def _samples(
+    trajectory: TrainTrajectory,
+    records: Mapping[str, SampleRecord],
+    algorithm: Algorithm,
+    renderer: ChatRenderer,
+) -> list[SampleRow]:
+    rollout = trajectory.rollout
+    rows = {sample: _row(records[sample], rollout, algorithm) for sample in trajectory.samples}
+    if not trajectory.given:
+        return [rows[sample] for sample in trajectory.samples]
+    return [
+        row
+        for number, history in enumerate(trajectory.given)
+        for row in assistant_rows(
+            renderer,
+            f"{rollout}.h{number}",
+            history.messages,
+            history.tools,
+            about=f"rollout {rollout!r}",
+            sampled={index: rows[sample] for index, sample in history.samples.items()},
+        )
     ]
 
 

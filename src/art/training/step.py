@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from art.algorithms.needs import needs_first_pass, needs_reference, needs_sequences
+from art.algorithms.needs import needs_first_pass, needs_reference, needs_sequences, update_count
 from art.samples.types import LossEntries, TokenTree
 from art.training.columns import Columns, make_columns
 from art.training.critic import Critic
@@ -86,6 +86,9 @@ class _Step:
         self.learner, self.tree, self.entries, self.request = learner, tree, entries, request
         self.algorithm = request.algorithm
         self.drawn = Distributions(specs=request.sampling, sampling_E=entries.sampling_E)
+        known_E = ~np.isnan(entries.logprob_E)
+        self.known_E = None if known_E.all() else known_E
+        """Which entries were sampled; None: all."""
         self.budget = token_budget
         self.packed: tuple[int, Packing] | None = None
         self.longest = int(tree.depth_T.max(initial=-1)) + 1
@@ -101,11 +104,14 @@ class _Step:
                 columns.teacher_E = scores.logprobs_E
             else:
                 columns.reference_E = scores.logprobs_E
-        if not needs_first_pass(algorithm):
+        unknown = self.known_E is not None
+        if not needs_first_pass(algorithm) and not (unknown and update_count(algorithm) > 1):
             return columns, {}
         first = self._first_pass(columns, self.learner.critic)
         if algorithm.ratio_to == "trainer":
             columns.proximal_E = first.logprobs_E
+        if unknown:
+            columns.sampled_E = columns.sampled_E.where(~columns.sampled_E.isnan(), first.logprobs_E)
         columns.value_E = first.values_E
         return shape(columns, algorithm, first)
 
@@ -160,7 +166,8 @@ class _Step:
             total = total + value.loss
             tally.add_metrics(value.metrics)
         total.backward()
-        tally.add(micro, plan, inputs, scores.entropies_E)
+        known_E = None if self.known_E is None else self.known_E[micro.entry_E]
+        tally.add(micro, plan, inputs, scores.entropies_E, known_E)
 
     def _value_loss(
         self, micro: MicroBatch, columns: Columns, scores: EntryScores, inputs: LossInputs
@@ -206,8 +213,10 @@ class _Step:
         self, columns: Columns, logprobs_E: torch.Tensor, entry_E: Ints, normalizer: float
     ) -> LossInputs:
         inputs = columns.inputs(logprobs_E, entry_E, normalizer=normalizer, ratio=self.algorithm.ratio)
+        # One update: the policy before it is the one that computes now.
+        if self.known_E is not None:
+            inputs = inputs.with_own_logprobs()
         if self.algorithm.ratio_to == "trainer" and columns.proximal_E is None:
-            # One update: the policy before it is the one that computes now.
             return dataclasses.replace(inputs, proximal_logprobs_E=logprobs_E.detach())
         return inputs
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from art.training.attention.plan import TreePlan
@@ -48,18 +49,28 @@ class Tally:
         self._norms.append(grad_norm)
 
     @torch.no_grad()
-    def add(self, micro: MicroBatch, plan: TreePlan, inputs: LossInputs, entropies_E: torch.Tensor) -> None:
-        """Count one micro-batch."""
+    def add(
+        self,
+        micro: MicroBatch,
+        plan: TreePlan,
+        inputs: LossInputs,
+        entropies_E: torch.Tensor,
+        known_E: np.ndarray | None = None,
+    ) -> None:
+        """Count one micro-batch. `known_E`: which entries a sampler gave logprobs for; None: all."""
         totals = self._totals
         ratio_E = inputs.log_ratio_E.exp()
         difference_E = (inputs.logprobs_E - inputs.sampled_logprobs_E).abs()
         totals.entropy += float(entropies_E.sum())
         totals.ratio += float(ratio_E.sum())
         totals.ratio_max = max(totals.ratio_max, float(ratio_E.max()))
-        if not self._norms:  # later updates have moved away: their difference is no fault of the sampler's
+        if known_E is not None:
+            difference_E = difference_E[torch.as_tensor(known_E, device=difference_E.device)]
+        if not self._norms and len(difference_E):
+            # Later updates have moved away: their difference is no fault of the sampler's.
             totals.difference += float(difference_E.sum())
             totals.difference_max = max(totals.difference_max, float(difference_E.max()))
-            totals.compared += len(micro.entry_E)
+            totals.compared += len(difference_E)
         totals.entries += len(micro.entry_E)
         totals.tokens += len(micro.tokens_T)
         totals.pairs += plan.pairs
@@ -83,10 +94,7 @@ class Tally:
             "loss/entropy": totals.entropy / count,
             "loss/grad_norm": sum(self._norms) / len(self._norms),
             "loss/learning_rate": learning_rate,
-            "loss/ratio_mean": totals.ratio / count,
-            "loss/ratio_max": totals.ratio_max,
-            "loss/logprob_difference_mean": totals.difference / max(1, totals.compared),
-            "loss/logprob_difference_max": totals.difference_max,
+            **self._against_the_sampler(count),
             "data/step_trainer_tokens": float(totals.entries),
             "data/step_num_gradient_steps": float(self._updates),
             "data/forwarded_tokens": float(totals.tokens),
@@ -96,6 +104,18 @@ class Tally:
             "data/attention_pairs_computed": float(totals.pairs),
             "data/fill": totals.tokens / max(1, capacity),
             "time/step_trainer_s": time.perf_counter() - self._started,
+        }
+
+    def _against_the_sampler(self, count: int) -> dict[str, float]:
+        """Nothing where nobody sampled any of it."""
+        totals = self._totals
+        if not totals.compared:
+            return {}
+        return {
+            "loss/ratio_mean": totals.ratio / count,
+            "loss/ratio_max": totals.ratio_max,
+            "loss/logprob_difference_mean": totals.difference / totals.compared,
+            "loss/logprob_difference_max": totals.difference_max,
         }
 
 

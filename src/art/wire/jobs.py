@@ -9,13 +9,23 @@ A client that lost its connection asks again with the last `number` it saw; noth
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from art.wire.algorithm import Algorithm
 from art.wire.strict import Strict
 from art.wire.training import ComputeSpec, OptimizerSpec
+
+
+class GivenHistory(Strict):
+    """A conversation in which not everything that the assistant says was sampled."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    samples: dict[int, str] = Field(default_factory=dict)
+    """Indices of messages that were sampled, and their samples. What the assistant says in the others is
+    rendered."""
 
 
 class TrainTrajectory(Strict):
@@ -28,6 +38,8 @@ class TrainTrajectory(Strict):
     unscored_reason: str | None = None
     samples: list[str]
     """Sample ids of the main history, then of each additional history."""
+    given: list[GivenHistory] = Field(default_factory=list)
+    """All histories with their messages, where what was not sampled is trained too."""
 
 
 class TrainGroup(Strict):

@@ -25,8 +25,9 @@ The batch is the token tree of all samples of a step (depth-first order, `end`, 
     entry_sequence_E  int32  number of its rollout     entry_sampling_E int32  index into `request.sampling`
     entry_teacher_E   float32 (optional)  logprob under the teacher
 
-Entries lie in the order in which each rollout sampled them. The header's metadata holds `request`: the JSON
-of a `TrainRequest`.
+A logprob is NaN where nobody sampled the token (somebody wrote it for the assistant): the trainer's own,
+before the step's first update, takes its place. Entries lie in the order in which each rollout sampled them.
+The header's metadata holds `request`: the JSON of a `TrainRequest`.
 
 Worked example. Prompt [5, 6], two completions [7, 8] and [7, 9], advantages +1 and -1:
 

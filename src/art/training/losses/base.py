@@ -7,6 +7,7 @@ so there is nothing to mask.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -41,6 +42,15 @@ class LossInputs:
     reference_logprobs_E: torch.Tensor | None = None
     """Under the policy that a KL term measures the distance to."""
     ratio: RatioLevel = "token"
+
+    def with_own_logprobs(self) -> LossInputs:
+        """The same, with the trainer's own logprobs where the sampler has none (NaN): a ratio of 1."""
+        own_E = self.logprobs_E.detach()
+        return dataclasses.replace(
+            self,
+            sampled_logprobs_E=self.sampled_logprobs_E.where(~self.sampled_logprobs_E.isnan(), own_E),
+            proximal_logprobs_E=self.proximal_logprobs_E.where(~self.proximal_logprobs_E.isnan(), own_E),
+        )
 
     @property
     def token_log_ratio_E(self) -> torch.Tensor:
