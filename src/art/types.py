@@ -85,13 +85,15 @@ class TrainResult:
 
     step: int
     metrics: dict[str, float] = field(default_factory=dict)
-    sheet: BalanceSheet | None = None
-    checkpoint_path: str | None = None
+    sheet: BalanceSheet | None = field(default=None, kw_only=True)
+    checkpoint_path: str | None = field(default=None, kw_only=True)
 
 
 @dataclass
 class LocalTrainResult(TrainResult):
     """The result of a `LocalBackend`: `checkpoint_path` is a folder on this machine."""
+
+    checkpoint_path: str | None = None
 
 
 @dataclass

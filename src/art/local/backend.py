@@ -102,7 +102,7 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
             now = time.monotonic()
             metrics["costs/gpu"] = self._cost_per_hour * (now - self._trained_at) / 3600.0
             self._trained_at = now
-        return LocalTrainResult(info.step, metrics, info.sheet, info.checkpoint_path)
+        return LocalTrainResult(info.step, metrics, sheet=info.sheet, checkpoint_path=info.checkpoint_path)
 
     async def close(self) -> None:
         """End the server and its workers."""

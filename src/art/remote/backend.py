@@ -222,7 +222,7 @@ class RemoteBackend:
         return await follow_job(self._connection, request.job_id, show, self._deadlines)
 
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> TrainResult:
-        return TrainResult(info.step, metrics, info.sheet, info.checkpoint_path)
+        return TrainResult(info.step, metrics, sheet=info.sheet, checkpoint_path=info.checkpoint_path)
 
     async def get_step(self, model: AnyTrainableModel) -> int:
         """The newest step of the model on the server."""

@@ -82,7 +82,7 @@ class ServerlessBackend(RemoteBackend):
         return _named(model, result)
 
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> ServerlessTrainResult:
-        return ServerlessTrainResult(info.step, metrics, info.sheet)
+        return ServerlessTrainResult(info.step, metrics, sheet=info.sheet)
 
     async def delete(self, model: AnyModel) -> None:
         """Remove the model from the server with its checkpoints; its logs on this machine stay.
