@@ -99,10 +99,10 @@ def read_frame(path: Path, columns: Collection[str] | None = None) -> tuple[pola
     try:
         # The bytes, not the path: a path's `*` and `split=` would mean something to polars.
         data = path.read_bytes()
-        stored = polars.read_parquet_schema(data)
+        stored = polars.read_parquet_schema(BytesIO(data))
         wanted = [name for name in stored if columns is None or name in columns]
-        frame = polars.read_parquet(data, columns=wanted, hive_partitioning=False)
-        empty = polars.read_parquet_metadata(data).get(EMPTY_GROUPS)
+        frame = polars.read_parquet(BytesIO(data), columns=wanted, hive_partitioning=False)
+        empty = polars.read_parquet_metadata(BytesIO(data)).get(EMPTY_GROUPS)
     except (OSError, polars.exceptions.PolarsError) as error:
         raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
     if missing := [name for name in ("group_index", "reward", "messages") if name not in stored]:
