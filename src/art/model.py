@@ -116,6 +116,7 @@ class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
         check_config(self.config)
         await backend.register(self)
         self._backend, self._client = backend, None
+        self._run_log.ready()
 
     def openai_client(self) -> openai.AsyncOpenAI:
         """A client for this model's endpoint; always the same one."""

@@ -246,3 +246,22 @@ async def test_a_trainable_model_without_a_backend_logs_at_the_newest_checkpoint
     (model._folder() / "checkpoints" / "0004").mkdir(parents=True)
     await model.log(metrics={"acc": 1})
     assert [row["step"] for row in rows(model)] == [0, 4]
+
+
+async def test_two_programs_add_to_the_same_sums(tmp_path):
+    trainer, evaluator = (
+        art.Model(name="agent", project="games", base_path=str(tmp_path), report_metrics=[]) for _ in "ab"
+    )
+    for step in range(3):
+        await trainer.log([group(1, 0)], split="train", metrics={"costs/gpu": 1}, step=step)
+        await evaluator.log([group(1)], split="val", step=step)
+    assert rows(trainer)[-1]["data/cum/num_trajectories"] == 9
+    assert rows(trainer)[-2]["costs/cum/gpu"] == 3
+
+
+async def test_sums_of_another_run_can_be_loaded(model):
+    builder = model.metrics_builder()
+    builder.load_state_dict({"cum_state": {"costs/cum/gpu": 10.0, "costs/cum/all": 10.0}})
+    for step in range(2):
+        await model.log(metrics={"costs/gpu": 1}, split="train", step=step)
+    assert rows(model)[1]["costs/cum/gpu"] == 12

@@ -15,7 +15,7 @@ from art.tracking.averages import Summary, summarize
 from art.tracking.builder import MetricsBuilder
 from art.tracking.history import append_row
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, route
-from art.tracking.state import read_sums, write_sums
+from art.tracking.state import locked, read_sums, write_sums
 from art.tracking.wandb import WandbSink
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ class RunLog:
         self._builder = MetricsBuilder("train")
         self._contexts: set[str] = set()
         self._folder: Path | None = None
-        self._started = time.monotonic()
-        self._trained: tuple[int, float] | None = None
+        self._sums: dict[str, Any] = {}
+        """As they were in the folder's file when it was read or written last."""
+        self._started = self._since = time.monotonic()
+        self._trained_step: int | None = None
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunLog:
@@ -69,44 +71,55 @@ class RunLog:
         """The builder whose amounts the next row takes up. Each cost context waits for a row of its own
         splits: "train" for train, "eval" for val and test, others and None for whichever comes first.
         """
-        self._adopt(folder)
+        if folder != self._folder:
+            self._go_on(folder, read_sums(folder))
         if cost_context is None:
             return self._builder
         builder = self._builder.for_cost_context(cost_context, buffer_scope=cost_context)
         self._contexts.add(cost_context)
         return builder
 
+    def ready(self) -> None:
+        """The model can be sampled from now on: the time of the first step begins."""
+        if self._trained_step is None:
+            self._since = time.monotonic()
+
     def write(self, model: AnyModel, entry: Entry) -> None:
         """Write trajectories, row and sums, then report. What is refused is refused before anything is
-        written. Blocking; safe from several threads.
+        written. Blocking; safe from several threads and processes.
         """
         check_split(entry.split)
         folder = model._folder()
         with self._lock:
-            self._adopt(folder)
             summary = Summary() if entry.groups is None else summarize(entry.groups, entry.split)
             averages, amounts = _numbers(entry, summary)
-            managed = entry.split in SPLITS
-            if managed:
+            if entry.split in SPLITS:
                 self._builder.check(amounts)
             if entry.groups is not None:
                 from art.tracking.trajectory_log.parquet import append_groups
 
                 path = folder / "trajectories" / entry.split / f"{entry.step:04d}.parquet"
                 append_groups(path, entry.groups)
-            if managed:
-                amounts = self._add_up(entry, amounts, summary.scenarios, timed=model._backend is not None)
-            metrics = {route(name, entry.split): value for name, value in {**averages, **amounts}.items()}
-            row = history_row(metrics, step=entry.step, wall_clock=time.monotonic() - self._started)
-            append_row(folder / "history.jsonl", row)
-            if managed:
-                write_sums(folder, self._builder.state_dict())
+            with locked(folder):
+                if entry.split in SPLITS:
+                    self._go_on(folder, read_sums(folder))
+                    timed = model._backend is not None
+                    amounts = self._add_up(entry, amounts, summary.scenarios, timed=timed)
+                    self._sums = self._builder.state_dict()
+                    write_sums(folder, self._sums)
+                row = self._row(entry, {**averages, **amounts})
+                append_row(folder / "history.jsonl", row)
         self.wandb.log(model, row)
 
-    def _adopt(self, folder: Path) -> None:
-        if folder != self._folder:
-            self._builder.load_state_dict(read_sums(folder))
-            self._folder = folder
+    def _go_on(self, folder: Path, found: dict[str, Any]) -> None:
+        """Go on from the sums in the file, if it is another file or another program has added to it."""
+        if folder != self._folder or found != self._sums:
+            self._builder.load_state_dict(found)
+            self._folder, self._sums = folder, found
+
+    def _row(self, entry: Entry, metrics: Mapping[str, float]) -> dict[str, Any]:
+        routed = {route(name, entry.split): value for name, value in metrics.items()}
+        return history_row(routed, step=entry.step, wall_clock=time.monotonic() - self._started)
 
     def _add_up(
         self, entry: Entry, amounts: dict[str, float], scenarios: frozenset[str], *, timed: bool
@@ -121,12 +134,10 @@ class RunLog:
 
     def _wall_time(self, step: int, told: set[str]) -> dict[str, float]:
         """Seconds since the row of the training step before, once for each new step."""
-        now = time.monotonic()
-        before, since = self._trained or (-1, self._started)
-        if step <= before:
+        if self._trained_step is not None and step <= self._trained_step:
             return {}
-        self._trained = step, now
-        return {} if WALL_S in told else {WALL_S: now - since}
+        since, self._since, self._trained_step = self._since, time.monotonic(), step
+        return {} if WALL_S in told else {WALL_S: self._since - since}
 
 
 def _numbers(entry: Entry, summary: Summary) -> tuple[dict[str, float], dict[str, float]]:

@@ -50,9 +50,8 @@ def read_sums(folder: Path) -> dict[str, Any]:
 
 
 def write_sums(folder: Path, sums: Mapping[str, Any]) -> None:
-    """Replace the log's sums, and nothing else."""
-    with locked(folder):
-        write_json(folder / FILE, {**(read_json(folder / FILE) or {}), SUMS: dict(sums)})
+    """Replace the log's sums, and nothing else. Call it inside `locked(folder)`."""
+    write_json(folder / FILE, {**(read_json(folder / FILE) or {}), SUMS: dict(sums)})
 
 
 def _write(folder: Path, state: Mapping[str, Any]) -> None:
