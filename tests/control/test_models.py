@@ -94,3 +94,14 @@ def test_one_base_model_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert resolve_base("art/nano") == resolve_base("art/nano-games") != resolve_base("art/nano-tools")
     with pytest.raises(ConfigurationError, match="art/nano-games"):
         resolve_base("art/unknown")
+
+
+def test_the_newest_registration_says_how_a_model_is_served(tmp_path: Path) -> None:
+    models = Models(DataLayout(tmp_path))
+    made = models.register(
+        request(max_context=64, chat_template_kwargs={"enable_thinking": False}), "org/base"
+    )
+    assert made.max_context == 64 and made.chat_template_kwargs == {"enable_thinking": False}
+    again = models.register(request(max_context=32), "org/base")
+    assert (again.max_context, again.chat_template_kwargs, again.lora) == (32, {}, made.lora)
+    assert Models(DataLayout(tmp_path)).all() == [again]

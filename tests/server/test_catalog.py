@@ -9,7 +9,7 @@ from scripted_engine import ScriptedEngine
 
 from art.errors import ConfigurationError, DeadlineError, NotFoundError
 from art.rendering.library import LibraryRenderer
-from art.server.catalog import Catalog
+from art.server.catalog import Catalog, Serving
 
 
 @pytest.fixture
@@ -110,3 +110,17 @@ async def test_refusals(catalog: Catalog) -> None:
     assert catalog.remove("p", "m") == []
     with pytest.raises(NotFoundError):
         await catalog.resolve("m")
+
+
+async def test_a_model_may_be_served_otherwise_than_its_base(
+    catalog: Catalog, renderer: LibraryRenderer
+) -> None:
+    quiet = renderer.told({"enable_thinking": False})
+    catalog.publish("p", "m", "art/tiny", 0, "p/m@0")
+    catalog.publish("q", "m", "art/tiny", 0, "q/m@0")
+    catalog.serve_as("p", "m", Serving(renderer=quiet, max_context=32))
+    mine, other, base = [await catalog.resolve(name) for name in ("p/m@0", "q/m", "art/t")]
+    assert (mine.renderer, mine.max_context) == (quiet, 32)
+    assert (other.renderer, other.max_context) == (base.renderer, base.max_context) == (renderer, 64)
+    catalog.serve_as("p", "m", Serving(max_context=4096))
+    assert (await catalog.resolve("p/m")).max_context == 64  # never more than the base

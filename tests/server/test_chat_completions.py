@@ -304,3 +304,29 @@ async def test_a_rollout_can_be_named_by_header_or_address(live: Live) -> None:
         sample_id = rollout["samples"][0]["sample_id"]
         sample = (await client.get(f"{live.url}/v1/samples/{sample_id}")).json()
     assert json.dumps(sample) == json.dumps(rollout["samples"][0])
+
+
+async def test_a_request_tells_the_chat_format(live: Live) -> None:
+    quiet = {"chat_template_kwargs": {"enable_thinking": False}}
+    create = live.client.chat.completions.create
+    plain = await create(model="player", messages=HELLO)
+    told = await create(model="player", messages=HELLO, extra_body=quiet)
+    first, second = (list(request.prompt_ids) for request in live.engine.requests)
+    assert live.renderer.decode(second) == live.renderer.decode(first) + "<think>\n\n</think>\n\n"
+    assert plain.choices[0].message.content == told.choices[0].message.content
+
+    async def shared(reply: openai.types.chat.ChatCompletion, **extra: object) -> int:
+        turn = [*HELLO, {"role": "assistant", "content": "hello"}, *HELLO]
+        again = await create(model="player", messages=turn, extra_body=extra or None)
+        (record,) = await live.ledger.samples([again.choices[0].model_extra["sample_id"]])
+        return record.shared
+
+    assert await shared(told, **quiet) == len(second) + len(live.renderer.encode("hello<|im_end|>"))
+    assert await shared(plain) == len(first) + len(live.renderer.encode("hello<|im_end|>"))
+    with pytest.raises(openai.BadRequestError, match="enable_thinkin'") as refused:
+        await create(
+            model="player", messages=HELLO, extra_body={"chat_template_kwargs": {"enable_thinkin": 1}}
+        )
+    assert refused.value.param == "chat_template_kwargs"
+    with pytest.raises(openai.BadRequestError, match="must be an object"):
+        await create(model="player", messages=HELLO, extra_body={"chat_template_kwargs": "x"})

@@ -37,6 +37,18 @@ class ChatRenderer(Protocol):
     """One model family's chat format over one tokenizer. Every method is pure."""
 
     @property
+    def variant(self) -> str:
+        """What the format was told, in one spelling; empty for nothing. Other variants, other ids."""
+        ...
+
+    def told(self, arguments: Mapping[str, Any], *, template: str | None = None) -> ChatRenderer:
+        """The format with arguments of its template over its own, or with another template.
+
+        Raises: RequestError for arguments that the format does not know.
+        """
+        ...
+
+    @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Ids that end an assistant's turn."""
         ...

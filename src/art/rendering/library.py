@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from art.errors import RequestError
+import orjson
+
+from art.errors import ConfigurationError, RequestError
 from art.rendering.chat import Message, Parsed, Tool, ToolCall
+from art.rendering.formats import Formats
 from art.rendering.raw_json import is_object, raw_member
 from art.rendering.reply import first_prompt, reply_ids
 from art.rendering.tokenizer import FastTokenizer
@@ -15,23 +19,78 @@ from art.rendering.tokenizer import FastTokenizer
 _INEXPRESSIBLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """Templates refuse messages that they cannot express in many ways."""
 
+_VARIANTS = 64
+"""Renderers kept of what requests told a format."""
+
 
 class LibraryRenderer:
     """Messages to ids and back, by a renderer of `renderers` or one that keeps its protocol."""
 
     def __init__(
-        self, renderer: Any, tokenizer: FastTokenizer, *, stop_token_ids: Sequence[int] = ()
+        self,
+        renderer: Any,
+        tokenizer: FastTokenizer,
+        *,
+        stop_token_ids: Sequence[int] = (),
+        formats: Formats | None = None,
+        template: str | None = None,
+        told: Mapping[str, Any] | None = None,
     ) -> None:
-        """`stop_token_ids`: further ids that end a turn (from the model's generation settings)."""
+        """`stop_token_ids`: further ids that end a turn (from the model's generation settings). `formats`
+        made the renderer from `template` and `told`, and can make others.
+        """
         self._renderer = renderer
         self._tokenizer = tokenizer
         self._stops = tuple(dict.fromkeys((*renderer.get_stop_token_ids(), *stop_token_ids)))
         self._stop_set = frozenset(self._stops)
+        self._formats, self._template, self._told_so_far = formats, template, dict(told or {})
+        self._others: dict[bytes, LibraryRenderer] = {}
+        self._variant = _variant(template, self._told_so_far)
 
     @property
     def kind(self) -> str:
         """The class that knows the format."""
         return type(self._renderer).__name__
+
+    @property
+    def variant(self) -> str:
+        """What the format was told, in one spelling; empty for nothing."""
+        return self._variant
+
+    def told(self, arguments: Mapping[str, Any], *, template: str | None = None) -> LibraryRenderer:
+        """The format with these arguments of its template over its own, or with another template.
+
+        Raises: RequestError for arguments that the format does not know.
+        """
+        merged = {**self._told_so_far, **arguments}
+        wanted = self._template if template is None else template
+        name = _variant(wanted, merged)
+        if name == self._variant:
+            return self
+        key = name.encode()
+        if key not in self._others:
+            if len(self._others) >= _VARIANTS:
+                self._others.clear()
+            self._others[key] = self._made(wanted, merged)
+        return self._others[key]
+
+    def _made(self, template: str | None, told: Mapping[str, Any]) -> LibraryRenderer:
+        try:
+            if self._formats is None:
+                raise ConfigurationError(f"{self.kind} can be told nothing")
+            renderer = self._formats.make(template, told)
+        except ConfigurationError as error:
+            raise RequestError(
+                str(error), status=400, code="invalid_value", param="chat_template_kwargs"
+            ) from error
+        return LibraryRenderer(
+            renderer,
+            self._tokenizer,
+            stop_token_ids=self._stops,
+            formats=self._formats,
+            template=template,
+            told=told,
+        )
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -155,6 +214,22 @@ def _unsayable(error: Exception) -> RequestError:
         code="unrenderable_messages",
         param="messages",
     )
+
+
+def _variant(template: str | None, told: Mapping[str, Any]) -> str:
+    """Raises: RequestError for what is no JSON."""
+    if template is None and not told:
+        return ""
+    digest = None if template is None else hashlib.sha256(template.encode()).hexdigest()
+    try:
+        return orjson.dumps([digest, told], option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError as error:
+        raise RequestError(
+            f"chat_template_kwargs cannot be written as JSON: {error}",
+            status=400,
+            code="invalid_value",
+            param="chat_template_kwargs",
+        ) from error
 
 
 def _listed(tools: Sequence[Tool] | None) -> list[Tool] | None:

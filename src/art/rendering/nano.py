@@ -115,10 +115,14 @@ Piece = tuple[str, int, bool]
 
 
 class NanoRendererConfig(BaseRendererConfig):  # type: ignore[misc]  # the library has no stubs
-    """The format has no options; nothing is ever stripped from the history, so bridges cross user turns."""
+    """Nothing is ever stripped from the history, so bridges cross user turns."""
+
+    _template_fields = frozenset({"enable_thinking"})
 
     name: Literal["nano"] = "nano"
     thinking_retention: Literal["tool_cycle", "all"] | None = "all"
+    enable_thinking: Literal[False] = False
+    """Known, because programs for other models say it: no thinking block is ever opened."""
 
 
 class NanoRenderer:

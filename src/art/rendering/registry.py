@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ConfigurationError
+from art.rendering.formats import Formats
 from art.rendering.library import LibraryRenderer
 from art.rendering.tokenizer import FastTokenizer
 
@@ -66,7 +67,12 @@ def create_chat_renderer(model: str | Path, *, name: str | None = None) -> Libra
 
         renderer = TemplateRenderer(tokenizer)
     _log.info("renderer of %s: %s", fast.name_or_path, type(renderer).__name__)
-    return LibraryRenderer(renderer, fast, stop_token_ids=_generation_stops(folder))
+    return LibraryRenderer(
+        renderer,
+        fast,
+        stop_token_ids=_generation_stops(folder),
+        formats=Formats(renderer, fast, tokenizer),
+    )
 
 
 def _marked(folder: Path, tokenizer: FastTokenizer) -> Any | None:

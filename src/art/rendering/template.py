@@ -6,7 +6,7 @@ the probe's ids plus some tail, that tail is what the new messages add, and it m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,14 @@ class _Extension:
 class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
     """`DefaultRenderer` that also continues a conversation, for templates that append."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(
+        self, tokenizer: Any, *, template: str | None = None, told: Mapping[str, Any] | None = None
+    ) -> None:
+        """template: takes the place of the tokenizer's own. told: further variables of it."""
         vocabulary = tokenizer.get_vocab()
         hermes = "<tool_call>" in vocabulary and "</tool_call>" in vocabulary
-        super().__init__(tokenizer, DefaultRendererConfig(tool_parser="qwen3" if hermes else None))
+        passed = {**(told or {}), **({} if template is None else {"chat_template": template})}
+        super().__init__(tokenizer, DefaultRendererConfig(tool_parser="qwen3" if hermes else None, **passed))
 
     def _apply(
         self, messages: Sequence[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False

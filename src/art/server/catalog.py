@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from art.engine.protocol import Engine
 from art.errors import ConfigurationError, NotFoundError
@@ -73,6 +73,15 @@ class _Model:
     """Loaded steps."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """How a model is served, where it differs from its base."""
+
+    renderer: ChatRenderer | None = None
+    max_context: int | None = None
+    """Never more than the base model allows."""
+
+
 class Catalog:
     """The served models."""
 
@@ -84,6 +93,7 @@ class Catalog:
         self._models: dict[tuple[str, str], _Model] = {}
         self._projects: dict[tuple[Tenant, str], list[str]] = {}
         self._used_bases: set[tuple[Tenant, str]] = set()
+        self._serving: dict[tuple[str, str], Serving] = {}
         self._leases = Leases()
         self._loading: dict[tuple[str, str, int], asyncio.Future[None]] = {}
 
@@ -125,6 +135,12 @@ class Catalog:
             max_context=base.max_context,
         )
 
+    def served_as(self, project: str, name: str, base_model: str) -> Target:
+        """The base model's target with the format and the length of the model. Raises: NotFoundError."""
+        base, own = self.base_of(base_model), self._serving.get((project, name), Serving())
+        length = min(base.max_context, own.max_context or base.max_context)
+        return replace(base, renderer=own.renderer or base.renderer, max_context=length)
+
     def replace_engine(
         self, base_model: str, engine: Engine, *, adapters: Collection[str] | None = None
     ) -> None:
@@ -160,6 +176,10 @@ class Catalog:
         model.adapters[step] = adapter
         model.newest = step
 
+    def serve_as(self, project: str, name: str, serving: Serving) -> None:
+        """Say how a model's steps are served from now on."""
+        self._serving[project, name] = serving
+
     def retire(self, project: str, name: str, step: int) -> str | None:
         """Give a step that is not the newest to no new request. Returns its adapter: unload it once drained.
 
@@ -177,6 +197,7 @@ class Catalog:
     def remove(self, project: str, name: str) -> list[str]:
         """Serve a model no longer, in any step. Returns the adapters that were loaded for it."""
         model = self._models.pop((project, name), None)
+        self._serving.pop((project, name), None)
         if model is None:
             raise self._unknown(f"{project}/{name}", None)
         spelled = tenant_of(project), name
@@ -262,17 +283,8 @@ class Catalog:
         raise self._unknown(name, tenant)
 
     def _target(self, key: tuple[str, str], model: _Model, step: int) -> Target:
-        base = self._bases[model.base_model]
-        return Target(
-            project=key[0],
-            name=key[1],
-            base_model=model.base_model,
-            step=step,
-            adapter=model.adapters[step],
-            engine=base.engine,
-            renderer=base.renderer,
-            max_context=base.max_context,
-        )
+        served = self.served_as(*key, model.base_model)
+        return replace(served, project=key[0], name=key[1], step=step, adapter=model.adapters[step])
 
     async def _load(self, key: tuple[str, str], step: int, name: str) -> None:
         if self.load_missing is None:

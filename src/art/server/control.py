@@ -17,7 +17,7 @@ from art.errors import ARTError, NotFoundError, RequestError, WorkerError
 from art.rendering.chat import ChatRenderer
 from art.server.arrivals import Arrivals
 from art.server.base_models import BaseModel, adapter_folder, base_of_adapter, resolve_base
-from art.server.catalog import Catalog
+from art.server.catalog import Catalog, Serving
 from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout
 from art.server.held import held
@@ -117,7 +117,15 @@ class Control:
             model = self.models.register(self.arrivals.shaped(request), base.name)
         stage = await self._stage(model)
         await stage.pair.start()  # again, where workers were given up
+        self._serve_as_registered(model)
         return self.describe(model)
+
+    def _serve_as_registered(self, model: Registration) -> None:
+        """Raises RequestError for a chat format that cannot be told what the registration says."""
+        plain = self.catalog.base_of(model.base_model).renderer
+        renderer = plain.told(model.chat_template_kwargs, template=model.chat_template)
+        serving = Serving(renderer=renderer, max_context=model.max_context)
+        self.catalog.serve_as(model.project, model.name, serving)
 
     def describe(self, model: Registration) -> ModelInfo:
         checkpoints = self.models.checkpoints(model)
@@ -200,6 +208,7 @@ class Control:
                 settings=self.settings,
             )
             stage.checkpoints.sweep()
+            self._serve_as_registered(model)
             async with pair.training:
                 await stage.bring_up([self._greeting(model.base_model)])
             self._stages[model.key] = stage
@@ -281,15 +290,15 @@ class Control:
                 raise
 
     def _step_job(self, job: Job, stage: Stage, progress: Progress) -> StepJob:
+        served = self.catalog.served_as(job.project, job.name, stage.model.base_model)
         if isinstance(job.request, SftJobRequest):
-            base = self.catalog.base_of(stage.model.base_model)
             return SftJob(
                 job,
                 job.request,
                 stage=stage,
                 progress=progress,
-                renderer=base.renderer,
-                max_length=base.max_context,
+                renderer=served.renderer,
+                max_length=served.max_context,
             )
         return TrainJob(
             job, job.request, stage=stage, ledger=self.ledger, progress=progress, teachers=self._teachers

@@ -5,8 +5,9 @@ model.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from art.errors import CheckpointError, NotFoundError, RequestError
 from art.server.checkpoint_shape import leaves_open
@@ -16,9 +17,12 @@ from art.wire.models import RegisterRequest
 from art.wire.strict import Strict
 from art.wire.training import LoraSpec
 
+SERVING = ("max_context", "chat_template", "chat_template_kwargs")
+"""How a model is served: the newest registration says it."""
+
 
 class Registration(Strict):
-    """`registration.json`: written once, when the model is first registered."""
+    """`registration.json`: written when the model is first registered, and when it is served otherwise."""
 
     project: str
     name: str
@@ -26,6 +30,9 @@ class Registration(Strict):
     lora: LoraSpec | None
     """None: all weights are trained."""
     seed: int = 0
+    max_context: int | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     removals: int = 0
     """How many models of this name were removed before: their adapters' names are not used again."""
 
@@ -75,6 +82,7 @@ class Models:
             base_model=base_model,
             lora=request.lora,
             seed=request.seed,
+            **{name: getattr(request, name) for name in SERVING},
             removals=_count(self._layout.removals_file(request.project, request.name)),
         )
         path = self._layout.registration_file(request.project, request.name)
@@ -93,6 +101,16 @@ class Models:
                     code="model_conflict",
                     param=what,
                 )
+        return self._served_otherwise(known, wanted, path)
+
+    def _served_otherwise(self, known: Registration, wanted: Registration, path: Path) -> Registration:
+        changes = {
+            name: getattr(wanted, name) for name in SERVING if getattr(known, name) != getattr(wanted, name)
+        }
+        if changes:
+            known = known.model_copy(update=changes)
+            replace_file(path, known.model_dump_json(indent=2))
+            self._models[known.project, known.name] = known
         return known
 
     def forget(self, model: Registration) -> Path | None:

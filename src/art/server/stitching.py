@@ -80,7 +80,7 @@ class Stitcher:
         `sample_hint`: the sample that the newest assistant message says it is.
         Raises: RequestError when the format cannot express the messages.
         """
-        conversation = Conversation(inside(tenant, target.base_model), messages)
+        conversation = Conversation(inside(tenant, target.base_model) + target.renderer.variant, messages)
         if not conversation.turns:
             return Stitched(
                 prompt_ids=self._first(target, messages, tools, conversation, tools_key),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -56,6 +57,8 @@ class ChatCompletions:
         request = read_chat_request(body, max_n=self._limits.max_n)
         rollout_id, tenant = _rollout_of(scope), tenant_in(scope)
         target = await self._sampler.catalog.resolve(request.model, tenant)
+        if request.template_arguments:
+            target = replace(target, renderer=target.renderer.told(request.template_arguments))
         async with self._sampler.catalog.lease(target):
             prepared = await self._sampler.prepare(request, target, rollout_id, tenant=tenant)
             if request.stream:

@@ -37,6 +37,8 @@ class ChatRequest:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     metadata: dict[str, str] | None = None
+    template_arguments: dict[str, Any] | None = None
+    """What the chat format is told for this request, over what the model says."""
     sample_hint: str | None = None
     """The sample that the newest assistant message says it is."""
 
@@ -182,6 +184,12 @@ def _metadata(request: ChatRequest, name: str, value: Any) -> None:
     request.metadata = value
 
 
+def _template_arguments(request: ChatRequest, name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        refuse(f"{name} must be an object, not {value!r}", name)
+    request.template_arguments = value
+
+
 _REQUIRED = ("model", "messages")
 
 _FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
@@ -203,6 +211,7 @@ _FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
     "seed": _whole("seed", -(2**63), 2**63 - 1),
     "stop": _stop,
     "metadata": _metadata,
+    "chat_template_kwargs": _template_arguments,
 }
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
