@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 TENANTS_FILE = "tenants.json"
 KEY_PREFIX = "art-tenant-"
+_TICK_SECONDS = 2.0
 LOOK_SECONDS = 0.5
 """So long a running server may not have seen a change of the file."""
 
@@ -113,14 +114,16 @@ class TenantKeys:
 
     def _look(self) -> None:
         try:
-            seen = _signature(os.stat(self._path))
-            if seen == self._seen:
+            if _signature(os.stat(self._path)) == self._seen:
                 return
             with self._path.open("rb") as file:
                 # Of the file that is read, not of one that replaced it meanwhile.
-                self._seen = _signature(os.fstat(file.fileno()))
+                seen = os.fstat(file.fileno())
                 records = TenantsRecord.model_validate_json(file.read()).tenants
             self._names = {bytes.fromhex(record.sha256): record.name for record in records}
+            # A file so new may be replaced within the same tick of the clock: it is read once more.
+            settled = time.time() - seen.st_mtime > _TICK_SECONDS
+            self._seen = _signature(seen) if settled else None
         except FileNotFoundError:
             self._seen, self._names = None, {}
         except (OSError, ValidationError) as error:
@@ -134,7 +137,6 @@ def digest(key: str) -> bytes:
 
 
 def _signature(stat: os.stat_result) -> tuple[int, ...]:
-    # Each change is a new file: its inode tells even where two changes fall into one tick of the clock.
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 

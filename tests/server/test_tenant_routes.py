@@ -1,0 +1,97 @@
+"""Every route, asked for what is another's: it does not exist."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tenants_world import OPERATOR, World, run_world
+
+from art.rendering.library import LibraryRenderer
+from art.wire.models import RegisterRequest
+
+PLAYER = {"model": "player", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}
+
+
+@pytest.fixture
+async def world(tmp_path: Path, renderer: LibraryRenderer) -> AsyncIterator[World]:
+    async with run_world(tmp_path, renderer) as running:
+        yield running
+
+
+_MODEL_ROUTES = [
+    ("GET", "/art/models/{project}/{name}", None),
+    ("DELETE", "/art/models/{project}/{name}", None),
+    ("POST", "/art/models/{project}/{name}/delete_checkpoints", {"keep_steps": []}),
+    ("GET", "/art/models/{project}/{name}/checkpoints/3/files", None),
+    ("GET", "/art/models/{project}/{name}/checkpoints/3/files/adapter_model.safetensors", None),
+    ("POST", "/art/models/mine/new/fork", {"from_name": "{name}", "from_project": "{project}"}),
+    (
+        "POST",
+        "/art/models/{project}/{name}/train",
+        {"job_id": "n", "groups": [], "optimizer": {"learning_rate": 1.0}},
+    ),
+    ("GET", "/v1/models/{project}/{name}", None),
+    ("POST", "/v1/chat/completions", {**PLAYER, "model": "{project}/{name}"}),
+    ("POST", "/v1/chat/completions", {**PLAYER, "model": "{project}/{name}@3"}),
+    ("POST", "/v1/chat/completions", {**PLAYER, "model": "{name}", "stream": True}),
+    ("GET", "/art/jobs/{job}", None),
+    ("GET", "/art/jobs/{job}/events", None),
+    ("GET", "/v1/samples/{sample}", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), _MODEL_ROUTES)
+@pytest.mark.parametrize("project", ["hidden", "bob~hidden", "operatorhidden"])
+async def test_what_is_anothers_does_not_exist(
+    world: World, method: str, path: str, body: dict[str, Any] | None, project: str
+) -> None:
+    for name in ("bob~hidden", "operatorhidden"):
+        world.catalog.publish(name, "secretmodel", "tiny", 3, f"{name}/secretmodel@3")
+        request = RegisterRequest(project=name, name="secretmodel", base_model="tiny")
+        world.control.models.register(request, "tiny")
+    foreign = (await world.clients["bob"].post("/v1/chat/completions", json=PLAYER)).json()["choices"][0][
+        "sample_id"
+    ]
+    fill = {"project": project, "name": "secretmodel", "job": "bob~j", "sample": foreign}
+    text = json.dumps(body) if body else None
+    for word, value in fill.items():
+        path = path.replace(f"{{{word}}}", value)
+        text = text.replace(f"{{{word}}}", value) if text else None
+    for asked in (text, text.replace('"n"', '"j"') if text else None):
+        reply = await world.clients["alice"].request(method, path, content=asked)
+        assert reply.status_code in ((400, 404) if "~" in project and "fork" in path else (404,)), reply.text
+        assert "operatorhidden" not in reply.text.replace(project, "")
+        assert "bob" not in reply.text.replace(project, "").replace("bob~j", "")
+    for key in ("", "wrong", OPERATOR + "x"):
+        async with world.client(key) as stranger:
+            reply = await stranger.request(method, path, content=text)
+        assert reply.status_code == 401
+
+
+async def test_the_routes_above_are_all_of_them(world: World) -> None:
+    """A new route must be added to the list, or be one of those that name nothing of anybody."""
+    found = {route.path for route in world.app._routes.routes}  # type: ignore[attr-defined]
+    nameless = {"/v1/models", "/art/models", "/v1/rollouts/{rollout_id:path}"}
+    operators = {"/art/models/{project}/{name}/adopt"}
+    same_as_train = {"/art/models/{project}/{name}/train_sft"}
+    listed = {path for _, path, _ in _MODEL_ROUTES}
+    shapes = {
+        "/v1/models/{model:path}": "/v1/models/{project}/{name}",
+        "/v1/samples/{sample_id}": "/v1/samples/{sample}",
+        "/art/jobs/{job_id}": "/art/jobs/{job}",
+        "/art/jobs/{job_id}/events": "/art/jobs/{job}/events",
+        "/art/models/{project}/{name}/fork": "/art/models/mine/new/fork",
+        "/art/models/{project}/{name}/checkpoints/{step:int}/files": (
+            "/art/models/{project}/{name}/checkpoints/3/files"
+        ),
+        "/art/models/{project}/{name}/checkpoints/{step:int}/files/{file}": (
+            "/art/models/{project}/{name}/checkpoints/3/files/adapter_model.safetensors"
+        ),
+    }
+    assert {shapes.get(path, path) for path in found} - nameless - operators - same_as_train <= listed
+    reply = await world.clients["alice"].post("/art/models/games/player/adopt", json={"steps": [1]})
+    assert reply.status_code == 403
