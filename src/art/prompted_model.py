@@ -1,0 +1,159 @@
+"""A model that is prompted: what an agent talks to, and where its metrics go."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr
+from typing_extensions import TypeVar
+
+from art.errors import ConfigurationError, NotRegisteredError
+from art.tracking.client_costs import ClientCosts
+from art.tracking.logged import Logged
+from art.tracking.model_file import SECRETS, check_config
+from art.tracking.run_log import RunLog
+from art.tracking.wandb import check_sinks
+
+if TYPE_CHECKING:
+    import openai
+
+    from art.backend import Backend
+
+ConfigT = TypeVar("ConfigT", default=Any)
+StateT = TypeVar("StateT", default=dict[str, Any])
+
+
+class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
+    """A model that is prompted, not trained: to compare with, to judge, to play against.
+
+    It may live anywhere that speaks OpenAI's protocol: `inference_base_url`, `inference_api_key` and
+    `inference_model_name` say where. config: a pydantic model of your own. report_metrics: ["wandb"], [] for
+    nothing; None reports to W&B if WANDB_API_KEY is set. Metrics and state are files under
+    `base_path/project/models/name`. Unknown fields are ignored with a warning.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    project: str
+    entity: str | None = None
+    id: str | None = None
+    run_id: str | None = None
+    config: ConfigT | None = None
+    trainable: bool = False
+    inference_api_key: str | None = None
+    inference_base_url: str | None = None
+    inference_model_name: str | None = None
+    base_path: str = ".art"
+    report_metrics: list[str] | None = None
+
+    _backend: Backend | None = PrivateAttr(default=None)
+    _client: Any = PrivateAttr(default=None)
+    _run_log: RunLog = PrivateAttr(default_factory=RunLog)
+    _costs: ClientCosts = PrivateAttr(default_factory=ClientCosts)
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        project: str,
+        entity: str | None = None,
+        id: str | None = None,
+        config: ConfigT | None = None,
+        inference_api_key: str | None = None,
+        inference_base_url: str | None = None,
+        inference_model_name: str | None = None,
+        base_path: str = ".art",
+        report_metrics: list[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        named = {key: value for key, value in locals().items() if key in Model.model_fields}
+        # What is left at its default may have another default in a subclass.
+        given = {key: value for key, value in named.items() if value is not Model.model_fields[key].default}
+        known = type(self).model_fields
+        if unknown := sorted(kwargs.keys() - known):
+            text = f"{type(self).__name__} ignores {', '.join(unknown)}; it knows {', '.join(known)}"
+            warnings.warn(text, stacklevel=2 if type(self) is Model else 3)
+        check_sinks(report_metrics)
+        super().__init__(**given, **{key: value for key, value in kwargs.items() if key in known})
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Any:
+        memo = {} if memo is None else memo
+        for shared in (self._backend, self._client):  # connections are shared by copies of a model
+            memo[id(shared)] = shared
+        return self._apart(super().__deepcopy__(memo))
+
+    def __copy__(self) -> Any:
+        return self._apart(super().__copy__())
+
+    def _apart(self, copied: Any) -> Any:
+        """A copy may get another name: what it logs and what it costs is its own."""
+        copied._run_log, copied._costs = copy.deepcopy(self._run_log), copy.copy(self._costs)
+        copied._client = None if self._client is None else self._costs.detached(self._client)
+        return copied
+
+    def backend(self) -> Backend:
+        """The backend of `register`. Raises NotRegisteredError (a ValueError) before."""
+        if self._backend is None:
+            raise NotRegisteredError(
+                "Model is not registered with the Backend. You must call `model.register()` first."
+            )
+        return self._backend
+
+    async def register(self, backend: Backend) -> None:
+        """Make the model known to a backend. Raises ConfigurationError for a config that is not JSON."""
+        check_config(self.config)
+        await backend.register(self)
+        self._backend, self._client = backend, None
+        self._run_log.ready()
+
+    def openai_client(self) -> openai.AsyncOpenAI:
+        """A client for this model's endpoint; always the same one."""
+        if self._client is None:
+            self._client = self._make_client()
+        self._costs.equip(self._client, self.metrics_builder, self._template_arguments())
+        client: openai.AsyncOpenAI = self._client
+        return client
+
+    def _make_client(self) -> openai.AsyncOpenAI:
+        if self.inference_api_key is None or self.inference_base_url is None:
+            raise ConfigurationError(
+                "In order to create an OpenAI client you must provide an `inference_api_key` and "
+                "`inference_base_url`."
+            )
+        from art.remote.openai_client import plain_client
+
+        return plain_client(base_url=self.inference_base_url, api_key=self.inference_api_key)
+
+    def _template_arguments(self) -> Mapping[str, Any] | None:
+        """Of the chat template, sent with every request."""
+        return None
+
+    def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
+        """Keywords for `litellm.acompletion`."""
+        return {
+            "model": ("hosted_vllm/" if self.trainable else "") + self.get_inference_name(step),
+            "base_url": self.inference_base_url,
+            "api_key": self.inference_api_key,
+            "temperature": 1,
+        }
+
+    def get_inference_name(self, step: int | None = None) -> str:
+        """What to send as `model`: the newest step's name, or that of a given step (`name@step`)."""
+        namer = getattr(self._backend, "_model_inference_name", None)
+        if namer is not None:
+            told: str = namer(self, step)
+            return told
+        name = self.inference_model_name or self.name
+        return name if step is None else f"{name}@{step}"
+
+    async def get_step(self) -> int:
+        """How many training steps the model has had; 0 for a prompted model."""
+        return 0
+
+    def safe_model_dump(self) -> dict[str, Any]:
+        """The model's fields without its config and its key."""
+        return self.model_dump(exclude={"config", *SECRETS}) | {"config": None}
