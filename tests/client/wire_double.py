@@ -63,6 +63,7 @@ class Double:
                 Route("/art/models", self.register, methods=["POST"]),
                 Route(model, self.info),
                 Route(f"{model}/train", self.train, methods=["POST"]),
+                Route(f"{model}/train_sft", self.train, methods=["POST"]),
                 Route(f"{model}/delete_checkpoints", self.delete, methods=["POST"]),
                 Route("/art/jobs/{job_id}/events", self.events),
             ]
@@ -191,8 +192,10 @@ class Double:
             yield json.dumps(event).encode() + b"\n"
 
     def _script(self, job: dict[str, Any]) -> list[dict[str, Any]]:
-        rollouts = sum(len(group["trajectories"]) + group["failed"] for group in job["groups"])
-        failed = sum(group["failed"] for group in job["groups"])
+        groups = job.get("groups", [])
+        rollouts = sum(len(group["trajectories"]) + group["failed"] for group in groups)
+        rollouts += sum(map(len, job.get("batches", [])))
+        failed = sum(group["failed"] for group in groups)
         fates = {"trained": {"rollouts": rollouts - failed, "tokens": 7}}
         if failed:
             fates["failed"] = {"rollouts": failed, "tokens": 0}
