@@ -198,6 +198,8 @@ def _file_system(url: str, options: dict[str, Any], limits: StorageLimits) -> tu
         ) from error
     except ValueError as error:
         raise ConfigurationError(f"{url!r} is no address of files: {error}") from error
+    if protocol in _S3:
+        file_system.retries = limits.requests  # beside botocore's and our own
     return file_system, root
 
 
