@@ -1,0 +1,116 @@
+"""Programs as users of each era wrote them run to their end, unedited, and train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from art.trajectories import Trajectory
+from art.utils.trajectory_logging import read_trajectory_groups_parquet
+
+PROGRAMS = Path(__file__).parent
+
+pytestmark = pytest.mark.slow
+
+
+def run(program: str, folder: Path, *arguments: object) -> str:
+    """What the program printed. It must end by itself, without an error, with nothing left behind."""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", str(PROGRAMS / f"{program}.py"), *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore::ResourceWarning"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    for complaint in ("never awaited", "never retrieved", "Traceback", "was destroyed but it is pending"):
+        assert complaint not in done.stderr, done.stderr[-4000:]
+    return done.stdout
+
+
+def rows(folder: Path, model: str) -> list[dict[str, float]]:
+    """The rows of `history.jsonl`, whose sheets must add up."""
+    (path,) = folder.glob(f".art/*/models/{model}/history.jsonl")
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in found:
+        for unit in ("rollouts", "tokens"):
+            sheet = {
+                name: value for name, value in row.items() if re.fullmatch(f"data/sheet/.*_{unit}", name)
+            }
+            assert sheet.pop(f"data/sheet/started_{unit}", 0) == sum(sheet.values())
+    return found
+
+
+def steps(found: list[dict[str, float]], split: str) -> list[float]:
+    return [row["step"] for row in found if f"{split}/reward" in row]
+
+
+def logged(folder: Path, split: str, step: int) -> list[Trajectory]:
+    (path,) = folder.glob(f".art/*/models/*/trajectories/{split}/{step:04d}.parquet")
+    return [trajectory for group in read_trajectory_groups_parquet(path) for trajectory in group]
+
+
+def test_0_3_tic_tac_toe(tmp_path: Path) -> None:
+    printed = run("v03_tic_tac_toe", tmp_path, 2, 12)
+    assert re.findall(r"step (\d): .* of 12 games", printed) == ["0", "1"]
+    assert printed.endswith("trained to step 2\n")
+    found = rows(tmp_path, "001-script")
+    assert steps(found, "train") == [1, 2]
+    assert all(row["data/sheet/started_rollouts"] == 12 for row in found)
+    assert all(row["data/sheet/trained_tokens"] > 0 for row in found)
+
+    printed = run("v03_tic_tac_toe", tmp_path, 3, 12)  # goes on where it was
+    assert re.findall(r"step (\d):", printed) == ["2"] and printed.endswith("trained to step 3\n")
+    assert steps(rows(tmp_path, "001-script"), "train") == [1, 2, 3]
+    checkpoints = sorted(path.name for path in tmp_path.glob(".art/*/models/001-script/checkpoints/*"))
+    assert checkpoints == ["0002", "0003"]  # deleted before each step but the newest
+
+
+def test_0_4_2048(tmp_path: Path) -> None:
+    printed = run("v04_2048", tmp_path, 2, 12)
+    assert "last game: reward" in printed and printed.endswith("trained to step 2\n")
+    found = rows(tmp_path, "agent-002")
+    assert steps(found, "train") == [1, 2] and steps(found, "val") == [2]
+    games = logged(tmp_path, "train", 1)
+    assert len(games) == 12 and max(game.metrics["num_moves"] for game in games) > 1
+    assert all(row["data/sheet/trained_rollouts"] > 0 for row in found if "train/reward" in row)
+
+
+def test_0_5_9_mail_agent(tmp_path: Path) -> None:
+    printed = run("v059_mail_agent", tmp_path, 2)
+    assert re.findall(r"step (\d): \d+ of 24 right", printed) == ["1", "2"]
+    found = rows(tmp_path, "mail-agent-001")
+    assert steps(found, "train") == [1, 2] and steps(found, "val") == [0]
+    trained = [row for row in found if "train/reward" in row]
+    assert all(0 <= row["train/group_judge/answered"] <= 1 for row in trained)
+    assert all(row["train/llm_duration"] > 0 and row["train/completion_tokens"] > 0 for row in trained)
+    assert {
+        message["role"] for rollout in logged(tmp_path, "train", 1) for message in rollout.messages()
+    } == {
+        "system",
+        "user",
+        "assistant",
+        "tool",
+    }
+
+
+def test_0_5_18_self_play(tmp_path: Path) -> None:
+    printed = run("v0518_self_play", tmp_path, 2, 8)
+    assert re.findall(r"step (\d): won \d+ of 8 games against art/nano-games", printed) == ["1", "2"]
+    found = rows(tmp_path, "self-play-001")
+    assert [steps(found, split) for split in ("versus-self", "versus-base", "train")] == [
+        [0, 1],
+        [0, 1],
+        [1, 2],
+    ]
+    assert all(row["data/sheet/started_rollouts"] == 24 for row in found if "train/reward" in row)
+    assert steps(rows(tmp_path, "base-model"), "versus-self-play") == [0, 1]
+    seats = [trajectory.metadata["seat"] for trajectory in logged(tmp_path, "versus-self", 0)]
+    assert seats == ["X"] * 8 + ["O"] * 8
