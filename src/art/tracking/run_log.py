@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 COST_CONTEXTS = {"train": "train", "val": "eval", "test": "eval"}
 """What the costs of a split belong to."""
-WALL_S = "time/step_wall_s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +102,7 @@ class RunLog:
             with locked(folder):
                 if entry.split in SPLITS:
                     self._go_on(folder, read_sums(folder))
-                    timed = model._backend is not None
-                    amounts = self._add_up(entry, amounts, summary.scenarios, timed=timed)
+                    amounts = self._add_up(model, entry, amounts, summary.scenarios)
                     self._sums = self._builder.state_dict()
                     write_sums(folder, self._sums)
                 row = self._row(entry, {**averages, **amounts})
@@ -122,22 +120,35 @@ class RunLog:
         return history_row(routed, step=entry.step, wall_clock=time.monotonic() - self._started)
 
     def _add_up(
-        self, entry: Entry, amounts: dict[str, float], scenarios: frozenset[str], *, timed: bool
+        self, model: AnyModel, entry: Entry, amounts: dict[str, float], scenarios: frozenset[str]
     ) -> dict[str, float]:
         """The amounts of this entry and those that waited for it, with sums over the run."""
         context = COST_CONTEXTS[entry.split]
         further = self._contexts - (set(COST_CONTEXTS.values()) - {context})
-        if entry.split == "train" and timed:
-            amounts = amounts | self._wall_time(entry.step, {*amounts, *self._builder.waiting(*further)})
+        if entry.split == "train" and model._backend is not None:
+            told = {*amounts, *self._builder.waiting(*further)}
+            spent = self._spent(model, entry.step)
+            amounts = amounts | {name: value for name, value in spent.items() if name not in told}
         self._builder.add_metrics(amounts, scenarios)
         return self._builder.take(*further)
 
-    def _wall_time(self, step: int, told: set[str]) -> dict[str, float]:
-        """Seconds since the row of the training step before, once for each new step."""
+    def _spent(self, model: AnyModel, step: int) -> dict[str, float]:
+        """Seconds since the row of the training step before, once for each new step, and what they cost."""
         if self._trained_step is not None and step <= self._trained_step:
             return {}
         since, self._since, self._trained_step = self._since, time.monotonic(), step
-        return {} if WALL_S in told else {WALL_S: self._since - since}
+        seconds = self._since - since
+        usd_per_hour = getattr(model._backend, "gpu_cost_per_hour_usd", None)
+        if usd_per_hour is None:
+            return {"time/step_wall_s": seconds}
+        return {"time/step_wall_s": seconds, "costs/gpu": usd_per_hour * gpus(model) * seconds / 3600.0}
+
+
+def gpus(model: AnyModel) -> int:
+    """How many GPUs its `_internal_config` names; one if it names none."""
+    config = getattr(model, "_internal_config", None) or {}
+    named = {*config.get("trainer_gpu_ids", ()), *config.get("inference_gpu_ids", ())}
+    return len(named) or 1
 
 
 def _numbers(entry: Entry, summary: Summary) -> tuple[dict[str, float], dict[str, float]]:
