@@ -107,6 +107,22 @@ def test_a_file_that_an_older_program_migrated(tmp_path):
     assert group.trajectories[1].additional_histories == []
 
 
+def test_other_writers_types(tmp_path):
+    """Narrow numbers, columns of nothing, structs with fewer and with further fields."""
+    messages = [{"role": "user", "content": "x", "trainable": False, "weight": 1.0}]
+    frame = polars.DataFrame(
+        {"group_index": [0, 1], "reward": [1, 0], "messages": [messages, []], "logs": None}
+    )
+    frame.cast({"group_index": polars.UInt8(), "reward": polars.Float32()}).write_parquet(
+        tmp_path / "0001.parquet"
+    )
+    more = art.TrajectoryGroup([art.Trajectory(reward=0.5)])
+    append_groups(tmp_path / "0001.parquet", [more])
+    first, second, third = read_trajectory_groups_parquet(tmp_path / "0001.parquet")
+    assert first.trajectories[0].messages() == [{"role": "user", "content": "x"}]
+    assert [t.reward for t in (*first, *second)] == [1.0, 0.0] and third == more
+
+
 def test_a_row_that_is_damaged_names_the_file(tmp_path):
     path = old_file(tmp_path / "0001.parquet", old_row(0, metrics="{torn"))
     with pytest.raises(TrajectoryLogError, match=r"0001\.parquet"):

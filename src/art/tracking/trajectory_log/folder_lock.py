@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -38,6 +37,10 @@ def locked(folder: Path, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
 
 
 def _taken(descriptor: int) -> bool:
+    if os.name != "posix":
+        return True  # no such lock there; one program needs none
+    import fcntl
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from art.errors import ARTError
+from art.tracking.trajectory_log.folder_lock import locked
 from art.tracking.trajectory_log.json_lines import (
     deserialize_trajectory_groups,
     serialize_trajectory_groups,
@@ -23,7 +24,7 @@ from art.tracking.trajectory_log.json_lines import (
 from art.tracking.trajectory_log.parquet import (
     parquet_bytes,
     read_trajectory_groups_parquet,
-    write_trajectory_groups_parquet,
+    replace_log,
 )
 from art.trajectories import TrajectoryGroup
 
@@ -158,19 +159,21 @@ def _migrate_file(path: Path, original: Original, dry_run: bool) -> MigrationRes
     if path.suffix != ".jsonl":
         why = "YAML logs are not read: an older release converts them to .jsonl"
         return _skipped(path, why if path.suffix in UNREADABLE else "not a .jsonl file")
-    if target.exists():
-        return _skipped(path, f"{target.name} is already there")
     try:
+        if target.exists():
+            return _skipped(path, f"{target.name} is already there")
         groups = deserialize_trajectory_groups(path.read_text(encoding="utf-8"))
+        before = path.stat().st_size
         if dry_run:
             size = parquet_bytes(groups)
         else:
-            write_trajectory_groups_parquet(groups, target)
-            _check(target, groups)
-            size = target.stat().st_size
-        before = path.stat().st_size
-        if not dry_run:
-            _put_away(path, original)
+            with locked(path.parent):
+                if target.exists():
+                    return _skipped(path, f"{target.name} has come up meanwhile")
+                replace_log(target, groups)
+                _check(target, groups)
+                size = target.stat().st_size
+                _put_away(path, original)
     except (OSError, ValueError, ARTError) as error:
         return MigrationResult(errors=[f"{path}: {error}"])
     note = f"{path}: {before} bytes, as {target.name} {size}"

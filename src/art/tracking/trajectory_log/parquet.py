@@ -31,10 +31,15 @@ if TYPE_CHECKING:
 
 def write_trajectory_groups_parquet(groups: Iterable[TrajectoryGroup], path: str | Path) -> None:
     """Write groups to a file of their own, in place of what is there. Compressed with zstd."""
-    rows, empty = to_rows(groups)
     path = Path(path)
     with locked(path.parent):
-        _replace(path, _frame(rows), empty)
+        replace_log(path, groups)
+
+
+def replace_log(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
+    """`write_trajectory_groups_parquet` for a caller who holds the folder's lock."""
+    rows, empty = to_rows(groups)
+    _replace(path, _frame(rows), empty)
 
 
 def append_groups(path: str | Path, groups: Iterable[TrajectoryGroup]) -> None:
@@ -46,8 +51,7 @@ def append_groups(path: str | Path, groups: Iterable[TrajectoryGroup]) -> None:
     path = Path(path)
     with locked(path.parent):
         if not path.exists():
-            rows, empty = to_rows(groups)
-            _replace(path, _frame(rows), empty)
+            replace_log(path, groups)
             return
         import polars
 
@@ -102,6 +106,8 @@ def read_frame(path: Path, columns: Collection[str] | None = None) -> tuple[pola
         stored = polars.read_parquet_schema(BytesIO(data))
         wanted = [name for name in stored if columns is None or name in columns]
         frame = polars.read_parquet(BytesIO(data), columns=wanted, hive_partitioning=False)
+        # Other writers leave a struct's field out, or have another width of numbers.
+        frame = frame.cast({name: kind for name, kind in schema().items() if name in wanted})
         empty = polars.read_parquet_metadata(BytesIO(data)).get(EMPTY_GROUPS)
     except (OSError, polars.exceptions.PolarsError) as error:
         raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
