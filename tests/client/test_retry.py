@@ -47,3 +47,26 @@ def test_only_the_named_errors_are_tried_again():
 def test_zero_attempts_are_refused():
     with pytest.raises(ValueError, match="max_attempts=0"):
         art.retry(max_attempts=0)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_the_pauses_grow_and_the_log_tells(kind, monkeypatch, caplog):
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    work, _ = flaky(3)
+    again = art.retry(max_attempts=4, delay=0.5, backoff_factor=3)
+    if kind == "sync":
+        assert again(work)(1) == 2
+    else:
+
+        async def working(x: int) -> int:
+            return work(x)
+
+        assert await again(working)(1) == 2
+    assert pauses == [0.5, 1.5, 4.5]
+    assert caplog.records[0].getMessage() == "attempt 1 of 4 failed: KeyError(1)"

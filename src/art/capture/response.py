@@ -54,13 +54,15 @@ class _Watch:
         self._end()
 
     def _keep(self, piece: bytes) -> None:
-        if not self._ended:  # a body that is read a second time comes from memory
+        if not self._ended:
             self._pieces.append(piece)
 
     def _end(self) -> None:
         if self._ended:
             return
         self._ended = True
+        for name in ("iter_bytes", "aiter_bytes", "close", "aclose"):
+            vars(self._response).pop(name, None)  # the response's own methods show again
         body = b"".join(self._pieces)
         self._pieces.clear()
         self._tell(body)
