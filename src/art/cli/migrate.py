@@ -31,6 +31,8 @@ def migrate_path(path: Path, *, dry_run: bool, keep_jsonl: bool, verbose: bool) 
         for note in result.notes:
             console.print(note, markup=False, highlight=False)
     console.print(_table(result, dry_run))
+    if result.files_skipped and not verbose:
+        console.print("--verbose says why files were skipped", highlight=False)
     for error in result.errors:
         errors.print(f"error: {error}", markup=False, highlight=False)
     return 1 if result.errors else 0

@@ -175,6 +175,8 @@ def _migrate_file(path: Path, original: Original, dry_run: bool) -> MigrationRes
                 size = target.stat().st_size
                 _put_away(path, original)
     except (OSError, ValueError, ARTError) as error:
+        if target.exists() and not path.exists():
+            return _skipped(path, "another process migrated it")
         return MigrationResult(errors=[f"{path}: {error}"])
     note = f"{path}: {before} bytes, as {target.name} {size}"
     return MigrationResult(files_migrated=1, bytes_before=before, bytes_after=size, notes=[note])

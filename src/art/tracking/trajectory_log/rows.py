@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import ConfigDict
 
 from art.tracking.trajectory_log.json_text import from_text, storable, to_text
-from art.tracking.trajectory_log.turns import as_item, from_struct, is_choice, to_struct
+from art.tracking.trajectory_log.turns import as_item, from_struct, to_struct
 from art.trajectories import History, Trajectory
+from art.turns import is_choice
 from art.types import Unscored
 
 Row = dict[str, Any]

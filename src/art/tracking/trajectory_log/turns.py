@@ -6,22 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from art.tracking.trajectory_log.json_text import from_text, storable, to_text
+from art.turns import is_choice, revive_choices
 
 
 def as_item(value: Any) -> Any:
     """A message or choice from its JSON: one with a finish reason is a choice again."""
-    if isinstance(value, dict) and "finish_reason" in value and "message" in value:
-        from openai.types.chat.chat_completion import Choice
-
-        return Choice.construct(**value)
-    return value
-
-
-def is_choice(item: Any) -> bool:
-    """A sampled turn, whether an object or dumped to a dict; also a choice of another library."""
-    if isinstance(item, Mapping):
-        return "finish_reason" in item and "message" in item
-    return hasattr(item, "finish_reason") and hasattr(item, "message")
+    return revive_choices([value])[0]
 
 
 def to_struct(item: Any) -> dict[str, Any]:
