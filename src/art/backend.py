@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from art.types import TrainResult
+from art.types import TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
     import openai
 
     from art.model import Model, TrainableModel
-    from art.trajectories import TrajectoryGroup
+    from art.trajectories import Trajectory, TrajectoryGroup
 
     AnyModel = Model[Any, Any]
     AnyTrainableModel = TrainableModel[Any, Any]
@@ -28,6 +29,18 @@ class Backend(Protocol):
     ) -> TrainResult:
         """One training step. The new step is served when this returns."""
 
+    async def train_sft(
+        self,
+        model: AnyTrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        *,
+        verbose: bool = False,
+    ) -> TrainResult:
+        """One step of supervised training on what assistants say. The new step is served when this
+        returns.
+        """
+
     async def get_step(self, model: AnyTrainableModel) -> int:
         """The newest step: the number of completed training steps."""
 
@@ -39,3 +52,10 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of everything the backend holds."""
+
+
+def __getattr__(name: str) -> Any:
+    """`AnyModel` and `AnyTrainableModel` are annotations; at run time they are the models' classes."""
+    if name not in ("AnyModel", "AnyTrainableModel"):
+        raise AttributeError(f"module 'art.backend' has no attribute {name!r}")
+    return getattr(import_module("art.model"), name.removeprefix("Any"))
