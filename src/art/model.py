@@ -38,7 +38,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     base_model: str
     trainable: bool = True
 
-    _internal_config: dict[str, Any] | None = PrivateAttr(default=None)
+    _internal_config: Mapping[str, Any] | None = PrivateAttr(default=None)
     _openai_client_config: dict[str, Any] | None = PrivateAttr(default=None)
 
     def __init__(
