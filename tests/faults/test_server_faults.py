@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from server_process import ServerProcess, eventually, running_server
 
@@ -116,3 +119,87 @@ def test_a_second_server_over_the_same_folder_is_refused(server: ServerProcess, 
     assert second.process is not None
     second.process.communicate()
     second.http.close()
+
+
+def sft_job(job_id: str, updates: int) -> dict[str, Any]:
+    """A supervised job of many small updates, each at a rate of its own."""
+    conversations = [
+        {
+            "name": f"c{number}",
+            "messages": [
+                {"role": "user", "content": f"hello {number}"},
+                {"role": "assistant", "content": f"ok {number}"},
+            ],
+        }
+        for number in range(6)
+    ]
+    return {
+        "job_id": job_id,
+        "conversations": conversations,
+        "batches": [[number % 6, (number + 1) % 6] for number in range(updates)],
+        "learning_rates": [1e-3 * (number + 1) / updates for number in range(updates)],
+        "optimizer": {"learning_rate": None},
+    }
+
+
+def submit_sft(server: ServerProcess, job: dict[str, Any]) -> None:
+    reply = server.http.post("/art/models/games/player/train_sft", json=job)
+    assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("who", ["server", "trainer"])
+def test_a_supervised_job_killed_between_its_updates_gives_the_same_step(
+    server: ServerProcess, tmp_path: Path, base: Path, who: str
+) -> None:
+    """Nothing of the updates before is kept: the job begins anew from the committed step."""
+    updates = 40
+    job = sft_job("learn", updates)
+    submit_sft(server, job)
+
+    def in_the_middle() -> bool:
+        done = [one["done"] for one in server.events("learn", most=8) if one.get("phase") == "training"]
+        return bool(done) and done[-1] >= 3
+
+    eventually(in_the_middle)
+    assert server.model()["step"] == 0, "killed too late"
+    if who == "server":
+        server.kill()
+        server.start()
+        server.register()
+    else:
+        server.workers()["trainer"].kill()
+    result = server.result("learn")
+    assert result["step"] == 1 and result["metrics"]["data/step_num_gradient_steps"] == updates
+    assert server.model()["checkpoints"] == [0, 1]
+    with running_server(tmp_path / "straight", base) as other:
+        submit_sft(other, job)
+        assert other.result("learn")["step"] == 1
+        assert weights(other, 1) == weights(server, 1)
+        moments = "optimizer.safetensors"
+        one, two = (checkpoints(each) / "0001" / moments for each in (server, other))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_supervised_job_that_is_too_large_is_refused_with_advice(server: ServerProcess) -> None:
+    def body() -> Iterator[bytes]:
+        yield b'{"job_id": "' + b"x" * 1024 * 1024
+        for _ in range(300):
+            yield b"x" * 1024 * 1024
+
+    try:
+        refused = server.http.post("/art/models/games/player/train_sft", content=body())
+    except httpx.TransportError:
+        return  # it did not even read it
+    assert refused.status_code == 413
+    assert "one for each chunk of create_sft_dataset_iterator" in refused.json()["error"]["message"]
+
+
+def test_a_supervised_job_that_does_not_fit_itself_is_refused(server: ServerProcess) -> None:
+    job = {**sft_job("odd", 3), "learning_rates": [1e-3]}
+    refused = server.http.post("/art/models/games/player/train_sft", json=job)
+    assert (
+        refused.status_code == 400 and "1 learning rates for 3 batches" in refused.json()["error"]["message"]
+    )
+    job = {**sft_job("odd", 3), "batches": [[0], [9], [1]]}
+    refused = server.http.post("/art/models/games/player/train_sft", json=job)
+    assert "batch 1 names conversation 9 of 6" in refused.json()["error"]["message"]
