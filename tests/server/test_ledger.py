@@ -184,3 +184,26 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     for name, record in zip(acknowledged, asyncio.run(read()), strict=True):
         n = int(name.partition("-")[2])
         assert record == sample(name, range(n % 7 + 1), range(n % 5 + 1))
+
+
+async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    first = Ledger(path)
+    records = [
+        sample("a", rollout_id="r"),
+        sample("b", (1, 2, 3, 4), parent_id="a", shared=3, rollout_id="r"),
+    ]
+    await first.append(records)
+    await first.close()
+    with sqlite3.connect(path) as old:  # as it was before there were tenants
+        old.executescript("ALTER TABLE samples DROP COLUMN tenant; PRAGMA user_version = 1;")
+    ledger = Ledger(path)
+    assert await ledger.samples(["a", "b"]) == records
+    assert await ledger.rollout("r") == records and await ledger.rollout("r", tenant="alice") == []
+    assert await ledger.has_rollout("r") and not await ledger.has_rollout("r", tenant="alice")
+    await ledger.append([replace(sample("c", rollout_id="r"), tenant="alice")])
+    with pytest.raises(NotFoundError, match="no such sample: 'a'"):
+        await ledger.samples(["a", "c"], tenant="alice")
+    assert [one.sample_id for one in await ledger.rollout("r", tenant="alice")] == ["c"]
+    assert [one.sample_id for one in await ledger.rollout("r")] == ["a", "b", "c"]
+    await ledger.close()
