@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from art.errors import ConfigurationError
 from art.metrics import MetricsBuilder
 
 
@@ -162,3 +167,29 @@ async def test_several_threads_add():
 def test_a_context_needs_a_name():
     with pytest.raises(ValueError, match="cost_context ''"):
         MetricsBuilder("")
+
+
+NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
+AMOUNTS = st.lists(st.tuples(NAMES, st.integers(0, 9)), max_size=8)
+
+
+@given(steps=st.lists(AMOUNTS, max_size=5))
+def test_sums_are_consistent_whatever_is_added(steps):
+    """Leaves add up to their groups, groups to all, and rows to the sums over the run."""
+    builder, over_the_run = MetricsBuilder("train"), Counter()
+    for amounts in steps:
+        leaves = Counter()
+        for path, usd in amounts:
+            with suppress(ConfigurationError):  # a leaf that is a group already, or the other way round
+                builder.add_cost(path, usd)
+                leaves[path] += usd
+        row = builder.take()
+        for path in {path[:end] for path in leaves for end in range(1, len(path) + 1, 2)}:
+            inside = sum(usd for leaf, usd in leaves.items() if leaf == path or leaf.startswith(f"{path}/"))
+            assert row[f"costs/{path}"] == inside
+        assert row.get("costs/all", 0) == sum(leaves.values())
+        for name, value in row.items():
+            if not name.startswith("costs/cum/"):
+                over_the_run[name] += value
+                assert row[name.replace("costs/", "costs/cum/", 1)] == over_the_run[name]
+    assert builder.take() == {}

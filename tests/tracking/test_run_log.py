@@ -162,7 +162,7 @@ async def test_a_metric_called_reward_does_not_mix_into_the_reward(model):
         ({"trajectories": [group(1), art.Trajectory()]}, "trajectories must be"),
         ({"metrics": {"costs_prefill": 1}}, "Legacy cost keys like 'costs_prefill' are no longer supported"),
         ({"trajectories": [art.Trajectory(metrics={"costs_x": 1})]}, "Legacy cost keys"),
-        ({"metrics": {"acc": "good"}}, "could not convert string to float"),
+        ({"metrics": {"acc": "good"}}, "metric 'acc' is 'good', which is no number"),
         ({"metrics": {"costs/a": 1, "costs/a/b": 1}}, "as a leaf"),
         ({"metrics": {"costs/cum/a": 1}}, "costs/cum"),
         ({"metrics": {"costs/all": 1}}, "costs/all"),
@@ -221,6 +221,16 @@ async def test_costs_wait_for_a_row_of_their_context(model):
     first, second = rows(model)
     assert first["costs/train/judge"] == 2 and first["costs/all"] == 14 and "costs/eval" not in first
     assert second["costs/eval"] == 1 and second["costs/all"] == 1 and second["costs/cum/all"] == 15
+
+
+async def test_a_name_is_an_amount_or_a_group_in_all_contexts(model):
+    model.metrics_builder("train").add_cost("judge/tokens", 1.0)
+    with pytest.raises(ValueError, match="ancestor of 'costs/judge/tokens'"):
+        model.metrics_builder().add_cost("judge", 1.0)
+    with pytest.raises(ValueError, match="ancestor of 'costs/judge/tokens'"):
+        await model.log(metrics={"costs/judge": 1.0}, step=1)
+    await model.log(metrics={"acc": 1.0}, split="train", step=1)
+    assert rows(model)[0]["costs/judge"] == 1.0
 
 
 async def test_a_copy_has_a_log_of_its_own(model, tmp_path):

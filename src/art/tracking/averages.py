@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Any
 
-from art.tracking.names import SPLITS, check_name, is_managed
+from art.tracking.names import SPLITS, check_name, is_managed, number
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
@@ -121,4 +121,4 @@ def _numbers(metrics: Iterable[Metrics]) -> Iterator[tuple[str, float]]:
         for name, value in one.items():
             check_name(name)
             if value is not None:
-                yield name, float(value)
+                yield name, number(name, value)

@@ -148,7 +148,7 @@ class MetricsBuilder:
 
     def check(self, metrics: Mapping[str, float]) -> None:
         """Raises ConfigurationError when `add_metrics` would refuse one of them."""
-        self._totals.check(self._buffer, metrics)
+        self._totals.check(metrics)
 
     def waiting(self, *further_buffers: str | None) -> set[str]:
         """Names of the amounts that the next `take` would give."""

@@ -75,6 +75,14 @@ def check_name(name: str) -> None:
         )
 
 
+def number(name: str, value: Any) -> float:
+    """The value of a metric. Raises ConfigurationError for what is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"metric {name!r} is {value!r}, which is no number") from error
+
+
 def check_split(split: str) -> None:
     """A split names a folder of trajectories: refuse what would lead out of it."""
     if not split or split.startswith(".") or any(letter in split for letter in "/\\\0"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from art.tracking.averages import Summary, summarize
 from art.tracking.builder import MetricsBuilder
 from art.tracking.history import append_row
-from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, route
+from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
 from art.tracking.state import locked, read_sums, write_sums
 from art.tracking.wandb import WandbSink
 
@@ -153,7 +153,7 @@ def gpus(model: AnyModel) -> int:
 
 def _numbers(entry: Entry, summary: Summary) -> tuple[dict[str, float], dict[str, float]]:
     """Averages, and amounts that add up over the run; without the split in their names."""
-    given = {name: float(value) for name, value in entry.metrics.items()}
+    given = {name: number(name, value) for name, value in entry.metrics.items()}
     for name in given:
         check_name(name)
     plain = {name: value for name, value in given.items() if not is_managed(name)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from art.errors import ConfigurationError
-from art.tracking.names import cumulative_name, is_managed
+from art.tracking.names import cumulative_name, is_managed, number
 
 SPEEDS = {
     "throughput/avg_trainer_tok_per_s": ("data/cum/trainer_tokens", "time/cum/trainer_s"),
@@ -40,11 +40,14 @@ class Totals:
         self._scenarios: set[str] = set()
         self._lock = threading.Lock()
 
-    def check(self, buffer: str | None, amounts: Mapping[str, float]) -> dict[str, float]:
-        """The amounts as numbers. Raises ConfigurationError when `add` would refuse one of them."""
+    def check(self, amounts: Mapping[str, float]) -> dict[str, float]:
+        """The amounts as numbers. Raises ConfigurationError when `add` would refuse one of them.
+
+        A name is an amount or a group in all buffers alike: they may be taken together.
+        """
         checked = {name: _checked(name, value) for name, value in amounts.items()}
         with self._lock:
-            names = set((self._pending.get(buffer) or Pending()).amounts)
+            names = {name for pending in self._pending.values() for name in pending.amounts}
         for name in checked:
             _check_leaf(name, names)
             names.add(name)
@@ -52,7 +55,7 @@ class Totals:
 
     def add(self, buffer: str | None, amounts: Mapping[str, float], scenarios: Iterable[str] = ()) -> None:
         """Add to a buffer: all of it, or nothing when a name is refused."""
-        checked = self.check(buffer, amounts)
+        checked = self.check(amounts)
         with self._lock:
             pending = self._pending.setdefault(buffer, Pending())
             for name, value in checked.items():
@@ -72,9 +75,7 @@ class Totals:
     def _take(self, found: list[Pending]) -> dict[str, float]:
         amounts: dict[str, float] = {}
         for pending in found:
-            names = set(amounts)
             for name, value in pending.amounts.items():
-                _check_leaf(name, names)
                 amounts[name] = amounts.get(name, 0.0) + value
         scenarios = set[str]().union(*(pending.scenarios for pending in found))
         for pending in found:
@@ -140,10 +141,10 @@ def _checked(name: str, value: float) -> float:
         raise ConfigurationError(
             "metric 'costs/all' is the sum of all costs and computed; name the cost itself"
         )
-    number = float(value)
-    if not math.isfinite(number):
-        raise ConfigurationError(f"metric {name!r} is {number}: only finite amounts can be added up")
-    return number
+    amount = number(name, value)
+    if not math.isfinite(amount):
+        raise ConfigurationError(f"metric {name!r} is {amount}: only finite amounts can be added up")
+    return amount
 
 
 def _check_leaf(name: str, others: Iterable[str]) -> None:
