@@ -184,9 +184,9 @@ def test_sums_are_consistent_whatever_is_added(steps):
                 builder.add_cost(path, usd)
                 leaves[path] += usd
         row = builder.take()
-        for path in {path[:end] for path in leaves for end in range(1, len(path) + 1, 2)}:
-            inside = sum(usd for leaf, usd in leaves.items() if leaf == path or leaf.startswith(f"{path}/"))
-            assert row[f"costs/{path}"] == inside
+        for group in {leaf[:end] for leaf in leaves for end in range(1, len(leaf) + 1, 2)}:
+            inside = sum(usd for leaf, usd in leaves.items() if f"{leaf}/".startswith(f"{group}/"))
+            assert row[f"costs/{group}"] == inside
         assert row.get("costs/all", 0) == sum(leaves.values())
         for name, value in row.items():
             if not name.startswith("costs/cum/"):
