@@ -14,6 +14,8 @@ BACKUP_BUCKET = "BACKUP_BUCKET"
 """The bucket of pushes and pulls that name none."""
 OPENROUTER_API_KEY = "OPENROUTER_API_KEY"
 TOGETHER_API_KEY = "TOGETHER_API_KEY"
+TOGETHER_BASE_URL = "TOGETHER_BASE_URL"
+"""Where together.ai answers, if not at its usual address."""
 
 
 def variable(name: str) -> str | None:

@@ -95,12 +95,10 @@ class Arrivals:
         source = self._models.checkpoints_of(from_project, asked.from_name)
         step = choose_step(source.steps(), asked, f"{from_project}/{asked.from_name}")
         async with self.exclusive(project, name):
-            if (
-                step
-                and step == target.newest()
-                and await asyncio.to_thread(same_files, source.path(step), target.path(step))
-            ):
-                return ForkReply(step=step, checkpoint_path=str(target.path(step)))  # asked twice
+            if step and step == target.newest() and target.note(step) is None:
+                same = await asyncio.to_thread(same_files, source.path(step), target.path(step))
+                if same:  # asked twice: a reply was lost
+                    return ForkReply(step=step, checkpoint_path=str(target.path(step)))
             _refuse_own_steps(target, f"{project}/{name}")
             write = {step: lambda: target.link(source.path(step), step)}
             await self._arrive(project, name, write, set_aside=[step] if step in target.steps() else [])

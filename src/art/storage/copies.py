@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from art.errors import CheckpointMissingError
+from art.errors import CheckpointMissingError, StepMissingError
 from art.storage.pull import Wanted, choose_steps
 from art.storage.steps import local_steps
 from art.storage.store import Store
@@ -29,6 +29,16 @@ def newest_of(folder: Path, store: Store | None) -> int:
             f"No checkpoints found for model {folder.name}: only step 0 or none in {where}"
         )
     return max(found)
+
+
+def local_checkpoint(folder: Path, step: int | None) -> Path:
+    """The newest checkpoint here, or that of a step. Raises CheckpointMissingError, StepMissingError."""
+    here = local_steps(folder)
+    if not here:
+        raise CheckpointMissingError(f"No checkpoints found for model {folder.name} in {folder}")
+    if step is not None and step not in here:
+        raise StepMissingError(f"No checkpoint of step {step} in {folder}. Available steps: {list(here)}")
+    return here[max(here) if step is None else step]
 
 
 def copy_checkpoint(checkpoint: Path, target: Path) -> Path:

@@ -1,0 +1,83 @@
+"""`deploy_model`: an adapter of a checkpoint, at a provider."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from art.deployment.provider import (
+    Adapter,
+    DeploymentConfig,
+    DeploymentResult,
+    LoRADeploymentJob,
+    LoRADeploymentProvider,
+    base_model_at,
+    provider_named,
+)
+from art.errors import CheckpointMissingError, DeploymentError
+from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE
+
+if TYPE_CHECKING:
+    from art.backend import AnyTrainableModel
+
+_log = logging.getLogger(__name__)
+
+
+async def deploy_model(
+    model: AnyTrainableModel,
+    checkpoint_path: str | Path,
+    step: int,
+    provider: str | LoRADeploymentProvider,
+    config: DeploymentConfig | None = None,
+    verbose: bool = False,
+) -> DeploymentResult:
+    """Give the adapter of a checkpoint folder to a provider.
+
+    provider: "together" (needs a `TogetherDeploymentConfig`) or "wandb". verbose: what happens is
+    logged as a warning, so that it is seen, and not as an info.
+
+    Raises UnsupportedLoRADeploymentProviderError, UnsupportedBaseModelDeploymentError,
+    CheckpointMissingError, ConfigurationError, LoRADeploymentTimedOutError, DeploymentError.
+    """
+    job = await start_deployment(model, checkpoint_path, step, provider, config, verbose=verbose)
+    if job.failure_reason is not None:
+        raise DeploymentError(
+            f"{model.name}@{step} was not deployed: {job.failure_reason} (job {job.job_id})"
+        )
+    return DeploymentResult(inference_model_name=job.model_name)
+
+
+async def start_deployment(
+    model: AnyTrainableModel,
+    checkpoint_path: str | Path,
+    step: int,
+    provider: str | LoRADeploymentProvider,
+    config: DeploymentConfig | None = None,
+    *,
+    verbose: bool = False,
+) -> LoRADeploymentJob:
+    """As `deploy_model`, but a job that failed at the provider is returned."""
+    chosen = provider_named(provider)
+    name = provider.value if isinstance(provider, LoRADeploymentProvider) else provider
+    base_model = base_model_at(chosen, name, model.base_model)
+    checked, folder = chosen.configured(config), Path(checkpoint_path)
+    for file in (ADAPTER_CONFIG_FILE, ADAPTER_FILE):
+        if not (folder / file).is_file():
+            raise CheckpointMissingError(
+                f"{folder} has no {file!r}: only adapters are deployed, not whole models"
+            )
+    adapter = Adapter(
+        project=model.project,
+        name=model.name,
+        entity=model.entity,
+        base_model=model.base_model,
+        step=step,
+        folder=folder,
+    )
+    level = logging.WARNING if verbose else logging.INFO
+    _log.log(level, "%s@%d goes to %s from %s", model.name, step, name, folder)
+    job = await asyncio.to_thread(chosen.deploy, adapter, base_model, checked)
+    _log.log(level, "%s@%d at %s: %s as %r", model.name, step, name, job.status, job.model_name)
+    return job
