@@ -14,6 +14,10 @@ from pydantic import BaseModel
 
 import art
 from art.errors import TrajectoryLogError
+from art.tracking.trajectory_log.json_lines import (
+    deserialize_trajectory_groups,
+    serialize_trajectory_groups,
+)
 from art.tracking.trajectory_log.parquet import (
     append_groups,
     read_trajectory_groups_parquet,
@@ -230,7 +234,7 @@ group = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=st.lists(group, max_size=3), more=st.lists(group, max_size=2))
 def test_what_is_written_is_what_is_read(tmp_path, groups, more):
     path = tmp_path / "log.parquet"
@@ -239,3 +243,11 @@ def test_what_is_written_is_what_is_read(tmp_path, groups, more):
     again = read_trajectory_groups_parquet(path)
     assert again == groups + more
     assert repr(again) == repr(groups + more)  # 1 is not True, and not 1.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(groups=st.lists(group, max_size=3))
+def test_json_lines_keep_all_but_log_probabilities(groups):
+    again = deserialize_trajectory_groups(serialize_trajectory_groups(groups))
+    assert again == groups
+    assert repr(again) == repr(groups)

@@ -27,15 +27,17 @@ def _pull(model: AnyModel, bucket: str | None, prefix: str | None) -> list[str]:
     from art.storage.location import model_folder, model_url
     from art.storage.side_files import is_side_file, replace_bytes
     from art.storage.store import Store
+    from art.tracking.trajectory_log.folder_lock import locked
 
     folder = model_folder(model.base_path, model.project, model.name)
     store = Store(model_url(model.project, model.name, bucket=bucket, prefix=prefix))
 
     def pull(path: str) -> str | None:
         target, content = folder / path, store.read(path)
-        if target.is_file() and target.read_bytes() == content:
-            return None
-        replace_bytes(target, content)
+        with locked(target.parent):  # somebody may be adding rows
+            if target.is_file() and target.read_bytes() == content:
+                return None
+            replace_bytes(target, content)
         return path
 
     logs = [path for path in store.sizes() if path.startswith("trajectories/") and is_side_file(path)]
