@@ -89,7 +89,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
 
     def _make_client(self) -> openai.AsyncOpenAI:
         if self._backend is not None:
-            return self._backend.openai_client(self)
+            return self._face().openai_client(self)
         if self.inference_api_key is not None and self.inference_base_url is not None:
             return super()._make_client()
         raise NotRegisteredError(
@@ -101,7 +101,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
 
     async def get_step(self) -> int:
         """The newest step: 0 is the untouched adapter, each training step adds one."""
-        return await self.backend().get_step(self)
+        return await self._face().get_step(self)
 
     async def train(
         self,
@@ -120,7 +120,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         groups = [group for group in trajectory_groups if group is not None]
         chosen = (config or TrainConfig()).keywords()
         chosen = {"learning_rate": TrainConfig().learning_rate, **chosen, **(_config or {}), **options}
-        result = await self.backend().train(self, groups, verbose=verbose, **chosen)
+        result = await self._face().train(self, groups, verbose=verbose, **chosen)
         await self.log(groups, split="train", metrics=result.metrics, step=result.step)
         return result
 
@@ -140,7 +140,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
 
         refuse_unknown(_config)
         started = time.monotonic()
-        result = await self.backend().train_sft(self, trajectories, config, verbose=verbose)
+        result = await self._face().train_sft(self, trajectories, config, verbose=verbose)
         if result.metrics:
             result.metrics["time/step_trainer_s"] = time.monotonic() - started
             await self.log(split="train", metrics=result.metrics, step=result.step)
@@ -161,7 +161,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
                 self._folder() / "history.jsonl",
                 best_checkpoint_metric,
             )
-        return await self.backend().delete_checkpoints(self, sorted(keep))
+        return await self._face().delete_checkpoints(self, sorted(keep))
 
 
 __all__ = ["Model", "TrainableModel", "Verbosity"]

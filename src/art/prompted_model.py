@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 from typing_extensions import TypeVar
 
 from art.errors import ConfigurationError, NotRegisteredError
+from art.foreign_backend import as_backend
 from art.tracking.client_costs import ClientCosts
 from art.tracking.logged import Logged
 from art.tracking.model_file import SECRETS, check_config
@@ -103,10 +104,14 @@ class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
             )
         return self._backend
 
+    def _face(self) -> Backend:
+        """The backend by our names, also where a program brought its own."""
+        return as_backend(self.backend())
+
     async def register(self, backend: Backend) -> None:
         """Make the model known to a backend. Raises ConfigurationError for a config that is not JSON."""
         check_config(self.config)
-        await backend.register(self)
+        await as_backend(backend).register(self)
         self._backend, self._client = backend, None
         self._run_log.ready()
 

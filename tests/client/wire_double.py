@@ -65,6 +65,7 @@ class Double:
                 Route(f"{model}/train", self.train, methods=["POST"]),
                 Route(f"{model}/train_sft", self.train, methods=["POST"]),
                 Route(f"{model}/delete_checkpoints", self.delete, methods=["POST"]),
+                Route(f"{model}/unload_steps", self.unload, methods=["POST"]),
                 Route("/art/jobs/{job_id}/events", self.events),
             ]
         )
@@ -169,6 +170,12 @@ class Double:
         kept = json.loads(await request.body())["keep_steps"]
         self.kept.append(kept)
         return JSONResponse({"deleted": [step for step in range(self.step) if step not in kept]})
+
+    async def unload(self, request: Request) -> Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        kept = json.loads(await request.body())["keep_steps"]
+        return JSONResponse({"unloaded": [step for step in range(self.step) if step not in kept]})
 
     async def events(self, request: Request) -> Response:
         if (refusal := self._refusal(request)) is not None:

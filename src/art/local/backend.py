@@ -8,11 +8,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from art.errors import ConfigurationError
 
+from art.local.references import bring_adapter
 from art.local.experimental import CheckpointTransfers
 from art.local.supervisor import ServerProcess, SupervisorLimits, check_options
 from art.remote.backend import RemoteBackend
 from art.remote.connection import ServerConnection
+from art.remote.server_config import ServerConfig
+from art.storage.location import model_folder
 from art.remote.jobs import JobDeadlines
 from art.tracking.model_file import write_model_file
 from art.tracking.trajectory_log.migration import auto_migrate_on_register
@@ -21,7 +25,7 @@ from art.wire.jobs import TrainResultInfo
 from art.wire.models import ModelInfo
 
 if TYPE_CHECKING:
-    from art.backend import AnyModel
+    from art.backend import AnyModel, AnyTrainableModel
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +64,7 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
 
     async def _address(self) -> tuple[str, str]:
         await self._ensure_server()
-        return f"http://127.0.0.1:{self._server.port}", self._server.key
+        return self._server.url, self._server.key
 
     async def _revive(self) -> None:
         await self._ensure_server()
@@ -71,7 +75,7 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
         restarted = await asyncio.to_thread(self._server.ensure_running)
         if not restarted or not self._registered:
             return
-        address = f"http://127.0.0.1:{self._server.port}", self._server.key
+        address = self._server.url, self._server.key
 
         async def known() -> tuple[str, str]:
             return address
@@ -96,6 +100,22 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
         await asyncio.to_thread(auto_migrate_on_register, self._path / model.project / "models" / model.name)
         await super().register(model)
         write_model_file(model)
+    def _place(self, server: ServerConfig) -> None:
+        own = {"host": self._server.host, "port": self._server.port, "api_key": self._server.key}
+        other = {name: value for name, value in server.place.items() if value != own[name]}
+        if other and self._server.port:
+            raise ConfigurationError(
+                f"_openai_client_config['server_args'] gives another {' and '.join(other)}, but the server "
+                f"of this backend runs already, at {self._server.url}; give it with the first register, or "
+                "make another LocalBackend"
+            )
+        self._server.host = server.host or self._server.host
+        self._server.port = server.port or self._server.port
+        self._server.key = server.api_key or self._server.key
+
+    async def _reference_folder(self, model: AnyTrainableModel, path: str) -> str:
+        return str(await asyncio.to_thread(bring_adapter, self._path, model.project, Path(path)))
+
 
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> LocalTrainResult:
         if self._cost_per_hour is not None:

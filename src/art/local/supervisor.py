@@ -58,7 +58,7 @@ class ServerProcess:
         self.data_dir, self.options, self.command = data_dir, dict(options), command
         self.limits = limits or SupervisorLimits()
         self.key = f"art-{secrets.token_urlsafe(32)}"
-        self.port = 0
+        self.host, self.port = "127.0.0.1", 0
         self.log_path = data_dir / "server" / "logs" / "server.log"
         self._child: subprocess.Popen[bytes] | None = None
         self._deaths: deque[float] = deque()
@@ -68,6 +68,12 @@ class ServerProcess:
     def pid(self) -> int | None:
         """The running child's process id."""
         return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches the server."""
+        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{name}]:{self.port}" if ":" in name else f"http://{name}:{self.port}"
 
     def ensure_running(self) -> bool:
         """Start the server if it does not run; returns whether it was (re)started. Blocks until it serves.
@@ -101,7 +107,7 @@ class ServerProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         # The port of the first start is kept, so that clients find the successor where they left.
         told = {
-            "host": "127.0.0.1",
+            "host": self.host,
             "port": self.port,
             "key": self.key,
             "data_dir": str(self.data_dir),

@@ -98,8 +98,9 @@ def _named_loss(o: AlgorithmOptions) -> AlgorithmOptions:
 
 
 def _of_the_moment(algorithm: Algorithm, o: AlgorithmOptions) -> Algorithm:
-    """A ratio of the trainer to itself in the only update is 1: what is left of a clipped loss is "
-    "reinforce."""
+    """A ratio of the trainer to itself in the only update is 1: what is left of a clipped loss is
+    reinforce.
+    """
     alone = update_count(algorithm) == 1 and not algorithm.mismatch and algorithm.loss.name in CLIPS
     if not (o.precalculate_logprobs and alone):
         return algorithm

@@ -6,14 +6,18 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from art.errors import UnbalancedSheetError
+from art.errors import ConfigurationError, UnbalancedSheetError
 from art.remote import sft
 from art.remote.connection import ServerConnection
 from art.remote.groups import train_groups
 from art.remote.internal_config import model_settings
 from art.remote.jobs import JobDeadlines, follow_job
 from art.remote.keywords import KEYWORDS, REFUSED
+from art.remote.leases import StepLeases
+from art.remote.older_names import OlderNames
 from art.remote.options import job_request
+from art.remote.paths import model_path
+from art.remote.server_config import ServerConfig, server_config
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.tracking.progress import Progress, open_progress
 from art.types import TrainResult, TrainSFTConfig
@@ -33,7 +37,7 @@ REGISTER_S = 1800.0
 """A large base model is loaded on registration."""
 
 
-class RemoteBackend:
+class RemoteBackend(OlderNames):
     """Register, sample and train on a server: `RemoteBackend("https://gpu.example.org:8000", api_key)`.
 
     deadlines: how long a training job may be silent, and take in all.
@@ -43,6 +47,7 @@ class RemoteBackend:
         self._url, self._key = base_url.rstrip("/").removesuffix("/v1"), api_key
         self._deadlines = deadlines or JobDeadlines()
         self._registered: dict[tuple[str, str], RegisterRequest] = {}
+        self._leases = StepLeases()
         self._connection = ServerConnection(self._address, self._revive)
 
     async def _address(self) -> tuple[str, str]:
@@ -58,13 +63,16 @@ class RemoteBackend:
             return
         trainable: AnyTrainableModel = model  # type: ignore[assignment]
         settings = model_settings(trainable._internal_config)
+        server = server_config(trainable._openai_client_config)
+        self._place(server)
+        lengths = [length for length in (settings.max_context, server.max_context) if length is not None]
         request = RegisterRequest(
             project=model.project,
             name=model.name,
             base_model=trainable.base_model,
             lora=settings.lora,
             seed=settings.seed,
-            max_context=settings.max_context,
+            max_context=min(lengths, default=None),
             chat_template=settings.chat_template,
             chat_template_kwargs=settings.chat_template_kwargs,
         )
@@ -73,6 +81,14 @@ class RemoteBackend:
         url, key = await self._address()
         model.inference_base_url, model.inference_api_key = f"{url}/v1", key
         model.inference_model_name = info.inference_name
+
+    def _place(self, server: ServerConfig) -> None:
+        """Let the server listen where the configuration says. Raises ConfigurationError where it cannot."""
+        if server.place:
+            raise ConfigurationError(
+                f"_openai_client_config['server_args'] gives {', '.join(server.place)}, but this server runs "
+                f"already, at {self._url}; that is for LocalBackend"
+            )
 
     def openai_client(self, model: AnyTrainableModel) -> openai.AsyncOpenAI:
         """A client that names the rollout with each request."""
@@ -136,7 +152,7 @@ class RemoteBackend:
             {name: given[name] for name in KEYWORDS} | {name: given.get(name) for name in REFUSED} | unknown
         )
         if kl_ref_adapter_path is not None:
-            options["kl_ref_adapter_path"] = self._reference_folder(model, kl_ref_adapter_path)
+            options["kl_ref_adapter_path"] = await self._reference_folder(model, kl_ref_adapter_path)
         return await self._train(model, trajectory_groups, options)
 
     async def _train(
@@ -155,7 +171,7 @@ class RemoteBackend:
             result.checkpoint_path = None
         return result
 
-    def _reference_folder(self, model: AnyTrainableModel, path: str) -> str:
+    async def _reference_folder(self, model: AnyTrainableModel, path: str) -> str:
         """A reference adapter's folder as the server knows it."""
         return path
 
@@ -217,7 +233,7 @@ class RemoteBackend:
                 progress.move_to(event.done, event.total, event.phase)
 
         await self._connection.call(
-            "POST", f"{_path(model)}/{route}", JobInfo, request, deadline_s=deadline_s
+            "POST", f"{model_path(model)}/{route}", JobInfo, request, deadline_s=deadline_s
         )
         return await follow_job(self._connection, request.job_id, show, self._deadlines)
 
@@ -226,12 +242,12 @@ class RemoteBackend:
 
     async def get_step(self, model: AnyTrainableModel) -> int:
         """The newest step of the model on the server."""
-        return (await self._connection.call("GET", _path(model), ModelInfo)).step
+        return (await self._connection.call("GET", model_path(model), ModelInfo)).step
 
     async def delete_checkpoints(self, model: AnyTrainableModel, keep_steps: Iterable[int]) -> list[int]:
-        """Delete all checkpoints but these and the newest; returns the deleted steps."""
-        request = DeleteCheckpointsRequest(keep_steps=sorted(set(keep_steps)))
-        path = f"{_path(model)}/delete_checkpoints"
+        """Delete all checkpoints but these, the newest and those on lease; returns the deleted steps."""
+        request = DeleteCheckpointsRequest(keep_steps=self._leases.with_held(model, keep_steps))
+        path = f"{model_path(model)}/delete_checkpoints"
         return (await self._connection.call("POST", path, DeleteCheckpointsReply, request)).deleted
 
     async def close(self) -> None:
@@ -246,12 +262,6 @@ class RemoteBackend:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteBackend:
         return self  # copies of a model share their backend
-
-
-def _path(model: AnyModel) -> str:
-    from urllib.parse import quote
-
-    return f"/art/models/{quote(model.project, safe='')}/{quote(model.name, safe='')}"
 
 
 def check_sheet(sheet: BalanceSheet, groups: list[TrainGroup]) -> None:

@@ -1,5 +1,6 @@
-"""`_internal_config` -> what a model is registered with, and its optimizer. `art.remote.config` has "
-"the keys."""
+"""`_internal_config` -> what a model is registered with, and its optimizer. `art.remote.config` has
+the keys.
+"""
 
 from __future__ import annotations
 

@@ -54,8 +54,9 @@ def rate_of(options: Mapping[str, Any]) -> RateSpec:
 
 
 def compute_of(options: Mapping[str, Any], internal_config: Mapping[str, Any] | None) -> ComputeSpec:
-    """How the step is computed. Raises ConfigurationError for a length that no sample of the model can "
-    "have."""
+    """How the step is computed. Raises ConfigurationError for a length that no sample of the model can
+    have.
+    """
     length, rows = options.get("packed_sequence_length"), options.get("logprob_calculation_chunk_size")
     longest = model_settings(internal_config, told=False).max_context
     if length is not None and longest is not None and length > longest:

@@ -33,7 +33,7 @@ from art.server.tenancy import tenant_of
 from art.server.train_job import TrainJob
 from art.server.worker_pair import PairOptions, WorkerPair
 from art.wire.jobs import TrainResultInfo
-from art.wire.models import DeleteCheckpointsReply, ModelInfo, RegisterRequest
+from art.wire.models import DeleteCheckpointsReply, ModelInfo, RegisterRequest, UnloadStepsReply
 from art.wire.sft import SftJobRequest
 
 _log = logging.getLogger(__name__)
@@ -153,6 +153,18 @@ class Control:
                 self._stages[model.key].retire(step)
             await asyncio.to_thread(checkpoints.delete, step)
         return DeleteCheckpointsReply(deleted=doomed)
+
+    def unload_steps(self, project: str, name: str, keep: Sequence[int]) -> UnloadStepsReply:
+        """Unload every step but those to keep and the newest, each when its last request has ended.
+
+        Raises NotFoundError.
+        """
+        model = self.models.get(project, name)
+        newest, loaded = self.models.checkpoints(model).newest(), self.catalog.loaded_steps(project, name)
+        gone = [step for step in sorted(loaded) if step not in keep and step != newest]
+        for step in gone:
+            self._stages[model.key].retire(step)
+        return UnloadStepsReply(unloaded=gone)
 
     async def delete(self, project: str, name: str) -> None:
         """Remove a model: its name, its adapters and its checkpoints. Requests that use it come to their end.

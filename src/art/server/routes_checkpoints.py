@@ -1,4 +1,4 @@
-"""The routes of a model's checkpoints: take them home, fork, take over, delete."""
+"""The routes of a model's checkpoints: take them home, fork, take over, unload, delete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 from art.server.checkpoint_files import file_of, manifest_of
 from art.server.control import Control
 from art.server.endpoint import MODEL, model_asked, named, operator_only, read_body, reply
-from art.wire.models import AdoptRequest, DeleteCheckpointsRequest, ForkRequest
+from art.wire.models import AdoptRequest, DeleteCheckpointsRequest, ForkRequest, UnloadStepsRequest
 
 
 def checkpoint_routes(control: Control) -> list[BaseRoute]:
@@ -20,6 +20,10 @@ def checkpoint_routes(control: Control) -> list[BaseRoute]:
     async def delete_checkpoints(request: Request) -> Response:
         asked = await read_body(request, DeleteCheckpointsRequest)
         return reply(request, await control.delete_checkpoints(*model_asked(request), asked.keep_steps))
+
+    async def unload_steps(request: Request) -> Response:
+        asked = await read_body(request, UnloadStepsRequest)
+        return reply(request, control.unload_steps(*model_asked(request), asked.keep_steps))
 
     async def files(request: Request) -> Response:
         checkpoints = control.models.checkpoints(control.models.get(*model_asked(request)))
@@ -42,6 +46,7 @@ def checkpoint_routes(control: Control) -> list[BaseRoute]:
     files_of_step = f"{MODEL}/checkpoints/{{step:int}}/files"
     return [
         Route(f"{MODEL}/delete_checkpoints", named(delete_checkpoints), methods=["POST"]),
+        Route(f"{MODEL}/unload_steps", named(unload_steps), methods=["POST"]),
         Route(files_of_step, named(files), methods=["GET"]),
         Route(f"{files_of_step}/{{file}}", named(file), methods=["GET"]),
         Route(f"{MODEL}/fork", named(fork), methods=["POST"]),

@@ -55,6 +55,19 @@ class DeleteCheckpointsReply(Strict):
     deleted: list[int]
 
 
+class UnloadStepsRequest(Strict):
+    """POST /art/models/{project}/{name}/unload_steps: the engine forgets all but these (and the newest).
+
+    Their checkpoints stay, and a request that names one loads it again.
+    """
+
+    keep_steps: list[int]
+
+
+class UnloadStepsReply(Strict):
+    unloaded: list[int]
+
+
 class ForkRequest(Strict):
     """POST /art/models/{project}/{name}/fork: begin where another model of this server stands.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from art.remote.config.keys import acts, noted, refused
+from art.remote.config.keys import Key, acts, noted, refused
 from art.remote.config.model import DEVICES, PRECISION
 
 _OWN = "the server's engine has options of its own, LocalBackend(server_options={'engine': ...})"
@@ -114,8 +114,8 @@ SERVER_ARGS = {
     **acts(
         host="Where the server of a LocalBackend listens; 127.0.0.1 unless given.",
         port="Its port; a free one unless given.",
-        api_key="Its key; a random one unless given.",
     ),
+    "api_key": Key(effect="acts", text="Its key; a random one unless given.", neutral=("default",)),
     **noted(
         "the model's format says how calls and reasoning are read, always",
         "enable_auto_tool_choice tool_call_parser tool_parser_plugin enable_reasoning reasoning_parser",

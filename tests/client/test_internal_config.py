@@ -1,0 +1,208 @@
+"""Every key of `_internal_config` acts, is noted with its reason, or is refused with what to use instead."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire_double import Double
+
+import art
+from art import dev
+from art.errors import ConfigurationError
+from art.remote.config.engine import ENGINE_ARGS, SERVER_ARGS
+from art.remote.config.keys import Keys
+from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS
+from art.remote.config.trainer import TRAINER_ARGS
+from art.remote.internal_config import model_settings, optimizer_spec
+from art.remote.server_config import server_config
+from art.wire.training import LoraSpec, OptimizerSpec
+
+TABLES: dict[str, tuple[type, Keys]] = {
+    "_internal_config": (dev.InternalModelConfig, SECTIONS),
+    "init_args": (dev.InitArgs, INIT_ARGS),
+    "engine_args": (dev.EngineArgs, ENGINE_ARGS),
+    "peft_args": (dev.PeftArgs, PEFT_ARGS),
+    "trainer_args": (dev.TrainerArgs, TRAINER_ARGS),
+    "server_args": (dev.ServerArgs, SERVER_ARGS),
+}
+NESTED = ("init_args", "engine_args", "peft_args", "trainer_args")
+
+
+def each(effect: str) -> list[tuple[str, str]]:
+    return [(s, name) for s in NESTED for name, key in TABLES[s][1].items() if key.effect == effect]
+
+
+@pytest.mark.parametrize("section", TABLES)
+def test_the_tables_have_the_keys_of_the_dictionaries_and_no_others(section: str) -> None:
+    dictionary, keys = TABLES[section]
+    assert set(keys) == set(dictionary.__annotations__)
+
+
+@pytest.mark.parametrize(("section", "name"), each("noted"))
+def test_a_hint_for_other_engines_is_accepted_with_a_line_that_says_why(
+    section: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = model_settings(None)
+    with caplog.at_level(logging.INFO):
+        assert model_settings({section: {name: 0.75}}) == plain
+    (line,) = caplog.messages
+    assert name in line and "has no effect here: " in line
+    caplog.clear()
+    assert model_settings({section: {name: None}}) == plain and not caplog.messages
+
+
+@pytest.mark.parametrize(("section", "name"), each("refused"))
+def test_what_would_change_results_is_refused_with_what_to_do(section: str, name: str) -> None:
+    key = TABLES[section][1][name]
+    with pytest.raises(ConfigurationError) as refused:
+        model_settings({section: {name: ["something"]}})
+    assert f"_internal_config[{section!r}][{name!r}] = ['something']: {key.text}" in str(refused.value)
+    for neutral in (None, *key.neutral):
+        assert model_settings({section: {name: neutral}}) == model_settings(None)
+
+
+ACTS: list[tuple[dict[str, Any], str, Any]] = [
+    ({"init_args": {"max_seq_length": 64}}, "max_context", 64),
+    ({"engine_args": {"max_model_len": 32}, "init_args": {"max_seq_length": 64}}, "max_context", 32),
+    ({"peft_args": {"max_seq_length": 16}, "engine_args": {"max_model_len": 32}}, "max_context", 16),
+    ({"init_args": {"full_finetuning": True}}, "lora", None),
+    ({"init_args": {"random_state": 5}}, "seed", 5),
+    ({"trainer_args": {"seed": 7}, "init_args": {"random_state": 5}}, "seed", 5),
+    ({"peft_args": {"random_state": 3}, "trainer_args": {"seed": 7}}, "seed", 3),
+    ({"peft_args": {"r": 4, "lora_alpha": 8}}, "lora", LoraSpec(r=4, alpha=8)),
+    ({"peft_args": {"lora_dropout": 0.1}}, "lora", LoraSpec(dropout=0.1)),
+    ({"peft_args": {"target_modules": ("q_proj", "v_proj")}}, "lora", LoraSpec(targets=["q_proj", "v_proj"])),
+    ({"peft_args": {"target_modules": "all-linear"}}, "lora", LoraSpec()),
+    ({"peft_args": {"use_rslora": True}}, "lora", LoraSpec(use_rslora=True)),
+    ({"chat_template": "{{ messages }}"}, "chat_template", "{{ messages }}"),
+    (
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        "chat_template_kwargs",
+        {"enable_thinking": False},
+    ),
+]
+
+OPTIMIZES: list[tuple[dict[str, Any], str, Any]] = [
+    ({"learning_rate": 1e-3}, "learning_rate", 1e-3),
+    ({"adam_beta1": 0.5}, "betas", (0.5, 0.99)),
+    ({"adam_beta2": 0.5}, "betas", (0.9, 0.5)),
+    ({"adam_epsilon": 1e-5}, "eps", 1e-5),
+    ({"weight_decay": 0.1}, "weight_decay", 0.1),
+    ({"max_grad_norm": 0.1}, "max_grad_norm", 0.1),
+    ({"warmup_steps": 3}, "warmup_steps", 3),
+    ({"warmup_ratio": 0.1, "max_steps": 25}, "warmup_steps", 3),
+    ({"lr_scheduler_type": "constant_with_warmup", "max_steps": -1}, "schedule", "constant"),
+    ({"lr_scheduler_type": "cosine", "max_steps": 9}, "schedule", "cosine"),
+    ({"lr_scheduler_type": "linear", "max_steps": 9}, "total_steps", 9),
+]
+
+
+@pytest.mark.parametrize(("config", "field", "value"), ACTS)
+def test_what_acts_at_registration(config: dict[str, Any], field: str, value: Any) -> None:
+    assert getattr(model_settings(config), field) == value
+
+
+@pytest.mark.parametrize(("trainer_args", "field", "value"), OPTIMIZES)
+def test_what_acts_in_the_optimizer(trainer_args: dict[str, Any], field: str, value: Any) -> None:
+    assert getattr(optimizer_spec(None, {"trainer_args": trainer_args}, None), field) == value
+
+
+def test_no_acting_key_is_without_its_test() -> None:
+    tested = {(s, name) for config, _, _ in ACTS for s in config if s in NESTED for name in config[s]}
+    tested |= {("trainer_args", name) for args, _, _ in OPTIMIZES for name in args}
+    assert tested == set(each("acts"))
+
+
+def test_the_call_wins_over_the_model() -> None:
+    config = {"trainer_args": {"weight_decay": 0.1, "learning_rate": 1e-3, "max_grad_norm": 0.1}}
+    spec = optimizer_spec(1e-5, config, {"weight_decay": 0.2, "betas": [0.1, 0.2]})
+    assert spec == OptimizerSpec(learning_rate=1e-5, betas=(0.1, 0.2), weight_decay=0.2, max_grad_norm=0.1)
+
+
+def test_a_template_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{{ messages }}")
+    assert model_settings({"chat_template_path": str(tmp_path / "t.jinja")}).chat_template == "{{ messages }}"
+    with pytest.raises(ConfigurationError, match=r"chat_template_path.*No such file"):
+        model_settings({"chat_template_path": str(tmp_path / "gone")})
+    with pytest.raises(ConfigurationError, match="give one of the two"):
+        model_settings({"chat_template_path": str(tmp_path / "t.jinja"), "chat_template": "x"})
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"engin_args": {}}, r"_internal_config\['engin_args'\]: no such key; did you mean 'engine_args'"),
+        ({"engine_args": {"gpu_memory_utilisation": 1}}, "did you mean 'gpu_memory_utilization'"),
+        ({"trainer_args": {"adam_beta_1": 1}}, "did you mean 'adam_beta1'.*docs/options.md"),
+        ({"peft_args": {"rank": 1}}, "known: .*lora_alpha"),
+        ({"peft_args": 3}, r"_internal_config\['peft_args'\] is 3; it is a dict"),
+        ({"init_args": {"max_seq_length": 0}}, "max_seq_length.*at least 1"),
+        ({"init_args": {"max_seq_length": "8k"}}, "a whole number"),
+        ({"peft_args": {"random_state": -1}}, "at least 0"),
+        ({"peft_args": {"r": 0}}, r"\['peft_args'\] is refused: r: "),
+        ({"init_args": {"full_finetuning": "yes"}}, "True or False"),
+        ({"init_args": {"full_finetuning": True}, "peft_args": {"r": 4}}, "leave one of both out"),
+        ({"trainer_args": {"warmup_ratio": 0.1}}, "warmup_ratio.*max_steps"),
+        ({"trainer_args": {"lr_scheduler_type": "cosine"}}, "number of steps"),
+        ({"trainer_args": {"lr_scheduler_type": "polynomial", "max_steps": 3}}, "schedule"),
+        ({"chat_template_kwargs": [1]}, "a dict of names and values"),
+        ({"trainer_gpu_ids": [0]}, "must both be set or both unset"),
+        ({"trainer_gpu_ids": [0], "inference_gpu_ids": [0]}, "must not overlap"),
+        ({"rollout_weights_mode": "merged"}, "requires dedicated mode"),
+        ({"rollout_weights_mode": "full"}, "either 'lora' or 'merged'"),
+    ],
+)
+def test_what_is_wrong_is_named(config: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        model_settings(config)
+
+
+def test_two_sets_of_gpus_and_merged_weights_are_noted(caplog: pytest.LogCaptureFixture) -> None:
+    config = {"trainer_gpu_ids": [0], "inference_gpu_ids": [1], "rollout_weights_mode": "merged"}
+    assert model_settings(config) == model_settings(None)
+    assert [line.split("'")[1] for line in caplog.messages] == list(config)
+
+
+CONFIGS: list[Mapping[str, Any]] = [
+    dev.InternalModelConfig(
+        init_args=dev.InitArgs(max_seq_length=8192),
+        engine_args=dev.EngineArgs(enforce_eager=True, gpu_memory_utilization=0.8),
+    ),
+    {"_decouple_vllm_and_unsloth": True, "init_args": {"fast_inference": True}},
+    {"engine_args": {"enable_sleep_mode": False}, "init_args": {"fast_inference": False}},
+    dev.get_model_config("art/nano", "somewhere", None),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+async def test_the_configurations_of_notebooks_register(
+    backend: art.RemoteBackend, double: Double, model: art.TrainableModel, config: Mapping[str, Any]
+) -> None:
+    model._internal_config = config  # type: ignore[assignment]
+    await model.register(backend)
+    assert [asked["name"] for asked in double.registered] == ["agent"]
+
+
+def test_the_server_s_configuration() -> None:
+    told = server_config(
+        {
+            "log_file": "x",
+            "server_args": {"host": "0.0.0.0", "port": 8123, "api_key": "a key".replace(" ", "-") * 2},
+            "engine_args": {"max_model_len": 99, "gpu_memory_utilization": 0.5},
+        }
+    )
+    assert (told.host, told.port, told.api_key, told.max_context) == ("0.0.0.0", 8123, "a-keya-key", 99)
+    assert server_config(dev.get_openai_server_config("agent", "art/nano", "x")).place == {}
+    for wrong, named in (
+        ({"server_arg": {}}, "did you mean 'server_args'"),
+        ({"server_args": {"port": 99999}}, "from 0"),
+        ({"server_args": {"api_key": "short"}}, r"api_key'\] is '...'; it is at least 8"),
+        ({"server_args": {"ssl_keyfile": "k"}}, "plain HTTP"),
+        ({"engine_args": {"max_model_len": 0}}, "at least 1"),
+    ):
+        with pytest.raises(ConfigurationError, match=named):
+            server_config(wrong)

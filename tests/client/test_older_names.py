@@ -1,0 +1,173 @@
+"""The names under which older programs call a backend, and programs that bring a backend of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire_double import Double
+
+import art
+from art.errors import ConfigurationError, NotRegisteredError
+
+GROUPS = [art.TrajectoryGroup([art.Trajectory(reward=1.0), art.Trajectory(reward=0.0)])]
+
+
+async def test_the_name_of_the_newest_step_and_of_a_given_one(
+    backend: art.RemoteBackend, model: art.TrainableModel
+) -> None:
+    await model.register(backend)
+    assert backend._model_inference_name(model) == model.get_inference_name() == "agent"
+    assert backend._model_inference_name(model, 3) == model.get_inference_name(3) == "agent@3"
+
+
+async def test_a_lease_pins_the_step_in_its_context_alone(
+    backend: art.RemoteBackend, model: art.TrainableModel
+) -> None:
+    await model.register(backend)
+    other = copy.copy(model)
+    other.name = "other"
+    inside, outside = asyncio.Event(), asyncio.Event()
+
+    async def pinned() -> list[str]:
+        async with backend.adapter_lease(model, 2):
+            inside.set()
+            await outside.wait()
+            child = await asyncio.create_task(asyncio.sleep(0, model.get_inference_name()))
+            async with backend.adapter_lease(model, 1):
+                inner = model.get_inference_name()
+            named = [model.get_inference_name(), child, inner, model.get_inference_name(7)]
+        return [*named, model.get_inference_name()]
+
+    task = asyncio.create_task(pinned())
+    await inside.wait()
+    assert model.get_inference_name() == "agent"
+    outside.set()
+    assert await task == ["agent@2", "agent@2", "agent@1", "agent@7", "agent"]
+
+
+async def test_a_leased_step_is_neither_deleted_nor_unloaded(
+    backend: art.RemoteBackend, double: Double, model: art.TrainableModel
+) -> None:
+    await model.register(backend)
+    double.step = 5
+    async with backend.adapter_lease(model, 2):
+        assert await backend.prune_model_adapters(model, retain_steps={4}) == [0, 1, 3]
+        assert await backend.delete_checkpoints(model, [4]) == [0, 1, 3]
+        await backend._delete_checkpoint_files(model, [4])
+    assert await backend.prune_model_adapters(model, retain_steps=set()) == [0, 1, 2, 3, 4]
+
+
+async def test_the_step_and_the_endpoint_by_their_older_names(
+    backend: art.RemoteBackend, double: Double, model: art.TrainableModel
+) -> None:
+    url, key = await backend._prepare_backend_for_training(model, None)
+    assert (url, key) == (model.inference_base_url, double.key) and len(double.registered) == 1
+    assert await backend._prepare_backend_for_training(model, None) == (url, key)
+    assert len(double.registered) == 1
+    assert await backend._get_step(model) == 0
+    config = art.TrainConfig(learning_rate=1e-3, beta=0.5)
+    (metrics,) = [one async for one in backend._train_model(model, GROUPS, config, {"epsilon": 0.3}, False)]
+    assert metrics["loss/train"] == 0.5 and await backend._get_step(model) == 1
+    (job,) = double.jobs.values()
+    assert job["optimizer"]["learning_rate"] == 1e-3 and job["algorithm"]["kl"]["coefficient"] == 0.5
+
+
+async def test_where_a_remote_server_listens_is_not_for_us_to_say(
+    backend: art.RemoteBackend, model: art.TrainableModel
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"gives port, but this server runs already.*LocalBackend"):
+        await model.register(backend, _openai_client_config={"server_args": {"port": 1}})
+    await model.register(backend, _openai_client_config={"engine_args": {"max_model_len": 77}})
+    internal = {"init_args": {"max_seq_length": 99}}
+    model._internal_config = internal
+    await model.register(backend, _openai_client_config={"engine_args": {"max_model_len": 77}})
+
+
+def local(tmp_path: Path) -> art.LocalBackend:
+    backend = art.LocalBackend(path=str(tmp_path / "art"))
+    backend._server.command = (sys.executable, str(Path(__file__).parent / "wire_double.py"))
+    return backend
+
+
+async def test_a_local_server_listens_where_it_is_told(tmp_path: Path, model: art.TrainableModel) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = {"server_args": {"port": port, "api_key": "a-chosen-key", "host": "0.0.0.0"}}
+    async with local(tmp_path) as backend:
+        await model.register(backend, _openai_client_config=told)
+        assert model.inference_base_url == f"http://127.0.0.1:{port}/v1"
+        assert model.inference_api_key == "a-chosen-key"
+        await model.register(backend, _openai_client_config=told)
+        with pytest.raises(ConfigurationError, match="another api_key, but the server of this backend runs"):
+            await model.register(backend, _openai_client_config={"server_args": {"api_key": "another-key"}})
+    written = (tmp_path / "art" / "games" / "models" / "agent" / "model.json").read_text()
+    assert "a-chosen-key" not in written and "art/nano" in written
+
+
+class Own:
+    """A backend in the style of upstream's protocol, as a program's tests may have it."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def register(self, model: art.Model) -> None:
+        self.asked.append(("register", model.name))
+
+    async def _prepare_backend_for_training(self, model: Any, config: Any) -> tuple[str, str]:
+        return "http://127.0.0.1:9/v1", "own-key"
+
+    async def _get_step(self, model: Any) -> int:
+        return self.step
+
+    async def _delete_checkpoint_files(self, model: Any, steps_to_keep: list[int]) -> None:
+        self.asked.append(("keep", steps_to_keep))
+
+    async def _train_model(
+        self, model: Any, groups: Iterable[art.TrajectoryGroup], config: Any, dev_config: Any, verbose: bool
+    ) -> AsyncIterator[dict[str, float]]:
+        self.asked.append(("train", config.learning_rate, config.kl_penalty_coef, dict(dev_config), verbose))
+        for loss in (1.0, 3.0):
+            yield {"loss/train": loss}
+        self.step += 1
+
+
+async def test_a_program_brings_a_backend_of_its_own(model: art.TrainableModel) -> None:
+    own = Own()
+    await model.register(own)  # type: ignore[arg-type]
+    assert model.backend() is own  # type: ignore[comparison-overlap]
+    assert (model.inference_base_url, model.inference_api_key) == ("http://127.0.0.1:9/v1", "own-key")
+    assert model.get_inference_name() == "agent" and await model.get_step() == 0
+    assert str(model.openai_client().base_url) == "http://127.0.0.1:9/v1/"
+    result = await model.train(
+        GROUPS, config=art.TrainConfig(learning_rate=1e-3, beta=0.1), _config={"epsilon": 0.2}
+    )
+    assert (result.step, result.metrics["loss/train"]) == (1, 2.0) and await model.get_step() == 1
+    await model.delete_checkpoints()
+    assert own.asked == [
+        ("register", "agent"),
+        ("train", 1e-3, 0.1, {"epsilon": 0.2}, False),
+        ("keep", [1]),
+    ]
+    assert (Path(model.base_path) / "games" / "models" / "agent" / "history.jsonl").exists()
+
+
+async def test_what_an_own_backend_cannot_do_is_said(model: art.TrainableModel) -> None:
+    class Nothing:
+        pass
+
+    await model.register(Nothing())  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"Nothing.*_get_step"):
+        await model.get_step()
+    with pytest.raises(ConfigurationError, match=r"Nothing.*_train_model"):
+        await model.train(GROUPS)
+    with pytest.raises(NotRegisteredError):
+        model.openai_client()
