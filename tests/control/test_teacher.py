@@ -215,6 +215,18 @@ def test_a_job_may_not_send_the_server_elsewhere(url: str) -> None:
     Teacher(spec, TeacherSettings(urls=[url]))
 
 
+def test_a_tenants_job_may_send_it_to_listed_endpoints_alone() -> None:
+    here = TeacherSpec(kind="server", url="http://127.0.0.1:8001/v1", model="big")
+    Teacher(here, TeacherSettings())
+    settings = TeacherSettings(urls=["https://listed.example.org/v1"])
+    with pytest.raises(
+        errors.ConfigurationError, match=r"is not one of the server's `teacher\.urls`"
+    ) as refused:
+        Teacher(here, settings, listed_only=True)
+    assert "listed.example.org" not in str(refused.value)
+    Teacher(here, TeacherSettings(urls=[str(here.url)]), listed_only=True)
+
+
 async def test_the_key_goes_to_listed_endpoints_alone(endpoint: Endpoint) -> None:
     await teacher(endpoint, key=KEY, urls=[endpoint.url + "/"]).logprobs([[1, 2]])
     await teacher(endpoint, key=KEY).logprobs([[1, 2]])

@@ -82,6 +82,25 @@ def nano() -> LibraryRenderer:
     return create_chat_renderer(resolve("art/nano-tools"), name="art/nano-tools")
 
 
+@pytest.mark.parametrize(
+    ("adapter", "removals", "fits"),
+    [
+        ("games/player@7", 0, True),
+        ("games/player@7#2", 0, True),
+        ("games/player@7", 1, False),
+        ("games/player@7#0.1", 1, True),
+        ("games/player@7#0.1", 2, False),
+        ("games/player@7#0.1", 0, False),
+    ],
+)
+def test_samples_of_a_removed_model_are_another_models(adapter: str, removals: int, fits: bool) -> None:
+    if fits:
+        check_origin(record(adapter, 7), "r1", "games/player", 7, removals=removals)
+        return
+    with pytest.raises(RequestError, match="an earlier model of this name"):
+        check_origin(record(adapter, 7), "r1", "games/player", 7, removals=removals)
+
+
 # The distribution that a sample was drawn from
 
 
