@@ -80,3 +80,17 @@ def test_a_held_lock_is_waited_for_until_the_deadline(tmp_path):
         pass
     with locked(tmp_path, patience=0.05):
         pass
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "0001.parquet"
+    append_groups(path, [art.TrajectoryGroup([art.Trajectory(logs=["kept"])])])
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        append_groups(path, [art.TrajectoryGroup([art.Trajectory(logs=["lost"])])])
+    assert written(path) == ["kept"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "0001.parquet"]

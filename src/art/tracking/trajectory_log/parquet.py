@@ -10,7 +10,7 @@ it is written beside and moved into place.
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from io import BytesIO
@@ -133,15 +133,14 @@ def _replace(path: Path, frame: polars.DataFrame, empty: list[Row]) -> None:
     prefix = f".{path.name}."
     for torn in path.parent.glob(f"{prefix}*.part"):  # left by a killed writer; the lock says it is dead
         torn.unlink(missing_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
+    fresh = path.parent / f"{prefix}{secrets.token_hex(4)}.part"
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with fresh.open("xb") as file:
             _write(frame, empty, file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        fresh.replace(path)
     except BaseException:
         with suppress(OSError):  # the first error is the one to tell
-            os.unlink(name)
+            fresh.unlink(missing_ok=True)
         raise
