@@ -152,6 +152,11 @@ def test_comparison_options():
     assert {y for _, y in points(lines(share)["Perfect score"])} == {100.0}
 
 
+def test_penalties_are_no_shares():
+    df = table(("a", "val", 0, -100.0, 0.0), ("a", "val", 3, 0.5, 0.0))
+    assert texts(percentage_comparison_bar_chart(df, "reward", num_decimals=1)) == ["RL +100.5", "0.5"]
+
+
 def test_settings_of_the_program_stay(tmp_path):
     before = dict(matplotlib.rcParams)
     figure = training_progress_chart(DF, "win")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHARE_LIMIT = 1.01
-"""Values up to here are shares and are shown in percent."""
+"""Values up to here, whatever their sign, are shares and are shown in percent."""
 LOSS_COLOR = "#c44e52"
 
 
@@ -31,13 +31,13 @@ def percentage_comparison_bar_chart(
     """A bar for each model: grey for one with a single step; for a trained one its first step, with the
     difference to its last step hatched on top and marked `RL +12%`.
 
-    The difference is in points of the axis: 50 % to 62 % is +12 %. When no value is above 1 they are shown
-    in percent, else as they are. perfect_score: a horizontal line at the best that there is, in the metric's
+    The difference is in points of the axis: 50 % to 62 % is +12 %. Values between -1 and 1 are shown in
+    percent, others as they are. perfect_score: a horizontal line at the best that there is, in the metric's
     own unit. Other arguments and errors: see `training_progress_chart`.
     """
     found = curves(df, metric_name, models)
     ends = [mean for curve in found for mean in (curve.means[0], curve.means[-1])]
-    shares = max(ends) <= SHARE_LIMIT
+    shares = max(map(abs, ends)) <= SHARE_LIMIT
     scale, unit = (100.0, "%") if shares else (1.0, "")
 
     def text(value: float, sign: str = "") -> str:
