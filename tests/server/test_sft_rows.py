@@ -14,7 +14,7 @@ from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
 from art.samples.batch import build_batch
 from art.samples.types import GroupRow
-from art.server.sft_rows import conversation_row
+from art.server.sft_rows import conversation_row, cut_turns
 from art.wire.sft import SftConversation
 
 TOOLS: list[dict[str, Any]] = [
@@ -105,6 +105,20 @@ def test_what_cannot_be_learned_is_refused_by_the_conversation_s_name(
 ) -> None:
     with pytest.raises(RequestError, match=problem):
         rows(nano, *messages)
+
+
+class Llama(LibraryRenderer):
+    """Stands for formats without reasoning: drops it, as theirs do."""
+
+    def reply(self, prompt_ids: Any, message: Any, tools: Any) -> list[int]:
+        return super().reply(prompt_ids, {**message, "reasoning_content": None}, tools)
+
+
+def test_parts_that_a_format_cannot_say_are_counted(nano: LibraryRenderer) -> None:
+    conversation = SftConversation(name="k", messages=[ASK, CALL, RESULT, ANSWER], tools=TOOLS)
+    assert cut_turns(nano, conversation, conversation_row(nano, conversation, "c")) == 0
+    llama = Llama(nano._renderer, nano._tokenizer)
+    assert cut_turns(llama, conversation, conversation_row(llama, conversation, "c")) == 1
 
 
 def test_a_conversation_that_is_too_long_is_left_out_and_counted(nano: LibraryRenderer) -> None:

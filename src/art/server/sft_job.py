@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,12 +18,14 @@ from art.samples.types import Batch, GroupRow, RolloutRow
 from art.server.canary import canary_rows
 from art.server.job_store import Job
 from art.server.promote import Progress, Stage
-from art.server.sft_rows import conversation_row
+from art.server.sft_rows import conversation_row, cut_turns
 from art.server.step_job import StepJob
 from art.server.trainer_client import OpenModel
 from art.wire.jobs import BalanceSheet, SheetRow, TrainResultInfo
 from art.wire.sft import SftJobRequest
 from art.wire.training import TrainRequest
+
+_log = logging.getLogger(__name__)
 
 SFT = resolve("sft")
 _CANARIES = 8
@@ -58,6 +61,8 @@ class SftJob(StepJob):
         self.renderer = renderer
         self.max_length = max_length
         self._sheet = BalanceSheet()
+        self._seen: set[int] = set()
+        self._cut = 0
         self._told: list[dict[str, float]] = []
 
     async def make_step(self) -> TrainResultInfo:
@@ -101,10 +106,14 @@ class SftJob(StepJob):
     def _rows(self, indices: Sequence[int]) -> list[RolloutRow]:
         """Conversations of one batch; the same one may come twice in it."""
         conversations = self.request.conversations
-        return [
-            conversation_row(self.renderer, conversations[index], f"c{index}.{place}")
-            for place, index in enumerate(indices)
-        ]
+        rows = []
+        for place, index in enumerate(indices):
+            row = conversation_row(self.renderer, conversations[index], f"c{index}.{place}")
+            if index not in self._seen:
+                self._seen.add(index)
+                self._cut += cut_turns(self.renderer, conversations[index], row)
+            rows.append(row)
+        return rows
 
     async def _train(self, opened: OpenModel, update: _Update, *, last: bool) -> None:
         step, batch = opened.step, update.batch
@@ -135,7 +144,15 @@ class SftJob(StepJob):
         dropped = self._sheet.fates.get("overlong", SheetRow()).rollouts
         names = dict.fromkeys(chain.from_iterable(self._told))
         metrics = {name: _together(name, [one[name] for one in self._told if name in one]) for name in names}
-        return {**metrics, "data/step_num_dropped_trajectories": float(dropped)}
+        if self._cut:
+            _log.warning(
+                "job %s: %d turns lost a part that the chat format cannot say", self.job.job_id, self._cut
+            )
+        return {
+            **metrics,
+            "data/step_num_dropped_trajectories": float(dropped),
+            "data/step_num_cut_turns": float(self._cut),
+        }
 
 
 def _together(name: str, values: Sequence[float]) -> float:

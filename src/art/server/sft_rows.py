@@ -36,6 +36,22 @@ def conversation_row(renderer: ChatRenderer, conversation: SftConversation, name
     return RolloutRow(rollout=name, reward=0.0, samples=samples)
 
 
+def cut_turns(renderer: ChatRenderer, conversation: SftConversation, row: RolloutRow) -> int:
+    """How many of its turns lost a part, because the chat format has no place for it.
+
+    Some formats know no reasoning, some no text beside a call.
+    """
+    tools, cut = read_tools(conversation.tools) if conversation.tools else None, 0
+    for sample in row.samples:
+        message = conversation.messages[int(sample.sample_id.rpartition(".")[2])]
+        thought, calls = message.get("reasoning_content"), message.get("tool_calls")
+        if not thought and not (calls and message.get("content")):
+            continue
+        read = renderer.parse(sample.completion_ids, sample.prompt_ids, tools)
+        cut += bool(thought and not read.reasoning) or bool(calls and not read.content)
+    return cut
+
+
 def assistant_rows(
     renderer: ChatRenderer,
     name: str,

@@ -109,7 +109,9 @@ class JobInfo(Strict):
 
 
 class JobEvent(Strict):
-    """`state`, `progress` (done of total tokens, phase), `result` or `error`; numbered from 1."""
+    """`state`, `progress` (done of total tokens, of batches in a supervised job; phase), `result` or `error`;
+    numbered from 1.
+    """
 
     number: int
     type: Literal["state", "progress", "result", "error"]
