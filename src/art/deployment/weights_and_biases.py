@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -43,7 +44,7 @@ class WeightsAndBiases:
 
     def deploy(self, adapter: Adapter, base_model: str, config: Any) -> LoRADeploymentJob:
         try:
-            import wandb
+            wandb = import_module("wandb")
         except ImportError as error:
             raise ConfigurationError(
                 "provider 'wandb' needs wandb: pip install 'agent-reinforcement-trainer[wandb]'"

@@ -21,11 +21,13 @@ from art.server.catalog import Catalog, Serving
 from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout
 from art.server.held import held
+from art.server.in_use import InUse
 from art.server.job_store import Job, JobStore
 from art.server.jobs import Jobs
 from art.server.ledger import Ledger
 from art.server.models import Models, Registration
 from art.server.promote import Progress, Stage
+from art.server.reference import reference_folder
 from art.server.sft_job import SftJob
 from art.server.step_job import StepJob
 from art.server.teacher_settings import TeacherSettings
@@ -75,6 +77,7 @@ class Control:
         """Of deleted models: each may still wait for its last requests."""
         self._opening: dict[str, asyncio.Lock] = {}
         self._serving: asyncio.Task[None] | None = None
+        self._in_use = InUse()
         self.arrivals = Arrivals(
             self.models,
             stage_of=self._undisturbed,
@@ -143,10 +146,18 @@ class Control:
     async def delete_checkpoints(
         self, project: str, name: str, keep: Sequence[int]
     ) -> DeleteCheckpointsReply:
-        """Remove every checkpoint but those to keep and the newest. Raises NotFoundError."""
+        """Remove every checkpoint but those to keep, the newest, and what running jobs read.
+
+        Raises NotFoundError.
+        """
         model = self.models.get(project, name)
         checkpoints = self.models.checkpoints(model)
-        doomed = [step for step in checkpoints.steps() if step not in keep and step != checkpoints.newest()]
+        kept = {*keep, checkpoints.newest()}
+        doomed = [
+            step
+            for step in checkpoints.steps()
+            if step not in kept and checkpoints.path(step) not in self._in_use
+        ]
         loaded = self.catalog.loaded_steps(project, name)
         for step in doomed:
             if step in loaded and model.key in self._stages:
@@ -295,7 +306,8 @@ class Control:
         stage = await self._stage(self.models.get(job.project, job.name))
         async with stage.pair.training:
             try:
-                return await self._step_job(job, stage, progress).run()
+                with self._in_use.reading(_reference_of(job, stage)):
+                    return await self._step_job(job, stage, progress).run()
             except BaseException:
                 # The trainer may hold a step that was never committed.
                 stage.pair.invalidate(stage.model)
@@ -325,3 +337,13 @@ class Control:
             await stage.pair.settle()
         except ARTError as failure:
             _log.error("workers of %s did not come back: %s", stage.pair.base.name, failure)
+
+
+def _reference_of(job: Job, stage: Stage) -> str | None:
+    """The folder of another policy that the job reads; one that is not there, the job itself will name."""
+    if isinstance(job.request, SftJobRequest):
+        return None
+    try:
+        return reference_folder(job.request.algorithm, stage.checkpoints)
+    except RequestError:
+        return None
