@@ -224,6 +224,32 @@ async def test_a_stream_that_ends_after_its_scope_is_nobody_s(endpoint: Endpoint
         assert trajectory.messages_and_choices == []
 
 
+@pytest.mark.parametrize("stop_at", ["[DONE]", '"finish_reason": "stop"', '"y"'])
+async def test_readers_that_stop_and_never_close(endpoint: Endpoint, stop_at: str):
+    """What was read of a stream that was left open is heard when its last event came, or the scope ends."""
+    endpoint.say = [{"content": "so be it"}, {"content": "reply"}]
+    left_open = []
+
+    async def rollout() -> None:
+        http = endpoint.http(httpx)
+        for messages in (ASK, [*ASK, {"role": "assistant", "content": "so be it"}, *ASK]):
+            body = {"model": "m", "messages": messages, "stream": True}
+            request = http.build_request("POST", "http://x/v1/chat/completions", json=body)
+            left_open.append(await http.send(request, stream=True))
+            async for line in left_open[-1].aiter_lines():
+                left_open.append(line)
+                if stop_at in line:
+                    break
+
+    trajectory = await capture_auto_trajectory(rollout())
+    assert contents(trajectory.messages_and_choices) == [
+        ("user", "hello"),
+        ("choice", "so be it"),
+        ("user", "hello"),
+        ("assistant" if stop_at == '"y"' else "choice", "reply"),
+    ]
+
+
 async def test_what_is_no_chat_completion_is_left_alone(endpoint: Endpoint):
     async def rollout() -> None:
         async with endpoint.http(httpx) as http:

@@ -57,7 +57,7 @@ def _recorded(trajectory: Trajectory) -> Iterator[None]:
     recorder = Recorder(trajectory)
     token = _CAPTURED.set(trajectory)
     try:
-        with listening(recorder.hear):
+        with listening(recorder):
             yield
     finally:
         recorder.close()

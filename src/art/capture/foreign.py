@@ -96,9 +96,10 @@ def _hear(listener: Listener | None, request: Any, response: Any) -> None:
         streamed = "event-stream" in response.headers.get("content-type", "")
         completion = read_completion(body, streamed=streamed)
         if completion is not None:
-            listener(asked, completion)
+            listener.hear(asked, completion)
 
-    watch(response, tell)
+    if (reading := watch(response, tell)) is not None:
+        listener.follow(partial(reading.settle, tell))
 
 
 def _chat_request(request: Any) -> dict[str, Any] | None:

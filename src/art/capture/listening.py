@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
-    Listener = Callable[[dict[str, Any], ChatCompletion], None]
-    """Called with a request's options (`messages`, `tools`, ...) and the completion, once it is whole."""
+
+class Listener(Protocol):
+    """Hears completions in the order in which they are complete."""
+
+    def hear(self, request: dict[str, Any], completion: ChatCompletion) -> None:
+        """A completion, once it is whole or its stream was closed. request: `messages`, `tools`, ..."""
+
+    def follow(self, settle: Callable[[], None]) -> None:
+        """A stream has begun; calling `settle` lets the listener hear at once what was read of it so far."""
+
 
 _LISTENER: ContextVar[Listener | None] = ContextVar("art_listener", default=None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from openai.types.chat import ChatCompletion
@@ -18,9 +18,16 @@ class Recorder:
     def __init__(self, trajectory: Trajectory) -> None:
         self.trajectory = trajectory
         self._open = True
+        self._streams: list[Callable[[], None]] = []
+
+    def follow(self, settle: Callable[[], None]) -> None:
+        """Streams that nobody reads to their end or closes are taken in when this is closed."""
+        self._streams.append(settle)
 
     def close(self) -> None:
-        """A stream that ends later belongs to nobody: the trajectory may already be in training."""
+        """What comes later belongs to nobody: the trajectory may already be in training."""
+        for settle in self._streams:
+            settle()
         self._open = False
 
     def hear(self, request: dict[str, Any], completion: ChatCompletion) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import openai
@@ -11,7 +11,7 @@ from openai.resources.chat import AsyncChat
 from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion
 
-from art.capture.listening import current_listener, listening
+from art.capture.listening import Listener, current_listener, listening
 from art.capture.reply import read_completion
 from art.capture.response import watch
 
@@ -73,7 +73,7 @@ class _Completions(AsyncCompletions):
             with listening(None):  # heard below; what listens to all HTTP clients shall not hear it twice
                 reply = await super().create(**options)
         if client.observers or listener is not None:
-            _observe(reply, options, [*client.observers, *([listener] if listener else [])])
+            _observe(reply, options, list(client.observers), listener)
         return reply
 
     async def parse(self, **options: Any) -> Any:
@@ -82,7 +82,7 @@ class _Completions(AsyncCompletions):
         with listening(None):
             reply = await super().parse(**options)
         if client.observers or listener is not None:
-            _observe(reply, options, [*client.observers, *([listener] if listener else [])])
+            _observe(reply, options, list(client.observers), listener)
         return reply
 
     def _prepared(self, options: dict[str, Any]) -> tuple[ObservedOpenAI, dict[str, Any]]:
@@ -106,19 +106,25 @@ def _merged(defaults: dict[str, Any], own: Any) -> dict[str, Any]:
     return merged
 
 
-def _observe(reply: Any, options: dict[str, Any], observers: list[Observer]) -> None:
+def _observe(
+    reply: Any, options: dict[str, Any], observers: list[Observer], listener: Listener | None
+) -> None:
     unset = openai.NotGiven | openai.Omit
     request = {key: value for key, value in options.items() if not isinstance(value, unset)}
-
-    def tell(completion: ChatCompletion | None) -> None:
-        if completion is not None:
-            for observer in observers:
-                observer(request, completion)
-
+    hearing = [listener.hear] if listener is not None else []
     if isinstance(reply, ChatCompletion):
-        tell(reply)
+        for observer in [*hearing, *observers]:
+            observer(request, reply)
         return
+
+    def read(observer: Observer, body: bytes) -> None:
+        completion = read_completion(body, streamed=bool(request.get("stream")))
+        if completion is not None:
+            observer(request, completion)
+
     # A stream or a raw response: both hold the HTTP response that their reader is going to read.
     response = getattr(reply, "response", None) or reply.http_response
-    streamed = bool(request.get("stream"))
-    watch(response, lambda body: tell(read_completion(body, streamed=streamed)))
+    tellers = [partial(read, observer) for observer in [*hearing, *observers]]
+    reading = watch(response, *tellers)
+    if reading is not None and listener is not None:
+        listener.follow(partial(reading.settle, tellers[0]))
