@@ -116,8 +116,15 @@ async def test_a_pulled_model_goes_on_exactly_elsewhere(tmp_path: Path) -> None:
         await backend.pull_model(behind, bucket=bucket, prefix="later")
         assert await behind.get_step() == 3
         assert (await attempt(behind, 1)).messages_and_choices[1].model_extra["step"] == 3
+        # What the bucket does not have gives way, and is served no more.
+        assert await train(behind, 3) == 4
+        await backend.pull_model(behind, bucket=bucket, prefix="later", delete=True)
+        assert await behind.get_step() == 3
+        assert (await attempt(behind, 1)).messages_and_choices[1].model_extra["step"] == 3
+        assert await train(behind, 3) == 4
         # One checkpoint, wherever it is.
-        folder = await backend._experimental_pull_model_checkpoint(behind, local_path=str(tmp_path / "copy"))
+        copied = str(tmp_path / "copy")
+        folder = await backend._experimental_pull_model_checkpoint(behind, step=3, local_path=copied)
         assert folder == str(tmp_path / "copy") and (tmp_path / "copy" / "adapter_config.json").is_file()
         # A fork of a model that is in a bucket only.
         shutil.copytree(tmp_path / "bucket" / "later" / "flow", tmp_path / "bucket" / "third")

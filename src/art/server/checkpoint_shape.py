@@ -121,9 +121,10 @@ def _sorted(value: object) -> object:
 
 
 def _unfit(folder: Path, wanted: LoraSpec | None, there: LoraSpec | None) -> RequestError:
+    remedy = "register with full_finetuning" if there is None else "leave the settings that differ out"
     return RequestError(
-        f"the checkpoint {folder} holds {spelled(there)}, the model {spelled(wanted)}: register without "
-        "these settings (the checkpoint's own are taken), or use another name",
+        f"the checkpoint {folder} holds {spelled(there)}, the model {spelled(wanted)}: {remedy} when a new "
+        "model is registered, or use another name",
         status=409,
         code="checkpoint_unfit",
         param="lora",
