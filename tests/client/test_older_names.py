@@ -80,14 +80,15 @@ async def test_the_step_and_the_endpoint_by_their_older_names(
 
 
 async def test_where_a_remote_server_listens_is_not_for_us_to_say(
-    backend: art.RemoteBackend, model: art.TrainableModel
+    backend: art.RemoteBackend, double: Double, model: art.TrainableModel
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"gives port, but this server runs already.*LocalBackend"):
         await model.register(backend, _openai_client_config={"server_args": {"port": 1}})
-    await model.register(backend, _openai_client_config={"engine_args": {"max_model_len": 77}})
-    internal = {"init_args": {"max_seq_length": 99}}
-    model._internal_config = internal
-    await model.register(backend, _openai_client_config={"engine_args": {"max_model_len": 77}})
+    told = {"engine_args": {"max_model_len": 77}}
+    for length in (99, 55):
+        model._internal_config = {"init_args": {"max_seq_length": length}}
+        await model.register(backend, _openai_client_config=told)
+    assert [asked["max_context"] for asked in double.registered] == [77, 55]
 
 
 def local(tmp_path: Path) -> art.LocalBackend:
