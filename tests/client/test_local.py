@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -12,10 +13,16 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 import art
 from art import errors
 from art.local.supervisor import ServerProcess, SupervisorLimits
+
+
+class Config(BaseModel):
+    turns: int = 3
+
 
 CHILD = (sys.executable, str(Path(__file__).parent / "wire_double.py"))
 
@@ -183,10 +190,29 @@ def test_the_real_server_s_settings_know_what_we_send():
     assert {"host", "port", "key", "data_dir", *SERVER_OPTIONS} == set(ServerSettings.model_fields)
 
 
-async def test_gpu_costs_are_added_when_a_price_is_given(tmp_path, model):
-    backend = art.LocalBackend(path=tmp_path / "art", gpu_cost_per_hour_usd=3600.0)
+async def test_gpu_costs_are_logged_when_a_price_is_given(tmp_path, model):
+    model._internal_config = {"trainer_gpu_ids": [0], "inference_gpu_ids": [1]}
+    backend = art.LocalBackend(path=tmp_path / "art", gpu_cost_per_hour_usd=1800.0)  # $1 a second for two
     backend._server.command = CHILD
     async with backend:
         await model.register(backend)
         result = await model.train([art.TrajectoryGroup([art.Trajectory()])])
-    assert isinstance(result, art.LocalTrainResult) and result.metrics["costs/gpu"] > 0
+        await model.log(split="train", metrics={"acc": 1}, step=result.step)
+    assert isinstance(result, art.LocalTrainResult)
+    lines = (model._folder() / "history.jsonl").read_text().splitlines()
+    first, again = (json.loads(line) for line in lines)
+    assert first["costs/gpu"] == first["costs/cum/all"] == pytest.approx(first["time/step_wall_s"])
+    assert "costs/gpu" not in again
+
+
+async def test_what_a_model_is_stands_in_a_file_without_its_key(tmp_path, model):
+    async with make(tmp_path) as backend:
+        await model.register(backend)
+        prompted = art.Model(name="big", project="games", inference_api_key="secret", config=Config())
+        await prompted.register(backend)
+    described = [json.loads((m._folder() / "model.json").read_text()) for m in (model, prompted)]
+    assert described[0]["base_model"] == "art/nano" and "_internal_config" in described[0]
+    assert described[1]["config"] == {"turns": 3}
+    assert all("inference_api_key" not in one for one in described)
+    for path in (tmp_path / "art").rglob("*"):
+        assert not path.is_file() or b"secret" not in path.read_bytes()
