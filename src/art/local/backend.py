@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from art.errors import ConfigurationError
 
-from art.local.references import bring_adapter
+from art.errors import ConfigurationError
 from art.local.experimental import CheckpointTransfers
+from art.local.references import bring_adapter
 from art.local.supervisor import ServerProcess, SupervisorLimits, check_options
 from art.remote.backend import RemoteBackend
 from art.remote.connection import ServerConnection
+from art.remote.jobs import JobDeadlines
 from art.remote.server_config import ServerConfig
 from art.storage.location import model_folder
-from art.remote.jobs import JobDeadlines
 from art.tracking.model_file import write_model_file
 from art.tracking.trajectory_log.migration import auto_migrate_on_register
 from art.types import LocalTrainResult
@@ -36,8 +35,9 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
     """Sample and train on this machine: a server in a process of its own, started when it is first needed.
 
     path: where models, checkpoints and logs are kept (`.art` in the current folder). gpu_cost_per_hour_usd:
-    adds `costs/gpu` to the metrics of each step. server_options: `engine`, `trainer`, `control`,
-    `limits` and `teacher` of the server's settings. in_process has no effect: it is there for older programs.
+    of one GPU; each logged training step then tells `costs/gpu`. server_options: `engine`, `trainer`,
+    `control`, `limits` and `teacher` of the server's settings. in_process has no effect: it is there for
+    older programs.
 
     The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
     that died is started again with its models, and unfinished training jobs go on.
@@ -58,8 +58,7 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
         check_options(server_options or {}, SERVER_OPTIONS)
         super().__init__("http://127.0.0.1", "", deadlines=deadlines)
         self._path = Path(path or ".art").absolute()
-        self._cost_per_hour = gpu_cost_per_hour_usd
-        self._trained_at = time.monotonic()
+        self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
         self._server = ServerProcess(self._path, server_options or {}, limits=supervisor_limits)
 
     async def _address(self) -> tuple[str, str]:
@@ -97,9 +96,10 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
         Logs and checkpoints that an older program left there are brought into today's layout first.
         """
         model.base_path = str(self._path)
-        await asyncio.to_thread(auto_migrate_on_register, self._path / model.project / "models" / model.name)
+        await asyncio.to_thread(auto_migrate_on_register, model_folder(self._path, model.project, model.name))
         await super().register(model)
         write_model_file(model)
+
     def _place(self, server: ServerConfig) -> None:
         own = {"host": self._server.host, "port": self._server.port, "api_key": self._server.key}
         other = {name: value for name, value in server.place.items() if value != own[name]}
@@ -116,12 +116,7 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
     async def _reference_folder(self, model: AnyTrainableModel, path: str) -> str:
         return str(await asyncio.to_thread(bring_adapter, self._path, model.project, Path(path)))
 
-
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> LocalTrainResult:
-        if self._cost_per_hour is not None:
-            now = time.monotonic()
-            metrics["costs/gpu"] = self._cost_per_hour * (now - self._trained_at) / 3600.0
-            self._trained_at = now
         return LocalTrainResult(info.step, metrics, sheet=info.sheet, checkpoint_path=info.checkpoint_path)
 
     async def close(self) -> None:
