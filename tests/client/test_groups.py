@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 
+import pydantic
 import pytest
 from openai.types.chat.chat_completion import Choice
 
 import art
+from art.errors import TokenMismatchError
 from art.remote.groups import train_groups
 from art.tracking.averages import as_groups
 
@@ -35,6 +37,22 @@ def test_groups_of_any_kind_of_iterable_and_none(caplog: pytest.LogCaptureFixtur
     assert [group.failed for group in groups] == [0, 0, 1]
     assert "group 1 is None and is left out" in caplog.text
     assert as_groups(given) == [given[0], given[2], given[3]]
+
+
+def test_choices_as_litellm_keeps_them() -> None:
+    class Choices(pydantic.BaseModel):
+        finish_reason: str = "stop"
+        index: int = 0
+        message: dict[str, str] = {"role": "assistant", "content": "hi"}
+        provider_specific_fields: dict[str, str | int] | None = None
+
+    choice = Choices(provider_specific_fields={"sample_id": "s1", "step": 0})
+    trajectory = art.Trajectory(messages_and_choices=[choice, choice.model_dump() | {"sample_id": "s2"}])
+    (group,) = train_groups([art.TrajectoryGroup([trajectory])])
+    assert group.trajectories[0].samples == ["s1", "s2"]
+    trajectory.messages_and_choices[0] = Choices()
+    with pytest.raises(TokenMismatchError, match="turn 0: no 'sample_id'"):
+        train_groups([art.TrajectoryGroup([trajectory])])
 
 
 def test_what_is_no_group_is_refused() -> None:

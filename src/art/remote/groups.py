@@ -131,5 +131,10 @@ def _samples(trajectory: Trajectory, rollout: str, *, given: bool) -> Iterator[_
 
 
 def _sample_id(choice: Any) -> str | None:
-    found = choice.get(SAMPLE_FIELD) if isinstance(choice, dict) else getattr(choice, SAMPLE_FIELD, None)
+    fields = (
+        choice if isinstance(choice, dict) else vars(choice) | (getattr(choice, "model_extra", None) or {})
+    )
+    # litellm keeps the fields that it does not know in a dict of its own.
+    known = {**(fields.get("provider_specific_fields") or {}), **fields}
+    found = known.get(SAMPLE_FIELD)
     return found if isinstance(found, str) and found else None
