@@ -66,11 +66,11 @@ def tokenizer(chat_template: str | None = None) -> Any:
     return fast
 
 
-def family(name: str) -> LibraryRenderer:
+def family(name: str, **options: Any) -> LibraryRenderer:
     """The renderer of a family, as the server makes it: sampled thoughts stay in the history."""
     fast = FastTokenizer(tokenizer())
     plain = config_from_name(name)
-    return LibraryRenderer(create_renderer(fast, type(plain)(thinking_retention="all")), fast)
+    return LibraryRenderer(create_renderer(fast, type(plain)(thinking_retention="all", **options)), fast)
 
 
 def template(chat_template: str) -> LibraryRenderer:

@@ -105,6 +105,15 @@ def test_a_reply_is_what_the_whole_rendering_holds_and_can_be_gone_on_from(
     assert bridged is not None and bridged[: len(prompt) + len(ids)] == prompt + ids
 
 
+@pytest.mark.parametrize("name", ["qwen3", "qwen3.5"])
+@pytest.mark.parametrize("message", [PLAIN, THOUGHT], ids=["text", "thought"])
+def test_where_thinking_is_off_reasoning_is_left_out(name: str, message: dict[str, Any]) -> None:
+    chat = family(name, enable_thinking=False)
+    prompt = chat.render([USER], None)
+    assert chat.decode(prompt).endswith("</think>\n\n")
+    assert chat.decode(chat.reply(prompt, message, None)) == "hello there<|im_end|>"
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_assistant_may_speak_first(name: str) -> None:
     chat = family(name)

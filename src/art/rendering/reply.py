@@ -56,12 +56,15 @@ def reply_ids(
 ) -> list[int]:
     """Ids of an assistant's message behind a prompt, with the one of `stops` that ends the turn.
 
-    Raises UnsayableError when the format does not write the message behind its own opening, has no end, or
-    would end in the middle of it.
+    Where the opening itself has ended all thought (thinking was turned off), reasoning is left out. Raises
+    UnsayableError when the format does not write the message behind its own opening, has no end, or would end
+    in the middle of it.
     """
     listed = list(tools) if tools else None
     message = _with_canonical_calls(message)
     opening = chat.render_ids([_USER], tools=listed, add_generation_prompt=True)
+    if tokenizer.decode(opening[-_TAIL:]).rstrip().endswith(_END_THINK):
+        message = {name: value for name, value in message.items() if name != "reasoning_content"}
     whole = chat.render_ids([_USER, message], tools=listed)
     thinking = _thinks(tokenizer, prompt_ids)
     if whole[: len(opening)] == opening and thinking == _thinks(tokenizer, opening):
