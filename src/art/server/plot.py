@@ -20,7 +20,7 @@ def plot_needs(compute: ComputeSpec) -> None:
     if compute.plot and find_spec("matplotlib") is None:
         raise RequestError(
             "plot_tensors=True draws with matplotlib, which the server does not have: install the extra "
-            "'charts' there, or leave plot_tensors out",
+            "'plotting' there, or leave plot_tensors out",
             status=400,
             code="matplotlib_missing",
             param="compute.plot",
