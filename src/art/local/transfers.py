@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from art.remote import forking
-from art.remote.connection import ServerConnection
+from art.remote.forking import FORK_S, Forks
 from art.tracking.progress import open_progress
 from art.wire.models import AdoptReply, AdoptRequest
 
@@ -22,33 +21,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Transfers:
+class Transfers(Forks):
     """Mixin of LocalBackend: it needs the folder and the connection, and starts the server when it must."""
 
     _path: Path
-    _connection: ServerConnection
-
-    # -- forks --
-
-    async def fork_checkpoint(
-        self,
-        model: AnyModel,
-        from_model: str,
-        *,
-        from_project: str | None = None,
-        step: int | None = None,
-        not_after_step: int | None = None,
-    ) -> int:
-        """See `art.remote.forking`. Returns the step that the model is at now."""
-        reply = await forking.fork_checkpoint(
-            self._connection,
-            model,
-            from_model,
-            from_project=from_project,
-            step=step,
-            not_after_step=not_after_step,
-        )
-        return reply.step
 
     # -- buckets --
 
@@ -120,8 +96,8 @@ class Transfers:
         def commit(steps: Sequence[int], set_aside: Sequence[int]) -> None:
             # The server moves them: only it knows whether the model is being trained.
             asked = AdoptRequest(steps=list(steps), set_aside=list(set_aside))
-            call = self._connection.call("POST", path, AdoptReply, asked, deadline_s=forking.FORK_S)
-            asyncio.run_coroutine_threadsafe(call, loop).result(forking.FORK_S + 60)
+            call = self._connection.call("POST", path, AdoptReply, asked, deadline_s=FORK_S)
+            asyncio.run_coroutine_threadsafe(call, loop).result(FORK_S + 60)
 
         return await _in_thread(
             store,

@@ -9,6 +9,7 @@ from uuid import uuid4
 from art.errors import ConfigurationError, UnbalancedSheetError
 from art.remote import sft
 from art.remote.connection import ServerConnection
+from art.remote.forking import Forks
 from art.remote.groups import train_groups
 from art.remote.internal_config import model_settings
 from art.remote.jobs import JobDeadlines, follow_job
@@ -37,7 +38,7 @@ REGISTER_S = 1800.0
 """A large base model is loaded on registration."""
 
 
-class RemoteBackend(OlderNames):
+class RemoteBackend(OlderNames, Forks):
     """Register, sample and train on a server: `RemoteBackend("https://gpu.example.org:8000", api_key)`.
 
     deadlines: how long a training job may be silent, and take in all.

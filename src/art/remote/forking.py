@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from art.errors import ConfigurationError
 from art.remote.connection import ServerConnection
+from art.remote.paths import model_path
 from art.wire.models import ForkReply, ForkRequest
 
 if TYPE_CHECKING:
@@ -37,5 +37,36 @@ async def fork_checkpoint(
     request = ForkRequest(
         from_name=from_model, from_project=from_project, step=step, not_after=not_after_step
     )
-    path = f"/art/models/{quote(model.project, safe='')}/{quote(model.name, safe='')}/fork"
+    path = f"{model_path(model)}/fork"
     return await connection.call("POST", path, ForkReply, request, deadline_s=FORK_S)
+
+
+class Forks:
+    """Mixin of every backend that speaks to a server."""
+
+    _connection: ServerConnection
+
+    async def fork_checkpoint(
+        self,
+        model: AnyModel,
+        from_model: str,
+        *,
+        from_project: str | None = None,
+        step: int | None = None,
+        not_after_step: int | None = None,
+    ) -> int:
+        """Give `model`, before or right after `register`, a checkpoint of another one, under the same number.
+
+        Without `step` (exactly this one) and `not_after_step` (the newest up to this one) it is the newest.
+        Returns the step that the model is at now. Raises CheckpointMissingError, StepMissingError, and
+        RequestError when the model has steps of its own.
+        """
+        reply = await fork_checkpoint(
+            self._connection,
+            model,
+            from_model,
+            from_project=from_project,
+            step=step,
+            not_after_step=not_after_step,
+        )
+        return reply.step
