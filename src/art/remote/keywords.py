@@ -182,7 +182,7 @@ KEYWORDS: Mapping[str, Keyword] = MappingProxyType(
         ),
         "plot_tensors": _flag(
             "Draws the step's token tree into the model's folder, `packed_tensors_plot_<step>.png` (extra "
-            "`charts`)."
+            "`plotting`)."
         ),
         "allow_training_without_logprobs": _flag(
             "True: what assistants say in dicts (and in choices without a sample) is trained with the "
