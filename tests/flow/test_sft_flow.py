@@ -250,6 +250,20 @@ async def test_what_is_too_long_is_counted_and_what_cannot_be_said_is_named(tmp_
             "a batch of which nothing is left is no update"
         )
 
+        narrow = art.TrainableModel(
+            name="n",
+            project="p",
+            base_model="art/nano-games",
+            _internal_config={"init_args": {"max_seq_length": 16}},
+        )
+        await narrow.register(backend)
+        result = await narrow.train_sft(
+            [short, shown("respond with yes, no, maybe or no, yes, maybe", "yes")]
+        )
+        assert result.sheet.fates["overlong"].rollouts == 1, (
+            "a model may be given less room than its base has"
+        )
+
         nothing = await model.train_sft([long])
         assert nothing.step == 2 and nothing.metrics["trained"] == 0
 
