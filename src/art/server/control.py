@@ -325,7 +325,13 @@ class Control:
                 max_length=served.max_context,
             )
         return TrainJob(
-            job, job.request, stage=stage, ledger=self.ledger, progress=progress, teachers=self._teachers
+            job,
+            job.request,
+            stage=stage,
+            ledger=self.ledger,
+            renderer=served.renderer,
+            progress=progress,
+            teachers=self._teachers,
         )
 
     async def _worker_failed(self, job: Job, error: WorkerError) -> None:
