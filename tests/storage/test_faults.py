@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import QUICK, credentials, write_step
+from model_folders import QUICK, credentials, write_step
 
 from art.errors import ForbiddenBucketCreationError, StorageError
 from art.storage.arriving import commit_here

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from conftest import QUICK, contents, write_step
+from model_folders import QUICK, contents, write_step
 
 from art.errors import (
     CheckpointMissingError,
