@@ -138,6 +138,15 @@ async def test_together_is_given_the_adapter_and_nothing_else(
         assert sorted(archive.namelist()) == ["adapter_config.json", "adapter_model.safetensors"]
 
 
+async def test_the_base_of_a_model_that_began_with_a_lora(
+    together: Together, s3: None, checkpoint: Path, tmp_path: Path
+) -> None:
+    (checkpoint / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": BASE}))
+    patient = settings(together, wait_for_completion=False)
+    await deploy_model(model(str(tmp_path)), checkpoint, 7, "together", patient)
+    assert together.body["base_model"] == BASE
+
+
 async def test_together_s_failure_is_an_error_with_its_reason(
     together: Together, s3: None, checkpoint: Path
 ) -> None:

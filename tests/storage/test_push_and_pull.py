@@ -308,8 +308,10 @@ def test_where_a_model_lies(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_without_a_file_system_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigurationError, match="no address of files"):
         Store("nonsense://x/y")
-    with pytest.raises(ConfigurationError, match="not installed"):
-        Store("gs://x/y")
+    with pytest.raises(ConfigurationError, match="not installed") as missing:
+        Store("sftp://me:secret@host/y")
+    assert "secret" not in str(missing.value)
+    assert Store("memory://me:secret@host/y").url == "memory://host/y"
 
 
 def test_a_transfer_has_a_deadline(model: Path, bucket: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from art.deployment.provider import (
     base_model_at,
     provider_named,
 )
-from art.errors import CheckpointMissingError, DeploymentError
+from art.errors import CheckpointError, CheckpointMissingError, DeploymentError
 from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ async def start_deployment(
     """As `deploy_model`, but a job that failed at the provider is returned."""
     chosen = provider_named(provider)
     name = provider.value if isinstance(provider, LoRADeploymentProvider) else provider
-    base_model = base_model_at(chosen, name, model.base_model)
-    checked, folder = chosen.configured(config), Path(checkpoint_path)
+    folder = Path(checkpoint_path)
+    base_model = base_model_at(chosen, name, _base_of(model.base_model, folder))
+    checked = chosen.configured(config)
     for file in (ADAPTER_CONFIG_FILE, ADAPTER_FILE):
         if not (folder / file).is_file():
             raise CheckpointMissingError(
@@ -81,3 +83,14 @@ async def start_deployment(
     job = await asyncio.to_thread(chosen.deploy, adapter, base_model, checked)
     _log.log(level, "%s@%d at %s: %s as %r", model.name, step, name, job.status, job.model_name)
     return job
+
+
+def _base_of(base_model: str, checkpoint: Path) -> str:
+    """The model's base; where it began with a LoRA's folder, the base that its checkpoint names."""
+    config = checkpoint / ADAPTER_CONFIG_FILE
+    if not Path(base_model).is_dir() or not config.is_file():
+        return base_model
+    try:
+        return str(json.loads(config.read_bytes()).get("base_model_name_or_path") or base_model)
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(f"{config} is no JSON object ({error}); restore it") from error

@@ -5,6 +5,7 @@ that name the file.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -25,6 +26,7 @@ Told = Callable[[int, int], None]
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Trying again does not help."""
 _S3 = ("s3", "s3a")
+_USER = re.compile(r"//[^/@]*@")
 
 
 class Store:
@@ -39,9 +41,10 @@ class Store:
     ) -> None:
         """Raises ConfigurationError when the URL's file system is unknown or not installed."""
         self.limits = limits or StorageLimits()
-        self.url = url.rstrip("/")
+        self.url = _USER.sub("//", url).rstrip("/")
+        """Without a password: it is shown in messages."""
         self._until = time.monotonic() + self.limits.total_s
-        self._fs, self._root = _file_system(self.url, dict(storage_options or {}), self.limits)
+        self._fs, self._root = _file_system(url, dict(storage_options or {}), self.limits)
         self._root = self._root.rstrip("/")
 
     # -- one file --
@@ -176,9 +179,9 @@ def _file_system(url: str, options: dict[str, Any], limits: StorageLimits) -> tu
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise ConfigurationError(
-            f"{url!r} needs fsspec: pip install 'agent-reinforcement-trainer[s3]'"
+            f"{_USER.sub('//', url)!r} needs fsspec: pip install 'agent-reinforcement-trainer[s3]'"
         ) from error
-    protocol = url.partition("://")[0]
+    protocol, shown = url.partition("://")[0], _USER.sub("//", url)
     if protocol in _S3:
         usual = {
             "connect_timeout": limits.connect_s,
@@ -193,11 +196,11 @@ def _file_system(url: str, options: dict[str, Any], limits: StorageLimits) -> tu
         file_system, root = url_to_fs(url, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError as error:
         raise ConfigurationError(
-            f"{url!r} needs a package that is not installed: {error}. For s3:// it is pip install "
+            f"{shown!r} needs a package that is not installed: {error}. For s3:// it is pip install "
             "'agent-reinforcement-trainer[s3]'"
         ) from error
     except ValueError as error:
-        raise ConfigurationError(f"{url!r} is no address of files: {error}") from error
+        raise ConfigurationError(f"{shown!r} is no address of files: {error}") from error
     if protocol in _S3:
         file_system.retries = limits.requests  # beside botocore's and our own
     return file_system, root
