@@ -36,7 +36,7 @@ DEFAULTS = {
 """All others are None."""
 
 
-@pytest.mark.parametrize("kind", [art.RemoteBackend, art.LocalBackend])
+@pytest.mark.parametrize("kind", [art.RemoteBackend, art.LocalBackend, art.ServerlessBackend])
 def test_all_backends_have_one_set_of_keywords(kind: type[RemoteBackend]) -> None:
     parameters = inspect.signature(kind.train).parameters
     keywords = {
