@@ -37,6 +37,10 @@ class Unbuilt:
     def __instancecheck__(self, _: Any) -> NoReturn:
         self._refuse()
 
+    def __iter__(self) -> NoReturn:
+        # Without it, what can be subscripted would be iterated, and without an end.
+        self._refuse()
+
     def __getattr__(self, name: str) -> NoReturn:
         # Python's own questions ("are you wrapped?", "can you be copied?") are answered, not refused.
         if name.startswith("__"):

@@ -58,6 +58,8 @@ def test_subclassing_and_attributes_say_so_too(path: str) -> None:
         _ = thing.some_method
     with pytest.raises(NotBuiltError, match="is not built yet"):
         isinstance(1, thing)
+    with pytest.raises(NotBuiltError, match="is not built yet"):
+        list(thing)
 
 
 def test_annotations_and_inspection_still_work() -> None:
