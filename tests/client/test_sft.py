@@ -45,6 +45,7 @@ def test_dicts_and_choices_are_both_learned() -> None:
     )
     first, second = made.conversations
     assert first.messages == [USER, YES, USER, {**YES, "content": "no", "reasoning_content": "hm"}]
+    assert first.samples == {3: "s1"} and second.samples == {}
     assert second.messages[1]["tool_calls"] == [call]
     assert second.tools == [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 

@@ -274,6 +274,25 @@ async def test_what_is_too_long_is_counted_and_what_cannot_be_said_is_named(tmp_
         assert again.step == 3
 
 
+async def test_replies_of_the_model_s_own_are_learned_as_they_were_sampled(tmp_path: Path) -> None:
+    """Rejection sampling. Replies cut at one token have no end of turn, which a rendering would add."""
+    model = art.TrainableModel(name="m", project="p", base_model="art/nano-games")
+    async with art.LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        kept = []
+        for question in QUESTIONS[:6]:
+            user = {"role": "user", "content": question}
+            completion = await model.openai_client().chat.completions.create(
+                model=model.get_inference_name(), messages=[user], max_tokens=1
+            )
+            kept.append(art.Trajectory(messages_and_choices=[user, completion.choices[0]]))
+        result = await model.train_sft(kept)
+        assert result.sheet.fates["trained"].tokens == 6
+        kept[0].messages_and_choices[-1].message.content += " indeed"  # what was said is no sample any more
+        result = await model.train_sft(kept)
+        assert result.sheet.fates["trained"].tokens > 7
+
+
 async def test_given_answers_are_trained_with_their_advantage(tmp_path: Path) -> None:
     """Nobody sampled them; the group's rewards say which of them is to be preferred."""
     model = art.TrainableModel(name="m", project="p", base_model="art/nano-games")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
 from art.samples.batch import build_batch
 from art.samples.types import GroupRow
-from art.server.sft_rows import conversation_row, cut_turns
+from art.server.conversation import Conversation, tools_key
+from art.server.sft_rows import conversation_row, cut_turns, exact_rows
 from art.wire.sft import SftConversation
 
 TOOLS: list[dict[str, Any]] = [
@@ -105,6 +107,31 @@ def test_what_cannot_be_learned_is_refused_by_the_conversation_s_name(
 ) -> None:
     with pytest.raises(RequestError, match=problem):
         rows(nano, *messages)
+
+
+def test_a_reply_that_was_sampled_is_trained_to_the_id(nano: LibraryRenderer) -> None:
+    """Its ids need not be those of a rendering; another text, other tools or another model need one."""
+    said, prompt = {"role": "assistant", "content": "k7"}, nano.render([ASK], None)
+    ids = nano.encode("k") + nano.encode("7")  # cut off, and not as the tokenizer would cut it
+    spoken = Conversation("art/nano-tools", [ASK, said])
+
+    def exact(*messages: dict[str, Any], tools: Any = None, speaker: str = "art/nano-tools") -> bool:
+        record = SimpleNamespace(
+            prompt_ids=prompt, completion_ids=ids, turn_key=spoken.key, tools_key=tools_key(None)
+        )
+        conversation = SftConversation(name="k", messages=list(messages), tools=tools, samples={1: "smp"})
+        found = exact_rows(conversation, "c", {"smp": record}, speaker)  # type: ignore[dict-item]
+        row = conversation_row(nano, conversation, "c", found).samples[0]
+        assert row.given and row.sample_id == "c.1"
+        assert list(row.completion_ids) == (ids if found else nano.reply(prompt, messages[1], tools))
+        return bool(found)
+
+    assert exact(ASK, said)
+    assert exact(ASK, said, ASK, ANSWER), "what follows takes nothing from it"
+    assert not exact(ASK, {**said, "content": "k8"})
+    assert not exact({**ASK, "content": "Who?"}, said)
+    assert not exact(ASK, said, tools=TOOLS)
+    assert not exact(ASK, said, speaker="art/nano-games")
 
 
 class Llama(LibraryRenderer):

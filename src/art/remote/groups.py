@@ -111,7 +111,7 @@ def _samples(trajectory: Trajectory, rollout: str, *, given: bool) -> Iterator[_
             if not is_choice(item):
                 continue
             place = f"turn {turn}" + (f" of additional history {h - 1}" if h else "")
-            sample = _sample_id(item)
+            sample = sample_id(item)
             if sample is None:
                 if given:
                     continue
@@ -130,7 +130,8 @@ def _samples(trajectory: Trajectory, rollout: str, *, given: bool) -> Iterator[_
             yield _Sampled(h, turn, sample)
 
 
-def _sample_id(choice: Any) -> str | None:
+def sample_id(choice: Any) -> str | None:
+    """The sample that a choice says it is, or None."""
     fields = (
         choice if isinstance(choice, dict) else vars(choice) | (getattr(choice, "model_extra", None) or {})
     )

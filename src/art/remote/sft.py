@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from art.datasets.batch_size import resolve_sft_batch_size
 from art.errors import ConfigurationError, RequestError
+from art.remote.groups import sample_id
 from art.remote.options import optimizer_spec
 from art.remote.plain import plain_messages, plain_tools
-from art.trajectories import Trajectory
+from art.trajectories import Trajectory, is_choice
 from art.types import TrainSFTConfig
 from art.wire.sft import LARGEST_SFT_BODY, SftConversation, SftJobRequest
 from art.wire.training import OptimizerSpec
@@ -122,11 +123,13 @@ class _Book:
                 f"roles: {[message.get('role') for message in messages]!r}"
             )
         offered = plain_tools(name, tools)
-        spelled = json.dumps([messages, offered], sort_keys=True).encode()
+        samples = {at: found for at, one in enumerate(items) if is_choice(one) and (found := sample_id(one))}
+        spelled = json.dumps([messages, offered, samples], sort_keys=True).encode()
         key = hashlib.blake2b(spelled, digest_size=16).digest()
         if key not in self._known:
             self._known[key] = len(self.conversations)
-            self.conversations.append(SftConversation(name=name, messages=messages, tools=offered))
+            told = SftConversation(name=name, messages=messages, tools=offered, samples=samples)
+            self.conversations.append(told)
         return self._known[key]
 
 

@@ -321,6 +321,7 @@ class Control:
                 job.request,
                 stage=stage,
                 progress=progress,
+                ledger=self.ledger,
                 renderer=served.renderer,
                 max_length=served.max_context,
             )

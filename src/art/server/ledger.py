@@ -125,6 +125,11 @@ class Ledger:
             raise NotFoundError(f"no such sample: {shown}", status=404, code="sample_not_found")
         return [found[sample_id] for sample_id in sample_ids]
 
+    async def known(self, sample_ids: Sequence[str], *, tenant: Tenant) -> dict[str, SampleRecord]:
+        """Those of the samples that there are, of this tenant alone (None: the operator's own)."""
+        found = await self._read(lambda: _load(self._reading, sample_ids))
+        return {name: record for name, record in found.items() if record.tenant == tenant}
+
     async def rollout(self, rollout_id: str, *, tenant: Tenant = None) -> list[SampleRecord]:
         """The samples of a rollout in the order of their creation; empty when there are none.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -17,9 +17,13 @@ from art.samples.sheet import add_sheets
 from art.samples.types import Batch, GroupRow, RolloutRow
 from art.server.canary import canary_rows
 from art.server.job_store import Job
+from art.server.ledger import Ledger
+from art.server.ledger_schema import SampleRecord
 from art.server.promote import Progress, Stage
-from art.server.sft_rows import conversation_row, cut_turns
+from art.server.sft_rows import conversation_row, cut_turns, exact_rows
 from art.server.step_job import StepJob
+from art.server.stitching import speaker_of
+from art.server.tenancy import tenant_of
 from art.server.trainer_client import OpenModel
 from art.wire.jobs import BalanceSheet, SheetRow, TrainResultInfo
 from art.wire.sft import SftJobRequest
@@ -52,15 +56,18 @@ class SftJob(StepJob):
         *,
         stage: Stage,
         progress: Progress,
+        ledger: Ledger,
         renderer: ChatRenderer,
         max_length: int,
     ) -> None:
         """`max_length`: tokens of the longest conversation that the model can see."""
         super().__init__(job, stage=stage, progress=progress)
         self.request = request
+        self.ledger = ledger
         self.renderer = renderer
         self.max_length = max_length
         self._sheet = BalanceSheet()
+        self._speaker = speaker_of(stage.model.base_model, tenant_of(job.project), renderer)
         self._seen: set[int] = set()
         self._cut = 0
         self._told: list[dict[str, float]] = []
@@ -80,7 +87,7 @@ class SftJob(StepJob):
 
     async def some_ids(self) -> Sequence[Sequence[int]]:
         first = self.request.batches[0][:_CANARIES]
-        rows = await asyncio.to_thread(self._rows, first)
+        rows = await asyncio.to_thread(self._rows, first, await self._records(first))
         fitting = ([*one.prompt_ids, *one.completion_ids] for row in rows for one in row.samples)
         return [ids for ids in fitting if len(ids) <= self.max_length]
 
@@ -91,24 +98,32 @@ class SftJob(StepJob):
         """The batches of which something is trained, in their order."""
         number = 0
         for indices, rate in zip(self.request.batches, self.request.learning_rates, strict=True):
-            batch = await asyncio.to_thread(self._build, indices)
+            batch = await asyncio.to_thread(self._build, indices, await self._records(indices))
             self._sheet = add_sheets(self._sheet, batch.sheet)
             if not batch.empty:
                 yield _Update(number=number, batch=batch, rate=rate)
                 number += 1
 
-    def _build(self, indices: Sequence[int]) -> Batch:
-        rows = self._rows(indices)
+    async def _records(self, indices: Sequence[int]) -> dict[str, SampleRecord]:
+        """What the ledger knows of the samples that a batch's messages say they are."""
+        conversations = [self.request.conversations[index] for index in indices]
+        ids = dict.fromkeys(one for each in conversations for one in each.samples.values())
+        return await self.ledger.known(list(ids), tenant=tenant_of(self.job.project)) if ids else {}
+
+    def _build(self, indices: Sequence[int], records: Mapping[str, SampleRecord]) -> Batch:
+        rows = self._rows(indices, records)
         return build_batch(
             [GroupRow(rollouts=[row]) for row in rows], algorithm=SFT, max_length=self.max_length
         )
 
-    def _rows(self, indices: Sequence[int]) -> list[RolloutRow]:
+    def _rows(self, indices: Sequence[int], records: Mapping[str, SampleRecord]) -> list[RolloutRow]:
         """Conversations of one batch; the same one may come twice in it."""
         conversations = self.request.conversations
         rows = []
         for place, index in enumerate(indices):
-            row = conversation_row(self.renderer, conversations[index], f"c{index}.{place}")
+            name = f"c{index}.{place}"
+            exact = exact_rows(conversations[index], name, records, self._speaker)
+            row = conversation_row(self.renderer, conversations[index], name, exact)
             if index not in self._seen:
                 self._seen.add(index)
                 self._cut += cut_turns(self.renderer, conversations[index], row)

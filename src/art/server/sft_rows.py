@@ -13,18 +13,30 @@ from typing import Any
 from art.errors import RequestError
 from art.rendering.chat import ChatRenderer, Message, Tool
 from art.samples.types import RolloutRow, SampleRow
+from art.server.conversation import Conversation, tools_key
 from art.server.dialects.chat_messages import read_messages, read_tools
+from art.server.ledger_schema import SampleRecord
 from art.server.stitching import BRIDGE_REFUSED, NO_NEW_MESSAGE
 from art.wire.sft import SftConversation
 
 
-def conversation_row(renderer: ChatRenderer, conversation: SftConversation, name: str) -> RolloutRow:
+def conversation_row(
+    renderer: ChatRenderer,
+    conversation: SftConversation,
+    name: str,
+    sampled: Mapping[int, SampleRow] = MappingProxyType({}),
+) -> RolloutRow:
     """The conversation under a name that is unique in its batch; every assistant message is a sample.
 
-    Raises RequestError that names the conversation.
+    `sampled`: see `exact_rows`. Raises RequestError that names the conversation.
     """
     samples = assistant_rows(
-        renderer, name, conversation.messages, conversation.tools, about=f"conversation {conversation.name!r}"
+        renderer,
+        name,
+        conversation.messages,
+        conversation.tools,
+        about=f"conversation {conversation.name!r}",
+        sampled=sampled,
     )
     if not samples:
         raise RequestError(
@@ -34,6 +46,37 @@ def conversation_row(renderer: ChatRenderer, conversation: SftConversation, name
             param="conversations",
         )
     return RolloutRow(rollout=name, reward=0.0, samples=samples)
+
+
+def exact_rows(
+    conversation: SftConversation, name: str, records: Mapping[str, SampleRecord], speaker: str
+) -> dict[int, SampleRow]:
+    """Ids as they were sampled, of messages that are word for word a sample of the same conversation.
+
+    `speaker`: what keys of conversations with the model begin with (`Conversation`): samples of another base,
+    or of another chat format, have other keys.
+    """
+    if not conversation.samples:
+        return {}
+    try:
+        messages = read_messages(conversation.messages)
+        offered = tools_key(read_tools(conversation.tools) if conversation.tools else None)
+    except RequestError:
+        return {}  # rendering it will say what is wrong, and with which conversation
+    keys = {turn.index: turn.key for turn in Conversation(speaker, messages).turns}
+    rows = {}
+    for index, sample in conversation.samples.items():
+        record = records.get(sample)
+        if record is None or (record.turn_key, record.tools_key) != (keys.get(index), offered):
+            continue
+        rows[index] = SampleRow(
+            sample_id=f"{name}.{index}",
+            prompt_ids=record.prompt_ids,
+            completion_ids=record.completion_ids,
+            completion_logprobs=(),
+            given=True,  # whatever drew them, they are learned like any example
+        )
+    return rows
 
 
 def cut_turns(renderer: ChatRenderer, conversation: SftConversation, row: RolloutRow) -> int:

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from art.rendering.chat import Message, Tool
+from art.rendering.chat import ChatRenderer, Message, Tool
 from art.server.catalog import Target
 from art.server.conversation import Conversation
 from art.server.ledger import Ledger
@@ -80,7 +80,7 @@ class Stitcher:
         `sample_hint`: the sample that the newest assistant message says it is.
         Raises: RequestError when the format cannot express the messages.
         """
-        conversation = Conversation(inside(tenant, target.base_model) + target.renderer.variant, messages)
+        conversation = Conversation(speaker_of(target.base_model, tenant, target.renderer), messages)
         if not conversation.turns:
             return Stitched(
                 prompt_ids=self._first(target, messages, tools, conversation, tools_key),
@@ -155,6 +155,11 @@ class Stitcher:
             if rollout_id is not None and not known:
                 known = await self._ledger.has_rollout(rollout_id, tenant=tenant)
         return None, UNKNOWN_HISTORY if known else None
+
+
+def speaker_of(base_model: str, tenant: Tenant, renderer: ChatRenderer) -> str:
+    """What the keys of conversations begin with: whose they are, and with what."""
+    return inside(tenant, base_model) + renderer.variant
 
 
 def _extend(

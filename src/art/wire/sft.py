@@ -28,6 +28,9 @@ class SftConversation(Strict):
     """The client's name for it; messages of errors use it."""
     messages: list[dict[str, Any]] = Field(min_length=1)
     tools: list[dict[str, Any]] | None = None
+    samples: dict[int, str] = Field(default_factory=dict)
+    """Samples that messages say they are, by index. One that is just that, of a model on the same base, is
+    trained as it was sampled, to the id; all others are rendered."""
 
 
 class SftJobRequest(Strict):
