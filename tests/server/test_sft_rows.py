@@ -61,6 +61,16 @@ def test_each_turn_trains_what_the_assistant_says_and_nothing_else(nano: Library
     assert whole[:-1] == [*second.prompt_ids, *second.completion_ids]  # and a line feed
 
 
+def test_a_turn_of_weight_0_is_context_only(nano: LibraryRenderer) -> None:
+    _, whole = rows(nano, ASK, CALL, RESULT, ANSWER, tools=TOOLS).samples
+    (only,) = rows(nano, ASK, {**CALL, "weight": 0}, RESULT, {**ANSWER, "weight": 1}, tools=TOOLS).samples
+    assert only == whole
+    with pytest.raises(RequestError, match=r"'k': an assistant message has weight 0\.5"):
+        rows(nano, ASK, {**CALL, "weight": 0.5})
+    with pytest.raises(RequestError, match="no assistant message to train"):
+        rows(nano, ASK, {**CALL, "weight": 0})
+
+
 def test_conversations_that_begin_alike_share_their_tokens(nano: LibraryRenderer) -> None:
     one = rows(nano, ASK, CALL, RESULT, ANSWER, tools=TOOLS, name="a")
     other = rows(nano, ASK, CALL, RESULT, {"role": "assistant", "content": "k8"}, tools=TOOLS, name="b")

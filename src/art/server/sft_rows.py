@@ -40,7 +40,8 @@ def conversation_row(
     )
     if not samples:
         raise RequestError(
-            f"conversation {conversation.name!r} has no assistant message: there is nothing to train",
+            f"conversation {conversation.name!r} has no assistant message to train (of weight 1, which is the "
+            "default)",
             status=400,
             code="nothing_to_train",
             param="conversations",
@@ -110,7 +111,8 @@ def assistant_rows(
     """
     try:
         read, offered = read_messages(messages), read_tools(tools) if tools else None
-        return list(_rows(renderer, name, read, offered, sampled))
+        rows = _rows(renderer, name, read, offered, sampled)
+        return [row for index, row in rows if _is_trained(messages[index])]
     except RequestError as error:
         message = f"{about}: {error}"
         raise RequestError(message, status=error.status, code=error.code, param=error.param) from error
@@ -122,7 +124,7 @@ def _rows(
     messages: Sequence[Message],
     tools: Sequence[Tool] | None,
     sampled: Mapping[int, SampleRow],
-) -> Iterator[SampleRow]:
+) -> Iterator[tuple[int, SampleRow]]:
     before: tuple[int, SampleRow] | None = None
     for index, message in enumerate(messages):
         if message["role"] != "assistant":
@@ -139,7 +141,20 @@ def _rows(
                 given=True,
             )
         before = index, row
-        yield row
+        yield index, row
+
+
+def _is_trained(message: Mapping[str, Any]) -> bool:
+    """OpenAI's fine-tuning files say `"weight": 0` of what is context only. Raises RequestError for others."""
+    weight = message.get("weight", 1)
+    if weight not in (0, 1):
+        raise RequestError(
+            f"an assistant message has weight {weight!r}; it is 1 (trained, the default) or 0 (context only)",
+            status=400,
+            code="invalid_value",
+            param="conversations",
+        )
+    return bool(weight)
 
 
 def _prompt(
