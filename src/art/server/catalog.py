@@ -21,48 +21,16 @@ from art.engine.protocol import Engine
 from art.errors import ConfigurationError, NotFoundError
 from art.rendering.chat import ChatRenderer
 from art.server.leases import Lease, Leases
-from art.server.tenancy import Tenant, inside, outside, tenant_of
+from art.server.served import ServedName, Serving, Target
+from art.server.served_bases import ServedBases
+from art.server.served_names import Key, ServedNames
+from art.server.tenancy import Tenant, outside, tenant_of
 
 LoadMissing = Callable[[str, str, int], Awaitable[str | None]]
 """`(project, name, step)` -> adapter name of a step that it has loaded; NotFoundError if the step is gone."""
 
 _LISTED = 20
 """So many names are listed when one is unknown."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """What answers a request: everything the gateway needs to know of a served name."""
-
-    project: str | None
-    """None for a base model."""
-    name: str
-    base_model: str
-    step: int | None
-    """None for a base model."""
-    adapter: str | None
-    """The engine's name of the adapter, or None for the base model's own weights."""
-    engine: Engine
-    renderer: ChatRenderer
-    max_context: int
-    """Prompt plus completion, in tokens."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServedName:
-    """One row of `GET /v1/models`."""
-
-    id: str
-    base_model: str
-    project: str | None = None
-    step: int | None = None
-
-
-@dataclass(kw_only=True, slots=True)
-class _Base:
-    engine: Engine
-    renderer: ChatRenderer
-    max_context: int
 
 
 @dataclass(kw_only=True, slots=True)
@@ -73,27 +41,17 @@ class _Model:
     """Loaded steps."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Serving:
-    """How a model is served, where it differs from its base."""
-
-    renderer: ChatRenderer | None = None
-    max_context: int | None = None
-    """Never more than the base model allows."""
-
-
 class Catalog:
     """The served models."""
 
     def __init__(self, *, load_missing: LoadMissing | None = None) -> None:
         self.load_missing = load_missing
         """Set by whoever owns checkpoints; None means that only loaded steps answer."""
-        self._bases: dict[str, _Base] = {}
-        self._base_aliases: dict[str, str] = {}
-        self._models: dict[tuple[str, str], _Model] = {}
-        self._projects: dict[tuple[Tenant, str], list[str]] = {}
+        self._bases = ServedBases()
+        self._models: dict[Key, _Model] = {}
+        self._names = ServedNames()
         self._used_bases: set[tuple[Tenant, str]] = set()
-        self._serving: dict[tuple[str, str], Serving] = {}
+        self._serving: dict[Key, Serving] = {}
         self._leases = Leases()
         self._loading: dict[tuple[str, str, int], asyncio.Future[None]] = {}
 
@@ -109,31 +67,19 @@ class Catalog:
         aliases: Collection[str] = (),
     ) -> None:
         """Serve a base model under its name and aliases."""
-        self._bases[base_model] = _Base(engine=engine, renderer=renderer, max_context=max_context)
-        for alias in aliases:
-            self._base_aliases[alias] = base_model
+        self._bases.add(base_model, engine, renderer, max_context=max_context, aliases=aliases)
 
     def has_base(self, base_model: str, tenant: Tenant = None) -> bool:
         """Whether it answers to this name. A tenant needs a model on it."""
-        name = self._base_aliases.get(base_model, base_model)
+        name = self._bases.name_of(base_model)
         return name in self._bases and (tenant is None or (tenant, name) in self._used_bases)
 
     def base_of(self, base_model: str) -> Target:
         """The base model's own target. Raises: NotFoundError."""
-        name = self._base_aliases.get(base_model, base_model)
-        base = self._bases.get(name)
-        if base is None:
+        target = self._bases.target(base_model)
+        if target is None:
             raise self._unknown(base_model, None)
-        return Target(
-            project=None,
-            name=name,
-            base_model=name,
-            step=None,
-            adapter=None,
-            engine=base.engine,
-            renderer=base.renderer,
-            max_context=base.max_context,
-        )
+        return target
 
     def served_as(self, project: str, name: str, base_model: str) -> Target:
         """The base model's target with the format and the length of the model. Raises: NotFoundError."""
@@ -148,7 +94,7 @@ class Catalog:
 
         `adapters`: those that the new engine has loaded (None: all); other steps are loaded when asked for.
         """
-        self._bases[base_model].engine = engine
+        self._bases.replace_engine(base_model, engine)
         if adapters is None:
             return
         for model in self._models.values():
@@ -166,7 +112,7 @@ class Catalog:
         model = self._models.get((project, name))
         if model is None:
             model = self._models[project, name] = _Model(base_model=base_model, newest=step)
-            self._projects.setdefault((tenant_of(project), name), []).append(project)
+            self._names.add(project, name)
             self._used_bases.add((tenant_of(project), base_model))
         elif model.base_model != base_model:
             raise ConfigurationError(
@@ -200,19 +146,13 @@ class Catalog:
         self._serving.pop((project, name), None)
         if model is None:
             raise self._unknown(f"{project}/{name}", None)
-        spelled = tenant_of(project), name
-        self._projects[spelled].remove(project)
-        if not self._projects[spelled]:
-            del self._projects[spelled]
+        self._names.remove(project, name)
         self._used_bases = {(tenant_of(other), one.base_model) for (other, _), one in self._models.items()}
         return [adapter for adapter in model.adapters.values() if adapter is not None]
 
     def inference_name(self, project: str, name: str, tenant: Tenant = None) -> str:
         """What to send as `model`: the bare name where it is unambiguous among one's own."""
-        own = tenant_of(project) == tenant
-        if own and self._projects.get((tenant, name)) in (None, [project]):
-            return name
-        return f"{outside(tenant, project)}/{name}"
+        return self._names.shown(project, name, tenant)
 
     def loaded_steps(self, project: str, name: str) -> dict[int, str | None]:
         """Loaded steps and their adapters."""
@@ -249,7 +189,10 @@ class Catalog:
         """
         if self.has_base(name, tenant):
             return self.base_of(name)
-        key, step = self._find(name, tenant)
+        found = self._names.find(name, tenant)
+        if found is None:
+            raise self._unknown(name, tenant)
+        key, step = found
         while True:
             model = self._models.get(key)
             if model is None:
@@ -259,34 +202,11 @@ class Catalog:
                 return self._target(key, model, wanted)
             await self._load(key, wanted, name)
 
-    def _find(self, name: str, tenant: Tenant) -> tuple[tuple[str, str], int | None]:
-        step: int | None = None
-        plain, at, digits = name.rpartition("@")
-        if at and digits.isascii() and digits.isdigit() and len(digits) <= 12:
-            step = int(digits)
-        else:
-            plain = name
-        projects = self._projects.get((tenant, plain))
-        if projects:
-            if len(projects) > 1:
-                choices = ", ".join(f"{outside(tenant, project)}/{plain}" for project in projects)
-                raise NotFoundError(
-                    f"model {name!r} is in several projects; ask for one of: {choices}",
-                    status=404,
-                    code="model_not_found",
-                )
-            return (projects[0], plain), step
-        project, slash, short = plain.partition("/")
-        key = inside(tenant, project), short
-        if slash and key in self._models:
-            return key, step
-        raise self._unknown(name, tenant)
-
-    def _target(self, key: tuple[str, str], model: _Model, step: int) -> Target:
+    def _target(self, key: Key, model: _Model, step: int) -> Target:
         served = self.served_as(*key, model.base_model)
         return replace(served, project=key[0], name=key[1], step=step, adapter=model.adapters[step])
 
-    async def _load(self, key: tuple[str, str], step: int, name: str) -> None:
+    async def _load(self, key: Key, step: int, name: str) -> None:
         if self.load_missing is None:
             raise self._unknown(name, tenant_of(key[0]))
         load = (*key, step)
@@ -298,7 +218,7 @@ class Catalog:
         # Shielded: a client that goes away must not cancel the load that others wait for.
         await asyncio.shield(pending)
 
-    async def _load_once(self, load_missing: LoadMissing, key: tuple[str, str], step: int) -> None:
+    async def _load_once(self, load_missing: LoadMissing, key: Key, step: int) -> None:
         adapter = await load_missing(*key, step)
         model = self._models.get(key)
         if model is not None:

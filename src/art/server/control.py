@@ -17,7 +17,7 @@ from art.errors import ARTError, NotFoundError, RequestError, WorkerError
 from art.rendering.chat import ChatRenderer
 from art.server.arrivals import Arrivals
 from art.server.base_models import BaseModel, adapter_folder, base_of_adapter, resolve_base
-from art.server.catalog import Catalog, Serving
+from art.server.catalog import Catalog
 from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout
 from art.server.held import held
@@ -28,6 +28,7 @@ from art.server.ledger import Ledger
 from art.server.models import Models, Registration
 from art.server.promote import Progress, Stage
 from art.server.reference import reference_folder
+from art.server.served import Serving
 from art.server.sft_job import SftJob
 from art.server.step_job import StepJob
 from art.server.teacher_settings import TeacherSettings

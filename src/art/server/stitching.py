@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from art.rendering.chat import ChatRenderer, Message, Tool
-from art.server.catalog import Target
 from art.server.conversation import Conversation
 from art.server.ledger import Ledger
 from art.server.ledger_schema import SampleRecord
+from art.server.served import Target
 from art.server.tenancy import Tenant, inside
 from art.server.turn_index import AnsweredTurn, Rollout, TurnIndex
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import NotFoundError, RequestError, ServerError, WorkerError
-from art.server.catalog import Catalog, Target
+from art.server.catalog import Catalog
 from art.server.dialects.chat_messages import SAMPLE_PREFIX
 from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest
 from art.server.ledger import Ledger
 from art.server.ledger_schema import SampleRecord, float_array, int_array
+from art.server.served import Target
 from art.server.stitching import Stitched, Stitcher
 from art.server.tenancy import Tenant, outside
 

@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from art.server.catalog import Catalog, ServedName
+from art.server.catalog import Catalog
 from art.server.ledger import Ledger
 from art.server.ledger_schema import SampleRecord
+from art.server.served import ServedName
 from art.server.tenancy import Tenant, outside, tenant_in
 from art.wire.samples import RolloutInfo, SampleInfo
 
