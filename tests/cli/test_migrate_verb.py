@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from art.cli import app
-from art.tracking.trajectory_log.parquet import read_trajectory_groups_parquet
+from art.utils.trajectory_logging import read_trajectory_groups_parquet
 
 LINE = json.dumps(
     {"trajectories": [{"reward": 1.0, "messages_and_choices": [{"role": "user", "content": "x"}]}]}

@@ -108,7 +108,7 @@ def test_state_is_merged_and_complete_at_any_moment(model, monkeypatch):
     with pytest.raises(OSError):
         model.overwrite_state({"lost": 1})
     assert model.read_state() == {"a": {"x": 1, "y": 2}, "b": 1}
-    assert sorted(path.name for path in model._folder().iterdir()) == [".state.lock", "state.json"]
+    assert sorted(path.name for path in model._folder().iterdir()) == [".lock", "state.json"]
 
 
 async def test_a_torn_line_costs_only_itself(model):

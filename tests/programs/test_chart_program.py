@@ -14,7 +14,7 @@ from openai.types.chat.chat_completion import Choice
 
 from art.benchmarking.aggregates import load_latest_metrics
 from art.benchmarking.load import load_trajectories
-from art.tracking.trajectory_log.parquet import read_trajectory_groups_parquet
+from art.utils.trajectory_logging import read_trajectory_groups_parquet
 
 PROGRAM = Path(__file__).with_name("v05_benchmark_charts.py")
 STEPS, QUESTIONS = 2, 6

@@ -11,8 +11,8 @@ import pytest
 
 import art
 from art.errors import DeadlineError
-from art.tracking.trajectory_log.folder_lock import locked
-from art.tracking.trajectory_log.parquet import append_groups, read_trajectory_groups_parquet
+from art.tracking.folder_lock import locked
+from art.utils.trajectory_logging import append_groups, read_trajectory_groups_parquet
 
 WRITER = """
 import sys

@@ -10,7 +10,7 @@ from openai.types.chat.chat_completion import Choice
 import art
 from art.errors import TrajectoryLogError
 from art.tracking.trajectory_log import json_lines, migration
-from art.tracking.trajectory_log.parquet import append_groups, read_trajectory_groups_parquet
+from art.utils.trajectory_logging import append_groups, read_trajectory_groups_parquet
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

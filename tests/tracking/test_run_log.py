@@ -8,7 +8,7 @@ import pytest
 
 import art
 from art.errors import ConfigurationError
-from art.tracking.trajectory_log import parquet
+from art.utils.trajectory_logging import read_trajectory_groups
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def rows(model: art.Model) -> list[dict]:
 
 def logged(model: art.Model, split: str, step: int) -> list[art.TrajectoryGroup]:
     path = model._folder() / "trajectories" / split / f"{step:04d}.parquet"
-    return parquet.read_trajectory_groups_parquet(path)
+    return read_trajectory_groups(path)
 
 
 def group(*rewards: float, **fields) -> art.TrajectoryGroup:

@@ -13,11 +13,12 @@ import pytest
 import art
 from art.errors import DeadlineError
 from art.tracking import state
+from art.tracking.folder_lock import locked
 
 
 def test_what_the_log_keeps_is_neither_seen_nor_lost(tmp_path):
     assert state.read_state(tmp_path) is None
-    with state.locked(tmp_path):
+    with locked(tmp_path):
         state.write_sums(tmp_path, {"cum_state": {"costs/cum/all": 1.0}})
     assert state.read_state(tmp_path) is None  # the program has written nothing yet
     state.overwrite_state(tmp_path, {})
@@ -42,8 +43,8 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path):
 
 
 def test_a_lock_that_is_never_given_back_has_an_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(state, "_LOCK_S", 0.05)
-    with state.locked(tmp_path), pytest.raises(DeadlineError, match=r"state\.json is being written"):
+    monkeypatch.setattr(state, "_PATIENCE_S", 0.05)
+    with locked(tmp_path), pytest.raises(DeadlineError, match="another process has been writing"):
         state.merge_state(tmp_path, {"a": 1})
     assert state.merge_state(tmp_path, {"a": 1}) == {"a": 1}
 

@@ -18,12 +18,12 @@ from art.tracking.trajectory_log.json_lines import (
     deserialize_trajectory_groups,
     serialize_trajectory_groups,
 )
-from art.tracking.trajectory_log.parquet import (
+from art.trajectories import PydanticException
+from art.utils.trajectory_logging import (
     append_groups,
     read_trajectory_groups_parquet,
     write_trajectory_groups_parquet,
 )
-from art.trajectories import PydanticException
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 IMAGE = [

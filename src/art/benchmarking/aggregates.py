@@ -49,9 +49,9 @@ async def load_latest_metrics(
     art_path: str | Path | None = None,
 ) -> polars.DataFrame:
     """One row for each model: its means at the newest step that was logged in `split`."""
+    means = await load_aggregated_trajectories(project_name, models, metrics, art_path)
     import polars
 
-    means = await load_aggregated_trajectories(project_name, models, metrics, art_path)
     of_split = means.filter(polars.col("split") == split)
     return of_split.filter(polars.col("step") == polars.col("step").max().over("model"))
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from art.benchmarking.model_key import BenchmarkModelKey, as_key
 from art.errors import TrajectoryLogError
 from art.folders import get_default_art_path
-from art.tracking.trajectory_log.json_lines import deserialize_trajectory_groups
 from art.tracking.trajectory_log.json_text import from_text
-from art.tracking.trajectory_log.parquet import read_frame, rows_frame
+from art.tracking.trajectory_log.parquet import read_stored, rows_frame
+from art.tracking.trajectory_log.polars_library import require_polars
+from art.tracking.trajectory_log.step_log import lines_of_step
 
 if TYPE_CHECKING:
     import polars
@@ -40,7 +41,10 @@ async def load_trajectories(
     table), messages (a list of role, content, tool_calls as JSON, trainable), logs, and one column for each
     name: `metric_*` and `group_metric_*` (numbers), `metadata_*` and `group_metadata_*` (text). Without any
     log the table has no rows. A file that cannot be read is left out, and a warning names it.
+
+    Raises: ConfigurationError when polars is not installed.
     """
+    require_polars("tables of trajectories")
     root = Path(art_path if art_path is not None else get_default_art_path())
     names = None if models is None else [as_key(model).name for model in models]
     return await asyncio.to_thread(_load, root / project_name / "models", names, debug)
@@ -70,12 +74,12 @@ def _logs(folder: Path, names: Sequence[str] | None) -> Iterator[Path]:
         trajectories = folder / name / "trajectories"
         if names is not None and not trajectories.is_dir():
             _log.warning("model %r has no trajectories in %s", name, folder)
-        for path in sorted(trajectories.glob("*/*")):
+        for path in sorted(
+            trajectories.glob("*/*"), key=lambda path: (path.parent, path.stem, path.suffix == ".jsonl")
+        ):
             if path.suffix in (".yaml", ".yml"):
                 _log.warning("left out of the table: %s: YAML logs are not read", path)
-            elif path.suffix == ".parquet" or (
-                path.suffix == ".jsonl" and not path.with_suffix(".parquet").exists()
-            ):
+            elif path.suffix in (".parquet", ".jsonl"):
                 yield path
 
 
@@ -87,9 +91,9 @@ def _read(path: Path) -> polars.DataFrame:
         raise TrajectoryLogError(f"its name {path.stem!r} is not the number of a step")
     columns = ("group_index", "reward", "messages", "logs", *NUMBERS, *WORDS)
     if path.suffix == ".jsonl":
-        frame = rows_frame(deserialize_trajectory_groups(path.read_text(encoding="utf-8"))).select(columns)
+        frame = rows_frame(lines_of_step(path)).select(columns)
     else:
-        frame, _ = read_frame(path, columns)
+        frame = read_stored(path, columns).frame
     frame = frame.sort("group_index", maintain_order=True)
     wide = [_spread(frame, column, prefix, polars.Float64()) for column, prefix in NUMBERS.items()]
     wide += [_spread(frame, column, prefix, polars.String()) for column, prefix in WORDS.items()]

@@ -27,7 +27,7 @@ def _pull(model: AnyModel, bucket: str | None, prefix: str | None) -> list[str]:
     from art.storage.location import model_folder, model_url
     from art.storage.side_files import is_side_file, replace_bytes
     from art.storage.store import Store
-    from art.tracking.trajectory_log.folder_lock import locked
+    from art.tracking.folder_lock import locked
 
     folder = model_folder(model.base_path, model.project, model.name)
     store = Store(model_url(model.project, model.name, bucket=bucket, prefix=prefix))

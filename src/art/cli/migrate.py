@@ -14,6 +14,7 @@ from art.tracking.trajectory_log.migration import (
     migrate_model_dir,
     migrate_trajectories_dir,
 )
+from art.tracking.trajectory_log.polars_library import INSTALL, has_polars
 
 PATHS = (
     "a folder .art, a project (has models/), a model (has trajectories/), its trajectories, or a .jsonl file"
@@ -23,6 +24,9 @@ PATHS = (
 def migrate_path(path: Path, *, dry_run: bool, keep_jsonl: bool, verbose: bool) -> int:
     """Migrate what is at `path` and print what was done. Returns 1 when something could not be migrated."""
     console, errors = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+    if not has_polars():
+        errors.print(f"Parquet files need polars, which is not installed: {INSTALL}", markup=False)
+        return 1
     result = _migrate(path.resolve(), delete=not keep_jsonl, dry_run=dry_run)
     if result is None:
         errors.print(f"Could not determine path type of {str(path)!r}. Give {PATHS}.", markup=False)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from art.tracking.averages import Summary, summarize
 from art.tracking.builder import MetricsBuilder
+from art.tracking.folder_lock import locked
 from art.tracking.history import append_row
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
-from art.tracking.state import locked, read_sums, write_sums
+from art.tracking.state import read_sums, write_sums
 from art.tracking.wandb import WandbSink
 
 if TYPE_CHECKING:
@@ -95,10 +96,9 @@ class RunLog:
             if entry.split in SPLITS:
                 self._builder.check(amounts)
             if entry.groups is not None:
-                from art.tracking.trajectory_log.parquet import append_groups
+                from art.tracking.trajectory_log.step_log import log_groups
 
-                path = folder / "trajectories" / entry.split / f"{entry.step:04d}.parquet"
-                append_groups(path, entry.groups)
+                log_groups(folder / "trajectories" / entry.split, entry.step, entry.groups)
             with locked(folder):
                 if entry.split in SPLITS:
                     self._go_on(folder, read_sums(folder))

@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from art.errors import DeadlineError
+from art.tracking.folder_lock import locked
 
 SUMS = "_metrics_builder_state"
 FILE = "state.json"
-_LOCK_S = 30.0
+_PATIENCE_S = 30.0
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
@@ -30,14 +28,14 @@ def read_state(folder: Path) -> dict[str, Any] | None:
 
 
 def overwrite_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Replace the program's state."""
-    with locked(folder):
+    """Replace the program's state. Raises DeadlineError when another program holds the folder's lock."""
+    with locked(folder, _PATIENCE_S):
         _write(folder, state)
 
 
 def merge_state(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge into the program's state, dicts key by key; returns the whole."""
-    with locked(folder):
+    """Merge into the program's state, dicts key by key; returns the whole. Raises as `overwrite_state`."""
+    with locked(folder, _PATIENCE_S):
         merged = merge(read_state(folder) or {}, state)
         _write(folder, merged)
     return merged
@@ -57,34 +55,6 @@ def write_sums(folder: Path, sums: Mapping[str, Any]) -> None:
 def _write(folder: Path, state: Mapping[str, Any]) -> None:
     kept = {key: value for key, value in (read_json(folder / FILE) or {}).items() if key == SUMS}
     write_json(folder / FILE, {**kept, **state})
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One writer of the state at a time, also among processes. Raises DeadlineError after half a minute."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".state.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    deadline = time.monotonic() + _LOCK_S
-    try:
-        while not _try_lock(descriptor):
-            if time.monotonic() > deadline:
-                raise DeadlineError(f"{folder / FILE} is being written by another program for {_LOCK_S:g} s")
-            time.sleep(0.01)
-        yield
-    finally:
-        os.close(descriptor)  # which gives the lock back
-
-
-def _try_lock(descriptor: int) -> bool:
-    if os.name != "posix":
-        return True  # no such lock there; one program needs none
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 EMPTY_GROUPS = "art.empty_groups"
 """Key of the file's metadata: JSON of the groups that have no row."""
 
+TAKEN = "art.migrated_lines"
+"""Key of the file's metadata: JSON of how much of the JSON lines beside it the file holds."""
+
 
 def schema() -> polars.Schema:
     """Names and types, in order."""

@@ -50,10 +50,12 @@ def trajectory_group_to_dict(group: TrajectoryGroup) -> dict[str, Any]:
     return {"trajectories": trajectories, **_plain(extras)}
 
 
-def dict_to_trajectory_group(data: Mapping[str, Any]) -> TrajectoryGroup:
+def dict_to_trajectory_group(
+    data: Mapping[str, Any], trajectory_class: type[Trajectory] = Trajectory
+) -> TrajectoryGroup:
     """The group of `trajectory_group_to_dict`."""
     return TrajectoryGroup(
-        [dict_to_trajectory(one) for one in data["trajectories"]],
+        [dict_to_trajectory(one, trajectory_class) for one in data["trajectories"]],
         exceptions=[PydanticException.model_construct(**error) for error in data.get("exceptions") or ()],
         metadata=data.get("metadata"),
         metrics=data.get("metrics"),
@@ -71,13 +73,16 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
     return plain
 
 
-def dict_to_trajectory(data: Mapping[str, Any]) -> Trajectory:
+def dict_to_trajectory(
+    data: Mapping[str, Any], trajectory_class: type[Trajectory] = Trajectory
+) -> Trajectory:
     """The trajectory of `trajectory_to_dict`. Fields that `Trajectory` lacks are attributes."""
     data = {"messages_and_choices": [], **data}
     nothing = {
         name for name in ("metrics", "metadata", "logs", "additional_histories") if data.get(name) is None
     }
-    return build({name: revive(name, value) for name, value in data.items() if name not in nothing})
+    fields = {name: revive(name, value) for name, value in data.items() if name not in nothing}
+    return build(fields, trajectory_class)
 
 
 def history_to_dict(history: History) -> dict[str, Any]:

@@ -4,28 +4,31 @@
     {model}/0003/                            ->  {model}/checkpoints/0003/
 
 A file counts as migrated when its Parquet file was read back equal to it; only then is the original deleted.
-What cannot be migrated is collected in the result, never raised.
+What cannot be migrated is collected in the result, never raised. Lines that were logged because polars was
+not installed are added to a Parquet file that is there already; lines of an older program beside one are what
+it was made from, and are skipped.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
+from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Literal
 
 from art.errors import ARTError
-from art.tracking.trajectory_log.folder_lock import locked
-from art.tracking.trajectory_log.json_lines import (
-    deserialize_trajectory_groups,
-    serialize_trajectory_groups,
-)
+from art.tracking.folder_lock import locked
+from art.tracking.trajectory_log.exact_lines import exact_line, read_lines
 from art.tracking.trajectory_log.parquet import (
+    add_groups,
     parquet_bytes,
-    read_trajectory_groups_parquet,
-    replace_log,
+    read_parquet,
+    read_stored,
+    stored_groups,
 )
+from art.tracking.trajectory_log.polars_library import has_polars, require_polars
 from art.trajectories import TrajectoryGroup
 
 _log = logging.getLogger(__name__)
@@ -108,12 +111,14 @@ def migrate_all_models(
 def auto_migrate_on_register(model_dir: str | Path) -> MigrationResult:
     """What a local backend does when a model is registered: logs and checkpoints of older layouts.
 
-    Originals stay, renamed to `0003.jsonl.migrated`.
+    Originals stay, renamed to `0003.jsonl.migrated`. Where polars is not installed, logs stay JSON lines.
     """
     model_dir = Path(model_dir)
     migrate_checkpoints_to_new_structure(model_dir)
     folder = model_dir / "trajectories"
-    result = _migrate_folder(folder, "rename", dry_run=False) if folder.is_dir() else MigrationResult()
+    if not (folder.is_dir() and has_polars()):
+        return MigrationResult()
+    result = _migrate_folder(folder, "rename", dry_run=False)
     if result.files_migrated:
         _log.info(
             "%d older trajectory logs of %s are Parquet files now; the originals end in %s",
@@ -160,33 +165,43 @@ def _migrate_file(path: Path, original: Original, dry_run: bool) -> MigrationRes
         why = "YAML logs are not read: an older release converts them to .jsonl"
         return _skipped(path, why if path.suffix in UNREADABLE else "not a .jsonl file")
     try:
-        if target.exists():
-            return _skipped(path, f"{target.name} is already there")
-        groups = deserialize_trajectory_groups(path.read_text(encoding="utf-8"))
-        before = path.stat().st_size
+        require_polars("Parquet files")
         if dry_run:
-            size = parquet_bytes(groups)
-        else:
-            with locked(path.parent):
-                if target.exists():
-                    return _skipped(path, f"{target.name} has come up meanwhile")
-                replace_log(target, groups)
-                _check(target, groups)
-                size = target.stat().st_size
-                _put_away(path, original)
+            return _convert(path, target, None)
+        if not path.is_file():
+            raise FileNotFoundError(f"no such file: {str(path)!r}")
+        with locked(path.parent):  # whoever adds a line now would lose it
+            return _convert(path, target, original)
     except (OSError, ValueError, ARTError) as error:
         if target.exists() and not path.exists():
             return _skipped(path, "another process migrated it")
         return MigrationResult(errors=[f"{path}: {error}"])
+
+
+def _convert(path: Path, target: Path, original: Original | None) -> MigrationResult:
+    """original: what becomes of the file; None to measure only, and to write nothing."""
+    known = read_stored(target) if target.exists() else None
+    lines = read_lines(path, beside=known is not None, after=known.taken if known else None)
+    if known is not None and not lines.groups:
+        return _skipped(path, f"{target.name} is already there")
+    before, size_before = path.stat().st_size, target.stat().st_size if known else 0
+    if original is None:
+        size = parquet_bytes(lines.groups, lines.taken)
+    else:
+        expected = (stored_groups(target, known) if known else []) + lines.groups
+        add_groups(target, lines.groups, taken=lines.taken, check=partial(_check, expected=expected))
+        size = target.stat().st_size - size_before
+        # What a killed process left unfinished is in no Parquet file: it is not deleted.
+        _put_away(path, "rename" if lines.torn and original == "delete" else original)
     note = f"{path}: {before} bytes, as {target.name} {size}"
+    if lines.torn:
+        note += f", without {lines.torn} bytes of an unfinished last line"
     return MigrationResult(files_migrated=1, bytes_before=before, bytes_after=size, notes=[note])
 
 
-def _check(target: Path, groups: list[TrajectoryGroup]) -> None:
+def _check(written: Path, expected: list[TrajectoryGroup]) -> None:
     # As text: values that are not a number equal nothing, not even themselves.
-    again = read_trajectory_groups_parquet(target)
-    if serialize_trajectory_groups(again) != serialize_trajectory_groups(groups):
-        os.unlink(target)
+    if [exact_line(group) for group in read_parquet(written)] != [exact_line(group) for group in expected]:
         raise ARTError("the Parquet file was not read back equal; the original stays, please report this")
 
 
@@ -194,7 +209,8 @@ def _put_away(path: Path, original: Original) -> None:
     if original == "delete":
         path.unlink()
     elif original == "rename":
-        path.rename(path.with_name(path.name + RENAMED))
+        count = len(list(path.parent.glob(f"{escape(path.name)}{RENAMED}*")))
+        path.rename(path.with_name(path.name + RENAMED + (f"-{count + 1}" if count else "")))
 
 
 def _skipped(path: Path, why: str) -> MigrationResult:

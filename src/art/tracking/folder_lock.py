@@ -11,7 +11,7 @@ from pathlib import Path
 from art.errors import DeadlineError
 
 PATIENCE_SECONDS = 120.0
-"""So long a writer may take; it holds the lock for the time of reading and writing one file."""
+"""So long a writer may take; it holds the lock for the time of reading and writing a file."""
 
 
 @contextmanager
