@@ -30,9 +30,9 @@ async def test_what_a_running_job_reads_is_not_deleted(tmp_path: Path) -> None:
     for step in range(4):
         checkpoints.fresh_folder(step).mkdir()
         checkpoints.commit(step)
-    with control._in_use.reading(str(checkpoints.path(1))):
-        reply = await control.delete_checkpoints("games", "a", keep=[2])
+    with control.in_use.reading(str(checkpoints.path(1))):
+        reply = await control.deletions.delete_checkpoints("games", "a", keep=[2])
     assert reply.deleted == [0] and checkpoints.steps() == [1, 2, 3]
-    assert (await control.delete_checkpoints("games", "a", keep=[])).deleted == [1, 2]
+    assert (await control.deletions.delete_checkpoints("games", "a", keep=[])).deleted == [1, 2]
     await control.close()
     await ledger.close()

@@ -19,11 +19,13 @@ def checkpoint_routes(control: Control) -> list[BaseRoute]:
 
     async def delete_checkpoints(request: Request) -> Response:
         asked = await read_body(request, DeleteCheckpointsRequest)
-        return reply(request, await control.delete_checkpoints(*model_asked(request), asked.keep_steps))
+        return reply(
+            request, await control.deletions.delete_checkpoints(*model_asked(request), asked.keep_steps)
+        )
 
     async def unload_steps(request: Request) -> Response:
         asked = await read_body(request, UnloadStepsRequest)
-        return reply(request, control.unload_steps(*model_asked(request), asked.keep_steps))
+        return reply(request, control.deletions.unload_steps(*model_asked(request), asked.keep_steps))
 
     async def files(request: Request) -> Response:
         checkpoints = control.models.checkpoints(control.models.get(*model_asked(request)))

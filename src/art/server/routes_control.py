@@ -37,7 +37,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
         return reply(request, control.describe(control.models.get(*model_asked(request))))
 
     async def delete_model(request: Request) -> Response:
-        await control.delete(*model_asked(request))
+        await control.deletions.delete_model(*model_asked(request))
         project, name = request.path_params["project"], request.path_params["name"]
         return reply(request, DeleteModelReply(project=project, name=name))
 
