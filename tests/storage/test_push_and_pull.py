@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,11 @@ from art.storage.location import model_url
 from art.storage.pull import PullReport, Wanted, pull_model
 from art.storage.push import push_model
 from art.storage.store import Store
+from art.tracking.folder_lock import locked
 
 KEPT = {"registration.json", ".hidden", "checkpoints/0000/job.json", "checkpoints/0001/job.json"}
 """What stays on the machine."""
+LOCKS = {".lock": b"", "trajectories/train/.lock": b""}
 
 
 @pytest.fixture(params=["s3", "file", "memory"])
@@ -72,7 +75,8 @@ def test_what_was_pushed_is_pulled_and_nothing_is_copied_twice(model: Path, othe
     assert pull(url, other).steps == [0, 1]
     here, copied = contents(model), contents(other)
     assert json.loads(copied.pop("model.json")) == {"name": "agent"}  # without its key
-    assert copied == {name: body for name, body in here.items() if name not in KEPT | {"model.json"}}
+    sent = {name: body for name, body in here.items() if name not in KEPT | {"model.json"}}
+    assert copied == sent | LOCKS
     second = pull(url, other)
     assert (second.steps, second.files) == ([], [])
 
@@ -144,6 +148,24 @@ def test_delete_makes_the_other_side_equal(model: Path, other: Path, there: Path
     assert sorted(pushed.removed) == ["checkpoints/0000", "history.jsonl"]
     assert not (there / "history.jsonl").exists() and not list((there / "checkpoints" / "0000").glob("*"))
     assert "history.jsonl" not in (there / "files.json").read_text()
+
+
+def test_a_log_is_not_replaced_while_a_program_adds_to_it(model: Path, other: Path, bucket: str) -> None:
+    log = "trajectories/train/0001.jsonl"
+    (model / log).write_text("pushed\n")
+    push_model(model, store(bucket))
+    pull(bucket, other)
+    (other / log).unlink()
+    with ThreadPoolExecutor(1) as pool:
+        with locked((other / log).parent):
+            pulled = pool.submit(pull, bucket, other)
+            with pytest.raises(TimeoutError):
+                pulled.result(timeout=0.5)
+            (other / log).write_text("pushed\nand went on\n")
+        assert pulled.result(timeout=60).files == []
+    assert (other / log).read_text() == "pushed\nand went on\n"
+    (other / log).write_text("something else\n")
+    assert pull(bucket, other).files == [log] and (other / log).read_text() == "pushed\n"
 
 
 def test_two_that_went_on_by_themselves_are_not_mixed(model: Path, other: Path, bucket: str) -> None:

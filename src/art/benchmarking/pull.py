@@ -25,17 +25,22 @@ async def pull_model_trajectories(
 
 def _pull(model: AnyModel, bucket: str | None, prefix: str | None) -> list[str]:
     from art.storage.location import model_folder, model_url
-    from art.storage.side_files import is_side_file, replace_bytes
+    from art.storage.side_files import (
+        is_side_file,
+        keeps_more,
+        not_written_meanwhile,
+        replace_bytes,
+    )
     from art.storage.store import Store
-    from art.tracking.folder_lock import locked
 
     folder = model_folder(model.base_path, model.project, model.name)
     store = Store(model_url(model.project, model.name, bucket=bucket, prefix=prefix))
 
     def pull(path: str) -> str | None:
         target, content = folder / path, store.read(path)
-        with locked(target.parent):  # somebody may be adding rows
-            if target.is_file() and target.read_bytes() == content:
+        with not_written_meanwhile(folder, path):
+            here = target.read_bytes() if target.is_file() else None
+            if here is not None and (here == content or keeps_more(path, here, content)):
                 return None
             replace_bytes(target, content)
         return path

@@ -22,6 +22,7 @@ from art.storage.side_files import (
     is_side_file,
     keeps_more,
     local_side_files,
+    not_written_meanwhile,
     remote_index,
     replace_bytes,
 )
@@ -157,12 +158,15 @@ def _pull_side_files(
         if here is not None and entry is not None and entry_of(here) == entry:
             return
         content = store.read(path)
-        if here is None or (content != here and not keeps_more(path, here, content)):
-            replace_bytes(target, content)
-            report.files.append(path)
+        with not_written_meanwhile(folder, path):
+            here = target.read_bytes() if target.is_file() else None
+            if here is None or (content != here and not keeps_more(path, here, content)):
+                replace_bytes(target, content)
+                report.files.append(path)
 
     store.each(pull, paths)
     if wanted.delete:
         for path in set(local_side_files(folder, wanted.exclude)).difference(sizes):
-            (folder / path).unlink()
+            with not_written_meanwhile(folder, path):
+                (folder / path).unlink()
             report.removed.append(path)

@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from art.errors import StorageError
 from art.storage.steps import CHECKPOINTS
 from art.storage.store import Store
+from art.tracking.folder_lock import locked
 from art.wire.checkpoint import Manifest, ManifestEntry
 
 _log = logging.getLogger(__name__)
@@ -27,7 +29,8 @@ _OURS = ("registration.json", INDEX)
 """A registration belongs to the server that made it; the index to the store."""
 _MODEL = "model.json"
 _SECRET = "inference_api_key"
-_APPENDED = "history.jsonl"
+_STATE = ("history.jsonl", "state.json")
+_LOGS = "trajectories"
 
 
 def local_side_files(folder: Path, exclude: Collection[str]) -> list[str]:
@@ -91,8 +94,17 @@ def is_side_file(path: str) -> bool:
 
 
 def keeps_more(path: str, here: bytes, there: bytes) -> bool:
-    """Whether the local file only went on since it was pushed."""
-    return Path(path).name == _APPENDED and here.startswith(there)
+    """Whether the local file, of lines that are only added, went on since it was pushed."""
+    return Path(path).suffix == ".jsonl" and here.startswith(there)
+
+
+def not_written_meanwhile(folder: Path, path: str) -> AbstractContextManager[None]:
+    """Held while a file is replaced or removed: a program may be adding to its log, which takes this lock.
+
+    Raises DeadlineError when a program holds it for too long.
+    """
+    logged = path in _STATE or path.startswith(f"{_LOGS}/")
+    return locked((folder / path).parent) if logged else nullcontext()
 
 
 def replace_bytes(target: Path, content: bytes) -> None:
