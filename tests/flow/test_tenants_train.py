@@ -99,7 +99,9 @@ def same(one: Learned, other: Learned) -> None:
         compared = {name for name in mine if name.startswith(("loss/", "data/"))}
         assert len(compared) > 5
         for name in compared:
-            assert mine[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6), name
+            # How far the engine is from the trainer is rounding alone, and differs with who shares a batch.
+            rounding = 1e-5 if "logprob_difference" in name else 1e-6
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-4, abs=rounding), name
 
 
 async def test_two_train_side_by_side_as_if_alone(server: Server, tmp_path: Path) -> None:
