@@ -19,6 +19,8 @@ HEAVY = [
     "httpx",
     "pydantic",
     "rich",
+    "polars",
+    "fsspec",
 ]
 
 
