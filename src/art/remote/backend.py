@@ -6,36 +6,31 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from art.errors import ConfigurationError, UnbalancedSheetError
+from art.errors import ConfigurationError
 from art.remote import sft
 from art.remote.connection import ServerConnection
 from art.remote.forking import Forks
 from art.remote.groups import train_groups
-from art.remote.internal_config import model_settings
-from art.remote.jobs import JobDeadlines, follow_job
+from art.remote.jobs import JobDeadlines, run_job
 from art.remote.keywords import KEYWORDS, REFUSED
 from art.remote.leases import StepLeases
 from art.remote.older_names import OlderNames
 from art.remote.options import job_request
 from art.remote.paths import model_path
+from art.remote.registration import REGISTER_S, register_request
 from art.remote.server_config import ServerConfig, server_config
+from art.remote.sheet import check_rollouts, check_sheet
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
-from art.tracking.progress import Progress, open_progress
 from art.types import TrainResult, TrainSFTConfig
 from art.wire.algorithm import Algorithm
-from art.wire.jobs import BalanceSheet, JobEvent, JobInfo, TrainGroup, TrainJobRequest, TrainResultInfo
+from art.wire.jobs import TrainResultInfo
 from art.wire.models import DeleteCheckpointsReply, DeleteCheckpointsRequest, ModelInfo, RegisterRequest
-from art.wire.sft import SftJobRequest
 
 if TYPE_CHECKING:
     import openai
 
     from art.backend import AnyModel, AnyTrainableModel
     from art.trajectories import Trajectory, TrajectoryGroup
-
-SUBMIT_S = 120.0
-REGISTER_S = 1800.0
-"""A large base model is loaded on registration."""
 
 
 class RemoteBackend(OlderNames, Forks):
@@ -63,20 +58,9 @@ class RemoteBackend(OlderNames, Forks):
         if not model.trainable:
             return
         trainable: AnyTrainableModel = model  # type: ignore[assignment]
-        settings = model_settings(trainable._internal_config)
         server = server_config(trainable._openai_client_config)
+        request = register_request(trainable, server)
         self._place(server)
-        lengths = [length for length in (settings.max_context, server.max_context) if length is not None]
-        request = RegisterRequest(
-            project=model.project,
-            name=model.name,
-            base_model=trainable.base_model,
-            lora=settings.lora,
-            seed=settings.seed,
-            max_context=min(lengths, default=None),
-            chat_template=settings.chat_template,
-            chat_template_kwargs=settings.chat_template_kwargs,
-        )
         info = await self._connection.call("POST", "/art/models", ModelInfo, request, deadline_s=REGISTER_S)
         self._registered[model.project, model.name] = request
         url, key = await self._address()
@@ -164,8 +148,13 @@ class RemoteBackend(OlderNames, Forks):
     ) -> TrainResult:
         groups = train_groups(trajectory_groups, given=bool(options["allow_training_without_logprobs"]))
         request = job_request(uuid4().hex, groups, model._internal_config, options)
-        with open_progress(f"train {model.name}" if options["verbose"] else None, None) as progress:
-            info = await self._run(model, request, progress)
+        info = await run_job(
+            self._connection,
+            f"{model_path(model)}/train",
+            request,
+            deadlines=self._deadlines,
+            title=f"train {model.name}" if options["verbose"] else None,
+        )
         check_sheet(info.sheet, request.groups)
         result = self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
         if not options["save_checkpoint"]:
@@ -201,9 +190,15 @@ class RemoteBackend(OlderNames, Forks):
         if request is None:
             return TrainResult(await self.get_step(model))
         sft.check_size(request)
-        with open_progress(f"train {model.name}" if verbose else None, None) as progress:
-            info = await self._run(model, request, progress, route="train_sft", deadline_s=sft.SUBMIT_S)
-        check_balance(info.sheet, sum(len(batch) for batch in request.batches))
+        info = await run_job(
+            self._connection,
+            f"{model_path(model)}/train_sft",
+            request,
+            deadlines=self._deadlines,
+            title=f"train {model.name}" if verbose else None,
+            submit_s=sft.SUBMIT_S,
+        )
+        check_rollouts(info.sheet, sum(len(batch) for batch in request.batches))
         return self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
 
     async def _train_sft(
@@ -219,24 +214,6 @@ class RemoteBackend(OlderNames, Forks):
         result = await self.train_sft(model, trajectories, config, verbose=verbose)
         if result.metrics:
             yield result.metrics
-
-    async def _run(
-        self,
-        model: AnyTrainableModel,
-        request: TrainJobRequest | SftJobRequest,
-        progress: Progress,
-        *,
-        route: str = "train",
-        deadline_s: float = SUBMIT_S,
-    ) -> TrainResultInfo:
-        def show(event: JobEvent) -> None:
-            if event.type == "progress":
-                progress.move_to(event.done, event.total, event.phase)
-
-        await self._connection.call(
-            "POST", f"{model_path(model)}/{route}", JobInfo, request, deadline_s=deadline_s
-        )
-        return await follow_job(self._connection, request.job_id, show, self._deadlines)
 
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> TrainResult:
         return TrainResult(info.step, metrics, sheet=info.sheet, checkpoint_path=info.checkpoint_path)
@@ -263,19 +240,3 @@ class RemoteBackend(OlderNames, Forks):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteBackend:
         return self  # copies of a model share their backend
-
-
-def check_sheet(sheet: BalanceSheet, groups: list[TrainGroup]) -> None:
-    """Every rollout that was sent has met exactly one fate. Raises UnbalancedSheetError otherwise."""
-    check_balance(sheet, sum(len(group.trajectories) + group.failed for group in groups))
-
-
-def check_balance(sheet: BalanceSheet, sent: int) -> None:
-    """As `check_sheet`, of so many rollouts. Raises UnbalancedSheetError."""
-    rollouts = sum(row.rollouts for row in sheet.fates.values())
-    tokens = sum(row.tokens for row in sheet.fates.values())
-    if not sent == sheet.started.rollouts == rollouts or sheet.started.tokens != tokens:
-        raise UnbalancedSheetError(
-            f"{sent} rollouts were sent; the sheet started {sheet.started.rollouts} and has fates for "
-            f"{rollouts}, of {sheet.started.tokens} tokens for {tokens}: {sheet.model_dump_json()}"
-        )

@@ -1,4 +1,4 @@
-"""Following a training job to its end, over as many connections as it takes."""
+"""Running a training job: submitted once, followed to its end over as many connections as it takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from pydantic import ValidationError
 from art.errors import DeadlineError, TrainingError
 from art.remote.connection import CONNECT_S, ServerConnection
 from art.remote.failures import job_error, response_error
-from art.wire.jobs import JobEvent, TrainResultInfo
+from art.tracking.progress import open_progress
+from art.wire.jobs import JobEvent, JobInfo, TrainJobRequest, TrainResultInfo
+from art.wire.sft import SftJobRequest
+
+SUBMIT_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +25,29 @@ class JobDeadlines:
 
     idle_s: float = 120.0
     total_s: float = 86_400.0
+
+
+async def run_job(
+    connection: ServerConnection,
+    route: str,
+    request: TrainJobRequest | SftJobRequest,
+    *,
+    deadlines: JobDeadlines,
+    title: str | None,
+    submit_s: float = SUBMIT_S,
+) -> TrainResultInfo:
+    """Post the job to its route and wait for its result. title: of a progress bar; None: none is shown.
+
+    Raises what `follow_job` raises, and what `ServerConnection.call` raises when the job is not accepted.
+    """
+    with open_progress(title, None) as progress:
+
+        def show(event: JobEvent) -> None:
+            if event.type == "progress":
+                progress.move_to(event.done, event.total, event.phase)
+
+        await connection.call("POST", route, JobInfo, request, deadline_s=submit_s)
+        return await follow_job(connection, request.job_id, show, deadlines)
 
 
 async def follow_job(
