@@ -1,4 +1,4 @@
-"""The example learns: `maybe` is worth more than `no`, and `no` more than `yes`, whatever the first weights."""
+"""The example learns that `maybe` is worth more than `no`, and `no` more than `yes`, from any first weights."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def conversation_row(
     )
     if not samples:
         raise RequestError(
-            f"conversation {conversation.name!r} has no assistant message to train (of weight 1, which is the "
-            "default)",
+            f"conversation {conversation.name!r} has no assistant message to train (of weight 1, "
+            "the default)",
             status=400,
             code="nothing_to_train",
             param="conversations",
@@ -145,7 +145,7 @@ def _rows(
 
 
 def _is_trained(message: Mapping[str, Any]) -> bool:
-    """OpenAI's fine-tuning files say `"weight": 0` of what is context only. Raises RequestError for others."""
+    """OpenAI's fine-tuning files say `"weight": 0` of context. Raises RequestError for any but 0 and 1."""
     weight = message.get("weight", 1)
     if weight not in (0, 1):
         raise RequestError(
