@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from art.errors import OverloadedError, ServerUnreachableError, WorkerError
 from art.remote.failures import response_error
+from art.remote.per_loop import PerLoop
 
 M = TypeVar("M", bound=BaseModel)
 CONNECT_S = 5.0
@@ -27,21 +28,19 @@ class ServerConnection:
         self, address: Callable[[], Awaitable[tuple[str, str]]], revive: Callable[[], Awaitable[None]]
     ) -> None:
         self._address, self._revive = address, revive
-        self._client: httpx.AsyncClient | None = None
-        self._of: tuple[asyncio.AbstractEventLoop, str, str] | None = None
+        self._clients: PerLoop[dict[tuple[str, str], httpx.AsyncClient]] = PerLoop(dict)
 
     async def client(self) -> httpx.AsyncClient:
         """The HTTP client of this event loop: connections cannot move between loops."""
         url, key = await self._address()
-        of = (asyncio.get_running_loop(), url, key)
-        if self._client is None or self._of != of:
-            self._client = httpx.AsyncClient(
+        clients = self._clients.get()
+        if (url, key) not in clients:
+            clients[url, key] = httpx.AsyncClient(
                 base_url=url,
                 headers={"authorization": f"Bearer {key}"},
                 trust_env=not url.startswith("http://127.0.0.1"),
             )
-            self._of = of
-        return self._client
+        return clients[url, key]
 
     async def revive(self) -> None:
         """Called when nobody answered."""
@@ -97,7 +96,6 @@ class ServerConnection:
             pause = min(2.0, pause * 2)
 
     async def close(self) -> None:
-        """Close the connections of this event loop."""
-        if self._client is not None and self._of is not None and self._of[0] is asyncio.get_running_loop():
-            await self._client.aclose()
-        self._client = self._of = None
+        """Close the connections of this event loop; those of others close with theirs."""
+        for client in (self._clients.take() or {}).values():
+            await client.aclose()

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+
+from art.remote.per_loop import PerLoop
 
 MAX_HEAD_BYTES = 65_536
 SPARE_FILES = 256
@@ -125,6 +126,11 @@ class _Connection(asyncio.Protocol):
             deadline.cancel()
 
 
+class _Pool(NamedTuple):
+    slots: asyncio.Semaphore
+    idle: list[_Connection]
+
+
 class Lane:
     """A pool of connections to one address. Each event loop has its own connections."""
 
@@ -133,20 +139,14 @@ class Lane:
     ):
         self.host, self.port = host, port
         self._connect_timeout = connect_timeout
-        self._max = max_connections or file_budget()
-        self._idle: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Connection]] = WeakKeyDictionary()
-        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        room = max_connections or file_budget()
+        self._of_loop = PerLoop(lambda: _Pool(asyncio.Semaphore(room), []))
 
     async def post(self, request: bytes, *, timeout: float) -> Reply:
         """Send a complete HTTP/1.1 request. `timeout` in seconds; raises LaneError."""
-        loop = asyncio.get_running_loop()
-        slots = self._slots.get(loop)
-        if slots is None:
-            slots = self._slots[loop] = asyncio.Semaphore(self._max)
-            self._idle[loop] = []
-        idle = self._idle[loop]
+        slots, idle = self._of_loop.get()
         async with slots:
-            connection = await self._take(loop, idle)
+            connection = await self._take(idle)
             try:
                 reply = await connection.exchange(request, timeout)
             except BaseException:
@@ -156,7 +156,8 @@ class Lane:
                 idle.append(connection)
             return reply
 
-    async def _take(self, loop: asyncio.AbstractEventLoop, idle: list[_Connection]) -> _Connection:
+    async def _take(self, idle: list[_Connection]) -> _Connection:
+        loop = asyncio.get_running_loop()
         while idle:
             connection = idle.pop()
             if connection.transport is not None and not connection.transport.is_closing():
@@ -169,10 +170,9 @@ class Lane:
 
     def close(self) -> None:
         """Close the connections that are idle."""
-        for loop, idle in self._idle.items():
+        for _, idle in self._of_loop.alive():
             for connection in idle:
-                if not loop.is_closed():
-                    connection.abort()
+                connection.abort()
             idle.clear()
 
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import openai
 from openai.types.chat import ChatCompletion
 
-from art.capture import current_rollout
-from art.remote.lane import Lane, file_budget
+from art.remote.http_client import http_client
+from art.remote.lane import Lane
 from art.remote.observed import ObservedOpenAI, Observer
-from art.remote.short_way import TIMEOUT_S, Revive, ask, plain_body, request_head, seconds_of
-from art.wire.headers import ROLLOUT_HEADER
+from art.remote.short_way import Revive, ask, plain_body, request_head, seconds_of
 
-CONNECT_TIMEOUT_S = 5.0
 MAX_RETRIES = 10
 """openai waits as `Retry-After` says, at most 8 s without one: enough for a long queue or a server's
 restart.
@@ -87,25 +83,3 @@ def plain_client(*, base_url: str, api_key: str) -> ObservedOpenAI:
     """A client for anybody's endpoint, with room for thousands of requests."""
     transport = http_client(trust_env=True, name_rollouts=False)
     return ObservedOpenAI(api_key=api_key, base_url=base_url, http_client=transport)
-
-
-def http_client(*, trust_env: bool, name_rollouts: bool) -> Any:
-    """openai's own HTTP client class with room for thousands of connections.
-
-    The package behind it is httpx2 or httpx, as openai's version has it.
-    """
-    kind = openai.DefaultAsyncHttpxClient
-    package = import_module(kind.__mro__[1].__module__.split(".")[0])
-    room = file_budget()
-
-    async def name_rollout(request: Any) -> None:
-        rollout = current_rollout()
-        if rollout is not None:
-            request.headers.setdefault(ROLLOUT_HEADER, rollout)
-
-    return kind(
-        timeout=package.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-        limits=package.Limits(max_connections=room, max_keepalive_connections=room),
-        trust_env=trust_env,
-        event_hooks={"request": [name_rollout] if name_rollouts else []},
-    )

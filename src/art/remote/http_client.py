@@ -1,0 +1,63 @@
+"""The HTTP client under an `openai.AsyncOpenAI`: room for thousands of requests, for any event loop."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import openai
+
+from art.capture import current_rollout
+from art.remote.lane import file_budget
+from art.remote.per_loop import PerLoop
+from art.remote.short_way import TIMEOUT_S
+from art.wire.headers import ROLLOUT_HEADER
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class AnyLoopClient(openai.DefaultAsyncHttpxClient):
+    """openai's own HTTP client class, with connections for each event loop.
+
+    An ordinary one keeps connections of the loop that made them: after the next `asyncio.run` (or a
+    notebook's restarted loop) every other request fails with "Event loop is closed".
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._of_loop = PerLoop(lambda: openai.DefaultAsyncHttpxClient(**options))
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        """As in httpx, over the running loop's connections."""
+        if self.is_closed:
+            return await super().send(request, **options)  # it has the words for that
+        return await self._of_loop.get().send(request, **options)
+
+    async def aclose(self) -> None:
+        """Close the connections of this loop; those of others close with theirs."""
+        own = self._of_loop.take()
+        if own is not None:
+            await own.aclose()
+        await super().aclose()
+
+
+def http_client(*, trust_env: bool, name_rollouts: bool) -> Any:
+    """A client for openai's class with room for thousands of connections.
+
+    The package behind it is httpx2 or httpx, as openai's version has it.
+    """
+    package = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.split(".")[0])
+    room = file_budget()
+
+    async def name_rollout(request: Any) -> None:
+        rollout = current_rollout()
+        if rollout is not None:
+            request.headers.setdefault(ROLLOUT_HEADER, rollout)
+
+    return AnyLoopClient(
+        verify=package.create_ssl_context(trust_env=trust_env),  # 20 ms: once, not for each loop
+        timeout=package.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        limits=package.Limits(max_connections=room, max_keepalive_connections=room),
+        trust_env=trust_env,
+        event_hooks={"request": [name_rollout] if name_rollouts else []},
+    )
