@@ -8,7 +8,6 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
-from difflib import get_close_matches
 from functools import lru_cache
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel, Field, SerializeAsAny, field_validator, model_validator
 
 from art.capture import current_rollout
+from art.spelling import did_you_mean
 from art.turns import get_messages as get_messages
 from art.turns import is_choice as is_choice
 from art.turns import revive_choices
@@ -52,12 +52,8 @@ def _warn_of(cls: type[BaseModel], name: str) -> None:
         known += [alias for alias in (field.alias, field.validation_alias) if isinstance(alias, str)]
     if name in known:
         return
-    close = get_close_matches(name, known, n=1, cutoff=0.75)
-    hint = (
-        f", did you mean {close[0]!r}?"
-        if close
-        else "; to keep it, use `metadata` or a subclass with this field"
-    )
+    guess = did_you_mean(name, known, likeness=0.75)
+    hint = f", {guess}" if guess else "; to keep it, use `metadata` or a subclass with this field"
     message = f"{cls.__name__}({name}=...) is ignored: no such field{hint}"
     warnings.warn(message, UserWarning, stacklevel=4)  # above the validator and pydantic's constructor
 

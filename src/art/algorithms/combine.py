@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from art.algorithms.check import check_algorithm
 from art.algorithms.table import find_row, meant
 from art.errors import ConfigurationError
+from art.nested import deep_merge
 from art.wire.algorithm import Algorithm, MismatchSpec
 
 KINDS = ("kind", "name")
@@ -57,17 +58,7 @@ def _laid_over(part: str, own: Any, given: Any) -> Any:
         return given
     if discriminator in given and given[discriminator] != own.get(discriminator):
         return dict(given)
-    return _merged(own, given)
-
-
-def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(own)
-    for name, value in given.items():
-        under = merged.get(name)
-        if isinstance(value, Mapping) and isinstance(under, Mapping):
-            value = _merged(under, value)
-        merged[name] = value
-    return merged
+    return deep_merge(own, given)
 
 
 def _discriminator(part: str) -> str | None:

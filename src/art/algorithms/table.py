@@ -7,13 +7,13 @@ the paper fixes it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from art.errors import ConfigurationError
+from art.spelling import did_you_mean
 from art.wire.algorithm import (
     AdvantageSpec,
     AggregationSpec,
@@ -257,5 +257,5 @@ def find_row(name: str) -> Row:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """A guess at a misspelt name, for a message."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    guess = did_you_mean(name, known)
+    return f" ({guess})" if guess else ""

@@ -24,7 +24,7 @@ from art.errors import (
 from art.remote.connection import CONNECT_S, ServerConnection
 from art.remote.failures import response_error
 from art.tracking.progress import open_progress
-from art.wire.checkpoint import Manifest, ManifestEntry
+from art.wire.checkpoint import Manifest, ManifestEntry, stays_in_folder
 from art.wire.models import ModelInfo
 
 IDLE_S = 60.0
@@ -100,7 +100,7 @@ def _choose(info: ModelInfo, step: int | Literal["latest"] | None) -> int:
 def _check_names(files: dict[str, ManifestEntry]) -> None:
     """A server may not choose where on this machine it writes."""
     for name in files:
-        if name in ("", ".", "..") or Path(name).name != name or "\\" in name:
+        if not stays_in_folder(name):
             raise CheckpointError(f"the server names a file {name!r}, which is a path: nothing was written")
 
 

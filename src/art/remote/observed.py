@@ -14,6 +14,7 @@ from openai.types.chat import ChatCompletion
 from art.capture.listening import Listener, current_listener, listening
 from art.capture.reply import read_completion
 from art.capture.response import watch
+from art.nested import deep_merge
 
 Observer = Callable[[dict[str, Any], ChatCompletion], None]
 """Called with a request's options and its completion: whole replies at once, streams when they end."""
@@ -94,16 +95,8 @@ class _Completions(AsyncCompletions):
             options = {**options, "messages": list(messages)}  # any iterable will do, and several read it
         if client.request_defaults:
             own = options.get("extra_body")
-            options = {**options, "extra_body": _merged(client.request_defaults, own if own else {})}
+            options = {**options, "extra_body": deep_merge(client.request_defaults, own if own else {})}
         return client, options
-
-
-def _merged(defaults: dict[str, Any], own: Any) -> dict[str, Any]:
-    merged = {**defaults, **own}
-    for key in defaults.keys() & own.keys():
-        if isinstance(defaults[key], dict) and isinstance(own[key], dict):
-            merged[key] = _merged(defaults[key], own[key])
-    return merged
 
 
 def _observe(

@@ -10,7 +10,6 @@ the chain of a conversation's keys begins with its tenant.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from art.rendering.chat import ChatRenderer, Message, Tool
 from art.server.conversation import Conversation
 from art.server.ledger import Ledger
-from art.server.ledger_schema import SampleRecord
+from art.server.ledger_schema import SampleRecord, int_array
 from art.server.served import Target
 from art.server.tenancy import Tenant, inside
 from art.server.turn_index import AnsweredTurn, Rollout, TurnIndex
@@ -189,11 +188,7 @@ def _turn_of(record: SampleRecord) -> AnsweredTurn:
         rollout_id=record.rollout_id,
         key=record.turn_key,
         tools_key=record.tools_key,
-        prompt_ids=_ids(record.prompt_ids),
-        completion_ids=_ids(record.completion_ids),
+        prompt_ids=int_array(record.prompt_ids),
+        completion_ids=int_array(record.completion_ids),
         truncated=record.finish_reason == "length",
     )
-
-
-def _ids(values: Sequence[int]) -> array[int]:
-    return values if isinstance(values, array) else array("i", values)

@@ -7,7 +7,6 @@ be guessed, and nobody guesses these or has a table of them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -18,7 +17,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, DeadlineError
+from art.process.file_lock import take_lock
 from art.server.checkpoints import sync_folder
 from art.server.data_layout import check_name
 from art.wire.strict import Strict
@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 TENANTS_FILE = "tenants.json"
 KEY_PREFIX = "art-tenant-"
 _TICK_SECONDS = 2.0
+_PATIENCE_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 """So long a running server may heed a key that was revoked."""
 _LOOK_SECONDS_UNKNOWN = 0.02
@@ -86,11 +87,19 @@ class Tenants:
     def _changing(self) -> Iterator[list[TenantRecord]]:
         """The records, to be changed; written whole when the block ends well. One process at a time."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_name(".tenants.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = self.path.with_name(".tenants.lock")
+        descriptor = take_lock(lock, patience=_PATIENCE_SECONDS)
+        if descriptor is None:
+            raise DeadlineError(
+                f"another process has been changing {self.path} for {_PATIENCE_SECONDS:g} s: look for a "
+                f"stopped process that holds {lock}"
+            )
+        try:
             records = _read(self.path).tenants
             yield records
             _write_private(self.path, TenantsRecord(tenants=records).model_dump_json(indent=2))
+        finally:
+            os.close(descriptor)
 
 
 class TenantKeys:

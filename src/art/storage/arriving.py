@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from art.errors import StorageError
+from art.process.file_lock import take_lock
 from art.storage.steps import CHECKPOINTS, step_name
 
 ARRIVING = ".arriving"
@@ -40,12 +40,10 @@ def only_pull(folder: Path) -> Iterator[Path]:
     """The folder that steps arrive in, for one pull at a time; removed when it is empty."""
     arriving = folder / ARRIVING
     arriving.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(arriving / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = take_lock(arriving / ".lock")
+    if descriptor is None:
+        raise StorageError(f"another pull into {folder} is at work: wait for it")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(f"another pull into {folder} is at work: wait for it") from error
         yield arriving
         shutil.rmtree(arriving)
     finally:
@@ -59,14 +57,10 @@ def _no_server(data_dir: Path) -> Iterator[None]:
     if not lock.exists():
         yield
         return
-    descriptor = os.open(lock, os.O_RDWR)
+    descriptor = take_lock(lock)
+    if descriptor is None:
+        raise StorageError(f"a server uses {data_dir}: pull through its backend, or when it has ended")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(
-                f"a server uses {data_dir}: pull through its backend, or when it has ended"
-            ) from error
         yield
     finally:
         os.close(descriptor)

@@ -19,6 +19,7 @@ from art.wire.checkpoint import (
     STATE_FILE,
     Manifest,
     manifest_entry,
+    stays_in_folder,
 )
 
 _log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def _manifest_in(store: Store, step: int, there: Mapping[str, int]) -> Manifest 
     except (FileNotFoundError, ValidationError, json.JSONDecodeError) as error:
         _log.warning("the manifest of step %d in %s is unusable: %s", step, store.url, error)
         return None
-    if any(Path(name).name != name or name in (".", "..") for name in manifest.files):
+    if not all(map(stays_in_folder, manifest.files)):
         _log.warning("the manifest of step %d in %s names paths outside of its folder", step, store.url)
         return None
     return manifest

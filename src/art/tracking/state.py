@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from art.nested import deep_merge
 from art.tracking.folder_lock import locked
 
 SUMS = "_metrics_builder_state"
@@ -36,7 +37,7 @@ def overwrite_state(folder: Path, state: Mapping[str, Any]) -> None:
 def merge_state(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     """Merge into the program's state, dicts key by key; returns the whole. Raises as `overwrite_state`."""
     with locked(folder, _PATIENCE_S):
-        merged = merge(read_state(folder) or {}, state)
+        merged = deep_merge(read_state(folder) or {}, state)
         _write(folder, merged)
     return merged
 
@@ -79,12 +80,3 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`new` over `old`, dicts key by key. Example: {"a": {"x": 1}} and {"a": {"y": 2}} give both x and y."""
-    merged = dict(old)
-    for key, value in new.items():
-        both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(merged[key], value) if both else value
-    return merged

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.environment import WANDB_API_KEY, variable
 from art.errors import ConfigurationError
-from art.tracking.state import merge
+from art.nested import deep_merge
 from art.tracking.wandb_runs import RunKey, open_runs
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class WandbSink:
         if not isinstance(config, Mapping):
             raise TypeError(f"the W&B config must be a dict, got {type(config).__name__}: {config!r}")
         _check_immutable(self._config, config, ())
-        self._config = merge(self._config, config)
+        self._config = deep_merge(self._config, config)
         if self.wanted(model):
             open_runs().configure(_key(model), self._config)
 

@@ -27,6 +27,11 @@ class Manifest(Strict):
     files: dict[str, ManifestEntry]
 
 
+def stays_in_folder(name: str) -> bool:
+    """Whether it is the name of a file right in its folder, and no path, whoever wrote the manifest."""
+    return name not in ("", ".", "..") and Path(name).name == name and "\\" not in name
+
+
 def manifest_entry(file: Path) -> ManifestEntry:
     """Of a file on this machine."""
     with file.open("rb") as stream:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from art.errors import ConfigurationError
+from art.spelling import did_you_mean
 
 _log = logging.getLogger(__name__)
 
@@ -75,8 +75,8 @@ def read_keys(
 
 def meant(name: str, known: Mapping[str, Any]) -> str:
     """`; did you mean 'x'? Known: ...`, the whole list only where it is short."""
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    guess = did_you_mean(name, known)
+    hint = f"; {guess}" if guess else ""
     if len(known) > 30:
         return f"{hint or ';'} docs/options.md lists the {len(known)} known ones"
     return f"{hint or ';'} known: {', '.join(sorted(known))}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 
-from art.errors import RequestError
+from art.server.dialects.refusal import refuse
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -19,23 +19,23 @@ SAMPLE_PREFIX = "smp_"
 def read_messages(value: Any) -> list[dict[str, Any]]:
     """The messages as renderers want them. Raises: RequestError naming the message."""
     if not isinstance(value, list) or not value:
-        _refuse("messages must be a list of at least one message", "messages")
+        refuse("messages must be a list of at least one message", "messages")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(value)]
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
     """The tools as they were sent, checked. Raises: RequestError naming the tool."""
     if not isinstance(value, list):
-        _refuse(f"tools must be a list, not {value!r}", "tools")
+        refuse(f"tools must be a list, not {value!r}", "tools")
     for index, tool in enumerate(value):
         at = f"tools[{index}]"
         if not isinstance(tool, dict) or tool.get("type") != "function":
-            _refuse(f"{at} must be an object with type 'function'", at)
+            refuse(f"{at} must be an object with type 'function'", at)
         function = tool.get("function")
         if not isinstance(function, dict) or not _is_name(function.get("name")):
-            _refuse(f"{at}.function needs a name of letters, digits, '_', '-' and '.'", at)
+            refuse(f"{at}.function needs a name of letters, digits, '_', '-' and '.'", at)
         if not isinstance(function.get("parameters") or {}, dict):
-            _refuse(f"{at}.function.parameters must be a JSON schema object", at)
+            refuse(f"{at}.function.parameters must be a JSON schema object", at)
     return value or None
 
 
@@ -60,23 +60,23 @@ def call_id(sample_id: str, index: int) -> str:
 
 def _message(message: Any, at: str) -> dict[str, Any]:
     if not isinstance(message, dict):
-        _refuse(f"{at} must be an object, not {message!r}", at)
+        refuse(f"{at} must be an object, not {message!r}", at)
     role = _ROLES.get(str(message.get("role")))
     if role is None:
-        _refuse(f"{at}.role is {message.get('role')!r}; known: {', '.join(_ROLES)}", f"{at}.role")
+        refuse(f"{at}.role is {message.get('role')!r}; known: {', '.join(_ROLES)}", f"{at}.role")
     read: dict[str, Any] = {"role": role, "content": _content(message.get("content"), role, at)}
     if role == "assistant":
         _assistant(message, read, at)
     elif role == "tool":
         if not isinstance(message.get("tool_call_id"), str):
-            _refuse(
+            refuse(
                 f"{at}.tool_call_id is missing: which call does the result belong to?", f"{at}.tool_call_id"
             )
         read["tool_call_id"] = message["tool_call_id"]
     name = message.get("name")
     if name is not None:
         if not isinstance(name, str):
-            _refuse(f"{at}.name must be a string, not {name!r}", f"{at}.name")
+            refuse(f"{at}.name must be a string, not {name!r}", f"{at}.name")
         read["name"] = name
     return read
 
@@ -84,7 +84,7 @@ def _message(message: Any, at: str) -> dict[str, Any]:
 def _assistant(message: dict[str, Any], read: dict[str, Any], at: str) -> None:
     for gone in ("function_call", "audio"):
         if message.get(gone) is not None:
-            _refuse(f"{at}.{gone} is not supported", f"{at}.{gone}", "unsupported_parameter")
+            refuse(f"{at}.{gone} is not supported", f"{at}.{gone}", "unsupported_parameter")
     reasoning = message.get("reasoning_content")
     if isinstance(reasoning, str) and reasoning:
         read["reasoning_content"] = reasoning
@@ -92,21 +92,21 @@ def _assistant(message: dict[str, Any], read: dict[str, Any], at: str) -> None:
     if not calls:
         return
     if not isinstance(calls, list):
-        _refuse(f"{at}.tool_calls must be a list, not {calls!r}", f"{at}.tool_calls")
+        refuse(f"{at}.tool_calls must be a list, not {calls!r}", f"{at}.tool_calls")
     read["tool_calls"] = [_call(call, f"{at}.tool_calls[{n}]") for n, call in enumerate(calls)]
 
 
 def _call(call: Any, at: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        _refuse(f"{at} must be an object with a function that has a name", at)
+        refuse(f"{at} must be an object with a function that has a name", at)
     arguments = function.get("arguments", "{}")
     if not isinstance(arguments, str):
         # Some frameworks keep arguments parsed.
         try:
             arguments = orjson.dumps(arguments).decode()
         except orjson.JSONEncodeError as error:
-            _refuse(f"{at}.function.arguments cannot be written as JSON: {error}", at)
+            refuse(f"{at}.function.arguments cannot be written as JSON: {error}", at)
     return {
         "id": str(call.get("id") or ""),
         "type": "function",
@@ -120,15 +120,15 @@ def _content(content: Any, role: str, at: str) -> str:
     if content is None:
         if role == "assistant":
             return ""
-        _refuse(f"{at}.content is missing", f"{at}.content")
+        refuse(f"{at}.content is missing", f"{at}.content")
     if not isinstance(content, list):
-        _refuse(f"{at}.content must be a string or a list of parts, not {content!r}", f"{at}.content")
+        refuse(f"{at}.content must be a string or a list of parts, not {content!r}", f"{at}.content")
     texts: list[str] = []
     for part in content:
         text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
         if not isinstance(text, str):
             kind = part.get("type") if isinstance(part, dict) else part
-            _refuse(
+            refuse(
                 f"{at}.content has a part of type {kind!r}; only 'text' is supported",
                 f"{at}.content",
                 "unsupported_parameter",
@@ -139,7 +139,3 @@ def _content(content: Any, role: str, at: str) -> str:
 
 def _is_name(name: Any) -> bool:
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
-
-
-def _refuse(message: str, param: str, code: str = "invalid_value") -> NoReturn:
-    raise RequestError(message, status=400, code=code, param=param)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from art.errors import RequestError
 from art.server.conversation import tools_key
 from art.server.dialects.chat_messages import read_messages, read_tools, sample_hint
+from art.server.dialects.refusal import refuse
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,11 +42,6 @@ class ChatRequest:
     """What the chat format is told for this request, over what the model says."""
     sample_hint: str | None = None
     """The sample that the newest assistant message says it is."""
-
-
-def refuse(message: str, param: str, code: str = "invalid_value") -> NoReturn:
-    """Raise the 400 that names a field."""
-    raise RequestError(message, status=400, code=code, param=param)
 
 
 def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:

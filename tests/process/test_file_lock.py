@@ -1,0 +1,42 @@
+"""A file's lock has one holder, in this process or in another, and none once that is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from art.process.file_lock import take_lock
+
+HOLDER = """
+import sys
+from pathlib import Path
+from art.process.file_lock import take_lock
+print(take_lock(Path(sys.argv[1])) is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_holder_until_it_lets_go(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = take_lock(path)
+    assert held is not None and path.stat().st_mode & 0o777 == 0o600
+    assert take_lock(path) is None and take_lock(path, patience=0.05) is None
+    os.close(held)
+    again = take_lock(path)
+    assert again is not None
+    os.close(again)
+
+
+def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "True\n"
+        assert take_lock(path) is None
+        holder.kill()
+        held = take_lock(path, patience=30.0)
+    assert held is not None
+    os.close(held)
