@@ -56,5 +56,7 @@ def test_choices_as_litellm_keeps_them() -> None:
 
 
 def test_what_is_no_group_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"group 0 is .*gather the groups before training"):
-        train_groups([attempt("a")])
+    with pytest.raises(TypeError, match="group 0 is a Trajectory, not a TrajectoryGroup") as caught:
+        train_groups([attempt("a" * 9000)])
+    assert len(str(caught.value)) < 200  # not the whole conversation
+    assert "art.TrajectoryGroup([...])" in str(caught.value)

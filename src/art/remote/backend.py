@@ -19,7 +19,7 @@ from art.remote.options import job_request
 from art.remote.paths import model_path
 from art.remote.registration import REGISTER_S, register_request
 from art.remote.server_config import ServerConfig, server_config
-from art.remote.sheet import check_rollouts, check_sheet
+from art.remote.sheet import check_rollouts, check_sheet, tell_untrained
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.types import TrainResult, TrainSFTConfig
 from art.wire.algorithm import Algorithm
@@ -156,6 +156,7 @@ class RemoteBackend(OlderNames, Forks):
             title=f"train {model.name}" if options["verbose"] else None,
         )
         check_sheet(info.sheet, request.groups)
+        tell_untrained(info.sheet, model.name, info.step)
         result = self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
         if not options["save_checkpoint"]:
             result.checkpoint_path = None

@@ -33,7 +33,8 @@ def train_groups(groups: Iterable[Any], *, given: bool = False) -> list[TrainGro
             continue
         if not isinstance(group, TrajectoryGroup):
             raise TypeError(
-                f"group {g} is {group!r}, not a TrajectoryGroup: gather the groups before training"
+                f"group {g} is a {type(group).__name__}, not a TrajectoryGroup: gather rollouts with "
+                "art.gather_trajectory_groups, or put trajectories into art.TrajectoryGroup([...])"
             )
         trajectories = [
             _train_trajectory(trajectory, _name(trajectory, f"g{g}.t{t}", taken), given=given)

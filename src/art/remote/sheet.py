@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from art.errors import UnbalancedSheetError
 from art.wire.jobs import BalanceSheet, TrainGroup
+
+log = logging.getLogger(__name__)
+
+WHY = {
+    "no_samples": "no reply to learn from: append completion.choices[0] to messages_and_choices, or set "
+    "allow_training_without_logprobs=True to train on dicts",
+    "zero_advantage": "its reward is that of its whole group",
+    "unscored": "no reward",
+    "failed": "an exception",
+    "truncated": "cut at its token limit",
+    "overlong": "longer than can be trained",
+}
+"""What a fate means, and the remedy where there is one."""
 
 
 def check_sheet(sheet: BalanceSheet, groups: Sequence[TrainGroup]) -> None:
@@ -22,3 +36,15 @@ def check_rollouts(sheet: BalanceSheet, sent: int) -> None:
             f"{sent} rollouts were sent; the sheet started {sheet.started.rollouts} and has fates for "
             f"{rollouts}, of {sheet.started.tokens} tokens for {tokens}: {sheet.model_dump_json()}"
         )
+
+
+def tell_untrained(sheet: BalanceSheet, model: str, step: int) -> None:
+    """A line in the log where nothing was trained: the step counts, and the weights are those before it."""
+    if "trained" in sheet.fates:
+        return
+    fates = [
+        f"{row.rollouts} {name} ({WHY.get(name, name)})" for name, row in sheet.fates.items() if row.rollouts
+    ]
+    log.warning(
+        "step %d of %s trained nothing: %s", step, model, "; ".join(fates) or "there were no rollouts"
+    )

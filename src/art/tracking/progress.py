@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -65,10 +66,19 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
 
 
+def _watched() -> bool:
+    """A notebook's stderr is no terminal, and yet a person sits there; `rich` draws its bar as a widget."""
+    if "ipykernel" in sys.modules:
+        return find_spec("ipywidgets") is not None
+    return sys.stderr.isatty()
+
+
 @contextmanager
 def open_progress(description: str | None, total: int | None) -> Iterator[Progress]:
-    """A bar on stderr that is closed when the block ends. No description, or no terminal: no bar."""
-    if description is None or not sys.stderr.isatty():
+    """A bar on stderr, or in a notebook, that is closed when the block ends. No description, or nobody who
+    watches: no bar.
+    """
+    if description is None or not _watched():
         yield Silent()
         return
     from rich.console import Console
