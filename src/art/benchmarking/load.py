@@ -14,6 +14,7 @@ from art.folders import get_default_art_path
 from art.tracking.trajectory_log.json_text import from_text
 from art.tracking.trajectory_log.parquet import read_stored, rows_frame
 from art.tracking.trajectory_log.polars_library import require_polars
+from art.tracking.trajectory_log.rows import double
 from art.tracking.trajectory_log.step_log import lines_of_step
 
 if TYPE_CHECKING:
@@ -118,20 +119,13 @@ def _spread(frame: polars.DataFrame, column: str, prefix: str, dtype: Any) -> po
     texts: Iterable[str | None] = frame[column] if column in frame.columns else [None] * frame.height
     rows = [from_text(text) if text else {} for text in texts]
     names = dict.fromkeys(name for row in rows for name in row)
-    convert = _number if dtype == polars.Float64() else _word
+    convert = double if dtype == polars.Float64() else _word
     return polars.DataFrame(
         [
             polars.Series(prefix + name, [convert(row.get(name)) for row in rows], dtype=dtype)
             for name in names
         ]
     )
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value) if isinstance(value, int | float) else None
-    except OverflowError:  # an integer beyond all doubles
-        return None
 
 
 def _word(value: Any) -> str | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from art.errors import CheckpointError
+from art.process.durable import flush
 from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE, JOB_FILE, MANIFEST_FILE, STATE_FILE
 from art.wire.jobs import TrainResultInfo
 from art.wire.strict import Strict
@@ -68,9 +69,9 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint {path} exists already; a committed step is never overwritten")
         if note is not None:
             _write_synced(written / JOB_FILE, note.model_dump_json())
-        sync_folder(written)
+        flush(written)
         written.rename(path)
-        sync_folder(self.folder)
+        flush(self.folder)
         return path
 
     def note(self, step: int) -> JobNote | None:
@@ -96,7 +97,7 @@ class Checkpoints:
         """Set a committed step aside: it is kept for a look and is no step any more."""
         aside = self.folder / f".{step:04d}.rejected-{self.rejections(step) + 1}"
         self.path(step).rename(aside)
-        sync_folder(self.folder)
+        flush(self.folder)
         return aside
 
     def rejections(self, step: int) -> int:
@@ -200,17 +201,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 def _copy_synced(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
-    with target.open("rb") as copied:
-        os.fsync(copied.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the entries of a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush(target)
 
 
 def _write_synced(path: Path, text: str) -> None:
@@ -226,4 +217,4 @@ def replace_file(path: Path, text: str) -> None:
     fresh = path.with_name(f".{path.name}.new")
     _write_synced(fresh, text)
     fresh.replace(path)
-    sync_folder(path.parent)
+    flush(path.parent)

@@ -11,22 +11,21 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from art.errors import RequestError
 from art.server.tenancy import outside, tenant_of
+from art.wire.naming import is_name
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LONGEST = 100
 _RESERVED_PROJECTS = frozenset({"server"})
 
 
 def check_name(what: str, value: str) -> str:
     """The value itself, when it is fit for a folder's name and a URL. Raises RequestError (400) otherwise."""
-    if len(value) > _LONGEST or not _NAME.fullmatch(value):
+    if len(value) > _LONGEST or not is_name(value):
         raise RequestError(
             f"{what} {value[:_LONGEST]!r} is not a name: use at most {_LONGEST} letters, digits, '.', "
             f"'_' and '-', "

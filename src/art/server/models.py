@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from art.errors import CheckpointError, NotFoundError, RequestError
+from art.process.durable import flush
 from art.server.checkpoint_shape import leaves_open
-from art.server.checkpoints import Checkpoints, replace_file, sync_folder
+from art.server.checkpoints import Checkpoints, replace_file
 from art.server.data_layout import DataLayout
 from art.wire.models import RegisterRequest
 from art.wire.strict import Strict
@@ -124,7 +125,7 @@ class Models:
         if folder.exists():
             folder.rename(doomed)
         self._layout.registration_file(model.project, model.name).unlink()
-        sync_folder(folder.parent)
+        flush(folder.parent)
         del self._models[model.project, model.name]
         return doomed if doomed.exists() else None
 

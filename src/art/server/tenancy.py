@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from art.wire.naming import WORD
+
 Tenant = str | None
 """None: the operator, who holds the server's own key."""
 
@@ -18,8 +20,7 @@ SEPARATOR = "~"
 HIDDEN = "(hidden)"
 
 _SCOPE = "art.tenant"
-_WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_SCOPED = re.compile(rf"(?<![A-Za-z0-9._~-])({_WORD})~({_WORD})((?:/{_WORD})?(?:@\d+)?)")
+_SCOPED = re.compile(rf"(?<![A-Za-z0-9._~-])({WORD})~({WORD})((?:/{WORD})?(?:@\d+)?)")
 
 
 def inside(tenant: Tenant, name: str) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from art.errors import ConfigurationError, DeadlineError
+from art.process.durable import flush
 from art.process.file_lock import take_lock
-from art.server.checkpoints import sync_folder
 from art.server.data_layout import check_name
 from art.wire.strict import Strict
 
@@ -178,4 +178,4 @@ def _write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
-    sync_folder(path.parent)
+    flush(path.parent)

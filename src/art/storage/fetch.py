@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 from art.errors import StorageError
+from art.process.durable import flush
 from art.storage.steps import CHECKPOINTS, step_name
 from art.storage.store import Store
 from art.wire.checkpoint import ADAPTER_FILE, MANIFEST_FILE, Manifest, manifest_entry
@@ -33,7 +33,7 @@ def fetch_step(
             store.download(f"{prefix}/{name}", file)
         except FileNotFoundError as error:
             raise StorageError(f"{prefix}/{name} in {store.url!r} is gone: pull again") from error
-        _flush(file)
+        flush(file)
         if entry is not None and manifest_entry(file) != entry:
             found = file.stat().st_size
             file.unlink()
@@ -47,8 +47,8 @@ def fetch_step(
         check_safetensors(target / ADAPTER_FILE)
     else:
         (target / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2))
-        _flush(target / MANIFEST_FILE)
-    _flush(target)
+        flush(target / MANIFEST_FILE)
+    flush(target)
 
 
 def check_safetensors(file: Path) -> None:
@@ -64,11 +64,3 @@ def check_safetensors(file: Path) -> None:
         raise StorageError(f"{file} is no safetensors file ({error}); push it again") from error
     if size != whole:
         raise StorageError(f"{file} has {size} bytes of {whole}: it was cut. Push it again")
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

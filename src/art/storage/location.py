@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from art.environment import BACKUP_BUCKET, variable
 from art.errors import ConfigurationError
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+from art.wire.naming import is_name
 
 
 def bucket_of(bucket: str | None) -> str:
@@ -45,7 +43,7 @@ def model_folder(art_path: str | Path, project: str, name: str) -> Path:
 
 def check_part(what: str, value: str) -> None:
     """One component of a path. Raises ConfigurationError for what would leave its folder."""
-    if not _NAME.fullmatch(value):
+    if not is_name(value):
         raise ConfigurationError(
             f"{what} {value!r} is not a name: use letters, digits, '.', '_' and '-', beginning with a letter "
             "or digit"

@@ -13,7 +13,6 @@ A folder appears under its name complete and on disk, or not at all.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from art.errors import CheckpointError
+from art.process.durable import flush
 from art.wire.checkpoint import MANIFEST_FILE, STATE_FILE, Manifest, manifest_entry
 from art.wire.strict import Strict
 from art.wire.training import LoraSpec, OptimizerSpec, TrainingKind
@@ -71,9 +71,9 @@ def write_checkpoint(path: Path, state: TrainerState, write_arrays: Callable[[Pa
         manifest = Manifest(files={name: manifest_entry(partial / name) for name in files})
         (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2))
         for name in (*files, MANIFEST_FILE, "."):
-            _flush(partial / name)
+            flush(partial / name)
         partial.rename(path)
-        _flush(path.parent)
+        flush(path.parent)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"The checkpoint {str(path)!r} could not be written: {error}") from error
@@ -131,12 +131,3 @@ def _parse(kind: type[M], file: Path) -> M:
         ) from error
     except (json.JSONDecodeError, ValidationError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{file.name!r} in {str(file.parent)!r} is damaged: {error}") from error
-
-
-def _flush(path: Path) -> None:
-    """To the disk, file or folder."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -83,7 +83,7 @@ def all_fields(trajectory: Trajectory) -> dict[str, Any]:
 def _shown(fields: dict[str, Any]) -> Row:
     reward, started = fields["reward"], fields["start_time"]
     return {
-        "reward": _double(reward),
+        "reward": double(reward),
         "metrics": to_text(fields["metrics"]) if fields["metrics"] else None,
         "metadata": to_text(fields["metadata"]) if fields["metadata"] else None,
         "tools": to_text(fields["tools"]) if fields["tools"] else None,
@@ -157,10 +157,11 @@ def _turn_differs(told: Any, item: Any) -> bool:
     return is_choice(item) or not isinstance(item, Mapping) or to_text(told) != to_text(item)
 
 
-def _double(value: Any) -> float | None:
+def double(value: Any) -> float | None:
+    """The number as a column holds it; null for what is none, and for an integer beyond all doubles."""
     try:
         return float(value) if isinstance(value, int | float) else None
-    except OverflowError:  # an integer beyond all doubles
+    except OverflowError:
         return None
 
 
