@@ -24,8 +24,8 @@ class Backend(Protocol):
     The backends of this package answer to the names of older releases too (`art.remote.older_names`):
     `_model_inference_name(model, step)`, `_get_step(model)`,
     `_delete_checkpoint_files(model, steps_to_keep)`, `_prepare_backend_for_training(model, config)`, and
-    `_train_model` and `_train_sft`, which yield dicts of metrics. A backend of a program's own may have only those: `model.register` takes it as it is
-    (`art.foreign_backend`).
+    `_train_model` and `_train_sft`, which yield dicts of metrics. A backend of a program's own
+    may have only those: `model.register` takes it as it is (`art.foreign_backend`).
     """
 
     async def register(self, model: AnyModel) -> None:
