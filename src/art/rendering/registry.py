@@ -9,6 +9,7 @@ from typing import Any
 
 from art.errors import ConfigurationError
 from art.rendering.formats import Formats
+from art.rendering.hub import is_on_hub
 from art.rendering.library import LibraryRenderer
 from art.rendering.tokenizer import FastTokenizer
 
@@ -45,13 +46,15 @@ def create_chat_renderer(model: str | Path, *, name: str | None = None) -> Libra
     tokenizer_config.json; the library's renderer of that very model; the one of its family, if it proves to
     write what the chat template writes; the chat template. Takes about a second: call it in a thread.
 
-    Raises: ConfigurationError when there is no fast tokenizer, or neither a renderer nor a chat template.
+    Raises: ConfigurationError when there is no such model, no fast tokenizer, or neither a renderer nor a
+    chat template.
     """
     from transformers import PreTrainedTokenizerFast
 
     folder = Path(model)
+    here = folder.is_dir() or not is_on_hub(str(model))
     try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(model), local_files_only=folder.is_dir())
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(model), local_files_only=here)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"no fast tokenizer (tokenizer.json) for {str(model)!r}: {error}") from error
     fast = FastTokenizer(tokenizer)
