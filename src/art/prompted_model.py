@@ -90,6 +90,18 @@ class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
     def __copy__(self) -> Any:
         return self._apart(super().__copy__())
 
+    def __getstate__(self) -> dict[Any, Any]:
+        """A pickle goes to another process: it has the endpoint's address, but no connections of ours."""
+        state = super().__getstate__()
+        here = {"_backend": None, "_client": None, "_costs": copy.copy(self._costs)}
+        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), **here}}
+
+    def __eq__(self, other: object) -> bool:
+        """Of one class, with equal fields; whether it is registered, and what it logged, is not compared."""
+        return type(other) is type(self) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment]  # as in pydantic: fields may change
+
     def _apart(self, copied: Any) -> Any:
         """A copy may get another name: what it logs and what it costs is its own."""
         copied._run_log, copied._costs = copy.deepcopy(self._run_log), copy.copy(self._costs)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 
 import openai
 import pytest
@@ -170,6 +171,27 @@ async def test_copies_keep_private_attributes(model, backend):
         assert copied._internal_config == model._internal_config and copied.backend() is backend
         assert copied.cost_calculator is model.cost_calculator
         assert copied._run_log is not model._run_log
+
+
+async def test_equal_fields_make_equal_models(model, backend):
+    same = art.TrainableModel(**model.model_dump())
+    assert model == same and art.Model(name="a", project="p") == art.Model(name="a", project="p")
+    assert model in [same]
+    same._internal_config = {"peft_args": {"r": 4}}
+    assert model != same and model != art.Model(name=model.name, project=model.project)
+
+
+async def test_a_model_goes_to_another_process(model, backend, double):
+    model._internal_config = {"peft_args": {"r": 4}}
+    await model.register(backend)
+    await model.openai_client().chat.completions.create(model="agent", messages=[])
+    there = pickle.loads(pickle.dumps(model))  # noqa: S301 - our own
+    assert there == model and there._internal_config == model._internal_config
+    assert there.get_inference_name() == "agent"
+    await there.openai_client().chat.completions.create(model="agent", messages=[])
+    assert double.asked["/v1/chat/completions"] == 2
+    with pytest.raises(errors.NotRegisteredError):
+        there.backend()
 
 
 async def test_arguments_of_the_chat_template_go_along(model, backend, double):

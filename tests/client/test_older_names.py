@@ -27,6 +27,18 @@ async def test_the_name_of_the_newest_step_and_of_a_given_one(
     assert backend._model_inference_name(model, 3) == model.get_inference_name(3) == "agent@3"
 
 
+async def test_of_two_models_with_one_name_each_is_asked_for_with_its_project(
+    backend: art.RemoteBackend, model: art.TrainableModel
+) -> None:
+    await model.register(backend)
+    namesake = art.TrainableModel(name=model.name, project="puzzles", base_model=model.base_model)
+    await namesake.register(backend)
+    assert model.get_inference_name() == "games/agent" and model.get_inference_name(3) == "games/agent@3"
+    assert namesake.get_inference_name() == "puzzles/agent"
+    async with backend.adapter_lease(model, 2):
+        assert model.get_inference_name() == "games/agent@2"
+
+
 async def test_a_lease_pins_the_step_in_its_context_alone(
     backend: art.RemoteBackend, model: art.TrainableModel
 ) -> None:

@@ -11,7 +11,7 @@ from art.remote.connection import ServerConnection
 from art.remote.leases import StepLeases, pinned
 from art.remote.paths import model_path
 from art.types import TrainConfig, TrainResult
-from art.wire.models import UnloadStepsReply, UnloadStepsRequest
+from art.wire.models import RegisterRequest, UnloadStepsReply, UnloadStepsRequest
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
@@ -23,12 +23,16 @@ class OlderNames:
 
     _connection: ServerConnection
     _leases: StepLeases
+    _registered: dict[tuple[str, str], RegisterRequest]
 
     def _model_inference_name(self, model: AnyModel, step: int | None = None) -> str:
         """What to send as `model`: this step's name, else that of the step leased in this context, else the
         one that always means the newest.
         """
         name = model.inference_model_name or model.name
+        if any(other == model.name and project != model.project for project, other in self._registered):
+            # The bare name was given while it was the only one; now the server refuses it as ambiguous.
+            name = f"{model.project}/{model.name}" if name == model.name and model.trainable else name
         step = pinned(model) if step is None else step
         return name if step is None else f"{name}@{step}"
 
