@@ -129,3 +129,13 @@ def test_the_project_speaks_of_itself_alone() -> None:
         ):
             found += [f"{name}: {match}" for match in set(pattern.findall(path.read_text(errors="replace")))]
     assert not found, found
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by their names alone."""
+    listed = subprocess.run(
+        ["git", "ls-files", "tests"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    names = [Path(path).name for path in listed if path.endswith(".py") and (ROOT / path).exists()]
+    twice = {name for name in names if names.count(name) > 1 and name not in {"conftest.py", "__init__.py"}}
+    assert not twice, twice

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from art.benchmarking.load import load_trajectories
 from art.benchmarking.metric_column import metric_column
 from art.benchmarking.model_key import BenchmarkModelKey
-from art.folders import get_default_art_path
+from art.folders import get_models_dir
 from art.tracking.history import read_rows
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def load_aggregated_trajectories(
     means = _means(df, metrics)
     if not include_history or means.is_empty():
         return means
-    root = Path(art_path if art_path is not None else get_default_art_path()) / project_name / "models"
+    root = Path(get_models_dir(project_name, None if art_path is None else str(art_path)))
     history = await asyncio.to_thread(_histories, root, means["model"].unique().to_list())
     return means if history is None else means.join(history, on=["model", "step"], how="left")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.benchmarking.model_key import BenchmarkModelKey, as_key
 from art.errors import TrajectoryLogError
-from art.folders import get_default_art_path
+from art.folders import get_models_dir
 from art.tracking.trajectory_log.json_text import from_text
 from art.tracking.trajectory_log.parquet import read_stored, rows_frame
 from art.tracking.trajectory_log.polars_library import require_polars
@@ -46,9 +46,9 @@ async def load_trajectories(
     Raises: ConfigurationError when polars is not installed.
     """
     require_polars("tables of trajectories")
-    root = Path(art_path if art_path is not None else get_default_art_path())
+    folder = Path(get_models_dir(project_name, None if art_path is None else str(art_path)))
     names = None if models is None else [as_key(model).name for model in models]
-    return await asyncio.to_thread(_load, root / project_name / "models", names, debug)
+    return await asyncio.to_thread(_load, folder, names, debug)
 
 
 def _load(folder: Path, names: Sequence[str] | None, debug: bool) -> polars.DataFrame:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from art.errors import ConfigurationError, NotFoundError
+from art.folders import get_model_dir, get_step_checkpoint_dir
 from art.remote.backend import RemoteBackend
 from art.remote.downloads import fetch_checkpoint
 from art.remote.forking import fork_checkpoint
@@ -116,10 +117,10 @@ class ServerlessBackend(RemoteBackend):
         Raises CheckpointMissingError, StepMissingError, CheckpointError (a file is not what the server says),
         DeadlineError.
         """
-        folder = Path(model.base_path) / model.project / "models" / model.name / "checkpoints"
 
         def place(found: int) -> Path:
-            return folder / f"{found:04d}" if local_path is None else Path(local_path)
+            default = get_step_checkpoint_dir(get_model_dir(model), found)
+            return Path(default if local_path is None else local_path)
 
         return str(await fetch_checkpoint(self._connection, model_path(model), step, place, verbose=verbose))
 
