@@ -1,4 +1,4 @@
-"""The example learns that `maybe` is worth more than `no`, and `no` than `yes`, whatever it begins with."""
+"""The example learns that `maybe` is worth more than `no`, and `no` more than `yes`."""
 
 from __future__ import annotations
 
