@@ -161,6 +161,22 @@ async def test_a_failure_ends_a_run_only_if_it_was_asked_for_by_name(tmp_path, r
         await model_of(tmp_path, report_metrics=["wandb"], **refused).log(metrics={"acc": 1}, step=0)
 
 
+async def test_without_a_network_a_key_in_the_environment_does_not_stop_the_program(
+    tmp_path, runs, monkeypatch, caplog
+):
+    import wandb
+
+    monkeypatch.setattr("art.tracking.wandb.UNASKED_PATIENCE_S", 1.0)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens
+    monkeypatch.setenv(WANDB_API_KEY, "0" * 40)
+    wandb.teardown()  # it reads the environment once
+    async with asyncio.timeout(60):  # by itself W&B tries for longer
+        await model_of(tmp_path).log(metrics={"acc": 1}, step=0)
+    assert "report_metrics=[] does not try" in caplog.text
+    assert (model_of(tmp_path)._folder() / "history.jsonl").exists()
+
+
 def test_an_unknown_sink_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="'tensorboard'; known: wandb"):
         model_of(tmp_path, report_metrics=["tensorboard"])

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from art.backend import AnyModel
 
 SINKS = ("wandb",)
+UNASKED_PATIENCE_S = 15.0
+"""Of a run that was not asked for by name: without a network, W&B itself tries for 100 s and more."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -71,16 +73,18 @@ class WandbSink:
                 raise ConfigurationError(f"report_metrics={model.report_metrics!r}, but {text}")
             self._give_up(f"WANDB_API_KEY is set, but {text}, or give the model report_metrics=[]")
             return
+        patience = None if asked else UNASKED_PATIENCE_S
         try:
             if row is None:
-                open_runs().open(_key(model), self._config)
+                open_runs().open(_key(model), self._config, patience)
             else:
-                open_runs().log(_key(model), self._config, row)
+                open_runs().log(_key(model), self._config, row, patience)
         except Exception as error:  # W&B raises errors of many kinds; none may end a training unasked
             if asked:
                 raise
             self._give_up(
-                f"Weights & Biases failed, the run goes on without it: {type(error).__name__}: {error}"
+                f"Weights & Biases failed, the run goes on without it: {type(error).__name__}: {error} "
+                "(report_metrics=[] does not try at all, ['wandb'] insists)"
             )
 
     def _give_up(self, why: str) -> None:

@@ -32,20 +32,26 @@ class OpenRuns:
         self._runs: dict[RunKey, _Run] = {}
         self._lock = threading.Lock()
 
-    def open(self, key: RunKey, config: Mapping[str, Any]) -> None:
-        """Start the run if it is not open."""
+    def open(self, key: RunKey, config: Mapping[str, Any], patience_s: float | None = None) -> None:
+        """Start the run if it is not open. patience_s: how long W&B may take; None as long as it does."""
         with self._lock:
-            self._get(key, config)
+            self._get(key, config, patience_s)
 
-    def log(self, key: RunKey, config: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    def log(
+        self,
+        key: RunKey,
+        config: Mapping[str, Any],
+        row: Mapping[str, Any],
+        patience_s: float | None = None,
+    ) -> None:
         """Tell the run a row. One that the program has ended goes on."""
         with self._lock:
-            run = self._get(key, config)
+            run = self._get(key, config, patience_s)
             try:
                 run.log(row)
             except import_module("wandb").UsageError:
                 del self._runs[key]
-                self._get(key, config).log(row)
+                self._get(key, config, patience_s).log(row)
 
     def configure(self, key: RunKey, config: Mapping[str, Any]) -> None:
         """Tell an open run more of its config; one that is not open gets it at its start."""
@@ -53,9 +59,11 @@ class OpenRuns:
             if key in self._runs:
                 self._runs[key].run.config.update(dict(config), allow_val_change=True)
 
-    def _get(self, key: RunKey, config: Mapping[str, Any]) -> _Run:
+    def _get(self, key: RunKey, config: Mapping[str, Any], patience_s: float | None) -> _Run:
         if key not in self._runs:
-            started = import_module("wandb").init(
+            wandb = import_module("wandb")
+            settings = {} if patience_s is None else {"init_timeout": patience_s}
+            started = wandb.init(
                 entity=key.entity,
                 project=key.project,
                 name=key.name,
@@ -63,6 +71,7 @@ class OpenRuns:
                 config=dict(config),
                 resume="allow",
                 reinit="create_new",
+                settings=wandb.Settings(**settings),
             )
             self._runs[key] = _Run(started)
         return self._runs[key]
