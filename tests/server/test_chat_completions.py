@@ -198,7 +198,22 @@ async def test_values_that_ask_for_nothing_are_accepted(live: Live) -> None:
         logprobs=False,
         stop=None,
         tools=[],
+        extra_body={
+            "skip_special_tokens": True,
+            "ignore_eos": False,
+            "min_tokens": 0,
+            "stop_token_ids": [],
+            "guided_choice": None,
+        },
     )
+    assert len(live.engine.requests) == 1
+
+
+async def test_what_only_vllm_does_is_refused_by_name(live: Live) -> None:
+    for asked in ({"guided_choice": ["a"]}, {"min_tokens": 3}, {"ignore_eos": True}):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await live.client.chat.completions.create(model="tiny", messages=HELLO, extra_body=asked)
+        assert refused.value.param in asked and str(asked[refused.value.param]) in refused.value.message
 
 
 async def test_an_unknown_model_lists_what_is_served(live: Live) -> None:

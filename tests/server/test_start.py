@@ -86,6 +86,15 @@ def test_signals_end_it_and_free_the_folder(start: Start, tmp_path: Path, number
     DataLock(tmp_path / "server").release()
 
 
+def test_a_folder_in_use_says_by_whom_and_what_to_do(tmp_path: Path) -> None:
+    holder = DataLock(tmp_path / "server")
+    with pytest.raises(ConfigurationError) as refused:
+        DataLock(tmp_path / "server")
+    for named in (str(tmp_path), str(os.getpid()), "backend.close()", "LocalBackend(path="):
+        assert named in str(refused.value)
+    holder.release()
+
+
 @pytest.mark.parametrize(
     ("line", "named"),
     [

@@ -25,7 +25,8 @@ class DataLock:
             holder = lock.read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
             raise ConfigurationError(
                 f"the data folder {server_dir.parent} is in use by another server (process {holder}): "
-                "stop it, or choose another folder"
+                "stop it (`await backend.close()`, or end its program), or choose another folder "
+                "(LocalBackend(path=...))"
             )
         self._descriptor = descriptor
         os.ftruncate(self._descriptor, 0)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from art.errors import RequestError
-from art.server.conversation import tools_key
 from art.server.dialects.chat_messages import read_messages, read_tools, sample_hint
 from art.server.dialects.refusal import refuse
+from art.server.ledger.conversation import tools_key
 
 
 @dataclass(kw_only=True, slots=True)
@@ -220,6 +220,20 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
     "store": (False,),
     "modalities": (["text"],),
+    # Of vLLM, whose clients add them to `extra_body`.
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
 }
 """Fields that are accepted with the value that asks for nothing, as some clients always send it."""
 
