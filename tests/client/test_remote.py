@@ -148,7 +148,7 @@ def test_choices_dumped_to_dicts_still_name_their_samples():
     ("turns", "histories", "named"),
     [
         ([choice("s1"), choice()], [], "'g0.t0', turn 1: no 'sample_id'.*as a dict"),
-        ([choice("s1"), choice("s1")], [], "sample 's1' is already there"),
+        ([choice("s1"), choice("s1")], [], "sample 's1' is already there.*context, a dict"),
         ([choice("s1")], [[choice("s2"), choice("s1")]], "turn 1 of additional history 0: sample 's1'"),
     ],
 )

@@ -119,3 +119,9 @@ def test_an_unbalanced_sheet_raises_with_the_difference() -> None:
     )
     with pytest.raises(UnbalancedSheetError, match=r"1 rollouts and -1 tokens .* trained 3/101"):
         check_balance(sheet)
+
+
+def test_a_sample_of_two_rollouts_is_refused_with_what_to_do() -> None:
+    rows = [rollout("r1", 1.0, sample("s0", [5], [6])), rollout("r2", 0.0, sample("s0", [5], [6]))]
+    with pytest.raises(TokenMismatchError, match=r"'s0' is named by the rollouts 'r1' and 'r2'.*as a dict"):
+        build_batch([GroupRow(rollouts=rows)])

@@ -125,7 +125,7 @@ def _samples(trajectory: Trajectory, rollout: str, *, given: bool) -> Iterator[_
             if sample in seen:
                 raise TokenMismatchError(
                     f"rollout {rollout!r}, {place}: sample {sample!r} is already there ({seen[sample]}) and "
-                    f"would count twice; keep each choice in one history only"
+                    f"would count twice; keep each choice in one history, and where it is context, a dict"
                 )
             seen[sample] = place
             yield _Sampled(h, turn, sample)

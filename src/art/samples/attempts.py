@@ -83,7 +83,8 @@ def _claim(rollout: RolloutRow, owners: dict[str, str]) -> None:
         if owner != rollout.rollout:
             raise TokenMismatchError(
                 f"Sample {row.sample_id!r} is named by the rollouts {owner!r} and {rollout.rollout!r}; "
-                "it would be trained twice. Give each rollout its own completions."
+                "it would be trained twice. Give each rollout its own completions; a reply that is context "
+                "only goes into its messages as a dict."
             )
     if len({row.sample_id for row in rollout.samples}) != len(rollout.samples):
         raise TokenMismatchError(
