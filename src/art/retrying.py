@@ -34,11 +34,12 @@ def retry(
     if max_attempts < 1:
         raise ConfigurationError(f"retry(max_attempts={max_attempts!r}): at least 1 call is needed")
 
-    def wait_before(attempt: int, error: Exception) -> float:
+    def wait_before(function: Callable[..., object], attempt: int, error: Exception) -> float:
         if on_retry is not None:
             on_retry(error, attempt)
         else:
-            log.warning("attempt %d of %d failed: %r", attempt, max_attempts, error)
+            name = getattr(function, "__name__", repr(function))
+            log.warning("%s: attempt %d of %d failed: %r", name, attempt, max_attempts, error)
         return delay * backoff_factor ** (attempt - 1)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -50,7 +51,7 @@ def retry(
                     try:
                         return await function(*args, **kwargs)
                     except exceptions as error:
-                        await asyncio.sleep(wait_before(attempt, error))
+                        await asyncio.sleep(wait_before(function, attempt, error))
                 return await function(*args, **kwargs)
 
             return cast("Callable[P, R]", call_async)
@@ -61,7 +62,7 @@ def retry(
                 try:
                     return function(*args, **kwargs)
                 except exceptions as error:
-                    time.sleep(wait_before(attempt, error))
+                    time.sleep(wait_before(function, attempt, error))
             return function(*args, **kwargs)
 
         return call

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from art.cli import app
 from art.cli.verbs import ORDER
-from art.server.tenants import TenantKeys, digest
+from art.server.tenants.tenants import TenantKeys, digest
 
 
 def art(*words: str) -> tuple[int, str, str]:

@@ -69,4 +69,5 @@ async def test_the_pauses_grow_and_the_log_tells(kind, monkeypatch, caplog):
 
         assert await again(working)(1) == 2
     assert pauses == [0.5, 1.5, 4.5]
-    assert caplog.records[0].getMessage() == "attempt 1 of 4 failed: KeyError(1)"
+    name = "work" if kind == "sync" else "working"
+    assert caplog.records[0].getMessage() == f"{name}: attempt 1 of 4 failed: KeyError(1)"

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from art.errors import CanaryError
-from art.server.canary import FLOAT32, LOW_PRECISION, Canary, canary_rows, difference, limits_for
+from art.server.checkpoints.canary import FLOAT32, LOW_PRECISION, Canary, canary_rows, difference, limits_for
 
 BEFORE = [[-1.0, -2.0], [-0.5]]
 AFTER = [[-0.9, -2.2], [-0.4]]

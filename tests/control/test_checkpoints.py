@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from art.errors import CheckpointError
-from art.server.checkpoints import Checkpoints, JobNote
+from art.server.checkpoints.checkpoints import Checkpoints, JobNote
 from art.wire.jobs import TrainResultInfo
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from art.server.catalog import Catalog
+from art.server.checkpoints.in_use import InUse
 from art.server.control import Control
-from art.server.in_use import InUse
-from art.server.ledger import Ledger
-from art.server.worker_pair import PairOptions
+from art.server.ledger.ledger import Ledger
+from art.server.models.catalog import Catalog
+from art.server.workers.pair import PairOptions
 from art.wire.models import RegisterRequest
 
 

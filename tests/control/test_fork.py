@@ -12,12 +12,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
-from art.server.arrivals import Arrivals, choose_step
-from art.server.base_models import adapter_folder, base_of_adapter
-from art.server.checkpoint_shape import leaves_open, read_shape
-from art.server.checkpoints import Checkpoints, JobNote
+from art.server.checkpoints.arrivals import Arrivals, choose_step
+from art.server.checkpoints.checkpoints import Checkpoints, JobNote
+from art.server.checkpoints.shape import leaves_open, read_shape
 from art.server.data_layout import DataLayout
-from art.server.models import Models
+from art.server.models.base_models import adapter_folder, base_of_adapter
+from art.server.models.models import Models
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import AdoptRequest, ForkRequest, RegisterRequest
 from art.wire.training import LoraSpec

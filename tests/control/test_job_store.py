@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from art.errors import RequestError
-from art.server.job_store import JobStore
+from art.server.jobs.store import JobStore
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
 from art.wire.sft import SftJobRequest
 

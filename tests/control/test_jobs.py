@@ -19,10 +19,10 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
 )
+from art.server.checkpoints.promote import Progress
 from art.server.control_settings import ControlSettings
-from art.server.job_store import Job, JobStore
-from art.server.jobs import Jobs, RunJob
-from art.server.promote import Progress
+from art.server.jobs.jobs import Jobs, RunJob
+from art.server.jobs.store import Job, JobStore
 from art.wire.jobs import JobEvent, TrainJobRequest, TrainResultInfo
 
 RESULT = TrainResultInfo(step=1, metrics={"loss/train": 0.5}, sheet={})

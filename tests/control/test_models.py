@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
-from art.server.base_models import resolve_base
 from art.server.data_layout import DataLayout, check_name
-from art.server.models import Models
+from art.server.models.base_models import resolve_base
+from art.server.models.models import Models
 from art.wire.models import RegisterRequest
 from art.wire.training import LoraSpec
 

@@ -15,14 +15,14 @@ import pytest
 from art.engine.protocol import Engine
 from art.errors import CanaryError
 from art.rendering.chat import ChatRenderer
-from art.server.canary import Canary
-from art.server.catalog import Catalog
-from art.server.checkpoints import Checkpoints, JobNote
+from art.server.checkpoints.canary import Canary
+from art.server.checkpoints.checkpoints import Checkpoints, JobNote
+from art.server.checkpoints.promote import Stage, unobserved
 from art.server.control_settings import ControlSettings
-from art.server.models import Registration
-from art.server.promote import Stage, unobserved
-from art.server.trainer_client import OpenModel
-from art.server.worker_pair import Unload, WorkerPair
+from art.server.models.catalog import Catalog
+from art.server.models.models import Registration
+from art.server.workers.pair import Unload, WorkerPair
+from art.server.workers.trainer_client import OpenModel
 from art.wire.jobs import TrainResultInfo
 from art.wire.training import LoraSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from art.errors import WorkerError, WorkerStalledError
-from art.server.pulse import Pulse
+from art.server.workers.pulse import Pulse
 
 
 def test_requests_without_steps_are_a_stall() -> None:

@@ -23,9 +23,9 @@ from art import errors
 from art.samples.batch import build_batch
 from art.samples.teacher import scored_paths, with_teacher
 from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.server.jobs.teacher import Teacher
+from art.server.jobs.teacher_settings import TeacherSettings
 from art.server.settings import ServerSettings, resolve_teacher
-from art.server.teacher import Teacher
-from art.server.teacher_settings import TeacherSettings
 from art.wire.algorithm import TeacherSpec
 
 KEY = "teacher-key-123"

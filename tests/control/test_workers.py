@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
-from art.server.supervisor import RestartPolicy, Supervisor
-from art.server.worker_log import WorkerLog
-from art.server.workers import Worker, WorkerSpec, module_command
+from art.server.workers.log import WorkerLog
+from art.server.workers.supervisor import RestartPolicy, Supervisor
+from art.server.workers.workers import Worker, WorkerSpec, module_command
 
 Specs = Callable[..., WorkerSpec]
 
@@ -162,7 +162,7 @@ def test_a_log_is_bounded(tmp_path: Path) -> None:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from art.server.workers import Worker, WorkerSpec, module_command
+from art.server.workers.workers import Worker, WorkerSpec, module_command
 
 async def main():
     config = {"behaviour": "deaf"}

@@ -14,7 +14,7 @@ import pytest
 import art
 from art.errors import AuthenticationError, CheckpointMissingError, NotFoundError, StepMissingError
 from art.local.supervisor import ServerProcess
-from art.server.tenants import LOOK_SECONDS, TENANTS_FILE, Tenants
+from art.server.tenants.tenants import LOOK_SECONDS, TENANTS_FILE, Tenants
 from art.serverless import ServerlessBackend
 from art.types import ServerlessTrainResult
 

@@ -15,10 +15,10 @@ from waiting import until
 
 from art.rendering.library import LibraryRenderer
 from art.server.app import App
-from art.server.catalog import Catalog
-from art.server.ledger import Ledger
+from art.server.ledger.ledger import Ledger
+from art.server.ledger.stitching import Stitcher
+from art.server.models.catalog import Catalog
 from art.server.settings import LimitSettings
-from art.server.stitching import Stitcher
 
 KEY = "a-key-for-tests"
 

@@ -14,16 +14,16 @@ from scripted_engine import Script, ScriptedEngine
 from art.engine.protocol import GenerateRequest
 from art.rendering.library import LibraryRenderer
 from art.server.app import App
-from art.server.catalog import Catalog
-from art.server.checkpoints import JobNote
+from art.server.checkpoints.checkpoints import JobNote
 from art.server.control import Control
-from art.server.ledger import Ledger
-from art.server.routes_control import control_routes
+from art.server.ledger.ledger import Ledger
+from art.server.ledger.stitching import Stitcher
+from art.server.models.catalog import Catalog
+from art.server.routes.control import control_routes
 from art.server.settings import LimitSettings
-from art.server.stitching import Stitcher
-from art.server.tenancy import inside
-from art.server.tenants import TENANTS_FILE, TenantKeys, Tenants
-from art.server.worker_pair import PairOptions
+from art.server.tenants.tenancy import inside
+from art.server.tenants.tenants import TENANTS_FILE, TenantKeys, Tenants
+from art.server.workers.pair import PairOptions
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, TrainJobRequest, TrainResultInfo
 from art.wire.models import RegisterRequest

@@ -9,8 +9,8 @@ from scripted_engine import ScriptedEngine
 
 from art.errors import ConfigurationError, DeadlineError, NotFoundError
 from art.rendering.library import LibraryRenderer
-from art.server.catalog import Catalog
-from art.server.served import Serving
+from art.server.models.catalog import Catalog
+from art.server.models.served import Serving
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art.errors import RequestError
-from art.server.conversation import Conversation
 from art.server.dialects.chat_request import _FIELDS, _NEUTRAL, read_chat_request
+from art.server.ledger.conversation import Conversation
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5)
 JSON = st.recursive(

@@ -12,11 +12,11 @@ from tenants_world import World, run_world
 
 from art.errors import NotFoundError, RequestError
 from art.rendering.library import LibraryRenderer
-from art.server.checkpoint_files import file_of, manifest_of
-from art.server.checkpoints import Checkpoints
+from art.server.checkpoints.checkpoints import Checkpoints
+from art.server.checkpoints.files import file_of, manifest_of
 from art.server.data_layout import DataLayout
-from art.server.job_store import Job
-from art.server.models import Models
+from art.server.jobs.store import Job
+from art.server.models.models import Models
 from art.wire.jobs import BalanceSheet, TrainResultInfo
 from art.wire.models import RegisterRequest
 from art.wire.training import LoraSpec

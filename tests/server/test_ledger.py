@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from art.errors import ConfigurationError, NotFoundError
-from art.server.ledger import Ledger, LedgerError
-from art.server.ledger_schema import SampleRecord
+from art.server.ledger.ledger import Ledger, LedgerError
+from art.server.ledger.schema import SampleRecord
 
 
 def sample(
@@ -144,7 +144,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from art.server.ledger import Ledger
+from art.server.ledger.ledger import Ledger
 from test_ledger import sample
 
 async def main():

@@ -15,8 +15,8 @@ from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
 from art.samples.batch import build_batch
 from art.samples.types import GroupRow
-from art.server.conversation import Conversation, tools_key
-from art.server.sft_rows import conversation_row, cut_turns, exact_rows
+from art.server.jobs.sft_rows import conversation_row, cut_turns, exact_rows
+from art.server.ledger.conversation import Conversation, tools_key
 from art.wire.sft import SftConversation
 
 TOOLS: list[dict[str, Any]] = [

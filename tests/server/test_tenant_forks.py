@@ -10,7 +10,7 @@ import pytest
 from tenants_world import World, run_world, secret_of
 
 from art.rendering.library import LibraryRenderer
-from art.server.tenancy import inside
+from art.server.tenants.tenancy import inside
 
 STEP = 3
 

@@ -17,10 +17,10 @@ from waiting import until
 
 from art.errors import ConfigurationError, RequestError
 from art.rendering.library import LibraryRenderer
-from art.server.auth import KeyCheck
-from art.server.stitching import Stitcher
-from art.server.tenancy import inside, outside, tenant_of, told
-from art.server.tenants import LOOK_SECONDS, TenantKeys, Tenants, digest
+from art.server.ledger.stitching import Stitcher
+from art.server.tenants.auth import KeyCheck
+from art.server.tenants.tenancy import inside, outside, tenant_of, told
+from art.server.tenants.tenants import LOOK_SECONDS, TenantKeys, Tenants, digest
 
 PLAYER = {"model": "player", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}
 

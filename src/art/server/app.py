@@ -21,17 +21,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
-from art.server.auth import KeyCheck
-from art.server.catalog import Catalog
 from art.server.dialects.chat import ChatCompletions
 from art.server.dialects.chat_sampling import Sampler
 from art.server.dialects.lookups import Lookups
 from art.server.http import Receive, Scope, Send, error_body, send_error, send_json, status_of
-from art.server.ledger import Ledger
+from art.server.ledger.ledger import Ledger
+from art.server.ledger.stitching import Stitcher
+from art.server.models.catalog import Catalog
 from art.server.settings import LimitSettings
-from art.server.stitching import Stitcher
-from art.server.tenancy import Tenant, tenant_in, with_tenant
-from art.server.tenants import TenantKeys
+from art.server.tenants.auth import KeyCheck
+from art.server.tenants.tenancy import Tenant, tenant_in, with_tenant
+from art.server.tenants.tenants import TenantKeys
 from art.wire.headers import ROLLOUT_HEADER
 
 _log = logging.getLogger(__name__)

@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ARTError
-from art.server.arrivals import Arrivals
-from art.server.base_models import adapter_folder, base_of_adapter, resolve_base
-from art.server.catalog import Catalog
+from art.server.checkpoints.arrivals import Arrivals
+from art.server.checkpoints.in_use import InUse
 from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout
-from art.server.deletions import Deletions
-from art.server.in_use import InUse
-from art.server.job_runner import JobRunner
-from art.server.job_store import JobStore
-from art.server.jobs import Jobs
-from art.server.ledger import Ledger
-from art.server.models import Models, Registration
-from art.server.stages import Stages
-from art.server.teacher_settings import TeacherSettings
-from art.server.tenancy import tenant_of
-from art.server.worker_pair import PairOptions
-from art.server.worker_pairs import WorkerPairs
+from art.server.jobs.jobs import Jobs
+from art.server.jobs.runner import JobRunner
+from art.server.jobs.store import JobStore
+from art.server.jobs.teacher_settings import TeacherSettings
+from art.server.ledger.ledger import Ledger
+from art.server.models.base_models import adapter_folder, base_of_adapter, resolve_base
+from art.server.models.catalog import Catalog
+from art.server.models.deletions import Deletions
+from art.server.models.models import Models, Registration
+from art.server.models.stages import Stages
+from art.server.tenants.tenancy import tenant_of
+from art.server.workers.pair import PairOptions
+from art.server.workers.pairs import WorkerPairs
 from art.wire.models import ModelInfo, RegisterRequest
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from art.errors import RequestError
-from art.server.tenancy import outside, tenant_of
+from art.server.tenants.tenancy import outside, tenant_of
 from art.wire.naming import is_name
 
 _LONGEST = 100

@@ -18,7 +18,7 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
-from art.server.tenancy import Tenant, told
+from art.server.tenants.tenancy import Tenant, told
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]

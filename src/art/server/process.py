@@ -17,15 +17,15 @@ import uvicorn
 from art.errors import ConfigurationError
 from art.process.listening import listen
 from art.server.app import App
-from art.server.catalog import Catalog
 from art.server.control import Control
 from art.server.data_lock import DataLock
-from art.server.ledger import Ledger
-from art.server.routes_control import control_routes
+from art.server.ledger.ledger import Ledger
+from art.server.ledger.stitching import Stitcher
+from art.server.models.catalog import Catalog
+from art.server.routes.control import control_routes
 from art.server.settings import ServerSettings, resolve_key, resolve_teacher
-from art.server.stitching import Stitcher
-from art.server.tenants import TENANTS_FILE, TenantKeys
-from art.server.worker_pair import PairOptions
+from art.server.tenants.tenants import TENANTS_FILE, TenantKeys
+from art.server.workers.pair import PairOptions
 
 _BACKLOG = 4096
 _LAST_REPLIES_SECONDS = 5

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from art.errors import ConfigurationError
 from art.server.control_settings import ControlSettings
-from art.server.teacher_settings import TeacherSettings
+from art.server.jobs.teacher_settings import TeacherSettings
 from art.wire.strict import Strict
 
 KEY_VARIABLE = "ART_API_KEY"

@@ -70,7 +70,7 @@ async def _audit(console: Console, name: str, device: str, dtype: str) -> list[V
 
 async def all_verdicts(name: str, *, device: str = "auto", dtype: str = "auto") -> AsyncIterator[Verdict]:
     """The chat format first, for it needs no weights."""
-    from art.server.base_models import resolve_base
+    from art.server.models.base_models import resolve_base
 
     try:
         base = resolve_base(name)

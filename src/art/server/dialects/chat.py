@@ -15,7 +15,7 @@ from art.server.dialects.chat_sampling import Prepared, Sampler, new_completion
 from art.server.dialects.chat_stream import stream_reply
 from art.server.http import ClientGoneError, Receive, Scope, Send, read_json, send_error, send_json
 from art.server.settings import LimitSettings
-from art.server.tenancy import tenant_in
+from art.server.tenants.tenancy import tenant_in
 from art.wire.headers import ROLLOUT_HEADER
 
 _ROLLOUT = ROLLOUT_HEADER.encode()

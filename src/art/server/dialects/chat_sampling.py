@@ -12,15 +12,15 @@ from typing import Any
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import NotFoundError, RequestError, ServerError, WorkerError
-from art.server.catalog import Catalog
 from art.server.dialects.chat_messages import SAMPLE_PREFIX
 from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest
-from art.server.ledger import Ledger
-from art.server.ledger_schema import SampleRecord, float_array, int_array
-from art.server.served import Target
-from art.server.stitching import Stitched, Stitcher
-from art.server.tenancy import Tenant, outside
+from art.server.ledger.ledger import Ledger
+from art.server.ledger.schema import SampleRecord, float_array, int_array
+from art.server.ledger.stitching import Stitched, Stitcher
+from art.server.models.catalog import Catalog
+from art.server.models.served import Target
+from art.server.tenants.tenancy import Tenant, outside
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

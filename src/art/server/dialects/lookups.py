@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from art.server.catalog import Catalog
-from art.server.ledger import Ledger
-from art.server.ledger_schema import SampleRecord
-from art.server.served import ServedName
-from art.server.tenancy import Tenant, outside, tenant_in
+from art.server.ledger.ledger import Ledger
+from art.server.ledger.schema import SampleRecord
+from art.server.models.catalog import Catalog
+from art.server.models.served import ServedName
+from art.server.tenants.tenancy import Tenant, outside, tenant_in
 from art.wire.samples import RolloutInfo, SampleInfo
 
 

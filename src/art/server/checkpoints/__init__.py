@@ -1,0 +1,1 @@
+"""Steps on disk: written, checked, promoted, arrived from elsewhere, removed."""

@@ -1,0 +1,213 @@
+"""The loop closes here: what the trainer holds becomes what is sampled.
+
+    save -> commit -> load under an immutable name -> canary -> move the alias -> drop old adapters
+
+Until `commit` nothing has happened; from there on the step exists, and a restart goes on from it. A step
+whose canary fails is set aside: the alias stays where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from art.errors import ARTError, CanaryError
+from art.server.checkpoints.canary import Canary, CanaryLimits, Difference, Scores, limits_for
+from art.server.checkpoints.checkpoints import Checkpoints, JobNote
+from art.server.control_settings import ControlSettings
+from art.server.models.catalog import Catalog
+from art.server.models.models import Registration
+from art.server.workers.pair import Unload, WorkerPair
+from art.server.workers.trainer_client import OpenModel
+
+_log = logging.getLogger(__name__)
+
+
+Progress = Callable[..., Awaitable[None]]
+"""`await progress(phase, done=..., total=...)`"""
+
+
+async def unobserved(phase: str, *, done: int = 0, total: int = 0) -> None:
+    """Progress that nobody follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promoted:
+    """How a promotion went. Times in seconds from its start."""
+
+    adapter: str
+    agreement: Difference
+    committed_s: float
+    served_s: float
+
+
+class Stage:
+    """One model with everything that makes a step of it the served one."""
+
+    def __init__(
+        self,
+        model: Registration,
+        *,
+        pair: WorkerPair,
+        catalog: Catalog,
+        checkpoints: Checkpoints,
+        settings: ControlSettings,
+    ) -> None:
+        self.model = model
+        self.pair = pair
+        self.catalog = catalog
+        self.checkpoints = checkpoints
+        self.settings = settings
+        self._limits: CanaryLimits | None = None
+        self._dropping: set[asyncio.Task[None]] = set()
+
+    async def bring_up(self, rows: Sequence[Sequence[int]]) -> int:
+        """Serve the newest checkpoint, or a fresh adapter as step 0. Returns the step.
+
+        Engine and trainer must agree on the rows. Raises CanaryError (nothing is set aside: the likely
+        cause is the configuration), CheckpointError, WorkerError.
+        """
+        opened, canary = await self.pair.open(self.model, self.checkpoints), Canary(rows=rows)
+        if self.checkpoints.newest() is None:
+            scores = await self.save(opened, opened.step, canary, None)
+        else:
+            scores = await opened.score(rows)
+        await self.serve(opened.step, canary, scores, set_aside=False)
+        return opened.step
+
+    async def promote(
+        self, opened: OpenModel, step: int, canary: Canary, note: JobNote, progress: Progress
+    ) -> Promoted:
+        """Save and commit what the trainer holds as `step`, then serve it.
+
+        Raises CanaryError (the checkpoint was set aside, the step before is still served), CheckpointError,
+        WorkerError.
+        """
+        started = time.perf_counter()
+        await progress("saving")
+        scores = await self.save(opened, step, canary, note)
+        committed_s = time.perf_counter() - started
+        adapter, agreement = await self.serve(step, canary, scores, progress=progress)
+        served_s = time.perf_counter() - started
+        _log.info(
+            "%s is served: committed after %.0f ms, served after %.0f ms",
+            adapter,
+            committed_s * 1e3,
+            served_s * 1e3,
+        )
+        return Promoted(adapter=adapter, agreement=agreement, committed_s=committed_s, served_s=served_s)
+
+    async def save(self, opened: OpenModel, step: int, canary: Canary, note: JobNote | None) -> Scores:
+        """Write and commit the checkpoint. Returns the trainer's scores of the canary's rows."""
+        folder = self.checkpoints.fresh_folder(step)
+        await opened.save(folder)
+        commit = asyncio.to_thread(self.checkpoints.commit, step, note)
+        scores, _ = await asyncio.gather(opened.score(canary.rows), commit)
+        opened.step = step
+        return scores
+
+    async def serve(
+        self,
+        step: int,
+        canary: Canary,
+        trainer: Scores,
+        *,
+        set_aside: bool = True,
+        progress: Progress = unobserved,
+    ) -> tuple[str, Difference]:
+        """Load a committed step, check it, move the alias. Raises CanaryError after setting the step
+        aside.
+        """
+        await progress("loading")
+        adapter = await self.load(step)
+        await progress("checking")
+        scored = await self.pair.engine_scores(adapter, canary.rows)
+        try:
+            agreement = canary.check(adapter, scored, trainer, await self.limits())
+        except CanaryError as error:
+            if not set_aside:
+                raise
+            raise await self._reject(step, adapter, error) from error
+        self.catalog.publish(self.model.project, self.model.name, self.model.base_model, step, adapter)
+        self._drop_old()
+        return adapter, agreement
+
+    async def load(self, step: int) -> str:
+        """Load a committed step into the engine. Returns the adapter's name, which belongs to these weights
+        for ever.
+        """
+        adapter = self.adapter_name(step)
+        await self.pair.load(adapter, self.checkpoints.path(step))
+        return adapter
+
+    def adapter_name(self, step: int) -> str:
+        """`project/name@step`. A name is used for one set of weights: a step whose first checkpoints were set
+        aside, or whose model follows a removed one, has a longer one: `@step#rejections.removals`.
+        """
+        rejections, removals = self.checkpoints.rejections(step), self.model.removals
+        tag = f"#{rejections}.{removals}" if removals else f"#{rejections}" if rejections else ""
+        return f"{self.model.key}@{step}{tag}"
+
+    async def limits(self) -> CanaryLimits:
+        """How far engine and trainer may be apart, by the precision of both."""
+        if self._limits is None:
+            self._limits = limits_for(await self.pair.dtypes())
+        return self._limits
+
+    def retire(self, step: int) -> None:
+        """Give a step to no new request, and unload it when its last one has ended."""
+        adapter = self.catalog.retire(self.model.project, self.model.name, step)
+        if adapter is not None:
+            self._unload_when_unused(adapter)
+
+    def loaded(self) -> dict[int, str | None]:
+        """Loaded steps and their adapters."""
+        return self.catalog.loaded_steps(self.model.project, self.model.name)
+
+    def forget(self, replaced: Mapping[int, str | None]) -> None:
+        """Steps that gave way to others, with the adapters that they had."""
+        now = self.loaded()
+        for step, adapter in replaced.items():
+            if now.get(step) == adapter:
+                self.retire(step)
+            elif adapter is not None:
+                self._unload_when_unused(adapter)
+
+    def remove(self) -> None:
+        """Serve the model no longer; each adapter is unloaded when its last request has ended."""
+        self.pair.invalidate(self.model)
+        for adapter in self.catalog.remove(self.model.project, self.model.name):
+            self._unload_when_unused(adapter)
+
+    def _unload_when_unused(self, adapter: str) -> None:
+        task = asyncio.create_task(self._drop(adapter, self.pair.unloader(adapter)))
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
+
+    async def close(self) -> None:
+        """Stop waiting for old adapters' last requests."""
+        for task in self._dropping:
+            task.cancel()
+        await asyncio.gather(*self._dropping, return_exceptions=True)
+
+    async def _reject(self, step: int, adapter: str, error: CanaryError) -> CanaryError:
+        await self.pair.unloader(adapter)()
+        self.pair.invalidate(self.model)
+        aside = self.checkpoints.reject(step)
+        return CanaryError(f"{error} The checkpoint was set aside as {aside}.")
+
+    def _drop_old(self) -> None:
+        """Retire all but the newest few steps; each is unloaded when its last request has ended."""
+        steps = sorted(self.catalog.loaded_steps(self.model.project, self.model.name))
+        for step in steps[: -self.settings.keep_loaded]:
+            self.retire(step)
+
+    async def _drop(self, adapter: str, unload: Unload) -> None:
+        try:
+            await self.catalog.drained(adapter, timeout=self.settings.drain)
+            await unload()
+        except (ARTError, TimeoutError) as error:
+            _log.warning("old adapter %s stays loaded: %s", adapter, error)

@@ -1,0 +1,176 @@
+"""Training jobs: accepted once, run one at a time per trainer, told as numbered events, finished after any
+crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from art.errors import ARTError, DeadlineError, RequestError, WorkerError, WorkerStalledError
+from art.server.checkpoints.promote import Progress
+from art.server.control_settings import ControlSettings
+from art.server.jobs.step import error_code
+from art.server.jobs.store import Job, JobRequest, JobStore
+from art.wire.jobs import JobInfo, TrainResultInfo
+
+_log = logging.getLogger(__name__)
+
+RunJob = Callable[[Job, Progress], Awaitable[TrainResultInfo]]
+"""Runs one attempt. It is called again, with the same job, after a worker failed or the server was killed."""
+WorkerFailed = Callable[[Job, WorkerError], Awaitable[None]]
+
+_LONGEST_ID = 200
+_ENDED = ("done", "failed")
+
+
+class Jobs:
+    """The queue of each trainer and the events of each job."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        *,
+        run: RunJob,
+        trainer_of: Callable[[str, str], str],
+        worker_failed: WorkerFailed,
+        settings: ControlSettings,
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._trainer_of = trainer_of
+        self._worker_failed = worker_failed
+        self._settings = settings
+        self._queues: dict[str, asyncio.Queue[Job]] = {}
+        self._runners: dict[str, asyncio.Task[None]] = {}
+        self._news: dict[str, asyncio.Event] = {}
+        self._unfinished: Counter[str] = Counter()
+        """Jobs of each model that were accepted, or are just being written down."""
+
+    async def resume(self) -> list[Job]:
+        """Queue what an earlier server left unfinished, in its order."""
+        resumed = []
+        for job in await self._store.unfinished():
+            try:
+                self._enqueue(job)
+                resumed.append(job)
+            except ARTError as error:  # its model's folder was removed meanwhile
+                await self._store.fail(job.job_id, str(error), error_code(error))
+        return resumed
+
+    async def submit(self, project: str, name: str, request: JobRequest) -> JobInfo:
+        """Accept a job; asking again with the same id and content gives the same job.
+
+        Raises RequestError (400, 409), and NotFoundError for an unknown model.
+        """
+        if not 0 < len(request.job_id) <= _LONGEST_ID:
+            raise RequestError(
+                f"job_id must have 1 to {_LONGEST_ID} characters, not {len(request.job_id)}",
+                status=400,
+                code="invalid_job_id",
+                param="job_id",
+            )
+        self._trainer_of(project, name)
+        job = Job(job_id=request.job_id, project=project, name=name, request=request)
+        self._unfinished[job.model] += 1
+        try:
+            if await self._store.submit(project, name, request):
+                self._enqueue(job)
+        finally:
+            self._unfinished[job.model] -= 1
+        return await self._store.info(request.job_id)
+
+    def busy(self, model: str) -> bool:
+        """Whether a job of the model (`project/name`) is queued, running or just being accepted."""
+        return self._unfinished[model] > 0
+
+    async def info(self, job_id: str) -> JobInfo:
+        """Raises NotFoundError."""
+        return await self._store.info(job_id)
+
+    async def events(self, job_id: str, after: int) -> AsyncIterator[bytes]:
+        """Lines of JSON from event `after + 1` on until the job ended; a blank line when nothing happens."""
+        while True:
+            news = self._news.setdefault(job_id, asyncio.Event())
+            news.clear()
+            ended = (await self._store.info(job_id)).state in _ENDED
+            for event in await self._store.events(job_id, after):
+                after = event.number
+                yield event.model_dump_json(exclude_defaults=False).encode() + b"\n"
+            if ended:
+                self._news.pop(job_id, None)
+                return
+            try:
+                await asyncio.wait_for(news.wait(), self._settings.heartbeat)
+            except TimeoutError:
+                yield b"\n"
+
+    async def close(self) -> None:
+        """Stop running jobs; they stay unfinished and go on when the server starts again."""
+        for runner in self._runners.values():
+            runner.cancel()
+        await asyncio.gather(*self._runners.values(), return_exceptions=True)
+        await self._store.close()
+
+    def _enqueue(self, job: Job) -> None:
+        trainer = self._trainer_of(job.project, job.name)
+        queue = self._queues.setdefault(trainer, asyncio.Queue())
+        queue.put_nowait(job)
+        self._unfinished[job.model] += 1
+        if trainer not in self._runners:
+            self._runners[trainer] = asyncio.create_task(self._work(queue), name=f"jobs of {trainer}")
+
+    async def _work(self, queue: asyncio.Queue[Job]) -> None:
+        while True:
+            job = await queue.get()
+            try:
+                result = await self._attempts(job)
+            except ARTError as error:
+                _log.error("job %s of %s failed: %s", job.job_id, job.model, error)
+                await self._store.fail(job.job_id, str(error), error_code(error))
+            except Exception as error:  # noqa: BLE001 - a defect must end this job by name, not the queue
+                _log.exception("job %s of %s met a defect", job.job_id, job.model)
+                await self._store.fail(job.job_id, f"internal error: {error!r}", "internal_error")
+            else:
+                await self._store.finish(job.job_id, result)
+            finally:
+                self._unfinished[job.model] -= 1
+            self._tell(job.job_id)
+
+    async def _attempts(self, job: Job) -> TrainResultInfo:
+        """Run a job; again from the last committed step when a worker failed under it."""
+
+        async def progress(phase: str, *, done: int = 0, total: int = 0) -> None:
+            await self._store.progress(job.job_id, phase, done=done, total=total)
+            self._tell(job.job_id)
+
+        for attempt in range(1, self._settings.job_attempts + 1):
+            try:
+                async with asyncio.timeout(self._settings.job) as limit:
+                    return await self._run(job, progress)
+            except (WorkerError, DeadlineError, TimeoutError) as error:
+                failure = _as_worker_error(error, limit.expired(), self._settings.job)
+                _log.warning("job %s, attempt %d: %s", job.job_id, attempt, failure)
+                await self._worker_failed(job, failure)
+                if attempt == self._settings.job_attempts:
+                    raise failure from error
+                await progress("queued")
+        raise AssertionError("job_attempts is at least 1")
+
+    def _tell(self, job_id: str) -> None:
+        news = self._news.get(job_id)
+        if news is not None:
+            news.set()
+
+
+def _as_worker_error(error: Exception, expired: bool, deadline: float) -> WorkerError:
+    if isinstance(error, WorkerError):
+        return error
+    what = (
+        f"the job was not done within {deadline:g} s"
+        if expired
+        else str(error) or "a worker did not answer in time"
+    )
+    return WorkerStalledError(what)

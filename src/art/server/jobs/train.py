@@ -1,0 +1,135 @@
+"""One training job, from sample ids to the served step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from art.algorithms import check_algorithm
+from art.errors import TrainingError
+from art.rendering.chat import ChatRenderer
+from art.samples.batch import build_batch
+from art.samples.encode import encode_batch
+from art.samples.teacher import scored_paths, with_teacher
+from art.samples.types import Batch
+from art.server.checkpoints.canary import canary_rows
+from art.server.checkpoints.promote import Progress, Stage
+from art.server.jobs.plot import plot_batch, plot_needs
+from art.server.jobs.rate import rate_factor
+from art.server.jobs.reference import reference_folder
+from art.server.jobs.step import StepJob
+from art.server.jobs.store import Job
+from art.server.jobs.teacher import Teacher
+from art.server.jobs.teacher_settings import TeacherSettings
+from art.server.jobs.train_rows import check_origin, group_rows
+from art.server.ledger.ledger import Ledger
+from art.server.ledger.schema import SampleRecord
+from art.server.tenants.tenancy import tenant_of
+from art.server.workers.trainer_client import OpenModel
+from art.wire.jobs import TrainJobRequest, TrainResultInfo
+from art.wire.training import TrainRequest
+
+
+class TrainJob(StepJob):
+    """Trains one step on groups of rollouts."""
+
+    def __init__(
+        self,
+        job: Job,
+        request: TrainJobRequest,
+        *,
+        stage: Stage,
+        ledger: Ledger,
+        renderer: ChatRenderer,
+        progress: Progress,
+        teachers: TeacherSettings,
+    ) -> None:
+        super().__init__(job, stage=stage, progress=progress)
+        self.request = request
+        self.ledger = ledger
+        self.renderer = renderer
+        self.teachers = teachers
+
+    async def make_step(self) -> TrainResultInfo:
+        check_algorithm(self.request.algorithm)
+        teacher = self._teacher()
+        opened = await self.open()
+        reference = reference_folder(self.request.algorithm, self.stage.checkpoints)
+        records = await self._records(opened.step)
+        rows = await asyncio.to_thread(group_rows, self.request, records, self.renderer)
+        plot_needs(self.request.compute)
+        batch = build_batch(
+            rows, algorithm=self.request.algorithm, max_length=self.request.compute.max_length
+        )
+        samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
+        seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
+        canary = await self.canary(opened, canary_rows(seen))
+        if batch.empty:
+            return await self.carry_forward(opened.step, canary, batch.metrics, batch.sheet)
+        if teacher is not None:
+            batch = await _taught(batch, teacher)
+        factor = rate_factor(self.request.rate, rows, batch)
+        metrics = await self._train(opened, batch, reference, factor)
+        if self.request.compute.plot:
+            await asyncio.to_thread(plot_batch, batch, self.stage.checkpoints.folder.parent, opened.step + 1)
+        return await self.finish(opened, canary, {**batch.metrics, **metrics}, batch.sheet)
+
+    async def some_ids(self) -> Sequence[Sequence[int]]:
+        trajectories = (trajectory for group in self.request.groups for trajectory in group.trajectories)
+        ids = [trajectory.samples[0] for trajectory in trajectories if trajectory.samples]
+        records = await self.ledger.samples(list(dict.fromkeys(ids))[:8], tenant=tenant_of(self.job.project))
+        return [record.prompt_ids for record in records]
+
+    async def _records(self, step: int) -> dict[str, SampleRecord]:
+        """Ledger rows of every sample that the request names, checked to be this model's own and recent."""
+        trajectories = [trajectory for group in self.request.groups for trajectory in group.trajectories]
+        ids = dict.fromkeys(sample for trajectory in trajectories for sample in trajectory.samples)
+        found = await self.ledger.samples(list(ids), tenant=tenant_of(self.job.project))
+        records = {record.sample_id: record for record in found}
+        oldest = step - self.stage.settings.max_off_policy_steps
+        for trajectory in trajectories:
+            for sample in trajectory.samples:
+                check_origin(
+                    records[sample],
+                    trajectory.rollout,
+                    self.job.model,
+                    oldest,
+                    removals=self.stage.model.removals,
+                )
+        return records
+
+    def _teacher(self) -> Teacher | None:
+        spec = self.request.algorithm.teacher
+        if spec is None or spec.kind != "server":
+            return None
+        return Teacher(spec, self.teachers, listed_only=tenant_of(self.job.project) is not None)
+
+    async def _train(
+        self, opened: OpenModel, batch: Batch, reference: str | None, factor: float
+    ) -> dict[str, float]:
+        """One gradient step in the trainer's memory. Returns its metrics."""
+        step, algorithm = opened.step, self.request.algorithm
+        updates = algorithm.updates.of_batch(batch.sheet.fates["trained"].rollouts)
+        request = TrainRequest(
+            model=self.stage.model.key,
+            step=step,
+            algorithm=algorithm.model_copy(update={"updates": updates}),
+            optimizer=self.request.optimizer,
+            normalizer=batch.normalizer,
+            sampling=list(batch.sampling),
+            reference=reference,
+            rate_factor=factor,
+            compute=self.request.compute,
+        )
+        await self.progress("training")
+        result = await self.follow(opened, encode_batch(batch, request))
+        if result.step != step + 1:
+            raise TrainingError(f"the trainer is at step {result.step} after training step {step + 1}")
+        return result.metrics
+
+
+async def _taught(batch: Batch, teacher: Teacher) -> Batch:
+    """The batch with the logprobs of a teacher behind HTTP."""
+    paths = scored_paths(batch.tree, batch.entries)
+    rows = [batch.tree.tokens_T[path].tolist() for path in paths]
+    return with_teacher(batch, paths, await teacher.logprobs(rows))

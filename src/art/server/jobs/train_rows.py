@@ -1,0 +1,167 @@
+"""Ledger records -> the rows that training is built from.
+
+Each is checked to be the model's own, recent, and drawn from a distribution that the trainer can compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from art.errors import RequestError
+from art.rendering.chat import ChatRenderer
+from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.server.jobs.sft_rows import assistant_rows
+from art.server.ledger.schema import SampleRecord
+from art.wire.algorithm import Algorithm
+from art.wire.jobs import TrainJobRequest, TrainTrajectory
+from art.wire.training import PLAIN_SAMPLING, SamplingSpec
+
+_NEUTRAL: Mapping[str, Any] = MappingProxyType(
+    {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "logit_bias": {}}
+)
+"""What changes a distribution from token to token, and the value that does not."""
+_SHAPES_NOTHING = frozenset({"max_tokens", "seed", "stop", "stop_string", "metadata"})
+
+_COLDEST = 1e-6
+_GREEDY: Mapping[str, Callable[[float], bool]] = MappingProxyType(
+    {
+        "temperature": lambda value: value < _COLDEST,
+        "top_k": lambda value: value == 1,
+        "min_p": lambda value: value >= 1,
+    }
+)
+
+
+def group_rows(
+    request: TrainJobRequest, records: Mapping[str, SampleRecord], renderer: ChatRenderer
+) -> list[GroupRow]:
+    """The request's groups with their ledger rows, and rows for what was given instead of sampled.
+
+    Raises RequestError for an untrainable sample, and for messages that the format cannot express.
+    """
+    return [
+        GroupRow(
+            failed=group.failed,
+            rollouts=[
+                RolloutRow(
+                    rollout=trajectory.rollout,
+                    reward=trajectory.reward,
+                    unscored_reason=trajectory.unscored_reason,
+                    samples=_samples(trajectory, records, request.algorithm, renderer),
+                )
+                for trajectory in group.trajectories
+            ],
+        )
+        for group in request.groups
+    ]
+
+
+def _samples(
+    trajectory: TrainTrajectory,
+    records: Mapping[str, SampleRecord],
+    algorithm: Algorithm,
+    renderer: ChatRenderer,
+) -> list[SampleRow]:
+    rollout = trajectory.rollout
+    rows = {sample: _row(records[sample], rollout, algorithm) for sample in trajectory.samples}
+    if not trajectory.given:
+        return [rows[sample] for sample in trajectory.samples]
+    return [
+        row
+        for number, history in enumerate(trajectory.given)
+        for row in assistant_rows(
+            renderer,
+            f"{rollout}.h{number}",
+            history.messages,
+            history.tools,
+            about=f"rollout {rollout!r}",
+            sampled={index: rows[sample] for index, sample in history.samples.items()},
+        )
+    ]
+
+
+def check_origin(record: SampleRecord, rollout: str, model: str, oldest: int, *, removals: int = 0) -> None:
+    """Raise RequestError unless the sample was drawn from this model, at step `oldest` or later.
+
+    removals: models of this name that were removed before; their samples are another model's.
+    """
+    adapter, step = record.adapter, record.step
+    problem = None
+    if adapter is None or step is None:
+        problem, code = f"was sampled by the base model {record.base_model!r}", "sample_of_other_model"
+    elif adapter.rpartition("@")[0] != model:
+        problem, code = f"was sampled by {adapter!r}", "sample_of_other_model"
+    elif int(adapter.rpartition("@")[2].partition(".")[2] or 0) != removals:
+        problem, code = "was sampled by an earlier model of this name", "sample_of_other_model"
+    elif step < oldest:
+        problem, code = (
+            f"was sampled at step {step}, older than the oldest allowed, {oldest}",
+            "sample_too_old",
+        )
+    if problem is not None:
+        raise RequestError(
+            f"sample {record.sample_id!r} of rollout {rollout!r} cannot train {model}: it {problem}; "
+            "train a model on its own recent samples. The same reply as a dict is context, or trained with "
+            "allow_training_without_logprobs=True",
+            status=409,
+            code=code,
+            param="groups",
+        )
+
+
+def sampled_from(record: SampleRecord, rollout: str, algorithm: Algorithm) -> SamplingSpec:
+    """The distribution that the sample was drawn from: its logprobs are recorded, and it is trained.
+
+    A supervised algorithm trains the model's own, whatever drew the text. Raises RequestError for greedy
+    sampling (it explores nothing: there is no distribution to improve), for penalties and logit_bias (the
+    trainer does not compute them), for anything unknown, and for a distribution other than the model's own
+    where a teacher's server gives logprobs of its own.
+    """
+    if algorithm.advantage.kind == "none":
+        return PLAIN_SAMPLING
+    given = {name: value for name, value in record.sampling.items() if value is not None}
+    for name, value in given.items():
+        known = name in SamplingSpec.model_fields or name in _SHAPES_NOTHING
+        if not known and (name not in _NEUTRAL or value != _NEUTRAL[name]):
+            _refuse(record, rollout, f"{name} = {value!r}", "the trainer does not compute this distribution")
+    for name, is_greedy in _GREEDY.items():
+        if name in given and is_greedy(given[name]):
+            _refuse(record, rollout, f"{name} = {given[name]!r}", "a greedy choice leaves nothing to compare")
+    try:
+        spec = SamplingSpec(**{name: given[name] for name in SamplingSpec.model_fields if name in given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        _refuse(record, rollout, f"{first['loc'][0]} = {first['input']!r}", first["msg"].lower())
+    if spec != PLAIN_SAMPLING and algorithm.teacher is not None and algorithm.teacher.kind == "server":
+        _refuse(record, rollout, repr(spec), "a teacher's server gives logprobs of its own distribution only")
+    return spec
+
+
+def _refuse(record: SampleRecord, rollout: str, drawn: str, why: str) -> NoReturn:
+    raise RequestError(
+        f"sample {record.sample_id!r} of rollout {rollout!r} cannot be trained: it was drawn with {drawn}, "
+        f"and {why}; sample rollouts for training with temperature 1 and no penalties (a temperature above "
+        "0, top_k above 1, top_p and min_p below 1 are corrected for)",
+        status=409,
+        code="untrainable_sampling",
+        param="groups",
+    )
+
+
+def _row(record: SampleRecord, rollout: str, algorithm: Algorithm) -> SampleRow:
+    return SampleRow(
+        sample_id=record.sample_id,
+        prompt_ids=record.prompt_ids,
+        completion_ids=record.completion_ids,
+        completion_logprobs=record.completion_logprobs,
+        rollout_id=record.rollout_id,
+        parent_id=record.parent_id,
+        step=record.step,
+        fork_reason=record.fork_reason,
+        sampling=sampled_from(record, rollout, algorithm),
+        truncated=record.finish_reason == "length",
+    )

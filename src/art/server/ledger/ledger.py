@@ -1,0 +1,259 @@
+"""The ledger: every completion, written down once, before its reply leaves the server.
+
+Records wait a few milliseconds for company and are committed together by a thread of their own. SQLite's
+write-ahead log keeps what is committed when the process is killed at any moment (a power cut may take the
+last moments).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from art.errors import ARTError, ConfigurationError, NotFoundError
+from art.server.ledger.schema import (
+    COLUMNS,
+    CREATE,
+    INSERT,
+    MIGRATE,
+    SCHEMA_VERSION,
+    SampleRecord,
+    from_row,
+    to_row,
+)
+from art.server.tenants.tenancy import Tenant
+
+T = TypeVar("T")
+
+_GATHER_SECONDS = 0.002
+_BUSY_SECONDS = 30.0
+_VARIABLES = 500
+"""Ids in one SELECT ... IN (...)."""
+
+
+class LedgerError(ARTError):
+    """A sample could not be written or read: the disk is full, or the file is damaged."""
+
+
+class _Batch:
+    """Records that are committed together, and the future that their writers await."""
+
+    __slots__ = ("done", "records")
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.done = done
+        self.records: list[SampleRecord] = []
+
+
+class Ledger:
+    """Samples on disk. One event loop owns it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file. Raises: ConfigurationError when another version of ART wrote it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._writing = _connect(path)
+        _prepare(self._writing, path)
+        self._reading = _connect(path)
+        self._reading.execute("PRAGMA query_only = ON")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-read")
+        self._batches: queue.SimpleQueue[tuple[_Batch, asyncio.AbstractEventLoop] | None] = (
+            queue.SimpleQueue()
+        )
+        self._pending: _Batch | None = None
+        self._busy = False
+        self._writer = threading.Thread(target=self._write_batches, name="ledger-write", daemon=True)
+        self._writer.start()
+        self._closed = False
+
+    async def append(self, records: Sequence[SampleRecord]) -> None:
+        """Return once the records are committed. Raises: LedgerError."""
+        if self._closed:
+            raise LedgerError(f"the ledger {self.path} is closed")
+        batch = self._pending
+        if batch is None:
+            loop = asyncio.get_running_loop()
+            batch = self._pending = _Batch(loop.create_future())
+            # Under load waiting saves commits; a lone writer is not kept waiting.
+            loop.call_later(_GATHER_SECONDS if self._busy else 0.0, self._flush, batch, loop)
+        batch.records.extend(records)
+        # Shielded: one writer that is cancelled must not cancel the others' commit.
+        await asyncio.shield(batch.done)
+
+    def _flush(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
+        if self._pending is batch:
+            self._pending = None
+            self._busy = len(batch.records) > 1
+            self._batches.put((batch, loop))
+
+    def _write_batches(self) -> None:
+        while (item := self._batches.get()) is not None:
+            batch, loop = item
+            error: Exception | None = None
+            try:
+                with self._writing:
+                    self._writing.executemany(INSERT, map(to_row, batch.records))
+            except (sqlite3.Error, TypeError, ValueError, OverflowError) as problem:
+                error = LedgerError(f"cannot write {len(batch.records)} samples to {self.path}: {problem}")
+            try:
+                loop.call_soon_threadsafe(_settle, batch.done, error)
+            except RuntimeError:
+                # The loop ended meanwhile: nobody waits for the answer.
+                continue
+
+    async def samples(self, sample_ids: Sequence[str], *, tenant: Tenant = None) -> list[SampleRecord]:
+        """Records in the order of the ids, of one tenant, or for the operator of anybody.
+
+        Raises: NotFoundError naming the ids that are unknown; another tenant's are that, too.
+        """
+        found = await self._read(lambda: _load(self._reading, sample_ids))
+        missing = [
+            sample_id
+            for sample_id in sample_ids
+            if sample_id not in found or (tenant is not None and found[sample_id].tenant != tenant)
+        ]
+        if missing:
+            shown = ", ".join(map(repr, missing[:5])) + (
+                f" and {len(missing) - 5} more" if missing[5:] else ""
+            )
+            raise NotFoundError(f"no such sample: {shown}", status=404, code="sample_not_found")
+        return [found[sample_id] for sample_id in sample_ids]
+
+    async def known(self, sample_ids: Sequence[str], *, tenant: Tenant) -> dict[str, SampleRecord]:
+        """Those of the samples that there are, of this tenant alone (None: the operator's own)."""
+        found = await self._read(lambda: _load(self._reading, sample_ids))
+        return {name: record for name, record in found.items() if record.tenant == tenant}
+
+    async def rollout(self, rollout_id: str, *, tenant: Tenant = None) -> list[SampleRecord]:
+        """The samples of a rollout in the order of their creation; empty when there are none.
+
+        The operator is given those of every tenant that used the id.
+        """
+        query = "SELECT sample_id FROM samples WHERE rollout_id = ?1 AND ?2 IN (tenant, '') ORDER BY rowid"
+        values = (rollout_id, tenant or "")
+        ids = await self._read(lambda: [row[0] for row in self._reading.execute(query, values)])
+        return await self.samples(ids)
+
+    async def find_turn(self, turn_keys: Sequence[bytes], rollout_id: str | None) -> SampleRecord | None:
+        """The newest sample that ended with the first known of these turns; one of the rollout first."""
+        query = "SELECT MAX(rowid), sample_id FROM samples WHERE turn_key = ?"
+
+        def read() -> SampleRecord | None:
+            for key in turn_keys:
+                tries: list[tuple[str, tuple[Any, ...]]] = [(query, (key,))]
+                if rollout_id is not None:
+                    tries.insert(0, (query + " AND rollout_id = ?", (key, rollout_id)))
+                for text, values in tries:
+                    sample_id = self._reading.execute(text, values).fetchone()[1]
+                    if sample_id is not None:
+                        return _load(self._reading, [sample_id])[sample_id]
+            return None
+
+        return await self._read(read)
+
+    async def is_empty(self) -> bool:
+        """Whether no sample was ever written."""
+        query = "SELECT 1 FROM samples LIMIT 1"
+        return await self._read(lambda: self._reading.execute(query).fetchone() is None)
+
+    async def has_rollout(self, rollout_id: str, *, tenant: Tenant = None) -> bool:
+        """Whether the asker's rollout of this id has a sample."""
+        query = "SELECT 1 FROM samples WHERE rollout_id = ? AND tenant IS ? LIMIT 1"
+        values = (rollout_id, tenant)
+        return await self._read(lambda: self._reading.execute(query, values).fetchone() is not None)
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._reader, work)
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot read {self.path}: {error}") from error
+
+    async def close(self) -> None:
+        """Commit what waits, then close. Calling it twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pending is not None:
+            self._flush(self._pending, asyncio.get_running_loop())
+        self._batches.put(None)
+        await asyncio.to_thread(self._writer.join, _BUSY_SECONDS)
+        self._reader.shutdown(wait=True)
+        self._reading.close()
+        self._writing.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            # One transaction: a kill in the middle leaves an empty file, not half a table.
+            connection.executescript(f"BEGIN; {CREATE} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        while version in MIGRATE:
+            connection.executescript(
+                f"BEGIN; {MIGRATE[version]} PRAGMA user_version = {version + 1}; COMMIT;"
+            )
+            version += 1
+        if version not in (0, SCHEMA_VERSION):
+            raise ConfigurationError(
+                f"the ledger {path} has version {version}, this ART knows {SCHEMA_VERSION}: use the ART that "
+                "wrote it, or another data folder"
+            )
+    except sqlite3.DatabaseError as error:
+        raise ConfigurationError(
+            f"{path} is not a ledger or is damaged ({error}): move it away, or use another data folder"
+        ) from error
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> dict[str, SampleRecord]:
+    """The wanted records and, on the way, every record that they share ids with."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    wanted = list(dict.fromkeys(sample_ids))
+    while wanted:
+        parents: dict[str, None] = {}
+        for part in _parts(wanted):
+            for row in connection.execute(
+                f"SELECT {COLUMNS} FROM samples WHERE sample_id IN ({_marks(part)})", part
+            ):
+                rows[row[0]] = row
+                if row[9]:
+                    parents[row[7]] = None
+        wanted = [parent for parent in parents if parent not in rows]
+    records: dict[str, SampleRecord] = {}
+    for sample_id in rows:
+        chain = [sample_id]
+        while chain[-1] not in records and rows[chain[-1]][9]:
+            chain.append(str(rows[chain[-1]][7]))
+        for member in reversed(chain):
+            if member not in records:
+                row = rows[member]
+                records[member] = from_row(row, records.get(str(row[7])))
+    return records
+
+
+def _parts(values: Sequence[T]) -> list[Sequence[T]]:
+    return [values[start : start + _VARIABLES] for start in range(0, len(values), _VARIABLES)]
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ",".join("?" * len(values))

@@ -1,0 +1,158 @@
+"""The ledger's table, and how a record becomes a row and a row a record.
+
+A prompt that extends an earlier sample of the ledger is kept as the tail behind that sample's ids, so that a
+long conversation costs its length once, not once a turn.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from art.server.tenants.tenancy import Tenant
+
+SCHEMA_VERSION = 2
+
+CREATE = """
+CREATE TABLE samples (
+    sample_id TEXT NOT NULL UNIQUE,
+    rollout_id TEXT,
+    project TEXT,
+    model TEXT NOT NULL,
+    base_model TEXT NOT NULL,
+    step INTEGER,
+    adapter TEXT,
+    parent_id TEXT,
+    fork_reason TEXT,
+    shared INTEGER NOT NULL,
+    prompt BLOB NOT NULL,
+    completion BLOB NOT NULL,
+    logprobs BLOB NOT NULL,
+    sampling BLOB NOT NULL,
+    finish_reason TEXT NOT NULL,
+    turn_key BLOB NOT NULL,
+    tools_key BLOB NOT NULL,
+    created_at REAL NOT NULL,
+    tenant TEXT
+);
+CREATE INDEX samples_by_rollout ON samples (rollout_id) WHERE rollout_id IS NOT NULL;
+CREATE INDEX samples_by_turn ON samples (turn_key, rollout_id);
+"""
+
+MIGRATE = {1: "ALTER TABLE samples ADD COLUMN tenant TEXT;"}
+"""From each older version to the next. Before there were tenants every sample was the operator's."""
+
+COLUMNS = (
+    "sample_id, rollout_id, project, model, base_model, step, adapter, parent_id, fork_reason, shared, "
+    "prompt, completion, logprobs, sampling, finish_reason, turn_key, tools_key, created_at, tenant"
+)
+INSERT = f"INSERT INTO samples ({COLUMNS}) VALUES ({', '.join('?' * 19)})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleRecord:
+    """One completion as it was sampled. Ids are int32, logprobs float32, one a completion id."""
+
+    sample_id: str
+    rollout_id: str | None
+    project: str | None
+    model: str
+    """The name the request asked for."""
+    base_model: str
+    step: int | None
+    """Adapter version that sampled it; None for the base model."""
+    adapter: str | None
+    """The engine's name of that adapter."""
+    parent_id: str | None
+    """The sample whose prompt and completion this prompt begins with."""
+    fork_reason: str | None
+    prompt_ids: array[int]
+    completion_ids: array[int]
+    completion_logprobs: array[float]
+    sampling: dict[str, Any]
+    finish_reason: str
+    """As the engine said it: `stop` or `length`."""
+    turn_key: bytes
+    """Names the conversation up to and with this reply; see `stitching`."""
+    tools_key: bytes
+    created_at: float
+    """Unix seconds."""
+    tenant: Tenant = None
+    """Whose it is; None: the operator's."""
+    shared: int = 0
+    """So many ids of the prompt are the parent's: they are stored with it alone."""
+
+
+def int_array(values: Sequence[int]) -> array[int]:
+    """Ids as int32."""
+    return values if isinstance(values, array) else array("i", values)
+
+
+def float_array(values: Sequence[float]) -> array[float]:
+    """Logprobs as float32."""
+    return array("f", values)
+
+
+def to_row(record: SampleRecord) -> tuple[Any, ...]:
+    """The row that `INSERT` wants."""
+    return (
+        record.sample_id,
+        record.rollout_id,
+        record.project,
+        record.model,
+        record.base_model,
+        record.step,
+        record.adapter,
+        record.parent_id,
+        record.fork_reason,
+        record.shared,
+        record.prompt_ids[record.shared :].tobytes(),
+        record.completion_ids.tobytes(),
+        record.completion_logprobs.tobytes(),
+        orjson.dumps(record.sampling),
+        record.finish_reason,
+        record.turn_key,
+        record.tools_key,
+        record.created_at,
+        record.tenant,
+    )
+
+
+def from_row(row: tuple[Any, ...], parent: SampleRecord | None) -> SampleRecord:
+    """The record of a row; `parent` must be given where the row shares ids with it."""
+    shared: int = row[9]
+    prompt: array[int] = array("i")
+    if shared:
+        if parent is None:
+            raise ValueError(f"sample {row[0]!r} shares ids with {row[7]!r}, which was not given")
+        prompt = (parent.prompt_ids + parent.completion_ids)[:shared]
+    prompt.frombytes(row[10])
+    completion: array[int] = array("i")
+    completion.frombytes(row[11])
+    logprobs: array[float] = array("f")
+    logprobs.frombytes(row[12])
+    return SampleRecord(
+        sample_id=row[0],
+        rollout_id=row[1],
+        project=row[2],
+        model=row[3],
+        base_model=row[4],
+        step=row[5],
+        adapter=row[6],
+        parent_id=row[7],
+        fork_reason=row[8],
+        shared=shared,
+        prompt_ids=prompt,
+        completion_ids=completion,
+        completion_logprobs=logprobs,
+        sampling=orjson.loads(row[13]),
+        finish_reason=row[14],
+        turn_key=row[15],
+        tools_key=row[16],
+        created_at=row[17],
+        tenant=row[18],
+    )

@@ -1,0 +1,194 @@
+"""The prompt of a request: earlier ids plus the ids of what is new, never earlier text tokenised again.
+
+    request    system, user, assistant (answered before), user
+    prompt     prompt_ids + completion_ids of that answer, exactly, then the ids of the last user message
+
+Where that cannot be done the whole conversation is rendered: a *fork*, with its reason. A conversation of
+which nothing was answered here is no fork. Each tenant has conversations, rollouts and samples of its own:
+the chain of a conversation's keys begins with its tenant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from art.rendering.chat import ChatRenderer, Message, Tool
+from art.server.ledger.conversation import Conversation
+from art.server.ledger.ledger import Ledger
+from art.server.ledger.schema import SampleRecord, int_array
+from art.server.ledger.turn_index import AnsweredTurn, Rollout, TurnIndex
+from art.server.models.served import Target
+from art.server.tenants.tenancy import Tenant, inside
+
+HISTORY_EDITED = "history_edited"
+"""A part of this conversation was answered here, but its newest reply differs from what was answered."""
+UNKNOWN_HISTORY = "unknown_history"
+"""The rollout has samples, but not of this conversation."""
+TOOLS_CHANGED = "tools_changed"
+NO_NEW_MESSAGE = "no_new_message"
+"""The conversation ends with the reply itself."""
+TRUNCATED_REPLY = "truncated_reply"
+"""The reply was cut off, and the format cannot close it."""
+BRIDGE_REFUSED = "bridge_refused"
+"""The renderer cannot prove that the extension is safe."""
+
+_RENDERED_KEPT = 2048
+_RENDERED_TOKENS = 8192
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stitched:
+    """A prompt, and where it comes from."""
+
+    prompt_ids: list[int]
+    conversation: Conversation
+    parent_id: str | None = None
+    shared: int = 0
+    """So many of the first ids are the parent's."""
+    fork_reason: str | None = None
+
+
+class Stitcher:
+    """Makes prompts, and remembers what was answered."""
+
+    def __init__(self, ledger: Ledger, *, max_tokens: int, ledger_is_empty: bool) -> None:
+        self.forks: Counter[str] = Counter()
+        """Forks since the start, by reason."""
+        self.stitched = 0
+        """Prompts that extend earlier ids, since the start."""
+        self._ledger = ledger
+        self._ledger_has_more = not ledger_is_empty
+        self._index = TurnIndex(max_tokens)
+        self._rendered: OrderedDict[tuple[bytes, bytes], list[int]] = OrderedDict()
+
+    async def prompt(
+        self,
+        target: Target,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        *,
+        tools_key: bytes,
+        rollout_id: str | None,
+        tenant: Tenant = None,
+        sample_hint: str | None = None,
+    ) -> Stitched:
+        """The ids to send to the engine.
+
+        `sample_hint`: the sample that the newest assistant message says it is.
+        Raises: RequestError when the format cannot express the messages.
+        """
+        conversation = Conversation(speaker_of(target.base_model, tenant, target.renderer), messages)
+        if not conversation.turns:
+            return Stitched(
+                prompt_ids=self._first(target, messages, tools, conversation, tools_key),
+                conversation=conversation,
+            )
+        turn, reason = await self._answered(conversation, tenant, rollout_id, sample_hint)
+        if turn is not None:
+            ids, reason = _extend(target, turn, messages, conversation, tools, tools_key)
+            if ids is not None:
+                self.stitched += 1
+                return Stitched(
+                    prompt_ids=ids, conversation=conversation, parent_id=turn.sample_id, shared=turn.tokens
+                )
+        if reason is not None:
+            self.forks[reason] += 1
+        return Stitched(
+            prompt_ids=target.renderer.render(messages, tools), conversation=conversation, fork_reason=reason
+        )
+
+    def remember(self, record: SampleRecord) -> None:
+        """Make a sample known to the conversations that continue it."""
+        self._index.add(_turn_of(record))
+
+    def _first(
+        self,
+        target: Target,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        conversation: Conversation,
+        tools_key: bytes,
+    ) -> list[int]:
+        """A first turn's rendering; attempts at one scenario share it."""
+        key = (conversation.key, tools_key)
+        kept = self._rendered.get(key)
+        if kept is not None:
+            self._rendered.move_to_end(key)
+            return kept
+        ids = target.renderer.render(messages, tools)
+        # Tool results are left out: some formats write their ids or names, which the key does not hold.
+        if len(ids) <= _RENDERED_TOKENS and all(message["role"] != "tool" for message in messages):
+            self._rendered[key] = ids
+            if len(self._rendered) > _RENDERED_KEPT:
+                self._rendered.popitem(last=False)
+        return ids
+
+    async def _answered(
+        self, conversation: Conversation, tenant: Tenant, rollout_id: str | None, sample_hint: str | None
+    ) -> tuple[AnsweredTurn | None, str | None]:
+        """The answered turn that the newest assistant message is, or why this is a fork (None: it is not)."""
+        newest = conversation.turns[-1].key
+        rollout: Rollout | None = None if rollout_id is None else (tenant, rollout_id)
+        hinted = self._index.get(sample_hint)
+        if hinted is not None and hinted.tenant != tenant:
+            hinted = None
+        if hinted is not None and hinted.key == newest:
+            return hinted, None
+        turn = self._index.find(newest, rollout)
+        if turn is not None:
+            return turn, None
+        edited = hinted is not None or any(
+            self._index.find(earlier.key, rollout) for earlier in conversation.turns[:-1]
+        )
+        if edited:
+            return None, HISTORY_EDITED
+        known = rollout is not None and self._index.knows_rollout(rollout)
+        if self._ledger_has_more or self._index.forgot:
+            keys = [earlier.key for earlier in reversed(conversation.turns)]
+            record = await self._ledger.find_turn(keys, rollout_id)
+            if record is not None:
+                self.remember(record)
+                return (_turn_of(record), None) if record.turn_key == newest else (None, HISTORY_EDITED)
+            if rollout_id is not None and not known:
+                known = await self._ledger.has_rollout(rollout_id, tenant=tenant)
+        return None, UNKNOWN_HISTORY if known else None
+
+
+def speaker_of(base_model: str, tenant: Tenant, renderer: ChatRenderer) -> str:
+    """What the keys of conversations begin with: whose they are, and with what."""
+    return inside(tenant, base_model) + renderer.variant
+
+
+def _extend(
+    target: Target,
+    turn: AnsweredTurn,
+    messages: Sequence[Message],
+    conversation: Conversation,
+    tools: Sequence[Tool] | None,
+    tools_key: bytes,
+) -> tuple[list[int] | None, str | None]:
+    """The turn's ids with the new messages behind them, or the reason why not."""
+    new_messages = messages[conversation.turns[-1].index + 1 :]
+    if not new_messages:
+        return None, NO_NEW_MESSAGE
+    if turn.tools_key != tools_key:
+        return None, TOOLS_CHANGED
+    ids = target.renderer.bridge(turn.prompt_ids, turn.completion_ids, new_messages, tools)
+    if ids is None:
+        return None, TRUNCATED_REPLY if turn.truncated else BRIDGE_REFUSED
+    return ids, None
+
+
+def _turn_of(record: SampleRecord) -> AnsweredTurn:
+    return AnsweredTurn(
+        sample_id=record.sample_id,
+        tenant=record.tenant,
+        rollout_id=record.rollout_id,
+        key=record.turn_key,
+        tools_key=record.tools_key,
+        prompt_ids=int_array(record.prompt_ids),
+        completion_ids=int_array(record.completion_ids),
+        truncated=record.finish_reason == "length",
+    )

@@ -1,0 +1,1 @@
+"""Which models there are, which names are served, by which engine and adapter."""

@@ -1,0 +1,156 @@
+"""What is known of each model: its base, the shape of its adapter, its checkpoints. One small file per
+model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from art.errors import CheckpointError, NotFoundError, RequestError
+from art.process.durable import flush
+from art.server.checkpoints.checkpoints import Checkpoints, replace_file
+from art.server.checkpoints.shape import leaves_open
+from art.server.data_layout import DataLayout
+from art.wire.models import RegisterRequest
+from art.wire.strict import Strict
+from art.wire.training import LoraSpec
+
+SERVING = ("max_context", "chat_template", "chat_template_kwargs")
+"""How a model is served: the newest registration says it."""
+
+
+class Registration(Strict):
+    """`registration.json`: written when the model is first registered, and when it is served otherwise."""
+
+    project: str
+    name: str
+    base_model: str
+    lora: LoraSpec | None
+    """None: all weights are trained."""
+    seed: int = 0
+    max_context: int | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    removals: int = 0
+    """How many models of this name were removed before: their adapters' names are not used again."""
+
+    @property
+    def key(self) -> str:
+        """`project/name`: the model's name towards trainer and engine."""
+        return f"{self.project}/{self.name}"
+
+
+class Models:
+    """The registered models of a data folder."""
+
+    def __init__(self, layout: DataLayout) -> None:
+        self._layout = layout
+        self._models: dict[tuple[str, str], Registration] = {}
+        for path in layout.registration_files():
+            found = _read(path)
+            self._models[found.project, found.name] = found
+
+    def all(self) -> list[Registration]:
+        return [self._models[key] for key in sorted(self._models)]
+
+    def find(self, project: str, name: str) -> Registration | None:
+        """The model, or None when it is not registered here."""
+        return self._models.get((project, name))
+
+    def get(self, project: str, name: str) -> Registration:
+        """Raises NotFoundError that says what to do."""
+        found = self._models.get((project, name))
+        if found is None:
+            raise NotFoundError(
+                f"model {project}/{name} is not registered here; register it first (POST /art/models)",
+                status=404,
+                code="model_not_found",
+            )
+        return found
+
+    def register(self, request: RegisterRequest, base_model: str) -> Registration:
+        """Remember a model; asking again with the same base and adapter shape is allowed.
+
+        `base_model` is the resolved name. Raises RequestError: 400 for an unfit name, 409 for another base
+        model or another adapter under the same name.
+        """
+        wanted = Registration(
+            project=request.project,
+            name=request.name,
+            base_model=base_model,
+            lora=request.lora,
+            seed=request.seed,
+            **{name: getattr(request, name) for name in SERVING},
+            removals=_count(self._layout.removals_file(request.project, request.name)),
+        )
+        path = self._layout.registration_file(request.project, request.name)
+        known = self._models.get((request.project, request.name))
+        if known is None:
+            replace_file(path, wanted.model_dump_json(indent=2))
+            self._models[request.project, request.name] = wanted
+            return wanted
+        for what in ("base_model", "lora"):
+            old, new = getattr(known, what), getattr(wanted, what)
+            if old != new and not (what == "lora" and leaves_open(old, new)):
+                raise RequestError(
+                    f"model {known.key} was registered with {what} {_shown(old)}, not {_shown(new)}; "
+                    "use another name, or the same setting as before",
+                    status=409,
+                    code="model_conflict",
+                    param=what,
+                )
+        return self._served_otherwise(known, wanted, path)
+
+    def _served_otherwise(self, known: Registration, wanted: Registration, path: Path) -> Registration:
+        changes = {
+            name: getattr(wanted, name) for name in SERVING if getattr(known, name) != getattr(wanted, name)
+        }
+        if changes:
+            known = known.model_copy(update=changes)
+            replace_file(path, known.model_dump_json(indent=2))
+            self._models[known.project, known.name] = known
+        return known
+
+    def forget(self, model: Registration) -> Path | None:
+        """The model is known no more. Returns the folder with what were its checkpoints, to be removed.
+
+        A client's files beside them stay. A crash in the middle leaves a model without checkpoints.
+        """
+        folder = self._layout.checkpoints_dir(model.project, model.name)
+        doomed = self._layout.removed_dir(model.project, model.name)
+        replace_file(self._layout.removals_file(model.project, model.name), str(model.removals + 1))
+        if folder.exists():
+            folder.rename(doomed)
+        self._layout.registration_file(model.project, model.name).unlink()
+        flush(folder.parent)
+        del self._models[model.project, model.name]
+        return doomed if doomed.exists() else None
+
+    def checkpoints(self, model: Registration) -> Checkpoints:
+        return self.checkpoints_of(model.project, model.name)
+
+    def checkpoints_of(self, project: str, name: str) -> Checkpoints:
+        """Of a model that need not be registered. Raises RequestError (400) for an unfit name."""
+        return Checkpoints(self._layout.checkpoints_dir(project, name))
+
+
+def _read(path: Path) -> Registration:
+    try:
+        return Registration.model_validate_json(path.read_bytes())
+    except (ValidationError, OSError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}); restore it or remove the model's folder"
+        ) from error
+
+
+def _count(path: Path) -> int:
+    return int(path.read_text()) if path.exists() else 0
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null (all weights are trained)"
+    return value.model_dump_json() if isinstance(value, LoraSpec) else repr(value)

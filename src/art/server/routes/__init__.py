@@ -1,0 +1,1 @@
+"""The control routes of `art.wire`, and what they share."""

@@ -1,0 +1,96 @@
+"""What the routes about models have in common: bodies, names, replies and errors, in the names of who asks.
+
+From `model_asked`, `job_asked` and `read_body` on until `reply`, names are those of the inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from art.errors import ARTError, CheckpointError, RequestError
+from art.server.http import error_body, status_of
+from art.server.tenants.edge import arrived, leaving
+from art.server.tenants.tenancy import inside, tenant_in
+from art.wire.strict import Strict
+
+Body = TypeVar("Body", bound=Strict)
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+MODEL = "/art/models/{project}/{name}"
+LARGEST_BODY = 64 * 1024 * 1024
+
+
+def named(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, its errors answered in OpenAI's shape."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ARTError as problem:
+            error = problem
+            if isinstance(problem, CheckpointError):  # trying again is of no use: the message says what is
+                error = RequestError(str(problem), status=409, code="checkpoint_unfit")
+            status, headers = status_of(error)
+            extra = {name.decode(): value.decode() for name, value in headers}
+            body = error_body(error, tenant_in(request.scope))
+            return JSONResponse(body, status_code=status, headers=extra)
+
+    return answer
+
+
+async def read_body(
+    request: Request, kind: type[Body], *, largest: int = LARGEST_BODY, advice: str = ""
+) -> Body:
+    """The body as a record, in names of the inside. Raises RequestError that says what is wrong."""
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > largest:
+            raise RequestError(
+                f"the body is larger than {largest} bytes{advice}", status=413, code="body_too_large"
+            )
+        chunks.append(chunk)
+    try:
+        asked = kind.model_validate_json(b"".join(chunks))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(kind.model_fields)
+        raise RequestError(
+            f"{field or 'the body'}: {first['msg']}; fields of this request: {known}",
+            status=400,
+            code="invalid_request",
+            param=field or None,
+        ) from error
+    return arrived(tenant_in(request.scope), asked)
+
+
+def model_asked(request: Request) -> tuple[str, str]:
+    """Project, as it is inside, and name."""
+    return inside(tenant_in(request.scope), request.path_params["project"]), request.path_params["name"]
+
+
+def job_asked(request: Request) -> str:
+    """The job's id, as it is inside."""
+    return inside(tenant_in(request.scope), request.path_params["job_id"])
+
+
+def operator_only(request: Request) -> None:
+    """Raises RequestError (403) for a tenant."""
+    if tenant_in(request.scope) is not None:
+        raise RequestError(
+            f"{request.method} {request.url.path} needs the server's own key: it is about the server's files",
+            status=403,
+            code="operator_only",
+        )
+
+
+def reply(request: Request, record: Strict) -> Response:
+    """The record, in names of who asked."""
+    told = leaving(tenant_in(request.scope), record)
+    return Response(told.model_dump_json(), media_type="application/json")

@@ -1,0 +1,1 @@
+"""Whose key a request carries, and what it may see."""

@@ -1,0 +1,1 @@
+"""The processes that hold the weights: started, watched, started again."""

@@ -1,0 +1,191 @@
+"""Keeps one worker alive: notices its death or stall, keeps the stacks, starts it again, and gives up in
+the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from art.errors import ARTError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.server.workers.pulse import Pulse
+from art.server.workers.workers import Worker, WorkerSpec
+
+_log = logging.getLogger(__name__)
+
+WhenUp = Callable[[Worker], Awaitable[None]]
+"""Makes a fresh worker useful (adapters loaded, clients replaced) before anybody else gets it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartPolicy:
+    """At most `limit` restarts within `window` seconds; waits double from `backoff` to `backoff_limit`
+    seconds.
+    """
+
+    limit: int = 5
+    window: float = 600.0
+    backoff: float = 0.2
+    backoff_limit: float = 10.0
+
+
+class Supervisor:
+    """Owns a worker's life. `when_up` runs after each start, the first one included."""
+
+    def __init__(self, spec: WorkerSpec, *, when_up: WhenUp, policy: RestartPolicy | None = None) -> None:
+        self.spec = spec
+        self.restarts = 0
+        self._when_up = when_up
+        self._policy = policy or RestartPolicy()
+        self._recent: deque[float] = deque()
+        self._worker: Worker | None = None
+        self._failure: ARTError | None = None
+        self._up = asyncio.Event()
+        self._suspicion: asyncio.Future[WorkerError] = asyncio.get_running_loop().create_future()
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def current(self) -> Worker | None:
+        """The worker, or None while there is none that answers."""
+        return self._worker if self._up.is_set() else None
+
+    @property
+    def state(self) -> str:
+        """`new`, `up`, `restarting` or `failed`."""
+        if self._watch is None:
+            return "new"
+        if self._failure is not None:
+            return "failed"
+        return "up" if self._up.is_set() else "restarting"
+
+    async def start(self) -> None:
+        """Start the worker; again after it was given up. Raises what `Worker.start` and `when_up` raise."""
+        if self.state in {"up", "restarting"}:
+            return
+        self._failure = None
+        self._recent.clear()
+        self._serve(await self._launch())
+        self._watch = asyncio.create_task(self._keep_alive(), name=f"watch {self.spec.name}")
+
+    async def worker(self, timeout: float) -> Worker:
+        """The worker, as soon as it is up. Raises WorkerError (given up), DeadlineError."""
+        waiting = asyncio.ensure_future(self._up.wait())
+        watch = self._watch
+        tasks = {waiting} | ({watch} if watch is not None else set())
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._up.is_set() and self._worker is not None:
+            return self._worker
+        if self._failure is not None:
+            raise self._failure
+        raise DeadlineError(f"worker {self.spec.name!r} is {self.state}; it was not up within {timeout:g} s")
+
+    def report(self, worker: Worker | None, error: WorkerError) -> None:
+        """Say that a call to the worker failed, whatever its health route says: it is started again."""
+        if worker is not None and worker is self._worker and not self._suspicion.done():
+            self._up.clear()
+            self._suspicion.set_result(error)
+
+    async def close(self) -> None:
+        """End the watch and the worker."""
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        self._up.clear()
+        self._failure = WorkerDiedError(f"worker {self.spec.name!r} was closed with its server")
+        if self._worker is not None:
+            await self._worker.stop()
+            self._worker = None
+
+    async def _launch(self) -> Worker:
+        worker = await Worker.start(self.spec)
+        try:
+            await self._when_up(worker)
+        except BaseException:
+            await asyncio.shield(worker.kill())
+            raise
+        return worker
+
+    def _serve(self, worker: Worker) -> None:
+        self._worker = worker
+        self._suspicion = asyncio.get_running_loop().create_future()
+        self._up.set()
+
+    async def _keep_alive(self) -> None:
+        while self._failure is None:
+            worker = self._worker
+            assert worker is not None
+            error = await self._trouble(worker)
+            self._up.clear()
+            _log.error("%s", error)
+            if isinstance(error, WorkerStalledError):
+                await worker.dump_stacks()
+            await worker.kill()
+            await self._restart(error)
+
+    async def _trouble(self, worker: Worker) -> WorkerError:
+        """Wait for the worker's death, a failed health check, or a report."""
+        ended, pulse = (
+            asyncio.create_task(worker.wait()),
+            Pulse(f"{worker.spec.name!r} (pid {worker.pid})", worker.spec.health_deadline),
+        )
+        signs: set[asyncio.Future[Any]] = {ended, self._suspicion}
+        try:
+            while True:
+                await asyncio.wait(
+                    signs, timeout=self.spec.health_interval, return_when=asyncio.FIRST_COMPLETED
+                )
+                probe = asyncio.create_task(worker.probe())
+                await asyncio.wait({probe, *signs}, return_when=asyncio.FIRST_COMPLETED)
+                if self._suspicion.done() or ended.done():
+                    probe.cancel()
+                    return worker.death() if ended.done() else self._suspicion.result()
+                try:
+                    pulse.check(probe.result())
+                except WorkerError as error:
+                    return error
+        finally:
+            ended.cancel()
+
+    async def _restart(self, error: WorkerError) -> None:
+        """Start again with growing waits, or give up with the last error."""
+        cause: Exception = error
+        while True:
+            attempt = self._count_restart()
+            if attempt is None:
+                self._worker = None
+                self._failure = WorkerDiedError(
+                    f"worker {self.spec.name!r} failed {self._policy.limit + 1} times within "
+                    f"{self._policy.window:g} s and was given up; register its model again to start "
+                    f"it. Last: {cause}"
+                )
+                _log.error("%s", self._failure)
+                return
+            await asyncio.sleep(min(self._policy.backoff * 2**attempt, self._policy.backoff_limit))
+            try:
+                worker = await self._launch()
+            except (ARTError, OSError) as failed:
+                cause = failed
+                _log.error("restart of worker %s failed: %s", self.spec.name, failed)
+                continue
+            self.restarts += 1
+            self._serve(worker)
+            _log.warning("worker %s was started again", self.spec.name)
+            return
+
+    def _count_restart(self) -> int | None:
+        """How many restarts there were within the window before this one; None when that is too many."""
+        now = time.monotonic()
+        while self._recent and now - self._recent[0] > self._policy.window:
+            self._recent.popleft()
+        if len(self._recent) >= self._policy.limit:
+            return None
+        self._recent.append(now)
+        return len(self._recent) - 1
