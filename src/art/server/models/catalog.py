@@ -5,7 +5,8 @@
     one step           "player@17", "games/player@17"
 
 Projects are those of the inside (`art.server.tenants.tenancy`). A tenant is shown, and can ask for, its own
-models and their base models alone; the operator asks for a tenant's model with its project, `alice~games/player`.
+models and their base models alone; the operator asks for a tenant's model with its project,
+`alice~games/player`.
 
 The gateway resolves and leases; training publishes and retires. One event loop owns a catalog: nothing in it
 blocks, and nothing can happen between `await resolve(...)` and entering `lease(...)` right after it.
