@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, model_validator
 
+from art.errors import ConfigurationError
+from art.spelling import did_you_mean
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet
 
@@ -52,6 +54,14 @@ class TrainConfig(BaseModel):
         if isinstance(data, dict) and "beta" in data:
             data = dict(data)
             data.setdefault("kl_penalty_coef", data.pop("beta"))
+        for name in data if isinstance(data, dict) else ():
+            if name not in cls.model_fields:
+                known = ", ".join(cls.model_fields)
+                hint = did_you_mean(name, cls.model_fields)
+                raise ConfigurationError(
+                    f"TrainConfig({name}={data[name]!r}): no such field{hint and f', {hint}'}; "
+                    f"known: {known}. Further keywords of the backend's `train` go beside it, or into `_config`."
+                )
         return data
 
     def keywords(self) -> dict[str, Any]:

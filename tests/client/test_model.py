@@ -85,7 +85,7 @@ def test_train_config():
     for algorithm in ("gspo", {"name": "gspo", "ratio": "token"}, mine):
         config = art.TrainConfig(learning_rate=None, algorithm=algorithm)
         assert config.keywords() == {"learning_rate": None, "algorithm": algorithm}
-    with pytest.raises(ValueError, match="learning_rte"):
+    with pytest.raises(ValueError, match=r"learning_rte=1\): no such field, did you mean 'learning_rate'"):
         art.TrainConfig(learning_rte=1)
 
 
