@@ -60,7 +60,7 @@ class TrainConfig(BaseModel):
                 hint = did_you_mean(name, cls.model_fields)
                 raise ConfigurationError(
                     f"TrainConfig({name}={data[name]!r}): no such field{hint and f', {hint}'}; "
-                    f"known: {known}. Further keywords of the backend's `train` go beside it, or into `_config`."
+                    f"known: {known}. Further keywords of `train` go beside the config, or into `_config`."
                 )
         return data
 
