@@ -105,6 +105,30 @@ async def test_a_server_that_keeps_dying_is_given_up(tmp_path, model):
             await model.get_step()
 
 
+async def test_a_cell_that_is_run_again_meets_the_server_it_began(tmp_path, model):
+    first = make(tmp_path)
+    await model.register(first)
+    pid = first._server.pid
+    second = art.LocalBackend(path=tmp_path / "art")
+    other = art.TrainableModel(name="other", project="games", base_model="art/nano")
+    await model.register(second)
+    await other.register(second)
+    assert second._server.pid == pid and await model.get_step() == 0
+    await first.close()
+    assert wait_dead(pid)
+    assert await other.get_step() == 0, "the next call starts the server again, with the models of both"
+    assert await model.get_step() == 0
+    await second.close()
+
+
+async def test_one_folder_has_no_two_servers_with_different_options(tmp_path, model):
+    async with make(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(errors.ConfigurationError, match=r"runs a server in .* with other options"):
+            art.LocalBackend(path=tmp_path / "art", server_options={"engine": {"name": "builtin"}})
+    art.LocalBackend(path=tmp_path / "art", server_options={"engine": {"name": "builtin"}})
+
+
 async def test_early_death_tells_exit_code_and_last_words(tmp_path, model):
     async with make(tmp_path, die=True) as backend:
         with pytest.raises(errors.WorkerDiedError, match=r"(?s)with exit code 5.*the last words"):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from art.errors import ConfigurationError
 from art.local.experimental import CheckpointTransfers
 from art.local.references import bring_adapter
-from art.local.supervisor import ServerProcess, SupervisorLimits, check_options
+from art.local.shared import local_server
+from art.local.supervisor import SupervisorLimits, check_options
 from art.remote.backend import RemoteBackend
 from art.remote.connection import ServerConnection
 from art.remote.jobs import JobDeadlines
@@ -40,7 +41,8 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
     older programs.
 
     The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
-    that died is started again with its models, and unfinished training jobs go on.
+    that died is started again with its models, and unfinished training jobs go on. Backends of one program
+    on one folder share its server.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
         super().__init__("http://127.0.0.1", "", deadlines=deadlines)
         self._path = Path(path or ".art").absolute()
         self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
-        self._server = ServerProcess(self._path, server_options or {}, limits=supervisor_limits)
+        shared = local_server(self._path, server_options or {}, supervisor_limits)
+        self._server, self._registered = shared.process, shared.registered
 
     async def _address(self) -> tuple[str, str]:
         await self._ensure_server()
