@@ -43,5 +43,11 @@ def local_checkpoint(folder: Path, step: int | None) -> Path:
 
 def copy_checkpoint(checkpoint: Path, target: Path) -> Path:
     """A copy without the note of the job that made it. Files of the same names are replaced."""
-    shutil.copytree(checkpoint, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(JOB_FILE))
+    shutil.copytree(
+        checkpoint,
+        target,
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns(JOB_FILE),
+        copy_function=shutil.copyfile,  # contents alone: a step's tokenizer is read-only, this copy is not
+    )
     return target

@@ -2,6 +2,7 @@
 
     adapter_model.safetensors, adapter_config.json  the adapter, as PEFT writes it; or
     model.safetensors, config.json, ...             where all weights are trained, as transformers does
+    tokenizer.json, tokenizer_config.json, ...      the base's tokenizer, where it has one
     optimizer.safetensors                           AdamW's moments, `<moment>.<parameter name>`
     critic.safetensors                              where there is one: the critic and its moments
     trainer_state.json                              step, RNG state, what is trained, optimizer numbers
@@ -23,7 +24,7 @@ from pydantic import ValidationError
 
 from art.errors import CheckpointError
 from art.process.durable import flush
-from art.wire.checkpoint import MANIFEST_FILE, STATE_FILE, Manifest, manifest_entry
+from art.wire.checkpoint import MANIFEST_FILE, STATE_FILE, Manifest, ManifestEntry, manifest_entry
 from art.wire.strict import Strict
 from art.wire.training import LoraSpec, OptimizerSpec, TrainingKind
 
@@ -53,9 +54,14 @@ class TrainerState(Strict):
     """Whether the folder holds PPO's value head too."""
 
 
-def write_checkpoint(path: Path, state: TrainerState, write_arrays: Callable[[Path], list[str]]) -> list[str]:
+def write_checkpoint(
+    path: Path,
+    state: TrainerState,
+    write_arrays: Callable[[Path], list[str]],
+    place_shared: Callable[[Path], dict[str, ManifestEntry]] = lambda folder: {},
+) -> list[str]:
     """Write a checkpoint folder that must not exist. `write_arrays` puts its files into a folder and names
-    them.
+    them; `place_shared` puts those that other checkpoints have too, on disk already, and says what they are.
 
     Raises CheckpointError when `path` exists or cannot be written.
     """
@@ -68,7 +74,8 @@ def write_checkpoint(path: Path, state: TrainerState, write_arrays: Callable[[Pa
         partial.mkdir(parents=True)
         files = [*write_arrays(partial), STATE_FILE]
         (partial / STATE_FILE).write_text(state.model_dump_json(indent=2))
-        manifest = Manifest(files={name: manifest_entry(partial / name) for name in files})
+        shared = place_shared(partial)
+        manifest = Manifest(files={**{name: manifest_entry(partial / name) for name in files}, **shared})
         (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2))
         for name in (*files, MANIFEST_FILE, "."):
             flush(partial / name)
@@ -77,7 +84,7 @@ def write_checkpoint(path: Path, state: TrainerState, write_arrays: Callable[[Pa
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"The checkpoint {str(path)!r} could not be written: {error}") from error
-    return [*files, MANIFEST_FILE]
+    return [*files, *shared, MANIFEST_FILE]
 
 
 def read_checkpoint(path: Path, *, base_model: str, base_fingerprint: str) -> TrainerState:

@@ -57,12 +57,15 @@ class Policy:
         causal_lm: Any,
         *,
         name: str,
+        source: str | None = None,
         attention: str = "auto",
         block: int = BLOCK,
         long: int = LONG,
     ) -> None:
         self.causal_lm = causal_lm
         self.name = name
+        self.source = source
+        """The folder or hub name that it was loaded from; None: it was made in memory."""
         self._block, self._long = block, long
         weight = causal_lm.get_input_embeddings().weight
         self.device, self.dtype = weight.device, weight.dtype
@@ -209,7 +212,7 @@ def load_policy(
 ) -> Policy:
     """Load a model folder or hub name. `name` is what checkpoints are bound to."""
     causal_lm = load_causal_lm(path, device=device, dtype=dtype, accelerator=accelerator)
-    return Policy(causal_lm, name=name, attention=attention)
+    return Policy(causal_lm, name=name, source=path, attention=attention)
 
 
 def fingerprint(causal_lm: torch.nn.Module) -> str:

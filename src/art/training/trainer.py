@@ -37,6 +37,7 @@ from art.training.schedule import rate_at
 from art.training.snapshot import fresh_moments, unchanged_on_failure
 from art.training.step import Learner, train_step
 from art.training.tally import Progress
+from art.training.tokenizer_files import TokenizerFiles
 from art.training.weights import Weights
 from art.wire.training import LoraSpec, OptimizerSpec, TrainingKind, TrainRequest
 
@@ -74,6 +75,7 @@ class Trainer:
         self._planner = MemoryPlanner(policy, token_budget=token_budget, checkpointing=checkpointing)
         self._score_budget = token_budget or LARGEST["cpu"]
         self._weights = Weights(policy)
+        self._tokenizer = TokenizerFiles(policy.source)
         self._open: dict[str, _Open] = {}
         self._opened = 0
 
@@ -248,7 +250,7 @@ class Trainer:
             critic = [] if model.critic is None else save_critic(model.critic, folder)
             return [*self._weights.save(model.adapter, folder), OPTIMIZER_FILE, *critic]
 
-        return write_checkpoint(path, state, write)
+        return write_checkpoint(path, state, write, self._tokenizer.place)
 
     def parameters(self, name: str) -> Mapping[str, torch.nn.Parameter]:
         """What is trained of an open model, by name."""
