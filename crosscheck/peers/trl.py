@@ -15,13 +15,12 @@ from typing import Any
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 import torch
+from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
-
-from datasets import Dataset
 
 GROUP_SIZE, VOCABULARY = 4, 16
 LOW, HIGH, BOUND = 0.8, 1.25, 1.2
