@@ -202,6 +202,17 @@ async def test_what_no_provider_takes(checkpoint: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+@pytest.fixture
+def fresh_wandb() -> Iterator[None]:
+    """wandb reads the environment once in a process: other tests' must not stay, nor this one's."""
+    import wandb
+
+    wandb.teardown()
+    yield
+    wandb.teardown()
+
+
+@pytest.mark.usefixtures("fresh_wandb")
 async def test_wandb_gets_an_artifact(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
