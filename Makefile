@@ -30,7 +30,7 @@ doctor: $(VENV)/.installed-user       ## check this installation with a complete
 	$(BIN)/art doctor
 
 test: $(VENV)/.installed              ## install, then run the whole test suite
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-fast: $(VENV)/.installed         ## the tests that finish in seconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
