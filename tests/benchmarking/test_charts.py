@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from importlib import import_module
+
 import matplotlib
 import pytest
 
@@ -172,6 +174,7 @@ def test_without_matplotlib(monkeypatch):
 
 
 def test_older_tools_say_what_to_use():
+    import_module("art.utils.old_benchmarking.generate_line_graphs")  # it never hides the function
     from art.utils.old_benchmarking import generate_line_graphs
     from art.utils.old_benchmarking.load_benchmarked_models import load_benchmarked_models
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+# Functions must win over the modules of the same names, whichever is imported first.
+from art.utils.old_benchmarking.display_image_grid import display_image_grid
+from art.utils.old_benchmarking.generate_comparison_table import generate_comparison_table
+from art.utils.old_benchmarking.generate_line_graphs import generate_line_graphs
+from art.utils.old_benchmarking.load_benchmarked_models import load_benchmarked_models
 
-from art.benchmarking.older_names import OLDER_NAMES
-from art.unbuilt import unbuilt_names
-
-
-def __getattr__(name: str) -> Any:
-    return unbuilt_names(__name__, OLDER_NAMES, name)
+__all__ = [
+    "display_image_grid",
+    "generate_comparison_table",
+    "generate_line_graphs",
+    "load_benchmarked_models",
+]
