@@ -38,17 +38,17 @@ def rows_of(task: str, seed: int, result: dict[str, Any]) -> list[Row]:
     name = f"{task}, seed {seed}"
     return [
         Row(name=f"{name}: {metric} before", ours=before, peer=target, unit="share", ratio=before / target),
-        Row(
-            name=f"{name}: {metric} after",
-            ours=after,
-            peer=target,
-            unit="share",
-            ratio=after / target,
-            goal=1.0,
-        ),
-        Row(
-            name=f"{name}: wall time", ours=seconds, peer=SECONDS, unit="s", ratio=SECONDS / seconds, goal=1.0
-        ),
+        *reached(name, f"{metric} after", after, target, "share", seconds, SECONDS),
+    ]
+
+
+def reached(
+    name: str, what: str, value: float, target: float, unit: str, seconds: float, limit: float
+) -> list[Row]:
+    """What a run reached, against its goal, and how long it took, against its limit."""
+    return [
+        Row(name=f"{name}: {what}", ours=value, peer=target, unit=unit, ratio=value / target, goal=1.0),
+        Row(name=f"{name}: wall time", ours=seconds, peer=limit, unit="s", ratio=limit / seconds, goal=1.0),
     ]
 
 
@@ -62,24 +62,7 @@ def yes_no_maybe(seed: int, folder: Path) -> list[Row]:
     seconds = time.perf_counter() - begin
     reward = float(done.stdout.split()[-1])
     name = f"yes-no-maybe, seed {seed}"
-    return [
-        Row(
-            name=f"{name}: mean reward",
-            ours=reward,
-            peer=MEAN_REWARD,
-            unit="reward",
-            ratio=reward / MEAN_REWARD,
-            goal=1.0,
-        ),
-        Row(
-            name=f"{name}: wall time",
-            ours=seconds,
-            peer=EXAMPLE_SECONDS,
-            unit="s",
-            ratio=EXAMPLE_SECONDS / seconds,
-            goal=1.0,
-        ),
-    ]
+    return reached(name, "mean reward", reward, MEAN_REWARD, "reward", seconds, EXAMPLE_SECONDS)
 
 
 def main() -> None:

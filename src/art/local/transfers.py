@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import quote
 
 from art.remote.forking import FORK_S, Forks
+from art.remote.paths import named_path
 from art.tracking.progress import open_progress
 from art.wire.models import AdoptReply, AdoptRequest
 
@@ -91,7 +91,7 @@ class Transfers(Forks):
 
         folder, loop = self._folder(project, name), asyncio.get_running_loop()
         store = Store(model_url(project, name, bucket=bucket, prefix=prefix))
-        path = f"/art/models/{quote(project, safe='')}/{quote(name, safe='')}/adopt"
+        path = f"{named_path(project, name)}/adopt"
 
         def commit(steps: Sequence[int], set_aside: Sequence[int]) -> None:
             # The server moves them: only it knows whether the model is being trained.

@@ -24,7 +24,7 @@ from art.errors import (
 from art.remote.connection import CONNECT_S, ServerConnection
 from art.remote.failures import response_error
 from art.tracking.progress import open_progress
-from art.wire.checkpoint import Manifest, ManifestEntry, stays_in_folder
+from art.wire.checkpoint import Manifest, ManifestEntry, manifest_entry, stays_in_folder
 from art.wire.models import ModelInfo
 
 IDLE_S = 60.0
@@ -145,12 +145,7 @@ def _has(folder: Path, files: dict[str, ManifestEntry]) -> bool:
         path = folder / name
         if not path.is_file() or path.stat().st_size != entry.size:
             return False
-    return all(_digest(folder / name) == entry.sha256 for name, entry in files.items())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return all(manifest_entry(folder / name) == entry for name, entry in files.items())
 
 
 def _put(fresh: Path, target: Path) -> None:

@@ -32,24 +32,16 @@ SEEDS = (("peft_args", "random_state"), ("init_args", "random_state"), ("trainer
 """The first that is given counts."""
 SCHEDULES = {"constant_with_warmup": "constant"}
 """Other names of schedules."""
-OPTIMIZER = {
-    "adam_epsilon": "eps",
+_BOTH = {
     "weight_decay": "weight_decay",
     "max_grad_norm": "max_grad_norm",
     "warmup_steps": "warmup_steps",
     "lr_scheduler_type": "schedule",
     "max_steps": "total_steps",
 }
+OPTIMIZER = {"adam_epsilon": "eps", **_BOTH}
 """Keys of trainer_args -> fields of OptimizerSpec."""
-ADAM_PARAMS = {
-    "betas": "betas",
-    "eps": "eps",
-    "weight_decay": "weight_decay",
-    "max_grad_norm": "max_grad_norm",
-    "warmup_steps": "warmup_steps",
-    "lr_scheduler_type": "schedule",
-    "max_steps": "total_steps",
-}
+ADAM_PARAMS = {"betas": "betas", "eps": "eps", **_BOTH}
 """Keys of train's adam_params -> fields of OptimizerSpec."""
 
 

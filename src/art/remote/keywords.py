@@ -199,20 +199,13 @@ KEYWORDS: Mapping[str, Keyword] = MappingProxyType(
     }
 )
 
+_ROUTING = "routing is computed anew. truncated_importance_sampling corrects for what differs."
+
 REFUSED: Mapping[str, Refused] = MappingProxyType(
     {
-        "moe_routing_replay_bundle": Refused(
-            neutral=(None,),
-            instead="routing is computed anew. truncated_importance_sampling corrects for what differs.",
-        ),
-        "moe_routing_replay_path": Refused(
-            neutral=(None,),
-            instead="routing is computed anew. truncated_importance_sampling corrects for what differs.",
-        ),
-        "moe_routing_replay_strict": Refused(
-            neutral=(False, None),
-            instead="routing is computed anew. truncated_importance_sampling corrects for what differs.",
-        ),
+        "moe_routing_replay_bundle": Refused(neutral=(None,), instead=_ROUTING),
+        "moe_routing_replay_path": Refused(neutral=(None,), instead=_ROUTING),
+        "moe_routing_replay_strict": Refused(neutral=(False, None), instead=_ROUTING),
     }
 )
 

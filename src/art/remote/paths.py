@@ -11,4 +11,9 @@ if TYPE_CHECKING:
 
 def model_path(model: AnyModel) -> str:
     """The route of a model; others lie below it."""
-    return f"/art/models/{quote(model.project, safe='')}/{quote(model.name, safe='')}"
+    return named_path(model.project, model.name)
+
+
+def named_path(project: str, name: str) -> str:
+    """The same of a model that is known by its names alone."""
+    return f"/art/models/{quote(project, safe='')}/{quote(name, safe='')}"

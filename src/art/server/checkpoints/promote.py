@@ -201,7 +201,7 @@ class Stage:
 
     def _drop_old(self) -> None:
         """Retire all but the newest few steps; each is unloaded when its last request has ended."""
-        steps = sorted(self.catalog.loaded_steps(self.model.project, self.model.name))
+        steps = sorted(self.loaded())
         for step in steps[: -self.settings.keep_loaded]:
             self.retire(step)
 

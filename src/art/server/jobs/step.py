@@ -62,7 +62,7 @@ class StepJob(ABC):
         if not rows:
             return Canary(rows=[[0, 0]])
         trainer = await opened.score(rows)
-        adapter = stage.catalog.loaded_steps(stage.model.project, stage.model.name).get(opened.step)
+        adapter = stage.loaded().get(opened.step)
         if adapter is None:
             return Canary(rows=rows)
         engine = await stage.pair.engine_scores(adapter, rows)
@@ -111,8 +111,7 @@ class StepJob(ABC):
     async def _complete(self, note: JobNote) -> TrainResultInfo:
         """The step was committed before a crash: serve it, train nothing."""
         stage, step = self.stage, note.result.step
-        served = stage.catalog.loaded_steps(stage.model.project, stage.model.name)
-        if step == stage.checkpoints.newest() and step not in served:
+        if step == stage.checkpoints.newest() and step not in stage.loaded():
             opened = await stage.pair.open(stage.model, stage.checkpoints)
             rows = canary_rows(await self.some_ids()) or [[0, 0]]
             scores = await opened.score(rows)
