@@ -201,16 +201,6 @@ async def test_what_no_provider_takes(checkpoint: Path, monkeypatch: pytest.Monk
         await deploy_model(model(), checkpoint, 7, "wandb", WandbDeploymentConfig())
 
 
-@pytest.fixture
-def fresh_wandb() -> Iterator[None]:
-    """wandb reads the environment once in a process: other tests' must not stay, nor this one's."""
-    import wandb
-
-    wandb.teardown()
-    yield
-    wandb.teardown()
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_wandb")
 async def test_wandb_gets_an_artifact(

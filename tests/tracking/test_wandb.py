@@ -17,7 +17,7 @@ from art.tracking.wandb_runs import open_runs
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch) -> Iterator:
+def runs(tmp_path, monkeypatch, fresh_wandb) -> Iterator:
     """Ends the runs, then reads them."""
     import wandb
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import pytest
 from offline_run import offline_runs
 
 import art
 from art.utils.benchmarking import log_constant_metrics_wandb
 
 
+@pytest.mark.usefixtures("fresh_wandb")
 def test_a_baseline_is_a_run_of_its_own(tmp_path, monkeypatch):
     import wandb
 
