@@ -16,6 +16,19 @@ FinishReason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Constraint:
+    """What a completion must look like. The logprobs are those of the tokens that it allows.
+
+    >>> Constraint(kind="json_schema", text='{"type": "object"}')
+    >>> Constraint(kind="choice", text='["yes", "no"]')
+    """
+
+    kind: Literal["json_schema", "regex", "choice", "lark"]
+    text: str
+    """A JSON schema, a regular expression, a JSON list of texts, or a grammar in llguidance's Lark."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
     """How one completion is sampled. The logprobs returned are those of exactly this distribution."""
 
@@ -33,6 +46,10 @@ class Sampling:
     """Sampling ends once the decoded completion contains one of these strings."""
     stop_token_ids: tuple[int, ...] = ()
     """Sampling ends after one of these ids, which is kept as the completion's last id."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """`(id, added to its logit)`, -100 to 100, before the temperature. The logprobs include it."""
+    constraint: Constraint | None = None
+    """An id that ends the turn is allowed where the text may end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +63,10 @@ class GenerateRequest:
     sampling: Sampling
     stream: bool = False
     """False: one delta at the end. True: a delta as soon as there are new ids."""
+    affinity: str | None = None
+    """Requests of one affinity (a rollout) share prefixes: they belong on one replica."""
+    owner: str = ""
+    """Whose request it is (a model of a project): waiting owners take turns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
