@@ -280,11 +280,17 @@ def _generate_message(number: str, request: GenerateRequest) -> dict[str, Any]:
         body["stop"] = sampling.stop
     if sampling.stop_token_ids:
         body["stop_token_ids"] = sampling.stop_token_ids
+    if sampling.logit_bias:
+        body["logit_bias"] = sampling.logit_bias
+    if sampling.constraint is not None:
+        body["constraint"] = {"kind": sampling.constraint.kind, "text": sampling.constraint.text}
     message: dict[str, Any] = {"id": number, "prompt_ids": list(request.prompt_ids), "sampling": body}
     if request.adapter is not None:
         message["adapter"] = request.adapter
     if request.stream:
         message["stream"] = True
+    if request.owner:
+        message["owner"] = request.owner
     return message
 
 

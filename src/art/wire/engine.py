@@ -130,6 +130,13 @@ class EngineScoreReply(Strict):
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
 
 
+class ConstraintBody(Strict):
+    """`art.engine.protocol.Constraint` as JSON."""
+
+    kind: Literal["json_schema", "regex", "choice", "lark"]
+    text: str
+
+
 class SamplingBody(Strict):
     """`art.engine.protocol.Sampling` as JSON."""
 
@@ -141,14 +148,19 @@ class SamplingBody(Strict):
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    constraint: ConstraintBody | None = None
 
 
 class GenerateMessage(Strict):
+    """`art.engine.protocol.GenerateRequest` as JSON. Its affinity is not told: a worker is one replica."""
+
     id: str
     adapter: str | None = None
     prompt_ids: list[int]
     sampling: SamplingBody
     stream: bool = False
+    owner: str = ""
 
 
 class CancelMessage(Strict):

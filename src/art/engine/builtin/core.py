@@ -94,6 +94,12 @@ class EngineCore:
                 status=400,
                 code="invalid_max_tokens",
             )
+        if request.sampling.constraint is not None or request.sampling.logit_bias:
+            raise RequestError(
+                "the builtin engine takes no constraint and no logit_bias yet",
+                status=400,
+                code="unsupported_parameter",
+            )
         strings = tuple(string for string in request.sampling.stop if string)
         return Sequence(
             request=request,

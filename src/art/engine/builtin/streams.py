@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from starlette.websockets import WebSocket
 
 from art.engine.builtin.engine import BuiltinEngine, Call
-from art.engine.protocol import Delta, GenerateRequest, Sampling
+from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
 from art.errors import ARTError, RequestError
-from art.wire.engine import CancelMessage, GenerateMessage, to_body
+from art.wire.engine import CancelMessage, GenerateMessage, SamplingBody, to_body
 
 
 async def serve_generate(engine: BuiltinEngine, socket: WebSocket) -> None:
@@ -87,8 +87,9 @@ class Streams:
             request_id=body.id,
             adapter=body.adapter,
             prompt_ids=body.prompt_ids,
-            sampling=Sampling(**body.sampling.__dict__),
+            sampling=sampling_of(body.sampling),
             stream=body.stream,
+            owner=body.owner,
         )
         self.calls[body.id] = self.engine.begin(request, lambda news: self._news(body.id, news))
 
@@ -111,3 +112,10 @@ class Streams:
     def _put(self, message: dict[str, Any]) -> None:
         self.outbox.append(message)
         self.ready.set()
+
+
+def sampling_of(body: SamplingBody) -> Sampling:
+    """What a message asks for."""
+    given = body.constraint
+    constraint = None if given is None else Constraint(kind=given.kind, text=given.text)
+    return Sampling(**{**body.__dict__, "constraint": constraint})

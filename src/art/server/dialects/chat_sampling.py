@@ -36,6 +36,17 @@ class Prepared:
     created_at: float
 
     @property
+    def affinity(self) -> str | None:
+        """The rollout; a tenant's is apart from another's of the same name."""
+        return None if self.rollout_id is None else f"{self.tenant or ''}~{self.rollout_id}"
+
+    @property
+    def owner(self) -> str:
+        """Whose turn it uses up: the model of a project, or the base model."""
+        target = self.target
+        return target.name if target.project is None else f"{target.project}/{target.name}"
+
+    @property
     def fingerprint(self) -> str:
         """The exact weights that answer: the model and its step."""
         target = self.target
@@ -105,6 +116,8 @@ class Sampler:
             prompt_ids=prepared.stitched.prompt_ids,
             sampling=sampling,
             stream=request.stream,
+            affinity=prepared.affinity,
+            owner=prepared.owner,
         )
         try:
             async with aclosing(target.engine.generate(asked)) as stream:  # type: ignore[type-var]
