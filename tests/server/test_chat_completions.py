@@ -225,7 +225,7 @@ async def test_an_unknown_model_lists_what_is_served(live: Live) -> None:
 
 
 async def test_a_wrong_key_and_none_are_refused_everywhere_but_health(live: Live) -> None:
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}):
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}, {"x-api-key": "wrong"}):
         async with httpx.AsyncClient(base_url=live.url, headers=headers) as client:
             for path in ("/v1/chat/completions", "/v1/models", "/v1/samples/x", "/nothing", "/r/a/v1/models"):
                 reply = await client.post(path, json={})
@@ -233,6 +233,11 @@ async def test_a_wrong_key_and_none_are_refused_everywhere_but_health(live: Live
                 assert reply.json()["error"]["code"] == "invalid_api_key"
                 assert KEY not in reply.text
             assert (await client.get("/health")).json()["status"] == "ok"
+
+
+async def test_the_key_may_come_as_anthropic_s_clients_send_it(live: Live) -> None:
+    async with httpx.AsyncClient(base_url=live.url, headers={"x-api-key": KEY}) as client:
+        assert (await client.get("/v1/models")).status_code == 200
 
 
 async def test_a_prompt_longer_than_the_context_names_the_numbers(live: Live) -> None:

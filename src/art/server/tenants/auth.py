@@ -44,14 +44,18 @@ class KeyCheck:
         """What a request without a right key is told."""
         what = "the key is wrong" if _sent(scope) else "no key was sent"
         return AuthenticationError(
-            f"{what}: send the server's key as 'Authorization: Bearer <key>'",
+            f"{what}: send the server's key as 'Authorization: Bearer <key>' or 'x-api-key: <key>'",
             status=401,
             code="invalid_api_key",
         )
 
 
 def _sent(scope: Scope) -> bytes:
+    """The bearer header; Anthropic's clients name it `x-api-key`."""
+    other = b""
     for name, value in scope["headers"]:
         if name == b"authorization":
             return bytes(value)
-    return b""
+        if name == b"x-api-key":
+            other = _BEARER + bytes(value)
+    return other
