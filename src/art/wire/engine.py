@@ -75,6 +75,10 @@ class WorkerStart(Strict):
     port: int = Field(default=0, ge=0, le=65535)
     """0: the worker chooses one and says which."""
     options: BuiltinOptions = Field(default_factory=BuiltinOptions)
+    replica: int = Field(default=0, ge=0)
+    """Its number among the engines of this base model, from 0."""
+    device: str | None = None
+    """Where this replica computes, such as `cuda:1`; None: as the options say."""
 
 
 class WorkerReady(Strict):

@@ -46,7 +46,10 @@ def main() -> int:
 
 
 async def _serve(start: WorkerStart) -> int:
-    engine = await BuiltinEngine.start(start.base_model, start.options)
+    options = start.options
+    if start.device is not None:
+        options = options.model_copy(update={"device": start.device})
+    engine = await BuiltinEngine.start(start.base_model, options)
     listener = listen(start.host, start.port)
     config = uvicorn.Config(
         make_app(engine, start.key),
