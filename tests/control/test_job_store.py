@@ -52,7 +52,7 @@ async def test_each_kind_is_read_back_as_what_it_was(tmp_path: Path) -> None:
         assert await store.submit("p", "n", request)
     await store.close()
     store = JobStore(tmp_path / "jobs.sqlite")
-    assert [job.request for job in await store.unfinished()] == asked
+    assert [(await store.job(one.job_id)).request for one in await store.unfinished()] == asked
     await store.close()
 
 
@@ -60,7 +60,7 @@ async def test_a_large_request_is_dropped_when_its_job_has_ended(tmp_path: Path)
     store = JobStore(tmp_path / "jobs.sqlite")
     large = learn("large", "x" * 2_000_000)
     assert await store.submit("p", "n", large)
-    assert [job.request for job in await store.unfinished()] == [large]
+    assert [(await store.job(one.job_id)).request for one in await store.unfinished()] == [large]
     await store.finish("large", TrainResultInfo(step=1, metrics={}, sheet={}))
     assert not await store.submit("p", "n", large), "sent again, it is the same job"
     assert (await store.info("large")).state == "done"

@@ -15,6 +15,7 @@ from art.errors import (
     CanaryError,
     ConfigurationError,
     NotFoundError,
+    OverloadedError,
     RequestError,
     WorkerDiedError,
     WorkerError,
@@ -163,6 +164,73 @@ async def test_jobs_of_one_trainer_run_one_at_a_time_in_their_order(tmp_path: Pa
             await it.jobs.submit("p", f"m{number % 2}", request(f"job-{number}"))
         await it.events("job-4")
     assert order == [f"job-{number}" for number in range(5)]
+
+
+async def test_tenants_take_turns_then_their_models_and_a_flood_keeps_nobody_waiting(tmp_path: Path) -> None:
+    order: list[str] = []
+    go_on = asyncio.Event()
+
+    async def note(job: Job, progress: Progress) -> TrainResultInfo:
+        await go_on.wait()
+        order.append(job.job_id)
+        return RESULT
+
+    async with bench(tmp_path, note) as it:
+        for number in range(4):
+            await it.jobs.submit("a~p", "x", request(f"ax{number}"))
+        for project, name, job_id in (
+            ("a~p", "y", "ay0"),
+            ("b~p", "z", "bz0"),
+            ("p", "own", "own0"),
+            ("b~p", "z", "bz1"),
+        ):
+            await it.jobs.submit(project, name, request(job_id))
+        go_on.set()
+        await it.events("ax3")
+    # ax0 was taken when it came; from then on a, b and the operator take turns.
+    assert order == ["ax0", "ax1", "bz0", "own0", "ay0", "bz1", "ax2", "ax3"]
+
+
+async def test_a_model_has_so_many_jobs_at_a_time_and_no_other_model_suffers(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def wait(job: Job, progress: Progress) -> TrainResultInfo:
+        await go_on.wait()
+        return RESULT
+
+    async with bench(tmp_path, wait, queued_jobs=2) as it:
+        for name in ("first", "second"):
+            await it.jobs.submit("p", "m", request(name))
+        with pytest.raises(
+            OverloadedError, match="p/m has 2 unfinished training jobs, the limit is 2"
+        ) as full:
+            await it.jobs.submit("p", "m", request("third"))
+        assert (full.value.status, full.value.code) == (429, "job_queue_full")
+        assert (await it.jobs.submit("p", "m", request("second"))).state == "queued", "it was accepted before"
+        await it.jobs.submit("p", "other", request("others"))
+        go_on.set()
+        assert (await it.events("others"))[-1].type == "result"
+        await it.events("second")
+        await it.jobs.submit("p", "m", request("third"))
+        assert (await it.events("third"))[-1].type == "result"
+
+
+async def test_what_was_running_goes_on_first_after_a_restart(tmp_path: Path) -> None:
+    async def hang(job: Job, progress: Progress) -> TrainResultInfo:
+        await progress("training")
+        await asyncio.sleep(600)
+        return RESULT
+
+    async with bench(tmp_path, hang) as it:
+        store = it.jobs._store
+        await store.submit("a~p", "x", request("older"))
+        await it.jobs.submit("b~p", "z", request("running"))
+        async for line in it.jobs.events("running", 1):
+            if line.strip():
+                break
+    async with bench(tmp_path) as it:
+        assert [ticket.job_id for ticket in await it.jobs.resume()] == ["running", "older"]
+        await it.events("older")
 
 
 async def test_a_failed_job_is_told_by_name_and_the_next_one_runs(tmp_path: Path) -> None:

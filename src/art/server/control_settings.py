@@ -31,6 +31,8 @@ class ControlSettings(Strict):
     """Longest run of one attempt at a training job."""
     job_attempts: int = Field(default=3, ge=1)
     """How often a job is tried when a worker fails under it."""
+    queued_jobs: int = Field(default=64, ge=1)
+    """Unfinished training jobs of one model; more are refused with 429."""
     heartbeat: float = Field(default=5.0, gt=0)
     """A blank line in an event stream that has nothing to tell."""
     drain: float = Field(default=600.0, gt=0)

@@ -1,5 +1,5 @@
-"""Training jobs: accepted once, run one at a time per trainer, told as numbered events, finished after any
-crash.
+"""Training jobs: accepted once, run one at a time per trainer (whose is next: `turns.py`), told as numbered
+events, finished after any crash.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from art.errors import ARTError, DeadlineError, RequestError, WorkerError, WorkerStalledError
+from art.errors import (
+    ARTError,
+    DeadlineError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+    WorkerError,
+    WorkerStalledError,
+)
 from art.server.checkpoints.promote import Progress
 from art.server.control_settings import ControlSettings
 from art.server.jobs.step import error_code
 from art.server.jobs.store import Job, JobRequest, JobStore
+from art.server.jobs.turns import Ticket, Turns
 from art.wire.jobs import JobInfo, TrainResultInfo
 
 _log = logging.getLogger(__name__)
@@ -24,6 +33,8 @@ WorkerFailed = Callable[[Job, WorkerError], Awaitable[None]]
 
 _LONGEST_ID = 200
 _ENDED = ("done", "failed")
+_FULL_QUEUE_SECONDS = 10.0
+"""After so long a refused job may be sent again."""
 
 
 class Jobs:
@@ -43,27 +54,28 @@ class Jobs:
         self._trainer_of = trainer_of
         self._worker_failed = worker_failed
         self._settings = settings
-        self._queues: dict[str, asyncio.Queue[Job]] = {}
+        self._queues: dict[str, Turns] = {}
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._news: dict[str, asyncio.Event] = {}
         self._unfinished: Counter[str] = Counter()
         """Jobs of each model that were accepted, or are just being written down."""
 
-    async def resume(self) -> list[Job]:
-        """Queue what an earlier server left unfinished, in its order."""
+    async def resume(self) -> list[Ticket]:
+        """Queue what an earlier server left unfinished: what it was running first, then in its order."""
         resumed = []
-        for job in await self._store.unfinished():
+        for ticket in await self._store.unfinished():
             try:
-                self._enqueue(job)
-                resumed.append(job)
+                self._enqueue(ticket)
+                resumed.append(ticket)
             except ARTError as error:  # its model's folder was removed meanwhile
-                await self._store.fail(job.job_id, str(error), error_code(error))
+                await self._store.fail(ticket.job_id, str(error), error_code(error))
         return resumed
 
     async def submit(self, project: str, name: str, request: JobRequest) -> JobInfo:
         """Accept a job; asking again with the same id and content gives the same job.
 
-        Raises RequestError (400, 409), and NotFoundError for an unknown model.
+        Raises RequestError (400, 409), NotFoundError for an unknown model, and OverloadedError when too many
+        jobs of the model are unfinished.
         """
         if not 0 < len(request.job_id) <= _LONGEST_ID:
             raise RequestError(
@@ -73,14 +85,28 @@ class Jobs:
                 param="job_id",
             )
         self._trainer_of(project, name)
-        job = Job(job_id=request.job_id, project=project, name=name, request=request)
-        self._unfinished[job.model] += 1
+        ticket = Ticket(job_id=request.job_id, project=project, name=name)
+        if self._unfinished[ticket.model] >= self._settings.queued_jobs:
+            await self._refuse_new(ticket)
+        self._unfinished[ticket.model] += 1
         try:
             if await self._store.submit(project, name, request):
-                self._enqueue(job)
+                self._enqueue(ticket)
         finally:
-            self._unfinished[job.model] -= 1
+            self._unfinished[ticket.model] -= 1
         return await self._store.info(request.job_id)
+
+    async def _refuse_new(self, ticket: Ticket) -> None:
+        """Raises OverloadedError, unless the job was accepted before: then it takes no more room."""
+        try:
+            await self._store.info(ticket.job_id)
+        except NotFoundError as unknown:
+            raise OverloadedError(
+                f"model {ticket.model} has {self._unfinished[ticket.model]} unfinished training jobs, the "
+                f"limit is {self._settings.queued_jobs}: wait until one has ended",
+                code="job_queue_full",
+                retry_after=_FULL_QUEUE_SECONDS,
+            ) from unknown
 
     def busy(self, model: str) -> bool:
         """Whether a job of the model (`project/name`) is queued, running or just being accepted."""
@@ -114,19 +140,19 @@ class Jobs:
         await asyncio.gather(*self._runners.values(), return_exceptions=True)
         await self._store.close()
 
-    def _enqueue(self, job: Job) -> None:
-        trainer = self._trainer_of(job.project, job.name)
-        queue = self._queues.setdefault(trainer, asyncio.Queue())
-        queue.put_nowait(job)
-        self._unfinished[job.model] += 1
+    def _enqueue(self, ticket: Ticket) -> None:
+        trainer = self._trainer_of(ticket.project, ticket.name)
+        turns = self._queues.setdefault(trainer, Turns())
+        turns.put(ticket)
+        self._unfinished[ticket.model] += 1
         if trainer not in self._runners:
-            self._runners[trainer] = asyncio.create_task(self._work(queue), name=f"jobs of {trainer}")
+            self._runners[trainer] = asyncio.create_task(self._work(turns), name=f"jobs of {trainer}")
 
-    async def _work(self, queue: asyncio.Queue[Job]) -> None:
+    async def _work(self, turns: Turns) -> None:
         while True:
-            job = await queue.get()
+            job = await turns.take()
             try:
-                result = await self._attempts(job)
+                result = await self._attempts(await self._store.job(job.job_id))
             except ARTError as error:
                 _log.error("job %s of %s failed: %s", job.job_id, job.model, error)
                 await self._store.fail(job.job_id, str(error), error_code(error))

@@ -20,6 +20,7 @@ from typing import Literal, TypeVar
 from pydantic import TypeAdapter
 
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
+from art.server.jobs.turns import Ticket
 from art.wire.jobs import JobEvent, JobInfo, TrainJobRequest, TrainResultInfo
 from art.wire.sft import SftJobRequest
 
@@ -146,21 +147,23 @@ class JobStore:
 
         return await self._do(read)
 
-    async def unfinished(self) -> list[Job]:
-        """Jobs that are queued or were running, in the order in which they were asked for."""
+    async def unfinished(self) -> list[Ticket]:
+        """Jobs that were running, then those that are queued, in the order in which they were asked for."""
         unfinished = "state IN ('queued', 'running')"
-        query = f"SELECT job_id, project, name, request FROM jobs WHERE {unfinished} ORDER BY number"
+        query = f"SELECT job_id, project, name FROM jobs WHERE {unfinished} ORDER BY state = 'queued', number"
+        return await self._do(
+            lambda db: [Ticket(job_id=row[0], project=row[1], name=row[2]) for row in db.execute(query)]
+        )
 
-        def read(db: sqlite3.Connection) -> list[Job]:
-            return [
-                Job(
-                    job_id=row[0],
-                    project=row[1],
-                    name=row[2],
-                    request=_REQUEST.validate_json(row[3]),
-                )
-                for row in db.execute(query)
-            ]
+    async def job(self, job_id: str) -> Job:
+        """What an unfinished job asks for. Raises NotFoundError."""
+
+        def read(db: sqlite3.Connection) -> Job:
+            query = "SELECT project, name, request FROM jobs WHERE job_id = ?"
+            row = db.execute(query, (job_id,)).fetchone()
+            if row is None:
+                raise NotFoundError(f"no job {job_id!r}", status=404, code="job_not_found")
+            return Job(job_id=job_id, project=row[0], name=row[1], request=_REQUEST.validate_json(row[2]))
 
         return await self._do(read)
 
