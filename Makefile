@@ -20,6 +20,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@ $(VENV)/.installed-user
 
+.venv-frameworks/.installed: tests/frameworks/requirements.txt tests/frameworks/node/package-lock.json
+	$(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check -r tests/frameworks/requirements.txt
+	if command -v npm >/dev/null; then npm ci --prefix tests/frameworks/node --no-audit --no-fund --loglevel=error; fi
+	@touch $@
+
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
 	$(BIN)/art quickstart $(ARGS)
 
@@ -29,7 +35,7 @@ mail: $(VENV)/.installed-user         ## the same for the mail agent with three 
 doctor: $(VENV)/.installed-user       ## check this installation with a complete miniature step
 	$(BIN)/art doctor
 
-test: $(VENV)/.installed              ## install, then run the whole test suite
+test: $(VENV)/.installed .venv-frameworks/.installed              ## install, then run the whole test suite
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-fast: $(VENV)/.installed         ## the tests that finish in seconds

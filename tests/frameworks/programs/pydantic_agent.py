@@ -1,0 +1,22 @@
+"""pydantic-ai with typed tools; the answer is its output tool."""
+
+from __future__ import annotations
+
+from inbox import MODEL, QUESTION, SYSTEM, read, search, tell
+from pydantic_ai import Agent, ToolOutput
+from pydantic_ai.models.openai import OpenAIChatModel
+
+
+def answer(text: str) -> str:
+    """Give the answer to the question; this ends the conversation."""
+    return text
+
+
+agent = Agent(
+    OpenAIChatModel(MODEL),
+    system_prompt=SYSTEM,
+    tools=[search, read],
+    output_type=ToolOutput(answer, name="answer"),
+    model_settings={"temperature": 0, "max_tokens": 48},
+)
+tell(agent.run_sync(QUESTION).output)
