@@ -205,7 +205,7 @@ async def test_nor_after_a_restart(
         first = await say(world, "alice", messages=[question], model="tiny")
         reply = {"role": "assistant", "content": "base", "sample_id": first["choices"][0]["sample_id"]}
         # What a server knows that has just been started: the ledger, and nothing in memory.
-        sampler = world.app._chat._sampler
+        sampler = world.app._sampler
         sampler._stitcher = Stitcher(world.ledger, max_tokens=10_000, ledger_is_empty=False)
         follow = await say(world, who, model="tiny", messages=[question, reply, question])
         assert ((await sample(world, who, follow))["parent_id"] is not None) == stitched

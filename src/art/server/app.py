@@ -1,6 +1,6 @@
 """The server's routes: one allow-list, and who may ask.
 
-POST /v1/chat/completions        straight to its handler: it is on the way of every sample
+POST of a dialect                straight to its handler (`_dialects`): it is on the way of every sample
 /r/{rollout}/v1/...              the same routes; the rollout is named by the address instead of a header
 GET  /health                     open, tells only that the server lives
 everything else                  a Starlette router: lookups, and the routes that `control` brings
@@ -9,7 +9,7 @@ everything else                  a Starlette router: lookups, and the routes tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -23,20 +23,23 @@ from starlette.routing import BaseRoute
 from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
 from art.server.dialects.chat import ChatCompletions
 from art.server.dialects.chat_sampling import Sampler
+from art.server.dialects.dialect import Dialect
 from art.server.dialects.lookups import Lookups
 from art.server.http import Receive, Scope, Send, error_body, send_error, send_json, status_of
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
+from art.server.rollouts.entry import scoped_request
+from art.server.rollouts.rollouts import Rollouts
+from art.server.routes.rollouts import rollout_routes
 from art.server.settings import LimitSettings
-from art.server.tenants.auth import KeyCheck
+from art.server.tenants.auth import Asker, KeyCheck
 from art.server.tenants.tenancy import Tenant, tenant_in, with_tenant
 from art.server.tenants.tenants import TenantKeys
 from art.wire.headers import ROLLOUT_HEADER
 
 _log = logging.getLogger(__name__)
 
-_CHAT = "/v1/chat/completions"
 _BY_ADDRESS = "/r/"
 
 
@@ -64,7 +67,8 @@ class App:
         self._stitcher = stitcher
         self._control_health = control_health
         self._version = version("agent-reinforcement-trainer")
-        self._chat = ChatCompletions(Sampler(catalog, ledger, stitcher), limits)
+        self._sampler = Sampler(catalog, ledger, stitcher)
+        self._dialects = _dialects(self._sampler, limits)
         self._routes = Starlette(
             routes=[*Lookups(catalog, ledger).routes, *control_routes],
             exception_handlers={ARTError: _on_art_error, HTTPException: _on_http_error},
@@ -76,11 +80,12 @@ class App:
             await self._routes(scope, receive, send)
             return
         tenant: Tenant = None
+        asker = Asker(tenant=None)
         started = False
 
         async def watched(event: Any) -> None:
             nonlocal started
-            if tenant is not None and not self._key.still(scope, tenant):
+            if not self._key.still(scope, asker):
                 raise _KeyRevokedError
             started = True
             await send(event)
@@ -89,42 +94,65 @@ class App:
             if scope["path"] == "/health":
                 await send_json(send, orjson.dumps(self._health(scope)))
                 return
-            tenant = self._key.require(scope)
-            await self._dispatch(with_tenant(scope, tenant), receive, watched)
+            asker = self._key.require(scope)
+            tenant = asker.tenant
+            await self._dispatch(with_tenant(scope, tenant), asker, receive, watched)
         except ARTError as error:
-            await send_error(send, error, tenant)
+            await self._refusal(scope)(send, error, tenant)
         except _KeyRevokedError:
             # A reply that has begun can only be broken off.
             if not started:
-                await send_error(send, self._key.refusal(scope))
+                await self._refusal(scope)(send, self._key.refusal(scope), None)
         except Exception:
             _log.exception("%s %s failed", scope["method"], scope["path"])
             if started:
                 raise
-            await send_error(send, ServerError("the server failed; its log says why", status=500))
+            failed = ServerError("the server failed; its log says why", status=500)
+            await self._refusal(scope)(send, failed, tenant)
 
-    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _dispatch(self, scope: Scope, asker: Asker, receive: Receive, send: Send) -> None:
         if scope["path"].startswith(_BY_ADDRESS):
             scope = _named_rollout(scope)
-        if scope["path"] != _CHAT:
+        if asker.rollout_id is not None:
+            scope = scoped_request(scope, asker.rollout_id)
+        dialect = self._dialects.get(scope["path"])
+        if dialect is None:
             await self._routes(scope, receive, send)
         elif scope["method"] != "POST":
-            raise RequestError(f"{scope['method']} {_CHAT} does not exist: use POST", status=405)
+            raise RequestError(f"{scope['method']} {scope['path']} does not exist: use POST", status=405)
         else:
-            await self._chat(scope, receive, send)
+            await dialect(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Callable[[Send, ARTError, Tenant], Awaitable[None]]:
+        """How errors look on this address: each dialect has its own."""
+        path = scope["path"]
+        if path.startswith(_BY_ADDRESS):
+            path = path[path.find("/", len(_BY_ADDRESS)) :]
+        dialect = self._dialects.get(path)
+        return send_error if dialect is None else dialect.refuse
 
     def _health(self, scope: Scope) -> dict[str, Any]:
         health: dict[str, Any] = {"status": "ok", "version": self._version}
         try:
-            tenant = self._key.require(scope)
+            asker = self._key.require(scope)
         except AuthenticationError:
             return health
+        if asker.rollout_id is not None:
+            return health
+        tenant = asker.tenant
         health["models"] = [row.id for row in self._catalog.served(tenant)]
         if tenant is None:
             health["stitched"] = self._stitcher.stitched
             health["forks"] = dict(self._stitcher.forks)
             health.update(self._control_health())
         return health
+
+
+def _dialects(sampler: Sampler, limits: LimitSettings) -> dict[str, Dialect]:
+    """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
+    return {
+        "/v1/chat/completions": ChatCompletions(sampler, limits),
+    }
 
 
 def _named_rollout(scope: Scope) -> Scope:

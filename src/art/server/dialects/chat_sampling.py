@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import NotFoundError, RequestError, ServerError, WorkerError
+from art.rendering.chat import Parsed
 from art.server.dialects.chat_messages import SAMPLE_PREFIX
 from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest
@@ -54,14 +55,27 @@ class Prepared:
             return target.name
         return f"{outside(self.tenant, target.project)}/{target.name}@{target.step}"
 
+    def parse(self, token_ids: Sequence[int], *, partial: bool = False) -> Parsed:
+        """The message that ids of a completion spell; `partial`: they go on."""
+        tools = self.request.tools if self.request.read_calls else None
+        return self.target.renderer.parse(token_ids, self.stitched.prompt_ids, tools, partial=partial)
+
 
 class Sampler:
     """Prepares requests, samples their completions and writes them down."""
 
-    def __init__(self, catalog: Catalog, ledger: Ledger, stitcher: Stitcher) -> None:
+    def __init__(
+        self, catalog: Catalog, ledger: Ledger, stitcher: Stitcher, rollouts: Rollouts | None = None
+    ) -> None:
         self.catalog = catalog
+        self._rollouts = rollouts
         self._ledger = ledger
         self._stitcher = stitcher
+
+    async def resolve(self, model: str, rollout_id: str | None, *, tenant: Tenant = None) -> Target:
+        """What answers to a name; in a scoped rollout its own model does. Raises: NotFoundError, RequestError."""
+        scoped = self._scoped(rollout_id, tenant)
+        return await self.catalog.resolve(model if scoped is None else scoped.name_meant(model), tenant)
 
     async def prepare(
         self, request: ChatRequest, target: Target, rollout_id: str | None, *, tenant: Tenant = None
@@ -142,9 +156,16 @@ class Sampler:
         """Write completions with the messages they were read as; return when they are committed."""
         prompt: array[int] = int_array(prepared.stitched.prompt_ids)
         records = [_record(prepared, prompt, completion, message) for completion, message in done]
-        await self._ledger.append(records)
+        scoped = self._scoped(prepared.rollout_id, prepared.tenant)
+        told = [] if scoped is None else statements(scoped, prepared, done)
+        await self._ledger.append(records, told)
         for record in records:
             self._stitcher.remember(record)
+
+    def _scoped(self, rollout_id: str | None, tenant: Tenant) -> ScopedRollout | None:
+        if self._rollouts is None or rollout_id is None:
+            return None
+        return self._rollouts.open_one(rollout_id, tenant)
 
 
 def new_completion() -> Completion:

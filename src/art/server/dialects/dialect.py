@@ -1,0 +1,102 @@
+"""What all ways of asking for completions share: the body, a client that goes away, errors in their shape."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any
+
+from art.errors import ARTError, RequestError
+from art.server.dialects.chat_request import ChatRequest
+from art.server.dialects.chat_sampling import Prepared, Sampler
+from art.server.http import ClientGoneError, Receive, Scope, Send, read_json, send_error
+from art.server.models.served import Target
+from art.server.settings import LimitSettings
+from art.server.tenants.tenancy import Tenant, tenant_in
+from art.wire.headers import ROLLOUT_HEADER
+
+_ROLLOUT = ROLLOUT_HEADER.encode()
+_ROLLOUT_LENGTH = 256
+
+
+class Dialect(ABC):
+    """One POST route of the endpoint: `answer`, and `refuse` where its errors look otherwise.
+
+    >>> async def answer(self, scope, body, send):
+    ...     request = read_chat_request(body, max_n=self.limits.max_n)
+    ...     target = await self.target_of(scope, request)
+    ...     async with self.sampler.catalog.lease(target):
+    ...         prepared = await self.prepare(scope, request, target)
+    ...         done = await whole(self.sampler, prepared)     # or stream_reply(...)
+    """
+
+    def __init__(self, sampler: Sampler, limits: LimitSettings) -> None:
+        self.sampler = sampler
+        self.limits = limits
+
+    @abstractmethod
+    async def answer(self, scope: Scope, body: Any, send: Send) -> None:
+        """Answer a decoded body. An ARTError raised before the first byte becomes `refuse`."""
+
+    async def refuse(self, send: Send, error: ARTError, tenant: Tenant = None) -> None:
+        """The reply of a failed request."""
+        await send_error(send, error, tenant)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, unless its client goes away first."""
+        tenant = tenant_in(scope)
+        try:
+            body = await read_json(receive, limit=self.limits.max_body_bytes)
+        except ClientGoneError:
+            return
+        except ARTError as error:
+            await self.refuse(send, error, tenant)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.create_task(_cancel_when_gone(receive, task))
+        try:
+            await self.answer(scope, body, send)
+        except ARTError as error:
+            await self.refuse(send, error, tenant)
+        except asyncio.CancelledError:
+            if not watch.done():
+                raise
+            # The client went away; its generation is cancelled, and nobody waits for a reply.
+            task.uncancel()
+        finally:
+            watch.cancel()
+
+    async def target_of(self, scope: Scope, request: ChatRequest) -> Target:
+        """What answers: lease it before preparing. Raises: NotFoundError listing the served names."""
+        target = await self.sampler.catalog.resolve(request.model, tenant_in(scope))
+        if request.template_arguments:
+            return replace(target, renderer=target.renderer.told(request.template_arguments))
+        return target
+
+    async def prepare(self, scope: Scope, request: ChatRequest, target: Target) -> Prepared:
+        """The prompt, in the rollout that the request names. Raises: RequestError."""
+        return await self.sampler.prepare(request, target, rollout_of(scope), tenant=tenant_in(scope))
+
+
+def rollout_of(scope: Scope) -> str | None:
+    """The rollout that a request names. Raises: RequestError for a name that is none."""
+    for name, value in scope["headers"]:
+        if name == _ROLLOUT:
+            rollout: str = value.decode("latin-1")
+            if not rollout or len(rollout) > _ROLLOUT_LENGTH or not rollout.isprintable():
+                raise RequestError(
+                    f"header {ROLLOUT_HEADER} must be 1 to {_ROLLOUT_LENGTH} printable characters",
+                    status=400,
+                    code="invalid_value",
+                    param=ROLLOUT_HEADER,
+                )
+            return rollout
+    return None
+
+
+async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+    task.cancel()

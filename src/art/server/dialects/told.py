@@ -1,0 +1,169 @@
+"""What a stream tells, in no dialect: the events that every dialect writes its own from.
+
+Text is told as soon as it can no longer change: not inside a tool call, not half a character, not what may
+become a stop string. The sample is committed before the event that ends its choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from art.engine.protocol import Delta
+from art.errors import ARTError, WorkerError
+from art.server.dialects.chat_reply import Completion, finish_reason, message_of
+from art.server.dialects.chat_sampling import Prepared, Sampler, new_completion
+
+_log = logging.getLogger(__name__)
+
+Emission = tuple[int, Delta | None]
+"""(choice, what is new); None: the choice has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The engine has begun: from here on the reply is 200."""
+
+    choices: list[StreamedChoice]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """New ids of a choice, and the text that they let be told: often none."""
+
+    choice: StreamedChoice
+    delta: Delta
+    content: str
+    reasoning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A choice that is committed: the rest of its text; its calls are in `choice.message`."""
+
+    choice: StreamedChoice
+    content: str
+    reasoning: str
+    finish: str
+    """`stop`, `length` or `tool_calls`."""
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The tool calls, whole."""
+        calls: list[dict[str, Any]] = self.choice.message.get("tool_calls", [])
+        return calls
+
+
+StreamEvent = Begun | Told | Ended
+
+
+class StreamedChoice:
+    """One choice of a stream: what was sampled, and what of it was told."""
+
+    def __init__(self, prepared: Prepared, index: int) -> None:
+        self.index = index
+        self.completion: Completion = new_completion()
+        self.message: dict[str, Any] = {}
+        """What the client has; known at the end."""
+        self._prepared = prepared
+        self._content = ""
+        self._reasoning = ""
+        self._read_at = 0
+
+    def tell(self, delta: Delta) -> Told:
+        """What can be told after a delta."""
+        content = reasoning = ""
+        total = len(self.completion.token_ids)
+        # Reading starts from the first id, so a long reply is read more rarely.
+        if delta.finish_reason is None and total - self._read_at > total // 64:
+            self._read_at = total
+            parsed = self._prepared.parse(self.completion.token_ids, partial=True)
+            stops = self._prepared.request.stop
+            content, reasoning = self._advance(
+                _settled(parsed.content, stops), _settled(parsed.reasoning or "", stops)
+            )
+        return Told(self, delta, content, reasoning)
+
+    def end(self) -> Ended:
+        """The rest of the text and the reason of the end; sets `message`."""
+        message = message_of(self.completion, self._prepared.parse(self.completion.token_ids))
+        content, reasoning = self._advance(message["content"] or "", message.get("reasoning_content") or "")
+        # What was told cannot be taken back: the message is what the client can put together.
+        self.message = {**message, "content": self._content}
+        return Ended(self, content, reasoning, finish_reason(self.completion, message))
+
+    def _advance(self, content: str, reasoning: str) -> tuple[str, str]:
+        new_content = new_reasoning = ""
+        if len(reasoning) > len(self._reasoning) and reasoning.startswith(self._reasoning):
+            new_reasoning = reasoning[len(self._reasoning) :]
+            self._reasoning = reasoning
+        if len(content) > len(self._content) and content.startswith(self._content):
+            new_content = content[len(self._content) :]
+            self._content = content
+        return new_content, new_reasoning
+
+
+async def told(sampler: Sampler, prepared: Prepared) -> AsyncIterator[StreamEvent]:
+    """`Begun`, then `Told` and `Ended` of each choice as they come; close it with `aclosing`.
+
+    Raises: ARTError. Before `Begun` the request has failed as a whole.
+    """
+    choices = [StreamedChoice(prepared, index) for index in range(prepared.request.n)]
+    queue: asyncio.Queue[Emission | ARTError] = asyncio.Queue()
+    tasks = [asyncio.create_task(_feed(sampler, prepared, choice, queue)) for choice in choices]
+    open_choices = len(choices)
+    begun = False
+    try:
+        while open_choices:
+            item = await queue.get()
+            if isinstance(item, ARTError):
+                raise item
+            if not begun:
+                begun = True
+                yield Begun(choices)
+            index, delta = item
+            choice = choices[index]
+            if delta is not None:
+                yield choice.tell(delta)
+                continue
+            ended = choice.end()
+            await sampler.keep(prepared, [(choice.completion, choice.message)])
+            open_choices -= 1
+            yield ended
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _feed(
+    sampler: Sampler, prepared: Prepared, choice: StreamedChoice, queue: asyncio.Queue[Emission | ARTError]
+) -> None:
+    last: Emission | ARTError = WorkerError(f"sampling {choice.completion.sample_id} ended unexpectedly")
+    try:
+        async for delta in sampler.deltas(prepared, choice.index, choice.completion):
+            queue.put_nowait((choice.index, delta))
+        last = (choice.index, None)
+    except ARTError as error:
+        last = error
+    except Exception:
+        # A defect in an engine: the client is told that it failed, the log says how.
+        _log.exception("sampling %s failed", choice.completion.sample_id)
+        raise
+    finally:
+        queue.put_nowait(last)
+
+
+def _settled(text: str, stops: tuple[str, ...]) -> str:
+    """The text without an unfinished character, and without an end that may become a stop string."""
+    text = text.rstrip("\ufffd")
+    held = 0
+    for stop in stops:
+        for length in range(min(len(stop) - 1, len(text)), held, -1):
+            if text.endswith(stop[:length]):
+                held = length
+                break
+    return text[: len(text) - held]
