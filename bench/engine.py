@@ -124,7 +124,9 @@ class OneTurn:
 async def running_engine(base: Path) -> AsyncIterator[RemoteEngine]:
     """The builtin engine in its worker process."""
     start = WorkerStart(
-        base_model=str(base), key=secrets.token_hex(16), options=BuiltinOptions(threads=THREADS)
+        base_model=str(base),
+        key=secrets.token_hex(16),
+        options=BuiltinOptions(threads=THREADS).model_dump(),
     )
     worker = await asyncio.create_subprocess_exec(
         *worker_command("builtin"), stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -139,7 +139,7 @@ def running_worker(base: Path, options: BuiltinOptions) -> Iterator[tuple[subpro
     process = subprocess.Popen(worker_command("builtin"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     try:
-        start = WorkerStart(base_model=str(base), key=key, options=options)
+        start = WorkerStart(base_model=str(base), key=key, options=options.model_dump())
         process.stdin.write(start.model_dump_json().encode() + b"\n")
         process.stdin.flush()
         ready = WorkerReady.model_validate_json(process.stdout.readline())

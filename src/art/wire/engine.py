@@ -26,7 +26,7 @@ Worked example, one request and its answer:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -74,7 +74,8 @@ class WorkerStart(Strict):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     """0: the worker chooses one and says which."""
-    options: BuiltinOptions = Field(default_factory=BuiltinOptions)
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Of this kind of engine (`art.engine.registry`); the worker checks them."""
     replica: int = Field(default=0, ge=0)
     """Its number among the engines of this base model, from 0."""
     device: str | None = None

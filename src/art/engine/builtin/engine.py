@@ -21,6 +21,7 @@ from art.engine.builtin.model import load_model
 from art.engine.builtin.sequence import Sequence as Running
 from art.engine.builtin.whole import read_folder
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest
+from art.engine.served import Sink
 from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
 
@@ -32,9 +33,6 @@ one."""
 DRAIN_SECONDS = 1800.0
 
 T = TypeVar("T")
-
-
-Sink = Callable[[Delta | ARTError], None]
 
 
 @dataclass(slots=True, eq=False)

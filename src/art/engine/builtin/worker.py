@@ -3,84 +3,27 @@ says."""
 
 from __future__ import annotations
 
-import asyncio
-import faulthandler
-import logging
-import os
-import signal
 import sys
-import threading
-import time
-
-import orjson
-import uvicorn
-from pydantic import ValidationError
 
 from art.engine.builtin.engine import BuiltinEngine
-from art.engine.builtin.face import make_app
-from art.errors import ARTError
-from art.process.listening import listen
+from art.engine.registry import engine_options
+from art.engine.worker_process import run_worker
 from art.process.memory import keep_freed_memory
-from art.wire.engine import WorkerReady, WorkerStart
+from art.wire.engine import BuiltinOptions, WorkerStart
 
-GRACE_SECONDS = 5.0
-"""After the parent is gone, this long to stop in order."""
+
+async def start_engine(start: WorkerStart) -> BuiltinEngine:
+    """Raises: ConfigurationError."""
+    options = engine_options("builtin", start.options)
+    assert isinstance(options, BuiltinOptions)
+    if start.device is not None:
+        options = options.model_copy(update={"device": start.device})
+    return await BuiltinEngine.start(start.base_model, options)
 
 
 def main() -> int:
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     keep_freed_memory()
-    # The supervisor asks a stuck worker for its stacks with this signal.
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    try:
-        start = WorkerStart.model_validate_json(sys.stdin.readline())
-    except ValidationError as error:
-        # Without the input: it may hold the key.
-        _say(WorkerReady(ready=False, error=f"the start line is unfit: {error.errors(include_input=False)}"))
-        return 2
-    try:
-        return asyncio.run(_serve(start))
-    except ARTError as error:
-        _say(WorkerReady(ready=False, error=str(error)))
-        return 1
-
-
-async def _serve(start: WorkerStart) -> int:
-    options = start.options
-    if start.device is not None:
-        options = options.model_copy(update={"device": start.device})
-    engine = await BuiltinEngine.start(start.base_model, options)
-    listener = listen(start.host, start.port)
-    config = uvicorn.Config(
-        make_app(engine, start.key),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        ws_max_size=1 << 28,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    threading.Thread(target=_stop_with_parent, args=(server,), daemon=True).start()
-    _say(WorkerReady(ready=True, port=listener.getsockname()[1]))
-    await server.serve(sockets=[listener])
-    await engine.close()
-    return 0
-
-
-def _stop_with_parent(server: uvicorn.Server) -> None:
-    """Standard input ends when the parent does, however it ended."""
-    while sys.stdin.buffer.read(1 << 16):
-        pass
-    server.should_exit = True
-    time.sleep(GRACE_SECONDS)
-    os._exit(1)
-
-
-def _say(ready: WorkerReady) -> None:
-    sys.stdout.buffer.write(orjson.dumps(ready.model_dump()) + b"\n")
-    sys.stdout.buffer.flush()
+    return run_worker(start_engine)
 
 
 if __name__ == "__main__":

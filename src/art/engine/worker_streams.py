@@ -7,19 +7,19 @@ step.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Generic
 
 import orjson
 from pydantic import ValidationError
 from starlette.websockets import WebSocket
 
-from art.engine.builtin.engine import BuiltinEngine, Call
 from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
+from art.engine.served import C, ServedEngine
 from art.errors import ARTError, RequestError
 from art.wire.engine import CancelMessage, GenerateMessage, SamplingBody, to_body
 
 
-async def serve_generate(engine: BuiltinEngine, socket: WebSocket) -> None:
+async def serve_generate(engine: ServedEngine[C], socket: WebSocket) -> None:
     """Serve one accepted connection until it closes; what still runs then is cancelled."""
     streams = Streams(engine)
     sender = asyncio.create_task(streams.send_to(socket))
@@ -34,12 +34,12 @@ async def serve_generate(engine: BuiltinEngine, socket: WebSocket) -> None:
         streams.cancel_all()
 
 
-class Streams:
+class Streams(Generic[C]):
     """The requests of one connection, by id."""
 
-    def __init__(self, engine: BuiltinEngine) -> None:
+    def __init__(self, engine: ServedEngine[C]) -> None:
         self.engine = engine
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, C] = {}
         self.outbox: list[dict[str, Any]] = []
         self.ready = asyncio.Event()
 

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from art.engine.builtin.engine import BuiltinEngine
-from art.engine.builtin.streams import serve_generate
+from art.engine.served import C, ServedEngine
+from art.engine.worker_streams import serve_generate
 from art.errors import ARTError, AuthenticationError, RequestError
 from art.wire.engine import (
     EngineScoreReply,
@@ -29,7 +29,7 @@ from art.wire.engine import (
 Handler = Callable[[Request], Awaitable[BaseModel | None]]
 
 
-def make_app(engine: BuiltinEngine, key: str) -> Starlette:
+def make_app(engine: ServedEngine[C], key: str) -> Starlette:
     """The application. `key` is what every caller must send as `Authorization: Bearer <key>`."""
 
     async def health(request: Request) -> BaseModel:
