@@ -1,0 +1,248 @@
+"""An Anthropic request (`/v1/messages`) as the body of a chat completion.
+
+Each field acts, is known to mean nothing here, or is refused by its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from art.errors import RequestError
+from art.server.dialects.anthropic_blocks import check_cache_control, read_conversation, read_text
+from art.server.dialects.refusal import refuse
+
+Chat = dict[str, Any]
+
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_NO_SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
+_LARGEST = 2**31 - 1
+
+
+def chat_body(body: Any, *, counting: bool = False) -> Chat:
+    """The chat body that asks for the same. `counting`: of `/v1/messages/count_tokens`.
+
+    Raises: RequestError naming the field of the request.
+    """
+    if not isinstance(body, dict):
+        raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
+    required = ("model", "messages") if counting else ("model", "max_tokens", "messages")
+    for name in required:
+        if body.get(name) is None:
+            refuse(f"{name!r} is missing", name, "missing_parameter")
+    chat: Chat = {"messages": read_conversation(body["messages"])}
+    for name, value in body.items():
+        if value is None or name == "messages":
+            continue
+        reader = _READERS.get(name)
+        if reader is not None:
+            reader(chat, name, value)
+        elif name in _NEUTRAL:
+            if value not in _NEUTRAL[name]:
+                refuse(f"{name} is not supported here but as {_NEUTRAL[name][0]!r}", name, _UNSUPPORTED)
+        else:
+            known = ", ".join(sorted(_READERS))
+            refuse(f"{name[:100]!r} is not supported; supported: messages, {known}", name[:100], _UNSUPPORTED)
+    return chat
+
+
+def _model(chat: Chat, name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        refuse("model must be a name", name)
+    chat["model"] = value
+
+
+def _max_tokens(chat: Chat, name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        refuse("max_tokens must be a whole number of at least 1", name)
+    chat["max_tokens"] = value
+
+
+def _system(chat: Chat, name: str, value: Any) -> None:
+    text = read_text(value, name)
+    if text:
+        chat["messages"] = [{"role": "system", "content": text}, *chat["messages"]]
+
+
+def _stream(chat: Chat, name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        refuse("stream must be true or false", name)
+    chat["stream"] = value
+
+
+def _fraction(chat: Chat, name: str, value: Any) -> None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not fits or not 0 <= value <= 1 or (name == "top_p" and value == 0):
+        refuse(f"{name} must be a number {'above' if name == 'top_p' else 'from'} 0 to 1", name)
+    chat[name] = value
+
+
+def _top_k(chat: Chat, name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+        refuse(f"top_k must be a whole number from 0 to {_LARGEST}", name)
+    chat["top_k"] = value
+
+
+def _stop_sequences(chat: Chat, name: str, value: Any) -> None:
+    if (
+        not isinstance(value, list)
+        or len(value) > 16
+        or not all(isinstance(text, str) and text for text in value)
+    ):
+        refuse("stop_sequences must be a list of up to 16 strings, none empty", name)
+    chat["stop"] = value
+
+
+def _metadata(chat: Chat, name: str, value: Any) -> None:
+    if not isinstance(value, dict) or value.keys() - {"user_id"}:
+        refuse("metadata must be an object with user_id alone", name)
+    user = value.get("user_id")
+    if user is not None:
+        if not isinstance(user, str):
+            refuse("metadata.user_id must be a string", "metadata.user_id")
+        chat["metadata"] = {"user_id": user}
+
+
+def _thinking(chat: Chat, name: str, value: Any) -> None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "disabled":
+        chat["chat_template_kwargs"] = {**chat.get("chat_template_kwargs", {}), "enable_thinking": False}
+    elif kind == "adaptive":
+        # The model thinks as it was taught to: that is what every format does without being told.
+        if value.get("display") not in (None, "summarized"):
+            refuse("thinking.display can only be 'summarized': thinking is always shown", "thinking.display")
+    else:
+        refuse(
+            "thinking must be {'type': 'adaptive'} or {'type': 'disabled'}; a budget of thinking cannot be "
+            "kept here: limit the whole reply by max_tokens",
+            name,
+            _UNSUPPORTED,
+        )
+
+
+def _output_config(chat: Chat, name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        refuse("output_config must be an object", name)
+    for option, wanted in value.items():
+        if option != "format" and wanted is not None:
+            at = f"output_config.{option[:100]}"
+            refuse(f"{at} is not supported; supported: output_config.format", at, _UNSUPPORTED)
+    wanted = value.get("format")
+    if wanted is None:
+        return
+    schema = wanted.get("schema") if isinstance(wanted, dict) else None
+    if not isinstance(schema, dict) or wanted.get("type") != "json_schema":
+        refuse(
+            "output_config.format must be {'type': 'json_schema', 'schema': {...}}", "output_config.format"
+        )
+    named = {"name": "output", "schema": schema, "strict": True}
+    chat["response_format"] = {"type": "json_schema", "json_schema": named}
+
+
+def _tools(chat: Chat, name: str, value: Any) -> None:
+    if not isinstance(value, list):
+        refuse("tools must be a list", name)
+    chat["tools"] = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(value)]
+
+
+def _tool(tool: Any, at: str) -> dict[str, Any]:
+    if not isinstance(tool, dict):
+        refuse(f"{at} must be an object with name and input_schema", at)
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
+        refuse(
+            f"{at} is the server tool {str(kind)[:100]!r}, which runs at Anthropic; define it with name and "
+            "input_schema, and answer its calls",
+            at,
+            _UNSUPPORTED,
+        )
+    for option, asked in tool.items():
+        idle = _IDLE_OF_TOOL.get(option)
+        if option not in _OF_TOOL and asked is not None and (idle is None or asked not in idle):
+            where = f"{at}.{option[:100]}"
+            refuse(f"{where} is not supported; supported: {', '.join(sorted(_OF_TOOL))}", where, _UNSUPPORTED)
+    check_cache_control(tool.get("cache_control"), f"{at}.cache_control")
+    if not isinstance(tool.get("name"), str):
+        refuse(f"{at}.name must be a string", f"{at}.name")
+    schema = tool.get("input_schema")
+    if not isinstance(schema, dict):
+        refuse(f"{at}.input_schema must be a JSON schema object", f"{at}.input_schema")
+    function: dict[str, Any] = {"name": tool["name"]}
+    if tool.get("description") is not None:
+        if not isinstance(tool["description"], str):
+            refuse(f"{at}.description must be a string", f"{at}.description")
+        function["description"] = tool["description"]
+    function["parameters"] = schema or _NO_SCHEMA
+    if tool.get("strict"):
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(chat: Chat, name: str, value: Any) -> None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in _TOOL_CHOICES:
+        chat["tool_choice"] = _TOOL_CHOICES[kind]
+    elif kind == "tool":
+        if not isinstance(value.get("name"), str):
+            refuse("tool_choice.name must be the name of a tool", "tool_choice.name")
+        chat["tool_choice"] = {"type": "function", "function": {"name": value["name"]}}
+    else:
+        refuse("tool_choice.type must be one of auto, any, tool, none", "tool_choice.type")
+    alone = value.get("disable_parallel_tool_use")
+    if alone is not None and not isinstance(alone, bool):
+        at = "tool_choice.disable_parallel_tool_use"
+        refuse(f"{at} must be true or false", at)
+    if alone:
+        chat["parallel_tool_calls"] = False
+
+
+def _cache_control(chat: Chat, name: str, value: Any) -> None:
+    check_cache_control(value, name)
+
+
+def _as_in_chat(chat: Chat, name: str, value: Any) -> None:
+    if name == "chat_template_kwargs":
+        if not isinstance(value, dict):
+            refuse("chat_template_kwargs must be an object", name)
+        value = {**value, **chat.get(name, {})}
+    chat[name] = value
+
+
+_UNSUPPORTED = "unsupported_parameter"
+_OF_TOOL = frozenset({"type", "name", "description", "input_schema", "cache_control", "strict"})
+_IDLE_OF_TOOL: dict[str, tuple[Any, ...]] = {
+    "allowed_callers": (["direct"],),
+    "defer_loading": (False,),
+    "eager_input_streaming": (True, False),
+    "input_examples": ([],),
+}
+"""Fields of a tool with the values that ask for nothing."""
+
+_READERS: dict[str, Callable[[Chat, str, Any], None]] = {
+    "model": _model,
+    "max_tokens": _max_tokens,
+    "system": _system,
+    "stream": _stream,
+    "temperature": _fraction,
+    "top_p": _fraction,
+    "top_k": _top_k,
+    "stop_sequences": _stop_sequences,
+    "metadata": _metadata,
+    "thinking": _thinking,
+    "output_config": _output_config,
+    "tools": _tools,
+    "tool_choice": _tool_choice,
+    "cache_control": _cache_control,
+    "chat_template_kwargs": _as_in_chat,
+    "min_p": _as_in_chat,
+    "seed": _as_in_chat,
+    "logit_bias": _as_in_chat,
+}
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "service_tier": ("auto", "standard_only"),
+    "speed": ("standard",),
+    "mcp_servers": ([],),
+}
+"""Fields that are accepted with the values that ask for nothing."""
