@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
+from art.server.dialects.anthropic import AnthropicMessages, AnthropicTokens
 from art.server.dialects.chat import ChatCompletions
 from art.server.dialects.chat_sampling import Sampler
 from art.server.dialects.dialect import Dialect
@@ -152,6 +153,8 @@ def _dialects(sampler: Sampler, limits: LimitSettings) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
     return {
         "/v1/chat/completions": ChatCompletions(sampler, limits),
+        "/v1/messages": AnthropicMessages(sampler, limits),
+        "/v1/messages/count_tokens": AnthropicTokens(sampler, limits),
     }
 
 
