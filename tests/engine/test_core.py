@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from engine_models import VOCAB, ask
+from hypothesis import given
+from hypothesis import strategies as st
 
+from art.engine.builtin.batch import shares
 from art.engine.builtin.core import EngineCore
 from art.engine.builtin.model import load_model
 from art.engine.protocol import Delta, GenerateRequest
@@ -110,3 +115,96 @@ def test_cancelling_frees_the_row(base: Path) -> None:
     core.cancel(sequence)
     core.cancel(sequence)
     assert not core.has_work and core.health().running == 0
+
+
+def owned(owner: str, ids: list[int], **sampling: float) -> GenerateRequest:
+    return replace(ask(ids, **sampling), owner=owner)
+
+
+def order_of_ends(core: EngineCore, requests: list[GenerateRequest]) -> list[str]:
+    """Owners, as their requests end."""
+    for request in requests:
+        core.submit(core.make_sequence(request))
+    ended = []
+    while core.has_work:
+        ended += [sequence.owner for sequence, _ in core.step()]
+    return ended
+
+
+def test_a_flood_of_one_owner_keeps_another_waiting_for_no_more_than_its_turn(base: Path) -> None:
+    core = make_core(base, max_running=4)
+    flood = [owned("a", prompt(seed, 30), max_tokens=3) for seed in range(40)]
+    few = [owned("b", prompt(100 + seed, 30), max_tokens=3) for seed in range(4)]
+    ended = order_of_ends(core, [*flood, *few])
+    assert len(ended) == 44 and ended[20:].count("b") == 0, "b's four are among the first twenty"
+
+
+def test_who_has_less_than_its_share_is_given_a_running_place(base: Path) -> None:
+    core = make_core(base, max_running=4)
+    long = [owned("a", prompt(seed, 30), max_tokens=200, seed=seed) for seed in range(4)]
+    expected = [out.token_ids for out in run(make_core(base), long)]
+    for request in long:
+        core.submit(core.make_sequence(request))
+    for _ in range(20):
+        core.step()
+    [short] = run_while(core, [owned("b", prompt(9, 30), max_tokens=3)])
+    assert core.health().preempted == 1 and short.finish_reason == "length"
+    rest: dict[str, Delta] = {}
+    while core.has_work:
+        rest |= {sequence.request.request_id: delta for sequence, delta in core.step()}
+    assert [rest[request.request_id].token_ids for request in long] == expected, "who gave way lost nothing"
+
+
+def run_while(core: EngineCore, requests: list[GenerateRequest]) -> list[Delta]:
+    """Step until these have ended, whatever else runs."""
+    done: dict[str, Delta] = {}
+    wanted = {request.request_id for request in requests}
+    for request in requests:
+        core.submit(core.make_sequence(request))
+    while wanted - set(done):
+        done |= {sequence.request.request_id: delta for sequence, delta in core.step()}
+    return [done[request.request_id] for request in requests]
+
+
+def test_a_long_prompt_shares_each_step_with_the_prompts_of_other_owners(base: Path) -> None:
+    core = make_core(base, max_step_tokens=32)
+    core.submit(core.make_sequence(owned("a", prompt(1, 200), max_tokens=2)))
+    core.step()
+    before = core.steps
+    run_while(core, [owned("b", prompt(2, 40), max_tokens=1)])
+    # 16 of each step's 32 tokens are b's: three steps, while a's prompt needs seven.
+    assert core.steps - before == 3
+    while core.has_work:
+        core.step()
+
+
+@given(
+    counts=st.lists(st.integers(1, 300), min_size=1, max_size=12),
+    owners=st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    room=st.integers(1, 400),
+)
+def test_shares_use_the_room_and_favour_nobody(counts: list[int], owners: list[int], room: int) -> None:
+    wanted, owner = np.array(counts), np.array(owners[: len(counts)])
+    taken = shares(wanted, owner, room)
+    assert (taken >= 0).all() and (taken <= wanted).all()
+    assert taken.sum() == min(room, wanted.sum())
+    got = {one: int(taken[owner == one].sum()) for one in owners[: len(counts)]}
+    for one, tokens in got.items():
+        # Whoever has less than another, give or take a token, has all that it wants.
+        if any(tokens + 1 < other for other in got.values()):
+            assert tokens == wanted[owner == one].sum()
+
+
+def test_the_cache_is_full_of_one_owners_ids_and_another_still_runs(base: Path) -> None:
+    core = make_core(base, cache_mb=1)
+    core.scheduler.cache.budget = 1024
+    requests = [owned("a", prompt(seed, 60), max_tokens=100, seed=seed) for seed in range(12)]
+    mine = [owned("b", prompt(50 + seed, 20), max_tokens=5, seed=seed) for seed in range(3)]
+    alone = run(make_core(base), mine)
+    for request in requests:
+        core.submit(core.make_sequence(request))
+    for _ in range(30):
+        core.step()
+    together = run_while(core, mine)
+    assert core.health().waiting > 0, "a's flood is not over"
+    assert [out.token_ids for out in together] == [out.token_ids for out in alone]

@@ -112,7 +112,7 @@ class EngineCore:
 
     def submit(self, sequence: Sequence) -> None:
         self.adapters.begin(sequence.request.adapter)
-        self.scheduler.waiting.append(sequence)
+        self.scheduler.waiting.come(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """Free its place; unknown or finished ones are ignored."""
@@ -236,6 +236,7 @@ class EngineCore:
         for row, token, logprob in zip(batch.sampled.tolist(), tokens, logprobs, strict=True):
             sequence = running[row]
             news: Delta | ARTError | None
+            self.scheduler.sampled(sequence)
             if logprob == logprob:
                 news = sequence.append(token, logprob)
             else:
@@ -251,6 +252,7 @@ class EngineCore:
         return events
 
     def _ended(self, sequence: Sequence) -> None:
+        self.scheduler.waiting.gone(sequence)
         self.adapters.end(sequence.request.adapter)
         self._drop_unused_adapters()
         self._rest()

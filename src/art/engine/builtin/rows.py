@@ -37,6 +37,8 @@ class RowTable:
         """number of the adapter that computed them, EMPTY for a free row"""
         self.head = np.zeros(rows, np.int64)
         """hash of the first ids, so that a prompt is compared only with rows that begin like it"""
+        self.owner = np.zeros(rows, np.int64)
+        """number of the running request's owner"""
         self.running = np.zeros(rows, bool)
         self.used = np.zeros(rows, np.int64)
         """when it was last taken; the oldest idle row goes first"""
@@ -48,9 +50,10 @@ class RowTable:
         wider[:, :width] = self.ids[:, :width]
         self.ids = wider
 
-    def take(self, row: int, adapter: int, ids: np.ndarray, computed: int) -> None:
+    def take(self, row: int, adapter: int, ids: np.ndarray, computed: int, owner: int = 0) -> None:
         """A request begins in this row; the first `computed` ids are there already."""
         self.clock += 1
+        self.owner[row] = owner
         self.ids[row, : len(ids)] = ids
         self.known[row], self.computed[row] = len(ids), computed
         self.adapter[row], self.running[row], self.used[row] = adapter, True, self.clock
@@ -73,7 +76,17 @@ class RowTable:
 
     def reorder(self, keep: list[int]) -> None:
         """Row `keep[i]` becomes row i; the others are free."""
-        for array in (self.ids, self.known, self.computed, self.adapter, self.head, self.running, self.used):
+        arrays = (
+            self.ids,
+            self.known,
+            self.computed,
+            self.adapter,
+            self.head,
+            self.owner,
+            self.running,
+            self.used,
+        )
+        for array in arrays:
             array[: len(keep)] = array[keep]
         self.adapter[len(keep) :] = EMPTY
         self.running[len(keep) :] = False

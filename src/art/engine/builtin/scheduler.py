@@ -1,9 +1,9 @@
-"""Who runs: requests wait in order, get a cache row (with a prefix that is there already), and leave when
-they end."""
+"""Who runs: requests wait for their owner's turn, get a cache row (with a prefix that is there already), and
+leave when they end."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from art.engine.builtin.cache import BUCKET, RowCache, bucket
 from art.engine.builtin.rows import EMPTY, Match, RowTable
 from art.engine.builtin.sampler import SamplingTable
 from art.engine.builtin.sequence import NOWHERE, Sequence
+from art.engine.builtin.waiting import SAMPLED_COST, Waiting
 
 WORTH_WAITING = 16
 """A request waits one step when a prompt that is being read now shares this many more ids with it than the
@@ -27,7 +28,7 @@ class Scheduler:
         self.max_rows = max_rows
         self.table = RowTable(max_rows)
         self.sampling = SamplingTable(max_rows)
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = Waiting()
         self.running: dict[int, Sequence] = {}
         self.prompt_tokens = 0
         self.reused_tokens = 0
@@ -35,31 +36,39 @@ class Scheduler:
         self._copies: list[tuple[int, int, int]] = []
 
     def admit(self) -> None:
-        """Move waiting requests to rows, oldest first, as far as there is room."""
+        """Move waiting requests to rows, owners in turns, as far as there is room."""
         held: list[Sequence] = []
-        while self.waiting and len(self.running) < self.max_running:
-            sequence = self.waiting.popleft()
+        while (sequence := self.waiting.take()) is not None:
+            if len(self.running) >= self.max_running and not self._give_way(sequence.owner):
+                self.waiting.put_back(sequence)
+                break
             ids = sequence.ids()
             match = self.table.match(sequence.adapter, ids[:-1])
             if match.coming - match.ready >= WORTH_WAITING:
                 held.append(sequence)
-            elif not self._place(sequence, ids, match):
-                self.waiting.appendleft(sequence)
+            elif not self._place(sequence, ids, match) and not self._place_instead(sequence, ids):
+                # Nobody overtakes it: a large request would wait for ever.
+                self.waiting.put_back(sequence)
                 break
-        self.waiting.extendleft(reversed(held))
+        for sequence in reversed(held):
+            self.waiting.put_back(sequence)
         self._flush_copies()
 
+    def sampled(self, sequence: Sequence) -> None:
+        """A token was sampled for it."""
+        self.waiting.charge(sequence.owner, SAMPLED_COST)
+
     def make_room(self) -> None:
-        """Every running row can take one more id; the youngest requests go back to the queue if it must
-        be."""
+        """Every running row can take one more id; if it must be, the youngest requests of who holds the most
+        ids go back to the queue."""
         while self.running:
             longest = int(self.table.known[self.table.running].max())
             if longest < self.cache.capacity or self._fit(self.cache.rows, longest + 1, new=0):
                 return
-            youngest = max(self.running, key=lambda row: int(self.table.used[row]))
-            sequence = self.leave(youngest)
-            self.waiting.appendleft(sequence)
-            self.preempted += 1
+            held: Counter[str] = Counter()
+            for row, sequence in self.running.items():
+                held[sequence.owner] += int(self.table.known[row])
+            self._send_back_youngest(max(held, key=held.__getitem__))
 
     def leave(self, row: int) -> Sequence:
         """A request ended or was sent back; its row stays as a prefix for others."""
@@ -74,6 +83,32 @@ class Scheduler:
         self.table.widen(0)
         self.cache.free()
 
+    def _give_way(self, owner: str) -> bool:
+        """Send a request of the owner with the most back, if `owner` has less than its share.
+
+        What was computed stays in its row as a prefix and its tokens are kept: it goes on from there.
+        """
+        if self.waiting.owners < 2:
+            return False
+        share = max(1, len(self.running) // self.waiting.owners)
+        held = Counter(sequence.owner for sequence in self.running.values())
+        most = max(held, key=held.__getitem__, default=owner)
+        if held[owner] >= share or held[most] <= share:
+            return False
+        self._send_back_youngest(most)
+        return True
+
+    def _place_instead(self, sequence: Sequence, ids: np.ndarray) -> bool:
+        """In the place of another owner's request, if one row more is all that it needs."""
+        if len(ids) >= self.cache.capacity or not self._give_way(sequence.owner):
+            return False
+        return self._place(sequence, ids, self.table.match(sequence.adapter, ids[:-1]))
+
+    def _send_back_youngest(self, owner: str) -> None:
+        rows = [row for row, sequence in self.running.items() if sequence.owner == owner]
+        self.waiting.put_back(self.leave(max(rows, key=lambda row: int(self.table.used[row]))))
+        self.preempted += 1
+
     def _place(self, sequence: Sequence, ids: np.ndarray, match: Match) -> bool:
         size = self.cache.rows, self.cache.capacity
         if not self._fit_request(len(ids) + 1):
@@ -85,13 +120,15 @@ class Scheduler:
         if row == EMPTY:
             return False
         if match.ready and row != match.row:
-            if any(match.row == target for _, target, _ in self._copies):
+            if any(target in (match.row, row) for _, target, _ in self._copies):
                 self._flush_copies()
             self._copies.append((match.row, row, match.ready))
         if not sequence.completion:
             self.prompt_tokens += len(ids)
             self.reused_tokens += match.ready
-        self.table.take(row, sequence.adapter, ids, match.ready)
+        self.waiting.charge(sequence.owner, len(ids) - match.ready)
+        owner = self.waiting.number(sequence.owner)
+        self.table.take(row, sequence.adapter, ids, match.ready, owner)
         self.sampling.set(row, sequence.request.sampling, sequence.seed)
         sequence.row = row
         self.running[row] = sequence

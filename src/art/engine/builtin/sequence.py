@@ -29,6 +29,11 @@ class Sequence:
     delivered: int = 0
     stop_ids: frozenset[int] = frozenset()
 
+    @property
+    def owner(self) -> str:
+        """Whose turn it takes."""
+        return self.request.owner
+
     def ids(self) -> np.ndarray:
         """Everything known so far; more than the prompt when the request was sent back to the queue."""
         return np.fromiter((*self.request.prompt_ids, *self.completion), np.int64)
