@@ -43,6 +43,10 @@ _MODEL_ROUTES = [
     ("GET", "/art/jobs/{job}", None),
     ("GET", "/art/jobs/{job}/events", None),
     ("GET", "/v1/samples/{sample}", None),
+    ("POST", "/art/rollouts", {"project": "{project}", "name": "{name}"}),
+    ("GET", "/art/rollouts/theirs", None),
+    ("POST", "/art/rollouts/theirs/close", None),
+    ("DELETE", "/art/rollouts/theirs", None),
 ]
 
 
@@ -58,6 +62,8 @@ async def test_what_is_anothers_does_not_exist(
     foreign = (await world.clients["bob"].post("/v1/chat/completions", json=PLAYER)).json()["choices"][0][
         "sample_id"
     ]
+    theirs = {"project": "games", "name": "player", "rollout_id": "theirs"}
+    assert (await world.clients["bob"].post("/art/rollouts", json=theirs)).status_code == 200
     fill = {"project": project, "name": "secretmodel", "job": "bob~j", "sample": foreign}
     text = json.dumps(body) if body else None
     for word, value in fill.items():
@@ -65,7 +71,8 @@ async def test_what_is_anothers_does_not_exist(
         text = text.replace(f"{{{word}}}", value) if text else None
     for asked in (text, text.replace('"n"', '"j"') if text else None):
         reply = await world.clients["alice"].request(method, path, content=asked)
-        assert reply.status_code in ((400, 404) if "~" in project and "fork" in path else (404,)), reply.text
+        unfit = "~" in project and ("fork" in path or path == "/art/rollouts")
+        assert reply.status_code in ((400, 404) if unfit else (404,)), reply.text
         assert "operatorhidden" not in reply.text.replace(project, "")
         assert "bob" not in reply.text.replace(project, "").replace("bob~j", "")
     for key in ("", "wrong", OPERATOR + "x"):
@@ -84,6 +91,8 @@ async def test_the_routes_above_are_all_of_them(world: World) -> None:
     shapes = {
         "/v1/models/{model:path}": "/v1/models/{project}/{name}",
         "/v1/samples/{sample_id}": "/v1/samples/{sample}",
+        "/art/rollouts/{rollout_id}": "/art/rollouts/theirs",
+        "/art/rollouts/{rollout_id}/close": "/art/rollouts/theirs/close",
         "/art/jobs/{job_id}": "/art/jobs/{job}",
         "/art/jobs/{job_id}/events": "/art/jobs/{job}/events",
         "/art/models/{project}/{name}/fork": "/art/models/mine/new/fork",

@@ -30,7 +30,7 @@ from art.server.http import Receive, Scope, Send, error_body, send_error, send_j
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
-from art.server.rollouts.entry import scoped_request
+from art.server.rollouts.entry import ADDRESSED, scoped_request
 from art.server.rollouts.rollouts import Rollouts
 from art.server.routes.rollouts import rollout_routes
 from art.server.settings import LimitSettings
@@ -68,10 +68,11 @@ class App:
         self._stitcher = stitcher
         self._control_health = control_health
         self._version = version("agent-reinforcement-trainer")
-        self._sampler = Sampler(catalog, ledger, stitcher)
+        self.rollouts = Rollouts(ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes)
+        self._sampler = Sampler(catalog, ledger, stitcher, self.rollouts)
         self._dialects = _dialects(self._sampler, limits)
         self._routes = Starlette(
-            routes=[*Lookups(catalog, ledger).routes, *control_routes],
+            routes=[*Lookups(catalog, ledger).routes, *rollout_routes(self.rollouts), *control_routes],
             exception_handlers={ARTError: _on_art_error, HTTPException: _on_http_error},
         )
 
@@ -163,7 +164,8 @@ def _named_rollout(scope: Scope) -> Scope:
     if not slash or not rest.startswith("v1/"):
         raise NotFoundError(f"no such route: {scope['path']!r}", status=404, code="route_not_found")
     header = (ROLLOUT_HEADER.encode(), rollout.encode())
-    return {**scope, "path": f"/{rest}", "raw_path": None, "headers": [header, *scope["headers"]]}
+    headers = [header, *scope["headers"]]
+    return {**scope, "path": f"/{rest}", "raw_path": None, "headers": headers, ADDRESSED: rollout}
 
 
 async def _on_art_error(request: Request, error: Exception) -> Response:

@@ -62,6 +62,7 @@ async def serve(
             control_routes=control_routes(control),
             control_health=lambda: {"workers": control.health()},
         )
+        await app.rollouts.load()
         with _listen(settings) as listener:
             ready = Ready(host=settings.host, port=int(listener.getsockname()[1]), key=key)
             server = _Server(_uvicorn_config(app, settings), lambda: on_ready(ready))

@@ -7,7 +7,7 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling
@@ -21,6 +21,9 @@ from art.server.ledger.schema import SampleRecord, float_array, int_array
 from art.server.ledger.stitching import Stitched, Stitcher
 from art.server.models.catalog import Catalog
 from art.server.models.served import Target
+from art.server.rollouts.exchanges import Told
+from art.server.rollouts.rollouts import Rollouts
+from art.server.rollouts.scope import ScopedRollout
 from art.server.tenants.tenancy import Tenant, outside
 
 
@@ -35,6 +38,7 @@ class Prepared:
     rollout_id: str | None
     max_tokens: int
     created_at: float
+    request_id: str = field(default_factory=lambda: f"req_{secrets.token_hex(8)}")
 
     @property
     def affinity(self) -> str | None:
@@ -73,9 +77,11 @@ class Sampler:
         self._stitcher = stitcher
 
     async def resolve(self, model: str, rollout_id: str | None, *, tenant: Tenant = None) -> Target:
-        """What answers to a name; in a scoped rollout its own model does. Raises: NotFoundError, RequestError."""
+        """What answers to a name; in a scoped rollout its own model. Raises: NotFoundError, RequestError."""
         scoped = self._scoped(rollout_id, tenant)
-        return await self.catalog.resolve(model if scoped is None else scoped.name_meant(model), tenant)
+        if scoped is not None:
+            model = scoped.name_meant(model, is_base=self.catalog.has_base(model, tenant))
+        return await self.catalog.resolve(model, tenant)
 
     async def prepare(
         self, request: ChatRequest, target: Target, rollout_id: str | None, *, tenant: Tenant = None
@@ -157,8 +163,11 @@ class Sampler:
         prompt: array[int] = int_array(prepared.stitched.prompt_ids)
         records = [_record(prepared, prompt, completion, message) for completion, message in done]
         scoped = self._scoped(prepared.rollout_id, prepared.tenant)
-        told = [] if scoped is None else statements(scoped, prepared, done)
-        await self._ledger.append(records, told)
+        # Of the base model nothing is learned: what it says is context.
+        told = Told(scoped, prepared, done) if scoped is not None and prepared.target.project else None
+        await self._ledger.append(records, told.statements if told is not None else ())
+        if told is not None:
+            told.remember()
         for record in records:
             self._stitcher.remember(record)
 

@@ -70,7 +70,7 @@ class Dialect(ABC):
 
     async def target_of(self, scope: Scope, request: ChatRequest) -> Target:
         """What answers: lease it before preparing. Raises: NotFoundError listing the served names."""
-        target = await self.sampler.catalog.resolve(request.model, tenant_in(scope))
+        target = await self.sampler.resolve(request.model, rollout_of(scope), tenant=tenant_in(scope))
         if request.template_arguments:
             return replace(target, renderer=target.renderer.told(request.template_arguments))
         return target

@@ -24,6 +24,7 @@ from art.server.ledger.schema import (
     MIGRATE,
     SCHEMA_VERSION,
     SampleRecord,
+    Statement,
     from_row,
     to_row,
 )
@@ -44,11 +45,12 @@ class LedgerError(ARTError):
 class _Batch:
     """Records that are committed together, and the future that their writers await."""
 
-    __slots__ = ("done", "records")
+    __slots__ = ("also", "done", "records")
 
     def __init__(self, done: asyncio.Future[None]) -> None:
         self.done = done
         self.records: list[SampleRecord] = []
+        self.also: list[Statement] = []
 
 
 class Ledger:
@@ -72,8 +74,8 @@ class Ledger:
         self._writer.start()
         self._closed = False
 
-    async def append(self, records: Sequence[SampleRecord]) -> None:
-        """Return once the records are committed. Raises: LedgerError."""
+    async def append(self, records: Sequence[SampleRecord], also: Sequence[Statement] = ()) -> None:
+        """Return once the records are committed, and with them what `also` writes. Raises: LedgerError."""
         if self._closed:
             raise LedgerError(f"the ledger {self.path} is closed")
         batch = self._pending
@@ -83,6 +85,7 @@ class Ledger:
             # Under load waiting saves commits; a lone writer is not kept waiting.
             loop.call_later(_GATHER_SECONDS if self._busy else 0.0, self._flush, batch, loop)
         batch.records.extend(records)
+        batch.also.extend(also)
         # Shielded: one writer that is cancelled must not cancel the others' commit.
         await asyncio.shield(batch.done)
 
@@ -99,6 +102,8 @@ class Ledger:
             try:
                 with self._writing:
                     self._writing.executemany(INSERT, map(to_row, batch.records))
+                    for text, values in batch.also:
+                        self._writing.execute(text, values)
             except (sqlite3.Error, TypeError, ValueError, OverflowError) as problem:
                 error = LedgerError(f"cannot write {len(batch.records)} samples to {self.path}: {problem}")
             try:
@@ -106,6 +111,10 @@ class Ledger:
             except RuntimeError:
                 # The loop ended meanwhile: nobody waits for the answer.
                 continue
+
+    async def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """What a query of the tables beside the samples finds. Raises: LedgerError."""
+        return await self._read(lambda: self._reading.execute(query, values).fetchall())
 
     async def samples(self, sample_ids: Sequence[str], *, tenant: Tenant = None) -> list[SampleRecord]:
         """Records in the order of the ids, of one tenant, or for the operator of anybody.

@@ -15,9 +15,34 @@ import orjson
 
 from art.server.tenants.tenancy import Tenant
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
-CREATE = """
+_ROLLOUTS = """
+CREATE TABLE rollouts (
+    tenant TEXT NOT NULL,
+    rollout_id TEXT NOT NULL,
+    scope BLOB NOT NULL,
+    opened_at REAL NOT NULL,
+    expires_at REAL NOT NULL,
+    closed_at REAL,
+    PRIMARY KEY (tenant, rollout_id)
+);
+CREATE TABLE exchanges (
+    sample_id TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    rollout_id TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    extends TEXT,
+    shared INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    said BLOB NOT NULL
+);
+CREATE INDEX exchanges_by_rollout ON exchanges (tenant, rollout_id);
+"""
+"""Scoped rollouts (`art.server.rollouts`) and their texts; tenant '' is the operator."""
+
+CREATE = (
+    """
 CREATE TABLE samples (
     sample_id TEXT NOT NULL UNIQUE,
     rollout_id TEXT,
@@ -42,9 +67,14 @@ CREATE TABLE samples (
 CREATE INDEX samples_by_rollout ON samples (rollout_id) WHERE rollout_id IS NOT NULL;
 CREATE INDEX samples_by_turn ON samples (turn_key, rollout_id);
 """
+    + _ROLLOUTS
+)
 
-MIGRATE = {1: "ALTER TABLE samples ADD COLUMN tenant TEXT;"}
+MIGRATE = {1: "ALTER TABLE samples ADD COLUMN tenant TEXT;", 2: _ROLLOUTS}
 """From each older version to the next. Before there were tenants every sample was the operator's."""
+
+Statement = tuple[str, tuple[Any, ...]]
+"""SQL and its values."""
 
 COLUMNS = (
     "sample_id, rollout_id, project, model, base_model, step, adapter, parent_id, fork_reason, shared, "

@@ -1,16 +1,31 @@
-"""Who asks: the server's own key is the operator's, each tenant has one of its own."""
+"""Who asks: the server's own key is the operator's, each tenant and each scoped rollout has one."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import dataclass
 
 from art.errors import AuthenticationError
 from art.server.http import Scope
+from art.server.rollouts.keys import PREFIX, RolloutKeys
 from art.server.tenants.tenancy import Tenant
 from art.server.tenants.tenants import TenantKeys
 
 _BEARER = b"Bearer "
+_SCOPED = _BEARER + PREFIX.encode()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asker:
+    """Whose key a request carries."""
+
+    tenant: Tenant
+    rollout_id: str | None = None
+    """The one rollout that the key opens; None: it is nobody's in particular."""
+
+
+_OPERATOR = Asker(tenant=None)
 
 
 class KeyCheck:
@@ -19,26 +34,36 @@ class KeyCheck:
     def __init__(self, key: str, tenants: TenantKeys | None = None) -> None:
         self._expected = _BEARER + key.encode("ascii")
         self._tenants = tenants
+        self.rollouts = RolloutKeys(key, tenants.digest_of if tenants is not None else lambda tenant: None)
 
     def __repr__(self) -> str:
         return "KeyCheck(...)"
 
-    def require(self, scope: Scope) -> Tenant:
+    def require(self, scope: Scope) -> Asker:
         """Who asks. Raises: AuthenticationError (401)."""
         sent = _sent(scope)
         if hmac.compare_digest(sent, self._expected):
-            return None
+            return _OPERATOR
+        if sent.startswith(_SCOPED):
+            opened = self.rollouts.read(sent[len(_BEARER) :].decode("latin-1"))
+            if opened is None:
+                raise self.refusal(scope)
+            return Asker(tenant=opened[0], rollout_id=opened[1])
         if self._tenants is not None and sent.startswith(_BEARER):
             # Found by its digest: how long that takes tells nothing about the keys.
             tenant = self._tenants.owner(hashlib.sha256(sent[len(_BEARER) :]).digest())
             if tenant is not None:
-                return tenant
+                return Asker(tenant=tenant)
         raise self.refusal(scope)
 
-    def still(self, scope: Scope, tenant: str) -> bool:
-        """Whether the request's key is still the tenant's: a long reply may outlive it."""
-        sent = _sent(scope)[len(_BEARER) :]
-        return self._tenants is not None and self._tenants.owner(hashlib.sha256(sent).digest()) == tenant
+    def still(self, scope: Scope, asker: Asker) -> bool:
+        """Whether the request's key is still the asker's: a long reply may outlive it."""
+        if asker.tenant is None:
+            return True
+        try:
+            return self.require(scope) == asker
+        except AuthenticationError:
+            return False
 
     def refusal(self, scope: Scope) -> AuthenticationError:
         """What a request without a right key is told."""

@@ -116,14 +116,21 @@ class TenantKeys:
 
     def owner(self, key_digest: bytes) -> str | None:
         """The tenant whose key has this SHA-256, or None."""
+        self._heed(key_digest in self._names)
+        return self._names.get(key_digest)
+
+    def digest_of(self, tenant: str) -> bytes | None:
+        """The SHA-256 of a tenant's key, or None for one without a key."""
+        self._heed(tenant in self._names.values())
+        return next((kept for kept, owner in self._names.items() if owner == tenant), None)
+
+    def _heed(self, known: bool) -> None:
         now = time.monotonic()
         # An unknown key may have been made a moment ago. Wrong keys in a flood cost no more than a look each
         # 20 ms.
-        due = LOOK_SECONDS if key_digest in self._names else _LOOK_SECONDS_UNKNOWN
-        if now - self._looked >= due:
+        if now - self._looked >= (LOOK_SECONDS if known else _LOOK_SECONDS_UNKNOWN):
             self._looked = now
             self._look()
-        return self._names.get(key_digest)
 
     def _look(self) -> None:
         try:

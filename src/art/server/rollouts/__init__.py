@@ -1,0 +1,1 @@
+"""Rollouts of programs that are not wrapped: an address and a key each, and what was said through them."""

@@ -1,0 +1,95 @@
+"""One scoped rollout: which names mean its model, until when it is open, and what of its text is known."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from art.errors import NotFoundError, RequestError
+from art.server.tenants.tenancy import Tenant, outside
+from art.wire.rollouts import ANY_NAME
+from art.wire.strict import Strict
+
+
+class ScopeRecord(Strict):
+    """What is kept of a scope on disk."""
+
+    project: str
+    """As it is inside."""
+    name: str
+    aliases: list[str]
+    allow_base: bool
+    step: int | None
+    """The pinned step; None: the newest at each request."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ScopedRollout:
+    """A rollout with a key of its own."""
+
+    rollout_id: str
+    tenant: Tenant
+    record: ScopeRecord
+    opened_at: float
+    expires_at: float
+    """Unix seconds."""
+    closed_at: float | None = None
+    text_bytes: int = 0
+    """Texts kept so far."""
+    conversations: dict[bytes, tuple[str, int]] = field(default_factory=dict)
+    """Digest of a request's messages -> the request and the number of its messages."""
+
+    @property
+    def model(self) -> str:
+        """The model's full name, in the words of who owns the rollout."""
+        return f"{outside(self.tenant, self.record.project)}/{self.record.name}"
+
+    def require_open(self) -> None:
+        """Raises: RequestError (410) when its trajectory may already be in training."""
+        if self.closed_at is not None:
+            raise RequestError(
+                f"rollout {self.rollout_id!r} is closed: its trajectory may already be trained. Ask inside "
+                "of `art.rollout(...)`, or open another rollout",
+                status=410,
+                code="rollout_closed",
+            )
+        if time.time() > self.expires_at:
+            raise RequestError(
+                f"rollout {self.rollout_id!r} has expired: give `art.rollout(..., expires_s=...)` more time",
+                status=410,
+                code="rollout_expired",
+            )
+
+    def name_meant(self, asked: str, *, is_base: bool) -> str:
+        """The served name that `asked` stands for in this rollout. Raises: NotFoundError (404)."""
+        record, pinned = self.record, "" if self.record.step is None else f"@{self.record.step}"
+        plain, at, _ = asked.rpartition("@")
+        if asked in (record.name, self.model):
+            return self.model + pinned
+        if at and plain in (record.name, self.model):
+            return self.model + asked[len(plain) :]
+        if asked in record.aliases:
+            return self.model + pinned
+        if is_base:
+            if record.allow_base:
+                return asked
+            raise self._unknown(
+                asked,
+                "is the base model, which does not learn",
+                "to sample from it on purpose, open the rollout with allow_base=True",
+            )
+        if ANY_NAME in record.aliases:
+            return self.model + pinned
+        raise self._unknown(asked, "is not the model of this rollout", "")
+
+    def _unknown(self, asked: str, why: str, more: str) -> NotFoundError:
+        remedy = (
+            f"ask for {self.record.name!r}, or let the name stand for it: art.rollout(model, "
+            f"aliases=({asked!r},)), or aliases=({ANY_NAME!r},) for any name"
+        )
+        return NotFoundError(
+            f"model {asked[:200]!r} {why} ({self.model}): {remedy}{'; ' + more if more else ''}",
+            status=404,
+            code="model_not_found",
+            param="model",
+        )

@@ -1,0 +1,99 @@
+"""The conversation about scoped rollouts: programs that know nothing of us, given an address and a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from art.wire.strict import Strict
+
+ANY_NAME = "*"
+"""As an alias: whatever name is asked for stands for the model."""
+
+
+class OpenRolloutRequest(Strict):
+    """POST /art/rollouts: an address and a key of one rollout. Asking twice with the same id is safe."""
+
+    project: str
+    name: str
+    rollout_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")
+    """None: the server makes one."""
+    aliases: list[str] = Field(default_factory=list, max_length=100)
+    """Names that programs have written down (`gpt-4o-mini`) and that stand for the model here."""
+    allow_base: bool = False
+    """Whether the base model may be asked for by its own name."""
+    step: int | None = Field(default=None, ge=0)
+    """The step that answers throughout; None: the newest at each request."""
+    pinned: bool = False
+    """The step that is the newest now answers throughout."""
+    expires_s: float = Field(default=86_400.0, gt=0, le=30 * 86_400.0)
+    """Seconds until the server closes it by itself."""
+
+
+class RolloutScope(Strict):
+    """Reply of POST /art/rollouts."""
+
+    rollout_id: str
+    path: str
+    """`/r/{rollout_id}`: with the server's address in front, and `/v1` behind it, OpenAI's base URL."""
+    api_key: str
+    """Opens the completions of this rollout and nothing else, at this path or at the plain one."""
+    model: str
+    """A name of the model that is always understood inside."""
+    expires_at: float
+    """Unix seconds."""
+
+
+class ExchangeChoice(Strict):
+    """One reply of an exchange."""
+
+    sample_id: str
+    index: int
+    step: int | None
+    message: dict[str, Any]
+    """In the shape of OpenAI's chat completions."""
+    finish_reason: str
+    completion_tokens: int
+
+
+class Exchange(Strict):
+    """What one request said, and what it was answered.
+
+    Its messages are the first `shared` messages of exchange `extends`, then `messages`.
+    """
+
+    request_id: str
+    model: str
+    """The name that was asked for."""
+    extends: str | None
+    """An earlier exchange of the list, by its `request_id`."""
+    shared: int
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    choices: list[ExchangeChoice]
+    fork_reason: str | None
+    """Why the prompt does not extend the ids of an earlier sample, where the conversation does."""
+    created_at: float
+    """When the request was read, in Unix seconds."""
+
+
+class RolloutExchanges(Strict):
+    """GET /art/rollouts/{rollout_id}, and the reply of POST .../close."""
+
+    rollout_id: str
+    project: str
+    name: str
+    closed: bool
+    exchanges: list[Exchange]
+    """In the order in which they were asked."""
+    forks: dict[str, int] = Field(default_factory=dict)
+    """Prompts that could not extend earlier ids, by reason."""
+    unlisted_samples: int = 0
+    """Samples of the rollout that are of another model (the base model), so no part of its conversations."""
+
+
+class RolloutForgotten(Strict):
+    """Reply of DELETE /art/rollouts/{rollout_id}: closed, and its texts are gone. Its samples stay."""
+
+    rollout_id: str
