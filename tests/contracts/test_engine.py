@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from art.engine.builtin.engine import BuiltinEngine
-from art.engine.protocol import Engine, EngineInfo
+from art.engine.pool import EnginePool
+from art.engine.protocol import Constraint, Engine, EngineInfo
 from art.engine.remote import RemoteEngine
 from art.errors import (
     CheckpointError,
@@ -60,11 +62,14 @@ def worker(base: Path) -> Iterator[tuple[str, str]]:
         yield url, key
 
 
-@pytest.fixture(params=["builtin", "remote"])
+@pytest.fixture(params=["builtin", "remote", "pool"])
 async def engine(request: pytest.FixtureRequest, base: Path) -> AsyncIterator[Engine]:
     made: Engine
     if request.param == "builtin":
         made = await BuiltinEngine.start(str(base), OPTIONS)
+    elif request.param == "pool":
+        half = OPTIONS.model_copy(update={"max_running": 8, "max_waiting": 32})
+        made = await EnginePool.of(*[await BuiltinEngine.start(str(base), half) for _ in range(2)])
     else:
         made = RemoteEngine(*request.getfixturevalue("worker"))
     yield made
@@ -393,6 +398,126 @@ async def test_sleep_finishes_what_runs_and_makes_new_requests_wait(engine: Engi
     assert not late.done()
     await engine.wake()
     assert len((await asyncio.wait_for(late, 10)).token_ids) == 3
+
+
+STOP = 380
+"""No text of the tokenizer's: it can only end a completion."""
+TEXTS = [first + second + rest for first in "ab" for second in "abc" for rest in ("", "d", "dd")]
+
+
+async def dense_logits(base: Path, given: list[int], drawn: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        logits = AutoModelForCausalLM.from_pretrained(base)(torch.tensor([given + drawn])).logits
+    return logits[0, len(given) - 1 : -1]
+
+
+def spelled(base: Path) -> list[str]:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
+    return [tokenizer.decode([token]) if token < len(tokenizer) else "?" for token in range(VOCAB)]
+
+
+def what_may_follow(texts: list[str], spelling: list[str], so_far: str) -> list[int]:
+    """The ids after which one of the texts can still be written, and STOP where one is."""
+    allowed = [
+        token
+        for token, piece in enumerate(spelling)
+        if piece and any(text.startswith(so_far + piece) for text in texts)
+    ]
+    return [*allowed, *([STOP] if so_far in texts else [])]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
+async def test_biased_logprobs_are_those_of_the_biased_distribution(
+    engine: Engine, base: Path, temperature: float
+) -> None:
+    given, bias = prompt(8), {3: 4.0, 9: -100.0, 200: 3.5, 41: 4.5}
+    out = await whole(
+        engine.generate(
+            ask(given, max_tokens=12, seed=2, temperature=temperature, logit_bias=tuple(bias.items()))
+        )
+    )
+    logits = await dense_logits(base, given, list(out.token_ids))
+    for row, token, logprob in zip(logits, out.token_ids, out.logprobs, strict=True):
+        row[list(bias)] += torch.tensor(list(bias.values()))
+        assert logprob == pytest.approx(float((row / (temperature or 1)).log_softmax(0)[token]), abs=CLOSE)
+        assert temperature or token == int(row.argmax())
+
+
+async def test_a_bias_of_an_unknown_id_is_refused(engine: Engine) -> None:
+    with pytest.raises(RequestError, match=str(VOCAB)):
+        await whole(engine.generate(ask(prompt(8), logit_bias=((VOCAB, 1.0),))))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint(kind="regex", text="[ab][abc]d{0,2}"),
+        Constraint(kind="choice", text=json.dumps(TEXTS)),
+        Constraint(kind="json_schema", text=json.dumps({"enum": TEXTS})),
+        Constraint(kind="lark", text='start: /[ab]/ ("a" | "b" | "c") ("d" "d"?)?'),
+    ],
+    ids=lambda constraint: constraint.kind,
+)
+async def test_constrained_logprobs_are_those_of_what_is_allowed(
+    engine: Engine, base: Path, constraint: Constraint, seed: int
+) -> None:
+    """Against the list of all texts: each id is one that leads to a text, drawn among those that do."""
+    given, spelling = prompt(seed), spelled(base)
+    texts = [json.dumps(text) for text in TEXTS] if constraint.kind == "json_schema" else TEXTS
+    sampling = {"seed": seed, "temperature": 1.4, "constraint": constraint, "stop_token_ids": (STOP,)}
+    out = await whole(engine.generate(ask(given, max_tokens=16, **sampling)))
+    assert (out.finish_reason, out.token_ids[-1]) == ("stop", STOP)
+    logits = await dense_logits(base, given, list(out.token_ids))
+    so_far = ""
+    for row, token, logprob in zip(logits, out.token_ids, out.logprobs, strict=True):
+        allowed = what_may_follow(texts, spelling, so_far)
+        assert token in allowed
+        expected = (row[allowed] / 1.4).log_softmax(0)[allowed.index(token)]
+        assert logprob == pytest.approx(float(expected), abs=CLOSE)
+        assert len(allowed) > 1 or logprob == 0.0
+        so_far += spelling[token] if token != STOP else ""
+    assert so_far in texts
+
+
+async def test_a_constraint_leaves_its_neighbours_alone(engine: Engine) -> None:
+    given = prompt(9)
+    alone = await whole(engine.generate(ask(given, max_tokens=20, seed=4)))
+    constraint = Constraint(kind="regex", text="[a-f]+")
+    beside = [engine.generate(ask(prompt(i), max_tokens=20, constraint=constraint)) for i in range(6)]
+    crowd = await asyncio.gather(
+        whole(engine.generate(ask(given, max_tokens=20, seed=4))), *map(whole, beside)
+    )
+    assert crowd[0].token_ids == alone.token_ids
+    assert crowd[0].logprobs == pytest.approx(alone.logprobs, abs=CLOSE)
+    assert all(out.finish_reason == "length" for out in crowd[1:]), "without an id to end it, it goes on"
+
+
+async def test_streamed_constrained_deltas_are_the_whole(engine: Engine) -> None:
+    constraint = Constraint(kind="regex", text="[a-f]{30}")
+    sampling = {"max_tokens": 64, "seed": 6, "constraint": constraint, "stop_token_ids": (STOP,)}
+    at_once = await whole(engine.generate(ask(prompt(6), **sampling)))
+    streamed = await whole(engine.generate(ask(prompt(6), stream=True, **sampling)))
+    assert streamed.token_ids == at_once.token_ids
+    assert streamed.finish_reason == at_once.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("json_schema", '{"type": "objectt"}'),
+        ("json_schema", "{"),
+        ("regex", "["),
+        ("choice", "[]"),
+        ("lark", "start: missing"),
+        ("lark", "start: " + "(" * 100_000),
+    ],
+)
+async def test_a_constraint_that_is_none_is_refused(engine: Engine, kind: str, text: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        await whole(engine.generate(ask(prompt(7), constraint=Constraint(kind=kind, text=text))))
+    assert refused.value.status == 400
+    await settled(engine)
 
 
 async def test_closing_twice_is_allowed_and_calls_fail_afterwards(engine: Engine) -> None:

@@ -1,0 +1,81 @@
+"""One completion over as many engines as it takes, when those that sample it die."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+
+from art.engine.protocol import Delta, GenerateRequest
+from art.errors import WorkerDiedError
+
+
+class Continuation:
+    """What was told of a completion, and how another engine goes on with it.
+
+    Nothing told      the request is made again.
+    Ids were told     they become part of the prompt, and fewer are asked for: the distribution is the same.
+    It has a seed, or is greedy, or is bound to a text (stop strings, a constraint)
+                      it is sampled again from its beginning, and what was told already is checked and left
+                      out: a seed's ids depend on their place, and a stop string may begin before the seam.
+
+    A stream that is bound to a text gets a seed if it has none, so that it can be sampled again: a seed
+    changes no distribution.
+    """
+
+    def __init__(self, request: GenerateRequest) -> None:
+        sampling = request.sampling
+        bound = bool(sampling.stop) or sampling.constraint is not None
+        if request.stream and bound and sampling.seed is None and sampling.temperature > 0:
+            request = replace(request, sampling=replace(sampling, seed=secrets.randbits(63)))
+        self._request = request
+        self._again = bound or request.sampling.seed is not None or sampling.temperature == 0
+        self._told: list[int] = []
+        self._ahead = 0
+        """Ids of `_told` that the present engine has yet to sample again."""
+        self.broken = False
+        """Whether no engine can go on with it."""
+
+    def request(self) -> GenerateRequest:
+        """What to ask of the first engine, or of the next one."""
+        if not self._told:
+            return self._request
+        if self._again:
+            self._ahead = len(self._told)
+            return self._request
+        sampling = self._request.sampling
+        return replace(
+            self._request,
+            prompt_ids=[*self._request.prompt_ids, *self._told],
+            sampling=replace(sampling, max_tokens=sampling.max_tokens - len(self._told)),
+        )
+
+    def take(self, delta: Delta) -> Delta | None:
+        """What of an engine's delta is news; None when nothing is.
+
+        Raises WorkerDiedError when the engine samples other ids than the one before it told.
+        """
+        if not self._ahead:
+            if delta.finish_reason is None:
+                self._told.extend(delta.token_ids)
+            return delta
+        known, ids = self._told[-self._ahead :], delta.token_ids
+        if not _agree(known, ids) or (delta.finish_reason is not None and len(ids) < len(known)):
+            self.broken = True
+            raise WorkerDiedError(
+                f"an engine died when {len(self._told)} ids of request {self._request.request_id!r} had been "
+                f"told, and another does not sample the same ones again: ask again"
+            )
+        old = min(len(known), len(ids))
+        self._ahead -= old
+        if old == len(ids) and delta.finish_reason is None:
+            return None
+        news = replace(delta, token_ids=ids[old:], logprobs=delta.logprobs[old:])
+        if delta.finish_reason is None:
+            self._told.extend(news.token_ids)
+        return news
+
+
+def _agree(known: Sequence[int], ids: Sequence[int]) -> bool:
+    """Whether one begins with the other."""
+    return all(one == other for one, other in zip(known, ids, strict=False))
