@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from made_rows import CENTERED, rollout, sample, two_turns
@@ -9,6 +10,7 @@ from art.errors import TokenMismatchError, UnbalancedSheetError
 from art.samples.batch import build_batch
 from art.samples.sheet import check_balance
 from art.samples.types import GroupRow
+from art.wire.algorithm import AdvantageSpec, Algorithm
 from art.wire.jobs import BalanceSheet, SheetRow
 
 
@@ -125,3 +127,34 @@ def test_a_sample_of_two_rollouts_is_refused_with_what_to_do() -> None:
     rows = [rollout("r1", 1.0, sample("s0", [5], [6])), rollout("r2", 0.0, sample("s0", [5], [6]))]
     with pytest.raises(TokenMismatchError, match=r"'s0' is named by the rollouts 'r1' and 'r2'.*as a dict"):
         build_batch([GroupRow(rollouts=rows)])
+
+
+def test_a_stale_rollout_is_a_baseline_and_not_trained() -> None:
+    stale = replace(two_turns("old", 0.0, 30), stale=True)
+    batch = build_batch([GroupRow(rollouts=[stale, two_turns("new", 1.0, 31)])], algorithm=CENTERED)
+    assert batch.sheet.fates == {
+        "stale": SheetRow(rollouts=1, tokens=4),
+        "trained": SheetRow(rollouts=1, tokens=4),
+    }
+    assert set(batch.entries.advantage_E.tolist()) == {0.5}, "the old reward is in the mean"
+
+
+def test_discarded_groups_are_on_the_sheet_and_nowhere_else() -> None:
+    kept = GroupRow(rollouts=[two_turns("a", 1.0, 30), two_turns("b", 0.0, 31)])
+    left = GroupRow(
+        rollouts=[two_turns("c", 9.0, 32), two_turns("d", -9.0, 33), two_turns("e", None, 34)],
+        failed=1,
+        discarded=True,
+    )
+    for kind in ("centered", "batch_std", "reinforce++"):
+        algorithm = Algorithm(advantage=AdvantageSpec(kind=kind), zero_advantage="count")
+        alone, beside = (build_batch(groups, algorithm=algorithm) for groups in ([kept], [kept, left]))
+        assert beside.entries.advantage_E.tolist() == alone.entries.advantage_E.tolist()
+        assert beside.normalizer == alone.normalizer
+        assert beside.sheet.fates == {
+            **alone.sheet.fates,
+            "discarded": SheetRow(rollouts=2, tokens=8),
+            "unscored": SheetRow(rollouts=1, tokens=4),
+            "failed": SheetRow(rollouts=1, tokens=0),
+        }
+    assert build_batch([left], algorithm=CENTERED).empty

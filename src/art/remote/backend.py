@@ -9,6 +9,7 @@ from uuid import uuid4
 from art.errors import ConfigurationError
 from art.remote import sft
 from art.remote.connection import ServerConnection
+from art.remote.earlier import EarlierJobs
 from art.remote.forking import Forks
 from art.remote.groups import train_groups
 from art.remote.jobs import JobDeadlines, run_job
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from art.trajectories import Trajectory, TrajectoryGroup
 
 
-class RemoteBackend(OlderNames, Forks):
+class RemoteBackend(OlderNames, Forks, EarlierJobs):
     """Register, sample and train on a server: `RemoteBackend("https://gpu.example.org:8000", api_key)`.
 
     deadlines: how long a training job may be silent, and take in all.
@@ -120,6 +121,9 @@ class RemoteBackend(OlderNames, Forks):
         grad_accumulation_sequences: int | None = None,
         ppo: bool | None = None,
         expected_step: int | None = None,
+        max_steps_off_policy: int | None = None,
+        discarded_groups: Iterable[TrajectoryGroup] | None = None,
+        job_id: str | None = None,
         **unknown: Any,
     ) -> TrainResult:
         """One training step on groups of trajectories; the new step is served when this returns.
@@ -146,8 +150,11 @@ class RemoteBackend(OlderNames, Forks):
         trajectory_groups: Iterable[TrajectoryGroup],
         options: Mapping[str, Any],
     ) -> TrainResult:
-        groups = train_groups(trajectory_groups, given=bool(options["allow_training_without_logprobs"]))
-        request = job_request(uuid4().hex, groups, model._internal_config, options)
+        given = bool(options["allow_training_without_logprobs"])
+        groups = train_groups(trajectory_groups, given=given)
+        aside = train_groups(options.get("discarded_groups") or (), given=given, after=groups)
+        job_id = options.get("job_id") or uuid4().hex
+        request = job_request(job_id, groups, aside, model._internal_config, options)
         info = await run_job(
             self._connection,
             f"{model_path(model)}/train",
@@ -155,9 +162,9 @@ class RemoteBackend(OlderNames, Forks):
             deadlines=self._deadlines,
             title=f"train {model.name}" if options["verbose"] else None,
         )
-        check_sheet(info.sheet, request.groups)
+        check_sheet(info.sheet, [*request.groups, *request.discarded])
         tell_untrained(info.sheet, model.name, info.step)
-        result = self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
+        result = self._trained(info)
         if not options["save_checkpoint"]:
             result.checkpoint_path = None
         return result
@@ -200,7 +207,7 @@ class RemoteBackend(OlderNames, Forks):
             submit_s=sft.SUBMIT_S,
         )
         check_rollouts(info.sheet, sum(len(batch) for batch in request.batches))
-        return self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
+        return self._trained(info)
 
     async def _train_sft(
         self,
@@ -215,6 +222,9 @@ class RemoteBackend(OlderNames, Forks):
         result = await self.train_sft(model, trajectories, config, verbose=verbose)
         if result.metrics:
             yield result.metrics
+
+    def _trained(self, info: TrainResultInfo) -> TrainResult:
+        return self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
 
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> TrainResult:
         return TrainResult(info.step, metrics, sheet=info.sheet, checkpoint_path=info.checkpoint_path)

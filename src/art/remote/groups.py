@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from art.errors import ConfigurationError, TokenMismatchError
@@ -17,17 +17,20 @@ from art.wire.jobs import GivenHistory, TrainGroup, TrainTrajectory
 log = logging.getLogger(__name__)
 
 
-def train_groups(groups: Iterable[Any], *, given: bool = False) -> list[TrainGroup]:
+def train_groups(
+    groups: Iterable[Any], *, given: bool = False, after: Sequence[TrainGroup] = ()
+) -> list[TrainGroup]:
     """Groups as the server wants them. None (a judge gave up on a group) is left out with a line in the log.
 
-    given: what assistants say in dicts, and in choices without a sample, is trained as well.
+    given: what assistants say in dicts, and in choices without a sample, is trained as well. after: groups
+    before these in the same job; no rollout gets a name of theirs.
 
     Raises TokenMismatchError for a choice that no server of ours sampled, or one that appears twice in a
     trajectory, and ConfigurationError for a reward that is no number.
     """
-    taken: set[str] = set()
+    taken = {trajectory.rollout for group in after for trajectory in group.trajectories}
     wire: list[TrainGroup] = []
-    for g, group in enumerate(groups):
+    for g, group in enumerate(groups, len(after)):
         if group is None:
             log.warning("group %d is None and is left out: its judge or rollout gave no group", g)
             continue

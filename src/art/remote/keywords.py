@@ -191,6 +191,29 @@ KEYWORDS: Mapping[str, Keyword] = MappingProxyType(
         ),
         "save_checkpoint": _flag("False: the result has no checkpoint_path. The checkpoint is saved always."),
         "expected_step": _or_none(_whole("The call is refused when the model is at another step.", least=0)),
+        "max_steps_off_policy": _or_none(
+            _whole(
+                "A rollout with a sample that is more steps old than so many is stale: it is not trained, "
+                "and the result's sheet says so. None: 16, the server's `max_off_policy_steps`, which "
+                "always holds.",
+                least=0,
+            )
+        ),
+        "discarded_groups": _or_none(
+            _anything(
+                "Groups that your program leaves out, such as those of equal rewards: they are on the "
+                "result's sheet, in rollouts and tokens, and nowhere else."
+            )
+        ),
+        "job_id": _or_none(
+            _kind(
+                "The training job's id, which names one batch for ever: after a crash, "
+                "`await backend.training_result(model, job_id)` says whether it made a step. None: a new "
+                "one.",
+                "a name",
+                str,
+            )
+        ),
         "verbose": Keyword(
             does="Shows a progress bar.",
             takes="True, False, 0, 1 or 2",

@@ -23,6 +23,7 @@ UNSAID_ROWS = 1024
 def job_request(
     job_id: str,
     groups: list[TrainGroup],
+    discarded: list[TrainGroup],
     internal_config: Mapping[str, Any] | None,
     options: Mapping[str, Any],
 ) -> TrainJobRequest:
@@ -36,6 +37,8 @@ def job_request(
         rate=rate_of(options),
         compute=compute_of(options, internal_config),
         expected_step=options.get("expected_step"),
+        max_steps_off_policy=options.get("max_steps_off_policy"),
+        discarded=discarded,
     )
 
 

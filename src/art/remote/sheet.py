@@ -16,6 +16,8 @@ WHY = {
     "zero_advantage": "its reward is that of its whole group",
     "unscored": "no reward",
     "failed": "an exception",
+    "stale": "sampled too many steps ago: max_steps_off_policy allows more, up to the server's bound",
+    "discarded": "left out by the program",
     "truncated": "cut at its token limit",
     "overlong": "longer than can be trained",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from art.errors import TokenMismatchError
 from art.samples.overlong import overlong_penalty
@@ -43,7 +43,10 @@ def read_attempts(
     """The attempts of each group, every row checked. Raises TokenMismatchError."""
     owners: dict[str, str] = {}
     for number, group in enumerate(groups):
-        yield [_attempt(rollout, number, algorithm, max_length, owners) for rollout in group.rollouts]
+        attempts = [_attempt(rollout, number, algorithm, max_length, owners) for rollout in group.rollouts]
+        if group.discarded:
+            attempts = [replace(attempt, fate=attempt.fate or "discarded") for attempt in attempts]
+        yield attempts
 
 
 def _attempt(
@@ -69,6 +72,8 @@ def _fate(
         return "no_samples"
     if rollout.reward is None:
         return "unscored"
+    if rollout.stale:
+        return "stale"
     if algorithm.truncated == "drop" and rollout.samples[-1].truncated:
         return "truncated"
     if max_length is not None and any(len(row) > max_length for row in ids):

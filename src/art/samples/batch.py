@@ -55,8 +55,9 @@ def build_batch(
     """Check every sample, decide every rollout's fate, and lay the trained ones out as a token tree.
 
     A rollout with a sample of more than `max_length` ids is overlong, one whose last completion was cut may
-    be left out as truncated: their rewards count in their group's statistics, their tokens are not trained.
-    The batch may be `empty`, when no rollout has an advantage.
+    be left out as truncated, one of an old policy is stale: their rewards count in their group's statistics
+    (long rollouts are the ones that become stale; a baseline without them would be that of the short ones),
+    their tokens are not trained. The batch may be `empty`, when no rollout has an advantage.
 
     Two attempts with rewards 1 and 0, and one that failed:
 
@@ -78,6 +79,7 @@ def build_batch(
     account = Account()
     attempts = list(read_attempts(groups, algorithm, max_length))
     _open(account, groups, attempts)
+    attempts = [attempts_G for group, attempts_G in zip(groups, attempts, strict=True) if not group.discarded]
     judged = _judge(attempts, algorithm, account)
     trained = [one for one in judged if one.trained]
     counting = judged if algorithm.zero_advantage == "count" else trained
@@ -92,13 +94,15 @@ def build_batch(
 
 
 def _open(account: Account, groups: Sequence[GroupRow], attempts: Sequence[Sequence[Attempt]]) -> None:
-    """What started, before anything becomes of it."""
+    """What started, before anything becomes of it; discarded groups end here."""
     for group, attempts_G in zip(groups, attempts, strict=True):
         account.start(rollouts=group.failed, tokens=0)
         if group.failed:
             account.book("failed", rollouts=group.failed, tokens=0)
         for attempt in attempts_G:
             account.start(rollouts=1, tokens=attempt.tokens)
+            if group.discarded and attempt.fate is not None:
+                account.book(attempt.fate, rollouts=1, tokens=attempt.tokens)
             for row in attempt.rollout.samples:
                 if row.fork_reason is not None:
                     account.fork(row.fork_reason)

@@ -59,6 +59,8 @@ class RolloutRow:
     reward: float | None
     samples: Sequence[SampleRow]
     unscored_reason: str | None = None
+    stale: bool = False
+    """Sampled too many steps ago to be trained. Its reward counts in its group's statistics."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +69,8 @@ class GroupRow:
 
     rollouts: Sequence[RolloutRow]
     failed: int = 0
+    discarded: bool = False
+    """Left out by the program: it is on the sheet, and nowhere else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

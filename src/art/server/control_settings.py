@@ -40,4 +40,5 @@ class ControlSettings(Strict):
     keep_loaded: int = Field(default=3, ge=1)
     """Newest steps of a model that stay in the engine; older ones are loaded again when asked for."""
     max_off_policy_steps: int = Field(default=16, ge=0)
-    """Samples of older steps than so many before the current one are refused."""
+    """Rollouts with samples of older steps than so many before the current one are not trained: they are
+    stale, whatever a job allows."""

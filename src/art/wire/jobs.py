@@ -68,6 +68,11 @@ class TrainJobRequest(Strict):
     compute: ComputeSpec = ComputeSpec()
     expected_step: int | None = None
     """Refuse when the model is at another step."""
+    max_steps_off_policy: int | None = Field(default=None, ge=0)
+    """Rollouts with a sample of an older step than so many before the current one are stale. None: the
+    server's bound, which holds in any case."""
+    discarded: list[TrainGroup] = Field(default_factory=list)
+    """Groups that the program left out: on the sheet, and nowhere else."""
 
 
 class SheetRow(Strict):
@@ -81,8 +86,9 @@ class BalanceSheet(Strict):
     """Where every rollout of a step went. `started` equals the sum of all fates, in rollouts and in tokens.
 
     Known fates: trained; failed (an exception), unscored (no reward), no_samples (nothing was sampled),
-    truncated (cut at its token limit, where the algorithm leaves those out), overlong (a sample longer than
-    can be trained), zero_advantage (its reward says nothing: as good as the mean).
+    stale (sampled too many steps ago), truncated (cut at its token limit, where the algorithm leaves those
+    out), overlong (a sample longer than can be trained), zero_advantage (its reward says nothing: as good as
+    the mean), discarded (the program left its group out).
     """
 
     started: SheetRow = SheetRow()

@@ -43,6 +43,8 @@ class ModelInfo(Strict):
     """On the server's machine; None for tenants."""
     entity: str | None = None
     """Whose it is: the tenant's name; None for the holder of the server's own key."""
+    unfinished_jobs: list[str] = Field(default_factory=list)
+    """Accepted training jobs that have not ended, in their order (GET only)."""
 
 
 class DeleteCheckpointsRequest(Strict):

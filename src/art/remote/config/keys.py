@@ -77,7 +77,7 @@ def meant(name: str, known: Mapping[str, Any]) -> str:
     """`; did you mean 'x'? Known: ...`, the whole list only where it is short."""
     guess = did_you_mean(name, known)
     hint = f"; {guess}" if guess else ""
-    if len(known) > 30:
+    if len(known) > 40:
         return f"{hint or ';'} docs/options.md lists the {len(known)} known ones"
     return f"{hint or ';'} known: {', '.join(sorted(known))}"
 

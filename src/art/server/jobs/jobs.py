@@ -112,6 +112,10 @@ class Jobs:
         """Whether a job of the model (`project/name`) is queued, running or just being accepted."""
         return self._unfinished[model] > 0
 
+    async def unfinished(self, project: str, name: str) -> list[str]:
+        """Ids of the model's jobs that are queued or running, in their order."""
+        return await self._store.unfinished_ids(project, name)
+
     async def info(self, job_id: str) -> JobInfo:
         """Raises NotFoundError."""
         return await self._store.info(job_id)

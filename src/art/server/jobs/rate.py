@@ -38,6 +38,7 @@ def reward_std(groups: Sequence[GroupRow]) -> float:
     >>> reward_std([group(0.0, 1.0), group(2.0, 2.0), group(5.0), group(None, 3.0)])
     0.25
     """
-    rewards = [[one.reward for one in group.rollouts if one.reward is not None] for group in groups]
+    kept = [group for group in groups if not group.discarded]
+    rewards = [[one.reward for one in group.rollouts if one.reward is not None] for group in kept]
     spreads = [float(np.std(one)) for one in rewards if len(one) > 1]
     return float(np.mean(spreads)) if spreads else 0.0

@@ -167,6 +167,12 @@ class JobStore:
 
         return await self._do(read)
 
+    async def unfinished_ids(self, project: str, name: str) -> list[str]:
+        """Ids of a model's jobs that are queued or were running, in their order."""
+        where = "state IN ('queued', 'running') AND project = ? AND name = ?"
+        query = f"SELECT job_id FROM jobs WHERE {where} ORDER BY number"
+        return await self._do(lambda db: [str(row[0]) for row in db.execute(query, (project, name))])
+
     async def events(self, job_id: str, after: int) -> list[JobEvent]:
         """Events with a number above `after`."""
         query = "SELECT body FROM events WHERE job_id = ? AND number > ? ORDER BY number"

@@ -21,7 +21,7 @@ from art.server.jobs.step import StepJob
 from art.server.jobs.store import Job
 from art.server.jobs.teacher import Teacher
 from art.server.jobs.teacher_settings import TeacherSettings
-from art.server.jobs.train_rows import check_origin, group_rows
+from art.server.jobs.train_rows import check_origin, group_rows, policy_ages
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
 from art.server.tenants.tenancy import tenant_of
@@ -55,11 +55,15 @@ class TrainJob(StepJob):
         teacher = self._teacher()
         opened = await self.open()
         reference = reference_folder(self.request.algorithm, self.stage.checkpoints)
-        records = await self._records(opened.step)
-        rows = await asyncio.to_thread(group_rows, self.request, records, self.renderer)
+        records = await self._records()
+        oldest = opened.step - self._most_steps_off_policy()
+        rows = await asyncio.to_thread(group_rows, self.request, records, self.renderer, oldest=oldest)
         plot_needs(self.request.compute)
-        batch = build_batch(
-            rows, algorithm=self.request.algorithm, max_length=self.request.compute.max_length
+        batch = await asyncio.to_thread(  # seconds for a large batch, in which requests are to be answered
+            build_batch,
+            rows,
+            algorithm=self.request.algorithm,
+            max_length=self.request.compute.max_length,
         )
         samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
         seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
@@ -72,7 +76,8 @@ class TrainJob(StepJob):
         metrics = await self._train(opened, batch, reference, factor)
         if self.request.compute.plot:
             await asyncio.to_thread(plot_batch, batch, self.stage.checkpoints.folder.parent, opened.step + 1)
-        return await self.finish(opened, canary, {**batch.metrics, **metrics}, batch.sheet)
+        metrics = {**batch.metrics, **policy_ages(rows, opened.step), **metrics}
+        return await self.finish(opened, canary, metrics, batch.sheet)
 
     async def some_ids(self) -> Sequence[Sequence[int]]:
         trajectories = (trajectory for group in self.request.groups for trajectory in group.trajectories)
@@ -80,20 +85,24 @@ class TrainJob(StepJob):
         records = await self.ledger.samples(list(dict.fromkeys(ids))[:8], tenant=tenant_of(self.job.project))
         return [record.prompt_ids for record in records]
 
-    async def _records(self, step: int) -> dict[str, SampleRecord]:
-        """Ledger rows of every sample that the request names, checked to be this model's own and recent."""
-        trajectories = [trajectory for group in self.request.groups for trajectory in group.trajectories]
+    def _most_steps_off_policy(self) -> int:
+        """The request's bound, or the server's where that is narrower."""
+        asked, allowed = self.request.max_steps_off_policy, self.stage.settings.max_off_policy_steps
+        return allowed if asked is None else min(asked, allowed)
+
+    async def _records(self) -> dict[str, SampleRecord]:
+        """Ledger rows of every sample that the request names, checked to be this model's own."""
+        groups = [*self.request.groups, *self.request.discarded]
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         ids = dict.fromkeys(sample for trajectory in trajectories for sample in trajectory.samples)
         found = await self.ledger.samples(list(ids), tenant=tenant_of(self.job.project))
         records = {record.sample_id: record for record in found}
-        oldest = step - self.stage.settings.max_off_policy_steps
         for trajectory in trajectories:
             for sample in trajectory.samples:
                 check_origin(
                     records[sample],
                     trajectory.rollout,
                     self.job.model,
-                    oldest,
                     removals=self.stage.model.removals,
                 )
         return records
@@ -122,7 +131,7 @@ class TrainJob(StepJob):
             compute=self.request.compute,
         )
         await self.progress("training")
-        result = await self.follow(opened, encode_batch(batch, request))
+        result = await self.follow(opened, await asyncio.to_thread(encode_batch, batch, request))
         if result.step != step + 1:
             raise TrainingError(f"the trainer is at step {result.step} after training step {step + 1}")
         return result.metrics

@@ -1,11 +1,12 @@
 """Ledger records -> the rows that training is built from.
 
-Each is checked to be the model's own, recent, and drawn from a distribution that the trainer can compute.
+Each is checked to be the model's own, and drawn from a distribution that the trainer can compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -37,27 +38,44 @@ _GREEDY: Mapping[str, Callable[[float], bool]] = MappingProxyType(
 
 
 def group_rows(
-    request: TrainJobRequest, records: Mapping[str, SampleRecord], renderer: ChatRenderer
+    request: TrainJobRequest, records: Mapping[str, SampleRecord], renderer: ChatRenderer, *, oldest: int = 0
 ) -> list[GroupRow]:
     """The request's groups with their ledger rows, and rows for what was given instead of sampled.
+
+    oldest: rollouts with a sample of an earlier step are stale. Discarded groups come last.
 
     Raises RequestError for an untrainable sample, and for messages that the format cannot express.
     """
     return [
         GroupRow(
             failed=group.failed,
+            discarded=number >= len(request.groups),
             rollouts=[
                 RolloutRow(
                     rollout=trajectory.rollout,
                     reward=trajectory.reward,
                     unscored_reason=trajectory.unscored_reason,
                     samples=_samples(trajectory, records, request.algorithm, renderer),
+                    stale=any((records[sample].step or 0) < oldest for sample in trajectory.samples),
                 )
                 for trajectory in group.trajectories
             ],
         )
-        for group in request.groups
+        for number, group in enumerate([*request.groups, *request.discarded])
     ]
+
+
+def policy_ages(groups: Sequence[GroupRow], step: int) -> dict[str, float]:
+    """How many steps before `step` the samples were drawn, of rollouts that may be trained.
+
+    >>> ids = {"prompt_ids": [1], "completion_ids": [2], "completion_logprobs": [-1.0]}
+    >>> sample = SampleRow(sample_id="s", step=3, **ids)
+    >>> policy_ages([GroupRow(rollouts=[RolloutRow(rollout="r", reward=1.0, samples=[sample])])], 5)
+    {'offpolicy/steps_mean': 2.0, 'offpolicy/steps_max': 2.0}
+    """
+    kept = (one for group in groups if not group.discarded for one in group.rollouts if not one.stale)
+    ages = [float(step - row.step) for one in kept for row in one.samples if row.step is not None]
+    return {"offpolicy/steps_mean": fmean(ages), "offpolicy/steps_max": max(ages)} if ages else {}
 
 
 def _samples(
@@ -84,31 +102,26 @@ def _samples(
     ]
 
 
-def check_origin(record: SampleRecord, rollout: str, model: str, oldest: int, *, removals: int = 0) -> None:
-    """Raise RequestError unless the sample was drawn from this model, at step `oldest` or later.
+def check_origin(record: SampleRecord, rollout: str, model: str, *, removals: int = 0) -> None:
+    """Raise RequestError unless the sample was drawn from this model.
 
     removals: models of this name that were removed before; their samples are another model's.
     """
     adapter, step = record.adapter, record.step
     problem = None
     if adapter is None or step is None:
-        problem, code = f"was sampled by the base model {record.base_model!r}", "sample_of_other_model"
+        problem = f"was sampled by the base model {record.base_model!r}"
     elif adapter.rpartition("@")[0] != model:
-        problem, code = f"was sampled by {adapter!r}", "sample_of_other_model"
+        problem = f"was sampled by {adapter!r}"
     elif int(adapter.rpartition("@")[2].partition(".")[2] or 0) != removals:
-        problem, code = "was sampled by an earlier model of this name", "sample_of_other_model"
-    elif step < oldest:
-        problem, code = (
-            f"was sampled at step {step}, older than the oldest allowed, {oldest}",
-            "sample_too_old",
-        )
+        problem = "was sampled by an earlier model of this name"
     if problem is not None:
         raise RequestError(
             f"sample {record.sample_id!r} of rollout {rollout!r} cannot train {model}: it {problem}; "
-            "train a model on its own recent samples. The same reply as a dict is context, or trained with "
+            "train a model on its own samples. The same reply as a dict is context, or trained with "
             "allow_training_without_logprobs=True",
             status=409,
-            code=code,
+            code="sample_of_other_model",
             param="groups",
         )
 

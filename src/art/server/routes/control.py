@@ -13,7 +13,7 @@ from art.server.control import Control
 from art.server.routes.checkpoints import checkpoint_routes
 from art.server.routes.endpoint import MODEL, job_asked, model_asked, named, read_body, reply
 from art.server.tenants.edge import leaving
-from art.server.tenants.tenancy import Tenant, tenant_in, tenant_of
+from art.server.tenants.tenancy import Tenant, outside, tenant_in, tenant_of
 from art.wire.jobs import JobEvent, TrainJobRequest
 from art.wire.models import DeleteModelReply, RegisterRequest
 from art.wire.sft import LARGEST_SFT_BODY, SftJobRequest
@@ -34,7 +34,11 @@ def control_routes(control: Control) -> list[BaseRoute]:
         return JSONResponse({"models": models})
 
     async def get_model(request: Request) -> Response:
-        return reply(request, control.describe(control.models.get(*model_asked(request))))
+        project, name = model_asked(request)
+        info = control.describe(control.models.get(project, name))
+        jobs = await control.jobs.unfinished(project, name)
+        shown = [outside(tenant_in(request.scope), job_id) for job_id in jobs]
+        return reply(request, info.model_copy(update={"unfinished_jobs": shown}))
 
     async def delete_model(request: Request) -> Response:
         await control.deletions.delete_model(*model_asked(request))
