@@ -408,7 +408,7 @@ TEXTS = [first + second + rest for first in "ab" for second in "abc" for rest in
 async def dense_logits(base: Path, given: list[int], drawn: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         logits = AutoModelForCausalLM.from_pretrained(base)(torch.tensor([given + drawn])).logits
-    return logits[0, len(given) - 1 : -1]
+    return logits[0, len(given) - 1 : -1].clone()
 
 
 def spelled(base: Path) -> list[str]:

@@ -12,6 +12,8 @@ from concurrent.futures import Future
 import numpy as np
 import torch
 
+from art.constraints.grammar import Grammars
+from art.constraints.guide import Guide
 from art.engine.builtin.batch import Batch, make_batch
 from art.engine.builtin.cache import BUCKET, RowCache, bytes_per_token
 from art.engine.builtin.catalog import AdapterCatalog
@@ -20,6 +22,7 @@ from art.engine.builtin.peft_folder import PeftAdapter
 from art.engine.builtin.sampler import request_seed, sample
 from art.engine.builtin.scheduler import Scheduler
 from art.engine.builtin.sequence import NOWHERE, Sequence
+from art.engine.builtin.shaping import make_bias, shape
 from art.engine.builtin.stops import StopStrings, TokenizerLoader
 from art.engine.builtin.whole import ModelFolder, WholeModels
 from art.engine.protocol import Delta, GenerateRequest
@@ -52,6 +55,7 @@ class EngineCore:
         self.scheduler = Scheduler(cache, max_running=options.max_running, max_rows=options.cache_rows)
         self.adapters = AdapterCatalog(model.adapters, WholeModels(model, options))
         self.tokenizer = TokenizerLoader(model.name)
+        self.grammars = Grammars(model.name)
         self.asleep = False
         self.steps = 0
         self.sampled_tokens = 0
@@ -65,8 +69,7 @@ class EngineCore:
             batch = make_batch(self.scheduler.table, self.scheduler.cache, self.step_tokens, rows)
             if batch is not None:
                 logits = self._forward(batch)
-                tokens, logprobs = self._sample(batch, logits)
-                events += self._deliver(batch, tokens, logprobs)
+                events += self._deliver(batch, *self._sample(batch, logits))
         return events
 
     @property
@@ -74,8 +77,11 @@ class EngineCore:
         """Whether a step would do anything."""
         return bool(self.scheduler.running) or (bool(self.scheduler.waiting) and not self.asleep)
 
-    def make_sequence(self, request: GenerateRequest) -> Sequence:
-        """Check a request. Raises: NotFoundError (adapter), RequestError."""
+    def make_sequence(self, request: GenerateRequest, guide: Guide | None = None) -> Sequence:
+        """Check a request. `guide` is its constraint's; None: `grammars` opens one, which may take a second.
+
+        Raises: NotFoundError (adapter), RequestError.
+        """
         adapter = self.adapters.number(request.adapter)
         length = len(request.prompt_ids)
         if not length:
@@ -94,12 +100,9 @@ class EngineCore:
                 status=400,
                 code="invalid_max_tokens",
             )
-        if request.sampling.constraint is not None or request.sampling.logit_bias:
-            raise RequestError(
-                "the builtin engine takes no constraint and no logit_bias yet",
-                status=400,
-                code="unsupported_parameter",
-            )
+        constraint = request.sampling.constraint
+        if constraint is not None and guide is None:
+            guide = self.grammars.open(constraint, request.sampling.stop_token_ids)
         strings = tuple(string for string in request.sampling.stop if string)
         return Sequence(
             request=request,
@@ -108,6 +111,8 @@ class EngineCore:
             limit=min(request.sampling.max_tokens, self.max_context - length),
             stops=StopStrings(strings, self.tokenizer.tokenizer()) if strings else None,
             stop_ids=frozenset(request.sampling.stop_token_ids),
+            guide=guide,
+            bias=make_bias(request.sampling.logit_bias, self.model.vocab_size, self.model.device),
         )
 
     def submit(self, sequence: Sequence) -> None:
@@ -219,26 +224,35 @@ class EngineCore:
         return self.model.forward(batch.ids, batch.positions, batch.wanted, batch.adapter_T, batch.attention)
 
     @torch.inference_mode()
-    def _sample(self, batch: Batch, logits: torch.Tensor) -> tuple[list[int], list[float]]:
+    def _sample(
+        self, batch: Batch, logits: torch.Tensor
+    ) -> tuple[list[int], list[float], dict[int, RequestError]]:
+        """Tokens and logprobs of the sampled rows, and those of them whose constraint failed."""
         if not len(batch.sampled):
-            return [], []
-        running = self.scheduler.running
-        counts = [len(running[row].completion) for row in batch.sampled.tolist()]
-        return sample(logits, self.scheduler.sampling, batch.sampled, torch.tensor(counts).numpy())
+            return [], [], {}
+        running = [self.scheduler.running[row] for row in batch.sampled.tolist()]
+        counts = np.asarray([len(one.completion) for one in running])
+        logits, failed = shape(logits, running)
+        return *sample(logits, self.scheduler.sampling, batch.sampled, counts), failed
 
-    def _deliver(self, batch: Batch, tokens: list[int], logprobs: list[float]) -> list[Event]:
+    def _deliver(
+        self, batch: Batch, tokens: list[int], logprobs: list[float], failed: dict[int, RequestError]
+    ) -> list[Event]:
         table, running = self.scheduler.table, self.scheduler.running
         table.computed[batch.rows] += batch.counts
         table.ids[batch.sampled, table.known[batch.sampled]] = tokens
         table.known[batch.sampled] += 1
         self.sampled_tokens += len(tokens)
         events: list[Event] = []
-        for row, token, logprob in zip(batch.sampled.tolist(), tokens, logprobs, strict=True):
+        drawn = zip(batch.sampled.tolist(), tokens, logprobs, strict=True)
+        for number, (row, token, logprob) in enumerate(drawn):
             sequence = running[row]
             news: Delta | ARTError | None
             self.scheduler.sampled(sequence)
-            if logprob == logprob:
-                news = sequence.append(token, logprob)
+            if number in failed:
+                news = failed[number]
+            elif logprob == logprob:
+                news = _appended(sequence, token, logprob)
             else:
                 news = WorkerError(
                     f"{self.model.name!r} with adapter {sequence.request.adapter!r} gave logits of nan"
@@ -267,6 +281,13 @@ class EngineCore:
             for future in self._sleeping:
                 future.set_result(None)
             self._sleeping = []
+
+
+def _appended(sequence: Sequence, token: int, logprob: float) -> Delta | ARTError | None:
+    try:
+        return sequence.append(token, logprob)
+    except RequestError as error:
+        return error
 
 
 def check_ids(ids: object, vocab_size: int) -> None:

@@ -11,11 +11,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from art.constraints.guide import Guide
 from art.engine.builtin.core import EngineCore, Event
 from art.engine.builtin.model import load_model
 from art.engine.builtin.sequence import Sequence as Running
@@ -68,6 +69,7 @@ class BuiltinEngine:
         self._gone = False
         """The step thread takes no more orders."""
         self._error = ""
+        self._compilers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="art-engine-grammars")
         self._thread = threading.Thread(target=self._run, name="art-engine-steps", daemon=True)
         self._thread.start()
 
@@ -122,7 +124,8 @@ class BuiltinEngine:
         self._check_alive()
         limit = self._core.options.max_waiting + self._core.scheduler.max_running
         call = Call(asyncio.get_running_loop(), sink)
-        order = Order(lambda: self._submit(call, request), lambda error: _send(call.loop, [(call, error)]))
+        constraint, stops = request.sampling.constraint, request.sampling.stop_token_ids
+        guide = None if constraint is None else self._core.grammars.kept(constraint, stops)
         with self._wakeup:
             open_now = self._begun - self._ended
             if open_now >= limit:
@@ -131,7 +134,12 @@ class BuiltinEngine:
                     code="queue_full",
                 )
             self._begun += 1
-            self._post(order)
+            if constraint is None or guide is not None:
+                self._post(self._entry(call, lambda: self._submit(call, request, guide)))
+        if constraint is not None and guide is None:
+            # In a thread of its own: neither a step nor the event loop waits for a compiler.
+            opening = self._compilers.submit(self._core.grammars.open, constraint, stops)
+            opening.add_done_callback(lambda done: self._opened(call, request, done))
         return call
 
     def cancel(self, call: Call) -> None:
@@ -170,6 +178,7 @@ class BuiltinEngine:
         with self._wakeup:
             self._stopping = True
             self._wakeup.notify()
+        self._compilers.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._thread.join, CONTROL_SECONDS)
 
     def _check_alive(self) -> None:
@@ -177,6 +186,24 @@ class BuiltinEngine:
             raise WorkerError(self._error)
         if self._stopping:
             raise WorkerError("the engine is closed")
+
+    def _entry(self, call: Call, run: Callable[[], None]) -> Order:
+        """An order about a call that is not running yet."""
+        return Order(run, lambda error: _send(call.loop, [(call, error)]))
+
+    def _opened(self, call: Call, request: GenerateRequest, opening: Future[Guide]) -> None:
+        """A constraint was compiled, or could not be; this runs on the compiler's thread."""
+        error = WorkerError("the engine is closed") if opening.cancelled() else opening.exception()
+        if error is None:
+            order = self._entry(call, lambda: self._submit(call, request, opening.result()))
+        else:
+            if not isinstance(error, ARTError):
+                logger.error("a constraint's compiler failed", exc_info=error)
+                error = WorkerError(f"the constraint's compiler failed: {type(error).__name__}: {error}")
+            refusal = error
+            order = self._entry(call, lambda: self._refuse(call, refusal))
+        with self._wakeup:
+            self._post(order)
 
     def _post(self, order: Order) -> None:
         """Give an order; the lock is held."""
@@ -224,18 +251,21 @@ class BuiltinEngine:
             order.run()
         return not self._stopping
 
-    def _submit(self, call: Call, request: GenerateRequest) -> None:
+    def _submit(self, call: Call, request: GenerateRequest, guide: Guide | None) -> None:
         if call.cancelled:
             self._ended += 1
             return
         try:
-            call.sequence = self._core.make_sequence(request)
+            call.sequence = self._core.make_sequence(request, guide)
         except ARTError as error:
-            self._ended += 1
-            _send(call.loop, [(call, error)])
+            self._refuse(call, error)
             return
         self._calls[call.sequence] = call
         self._core.submit(call.sequence)
+
+    def _refuse(self, call: Call, error: ARTError) -> None:
+        self._ended += 1
+        _send(call.loop, [(call, error)])
 
     def _cancel(self, call: Call) -> None:
         if call.sequence is not None and self._calls.pop(call.sequence, None) is not None:

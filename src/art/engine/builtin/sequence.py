@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from art.constraints.guide import Guide
+from art.engine.builtin.shaping import Bias
 from art.engine.builtin.stops import StopStrings
 from art.engine.protocol import Delta, FinishReason, GenerateRequest
 
@@ -28,6 +30,9 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     delivered: int = 0
     stop_ids: frozenset[int] = frozenset()
+    guide: Guide | None = None
+    """What its constraint allows next."""
+    bias: Bias | None = None
 
     @property
     def owner(self) -> str:
@@ -39,7 +44,7 @@ class Sequence:
         return np.fromiter((*self.request.prompt_ids, *self.completion), np.int64)
 
     def append(self, token: int, logprob: float) -> Delta | None:
-        """Take a sampled token; the delta to deliver now, if any."""
+        """Take a sampled token; the delta to deliver now, if any. Raises: RequestError (constraint)."""
         self.completion.append(token)
         self.logprobs.append(logprob)
         reason: FinishReason | None = None
@@ -48,6 +53,10 @@ class Sequence:
             reason = "stop"
         elif len(self.completion) >= self.limit:
             reason = "length"
+        if reason is None and self.guide is not None:
+            self.guide.advance(token)
+            if self.guide.over:
+                reason = "stop"
         if reason is None and not self.request.stream:
             return None
         first, self.delivered = self.delivered, len(self.completion)
