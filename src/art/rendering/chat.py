@@ -101,6 +101,10 @@ class ChatRenderer(Protocol):
         """Text of ids, special tokens included."""
         ...
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text that may hold special tokens, with nothing added around it."""
+        ...
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one id stands for."""
         ...

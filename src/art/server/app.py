@@ -14,19 +14,26 @@ from importlib.metadata import version
 from typing import Any
 
 import orjson
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Router
 
 from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
 from art.server.dialects.anthropic import AnthropicMessages, AnthropicTokens
 from art.server.dialects.chat import ChatCompletions
 from art.server.dialects.chat_sampling import Sampler
+from art.server.dialects.completions import Completions
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.lookups import Lookups
-from art.server.http import Receive, Scope, Send, error_body, send_error, send_json, status_of
+from art.server.http import (
+    ClientGoneError,
+    MethodNotAllowedError,
+    Receive,
+    Scope,
+    Send,
+    send_error,
+    send_json,
+)
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
@@ -35,7 +42,7 @@ from art.server.rollouts.rollouts import Rollouts
 from art.server.routes.rollouts import rollout_routes
 from art.server.settings import LimitSettings
 from art.server.tenants.auth import Asker, KeyCheck
-from art.server.tenants.tenancy import Tenant, tenant_in, with_tenant
+from art.server.tenants.tenancy import Tenant, with_tenant
 from art.server.tenants.tenants import TenantKeys
 from art.wire.headers import ROLLOUT_HEADER
 
@@ -71,9 +78,9 @@ class App:
         self.rollouts = Rollouts(ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes)
         self._sampler = Sampler(catalog, ledger, stitcher, self.rollouts)
         self._dialects = _dialects(self._sampler, limits)
-        self._routes = Starlette(
+        self._routes = Router(
             routes=[*Lookups(catalog, ledger).routes, *rollout_routes(self.rollouts), *control_routes],
-            exception_handlers={ARTError: _on_art_error, HTTPException: _on_http_error},
+            redirect_slashes=False,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,6 +108,10 @@ class App:
             await self._dispatch(with_tenant(scope, tenant), asker, receive, watched)
         except ARTError as error:
             await self._refusal(scope)(send, error, tenant)
+        except HTTPException as error:
+            await self._refusal(scope)(send, _of_router(scope, error), tenant)
+        except (ClientGoneError, ClientDisconnect):
+            return
         except _KeyRevokedError:
             # A reply that has begun can only be broken off.
             if not started:
@@ -119,9 +130,10 @@ class App:
             scope = scoped_request(scope, asker.rollout_id)
         dialect = self._dialects.get(scope["path"])
         if dialect is None:
-            await self._routes(scope, receive, send)
+            # Having an application, the router raises what it refuses.
+            await self._routes({**scope, "app": self}, receive, send)
         elif scope["method"] != "POST":
-            raise RequestError(f"{scope['method']} {scope['path']} does not exist: use POST", status=405)
+            raise MethodNotAllowedError(scope, "POST")
         else:
             await dialect(scope, receive, send)
 
@@ -154,6 +166,7 @@ def _dialects(sampler: Sampler, limits: LimitSettings) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
     return {
         "/v1/chat/completions": ChatCompletions(sampler, limits),
+        "/v1/completions": Completions(sampler, limits),
         "/v1/messages": AnthropicMessages(sampler, limits),
         "/v1/messages/count_tokens": AnthropicTokens(sampler, limits),
     }
@@ -168,23 +181,9 @@ def _named_rollout(scope: Scope) -> Scope:
     return {**scope, "path": f"/{rest}", "raw_path": None, "headers": headers, ADDRESSED: rollout}
 
 
-async def _on_art_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ARTError)
-    status, headers = status_of(error)
-    texts = {name.decode(): value.decode() for name, value in headers}
-    return Response(
-        orjson.dumps(error_body(error, tenant_in(request.scope))), status, texts, "application/json"
-    )
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _of_router(scope: Scope, error: HTTPException) -> ARTError:
     if error.status_code == 404:
-        refused: ARTError = NotFoundError(
-            f"no such route: {request.url.path!r}", status=404, code="route_not_found"
-        )
-    else:
-        refused = RequestError(
-            f"{request.method} {request.url.path}: {error.detail}", status=error.status_code
-        )
-    return await _on_art_error(request, refused)
+        return NotFoundError(f"no such route: {scope['path']!r}", status=404, code="route_not_found")
+    if error.status_code == 405:
+        return MethodNotAllowedError(scope, (error.headers or {}).get("Allow", ""))
+    return RequestError(f"{scope['method']} {scope['path']}: {error.detail}", status=error.status_code)

@@ -63,12 +63,15 @@ StreamEvent = Begun | Told | Ended
 class StreamedChoice:
     """One choice of a stream: what was sampled, and what of it was told."""
 
-    def __init__(self, prepared: Prepared, index: int) -> None:
+    def __init__(self, prepared: Prepared, index: int, place: int) -> None:
         self.index = index
+        """Among all choices of the reply."""
+        self.place = place
+        """Among those of its prompt."""
+        self.prepared = prepared
         self.completion: Completion = new_completion()
         self.message: dict[str, Any] = {}
         """What the client has; known at the end."""
-        self._prepared = prepared
         self._content = ""
         self._reasoning = ""
         self._read_at = 0
@@ -80,8 +83,8 @@ class StreamedChoice:
         # Reading starts from the first id, so a long reply is read more rarely.
         if delta.finish_reason is None and total - self._read_at > total // 64:
             self._read_at = total
-            parsed = self._prepared.parse(self.completion.token_ids, partial=True)
-            stops = self._prepared.request.stop
+            parsed = self.prepared.parse(self.completion.token_ids, partial=True)
+            stops = self.prepared.request.stop
             content, reasoning = self._advance(
                 _settled(parsed.content, stops), _settled(parsed.reasoning or "", stops)
             )
@@ -89,7 +92,7 @@ class StreamedChoice:
 
     def end(self) -> Ended:
         """The rest of the text and the reason of the end; sets `message`."""
-        message = message_of(self.completion, self._prepared.parse(self.completion.token_ids))
+        message = message_of(self.completion, self.prepared.parse(self.completion.token_ids))
         content, reasoning = self._advance(message["content"] or "", message.get("reasoning_content") or "")
         # What was told cannot be taken back: the message is what the client can put together.
         self.message = {**message, "content": self._content}
@@ -106,14 +109,15 @@ class StreamedChoice:
         return new_content, new_reasoning
 
 
-async def told(sampler: Sampler, prepared: Prepared) -> AsyncIterator[StreamEvent]:
+async def told(sampler: Sampler, *prompts: Prepared) -> AsyncIterator[StreamEvent]:
     """`Begun`, then `Told` and `Ended` of each choice as they come; close it with `aclosing`.
 
     Raises: ARTError. Before `Begun` the request has failed as a whole.
     """
-    choices = [StreamedChoice(prepared, index) for index in range(prepared.request.n)]
+    places = [(prepared, place) for prepared in prompts for place in range(prepared.request.n)]
+    choices = [StreamedChoice(prepared, index, place) for index, (prepared, place) in enumerate(places)]
     queue: asyncio.Queue[Emission | ARTError] = asyncio.Queue()
-    tasks = [asyncio.create_task(_feed(sampler, prepared, choice, queue)) for choice in choices]
+    tasks = [asyncio.create_task(_feed(sampler, choice, queue)) for choice in choices]
     open_choices = len(choices)
     begun = False
     try:
@@ -130,7 +134,7 @@ async def told(sampler: Sampler, prepared: Prepared) -> AsyncIterator[StreamEven
                 yield choice.tell(delta)
                 continue
             ended = choice.end()
-            await sampler.keep(prepared, [(choice.completion, choice.message)])
+            await sampler.keep(choice.prepared, [(choice.completion, choice.message)])
             open_choices -= 1
             yield ended
     finally:
@@ -139,12 +143,10 @@ async def told(sampler: Sampler, prepared: Prepared) -> AsyncIterator[StreamEven
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _feed(
-    sampler: Sampler, prepared: Prepared, choice: StreamedChoice, queue: asyncio.Queue[Emission | ARTError]
-) -> None:
+async def _feed(sampler: Sampler, choice: StreamedChoice, queue: asyncio.Queue[Emission | ARTError]) -> None:
     last: Emission | ARTError = WorkerError(f"sampling {choice.completion.sample_id} ended unexpectedly")
     try:
-        async for delta in sampler.deltas(prepared, choice.index, choice.completion):
+        async for delta in sampler.deltas(choice.prepared, choice.place, choice.completion):
             queue.put_nowait((choice.index, delta))
         last = (choice.index, None)
     except ARTError as error:

@@ -39,6 +39,13 @@ class Conversation:
             if message["role"] == "assistant":
                 self.turns.append(Turn(index, self._chain.digest()))
 
+    @classmethod
+    def of_ids(cls, base_model: str, ids: bytes) -> Conversation:
+        """A prompt that is no conversation: no messages have its key."""
+        raw = cls(f"\0ids\0{base_model}", ())
+        raw._chain.update(ids)
+        return raw
+
     @property
     def key(self) -> bytes:
         """Key of all messages."""

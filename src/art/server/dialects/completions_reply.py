@@ -1,0 +1,70 @@
+"""What raw prompts are answered with: texts with the identity of their samples."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+from art.rendering.chat import ChatRenderer
+from art.server.dialects.chat_reply import Completion
+from art.wire.headers import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+
+
+class TokenTexts:
+    """Logprobs of one choice in OpenAI's legacy shape; `text_offset` counts characters from its beginning."""
+
+    def __init__(self, renderer: ChatRenderer, *, start: int = 0) -> None:
+        """`start`: characters that are told before the first token (an echoed prompt's)."""
+        self._renderer = renderer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = start
+
+    def logprobs(self, token_ids: Sequence[int], logprobs: Sequence[float | None]) -> dict[str, Any]:
+        """The next tokens: their texts, logprobs and places. The alternatives are not known."""
+        tokens, offsets = [], []
+        for token_id in token_ids:
+            spelled = self._renderer.token_bytes(token_id)
+            tokens.append(spelled.decode("utf-8", "replace"))
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(spelled))
+        return {
+            "text_offset": offsets,
+            "token_logprobs": list(logprobs),
+            "tokens": tokens,
+            "top_logprobs": None,
+        }
+
+
+def prompt_logprobs_of(
+    renderer: ChatRenderer, prompt_ids: Sequence[int], scores: Sequence[float]
+) -> list[dict[str, Any] | None]:
+    """As vLLM tells them: nothing of the first id, `{id: logprob and text}` of each other."""
+    told: list[dict[str, Any] | None] = [None]
+    for token_id, score in zip(prompt_ids[1:], scores, strict=True):
+        text = renderer.token_bytes(token_id).decode("utf-8", "replace")
+        told.append({str(token_id): {"logprob": score, "decoded_token": text}})
+    return told
+
+
+def text_choice(
+    index: int,
+    text: str,
+    *,
+    completion: Completion,
+    step: int | None,
+    finish: str | None,
+    logprobs: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """One choice; the one with a reason to end tells its tokens."""
+    choice: dict[str, Any] = {
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": finish,
+        SAMPLE_FIELD: completion.sample_id,
+        STEP_FIELD: step,
+    }
+    if finish is not None:
+        choice[TOKENS_FIELD] = len(completion.token_ids)
+    return choice
