@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from art.model import Model as Model
     from art.model import TrainableModel as TrainableModel
     from art.remote.backend import RemoteBackend as RemoteBackend
+    from art.remote.rollout_scope import rollout as rollout
     from art.retrying import retry as retry
     from art.serverless.backend import ServerlessBackend as ServerlessBackend
     from art.trajectories import History as History
@@ -70,6 +71,7 @@ _HOME = {
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
     "retry": "art.retrying",
+    "rollout": "art.remote.rollout_scope",
     "trajectory_group_batches": "art.batches",
     "yield_trajectory": "art.capture.yielded",
 }
@@ -139,6 +141,7 @@ __all__ = [
     "gather_trajectories",
     "gather_trajectory_groups",
     "retry",
+    "rollout",
     "trajectory_group_batches",
     "yield_trajectory",
 ]

@@ -23,6 +23,9 @@ class ScopeRecord(Strict):
     """The pinned step; None: the newest at each request."""
 
 
+_ON_PURPOSE = "allow_base=True to sample from the base model on purpose"
+
+
 @dataclass(kw_only=True, slots=True)
 class ScopedRollout:
     """A rollout with a key of its own."""
@@ -73,22 +76,18 @@ class ScopedRollout:
         if is_base:
             if record.allow_base:
                 return asked
-            raise self._unknown(
-                asked,
-                "is the base model, which does not learn",
-                "to sample from it on purpose, open the rollout with allow_base=True",
-            )
+            raise self._unknown(asked, "is a base model, which does not learn", _ON_PURPOSE)
         if ANY_NAME in record.aliases:
             return self.model + pinned
-        raise self._unknown(asked, "is not the model of this rollout", "")
+        raise self._unknown(
+            asked, "is not the model of this rollout", f"aliases=({ANY_NAME!r},) for any name"
+        )
 
     def _unknown(self, asked: str, why: str, more: str) -> NotFoundError:
-        remedy = (
-            f"ask for {self.record.name!r}, or let the name stand for it: art.rollout(model, "
-            f"aliases=({asked!r},)), or aliases=({ANY_NAME!r},) for any name"
-        )
+        shown = asked[:200]
         return NotFoundError(
-            f"model {asked[:200]!r} {why} ({self.model}): {remedy}{'; ' + more if more else ''}",
+            f"model {shown!r} {why}: ask for {self.model!r}, or let the name stand for it with "
+            f"art.rollout(model, aliases=({shown!r},)), or {more}",
             status=404,
             code="model_not_found",
             param="model",

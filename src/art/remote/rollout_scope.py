@@ -1,0 +1,215 @@
+"""`art.rollout(model)`: an address and a key for any program, whose conversations become a trajectory.
+
+    async with art.rollout(model) as r:
+        await run_my_agent(env=r.env())            # any process, any language, any dialect
+    r.trajectory.reward = score(...)
+
+The server keeps what is said through either of them, so nothing depends on the program's client, on its
+process, or on what it forgets of its own history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from art.capture.listening import listening
+from art.capture.scope import rollout_scope
+from art.errors import ARTError, ConfigurationError, NotRegisteredError
+from art.remote.backend import RemoteBackend
+from art.remote.connection import ServerConnection
+from art.remote.exchanges import fill
+from art.trajectories import Trajectory
+from art.wire.rollouts import OpenRolloutRequest, RolloutExchanges, RolloutScope
+
+if TYPE_CHECKING:
+    from art.backend import AnyTrainableModel
+
+CLOSE_S = 60.0
+"""So long the end of a block waits for a server that does not answer."""
+
+
+class rollout:  # lower case, as it is read: `async with art.rollout(model) as r`
+    """One attempt by a program of any kind. Inside, `base_url` or `api_key` (either alone) say whose it is.
+
+    rollout_id: a name of your own, new for each attempt; None: one is made. aliases: further names that the
+    program may ask for and that stand for the model (`("gpt-4o-mini",)`; `("*",)`: any name); another name is
+    refused with 404. allow_base: the base model's own name is the base model; what it says is context, never
+    trained. step, pinned: let this step, or the newest at the start, answer throughout; by default each
+    request is answered by the newest step. expires_s: seconds until the server closes it by itself.
+
+    `with` works, too, outside of an event loop. After the block requests are refused (410), so that nothing
+    is added to a trajectory that is in training. An exception passes, and the trajectory is kept.
+
+    Raises ConfigurationError for settings that do not fit, NotRegisteredError, NotFoundError (no such step),
+    ServerUnreachableError, RequestError (the id was used before).
+    """
+
+    def __init__(
+        self,
+        model: AnyTrainableModel,
+        *,
+        rollout_id: str | None = None,
+        aliases: Sequence[str] = (),
+        allow_base: bool = False,
+        step: int | None = None,
+        pinned: bool = False,
+        expires_s: float = 86_400.0,
+    ) -> None:
+        if isinstance(aliases, str):
+            raise ConfigurationError(f"aliases={aliases!r} is one name; give a list of names: ({aliases!r},)")
+        if pinned and step is not None:
+            raise ConfigurationError(
+                f"step={step!r} and pinned=True: a rollout is pinned to a step already with step={step!r}"
+            )
+        self.model = model
+        self.rollout_id = rollout_id or uuid4().hex
+        self.forks: dict[str, int] = {}
+        """Prompts that did not extend the ids of their conversation, by reason; filled with `trajectory`."""
+        self.trajectory = Trajectory(rollout_id=self.rollout_id)
+        """Filled when the block ends, or by `refresh`. Set its reward and metrics at any time."""
+        self._asked = OpenRolloutRequest(
+            project=model.project,
+            name=model.name,
+            rollout_id=self.rollout_id,
+            aliases=list(aliases),
+            allow_base=allow_base,
+            step=step,
+            pinned=pinned,
+            expires_s=expires_s,
+        )
+        self._scope: RolloutScope | None = None
+        self._address = ""
+        self._inside = ExitStack()
+
+    @property
+    def base_url(self) -> str:
+        """OpenAI's base URL of this rollout, `.../r/{rollout_id}/v1`."""
+        return f"{self.anthropic_base_url}/v1"
+
+    @property
+    def anthropic_base_url(self) -> str:
+        """Anthropic's base URL of this rollout: its clients add `/v1` themselves."""
+        return self._address + self._opened().path
+
+    @property
+    def api_key(self) -> str:
+        """Opens the completions of this rollout alone, at `base_url` or at the model's own."""
+        return self._opened().api_key
+
+    @property
+    def model_name(self) -> str:
+        """What to send as `model`; the model's bare name and the aliases are understood, too."""
+        return self._opened().model
+
+    def env(self) -> dict[str, str]:
+        """Environment variables that clients of OpenAI and Anthropic read by themselves, for a subprocess."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_BASE": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.anthropic_base_url,
+            "ANTHROPIC_API_KEY": self.api_key,
+        }
+
+    async def refresh(self) -> Trajectory:
+        """The trajectory so far: what was answered and committed until now."""
+        await self._take("GET", "")
+        return self.trajectory
+
+    async def __aenter__(self) -> rollout:
+        await self._open()
+        self._enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inside.close()
+        await self._close(error)
+
+    def __enter__(self) -> rollout:
+        _outside_of_loops()
+        asyncio.run(self._open())
+        self._enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inside.close()
+        asyncio.run(self._close(error))
+
+    def _enter(self) -> None:
+        # Our own clients inside belong to the same rollout. A capture around the block does not hear them:
+        # they would be in two trajectories.
+        self._inside.enter_context(rollout_scope(self.rollout_id))
+        self._inside.enter_context(listening(None))
+
+    async def _open(self) -> None:
+        if self._scope is not None:
+            raise ConfigurationError(
+                f"rollout {self.rollout_id!r} was entered before; make one with art.rollout(model) for each "
+                "attempt"
+            )
+        connection = _connection_of(self.model)
+        self._scope = await connection.call("POST", "/art/rollouts", RolloutScope, self._asked)
+        self._address = str((await connection.client()).base_url).rstrip("/")
+
+    async def _close(self, error: BaseException | None) -> None:
+        try:
+            await self._take("POST", "/close")
+        except ARTError as problem:
+            if error is None:
+                raise
+            error.add_note(f"the end of rollout {self.rollout_id!r} failed, too: {problem}")
+        self.trajectory.finish()
+
+    async def _take(self, method: str, verb: str) -> None:
+        path = f"/art/rollouts/{self._opened().rollout_id}{verb}"
+        connection = _connection_of(self.model)
+        told = await connection.call(method, path, RolloutExchanges, deadline_s=CLOSE_S)
+        fill(self.trajectory, told)
+        self.forks = told.forks
+
+    def _opened(self) -> RolloutScope:
+        if self._scope is None:
+            raise ConfigurationError(
+                "this rollout is not open yet: use it as `async with art.rollout(model) as r`"
+            )
+        return self._scope
+
+    def __repr__(self) -> str:
+        return f"art.rollout({self.model.name!r}, rollout_id={self.rollout_id!r})"
+
+
+def _connection_of(model: AnyTrainableModel) -> ServerConnection:
+    backend: Any = model._backend
+    if isinstance(backend, RemoteBackend):
+        return backend._connection
+    url, key = model.inference_base_url, model.inference_api_key
+    if url is None or key is None:
+        raise NotRegisteredError(
+            f"model {model.name!r} has no endpoint yet: call `await model.register(backend)` first"
+        )
+    address = url.rstrip("/").removesuffix("/v1"), key
+
+    async def known() -> tuple[str, str]:
+        return address
+
+    async def nothing() -> None:
+        return None
+
+    return ServerConnection(known, nothing)
+
+
+def _outside_of_loops() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigurationError("an event loop runs here: use `async with art.rollout(model) as r`")
