@@ -15,6 +15,7 @@ from waiting import until
 
 from art.rendering.library import LibraryRenderer
 from art.server.app import App
+from art.server.connections import http_protocol
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
@@ -60,7 +61,10 @@ async def run_gateway(
     catalog.publish("games", "player", "tiny", 3, "games/player@3")
     stitcher = Stitcher(ledger, max_tokens=limits.remembered_tokens, ledger_is_empty=await ledger.is_empty())
     app = App(key=KEY, catalog=catalog, ledger=ledger, stitcher=stitcher, limits=limits)
-    server = _Server(uvicorn.Config(app, port=0, lifespan="off", log_level="warning", access_log=False))
+    config = uvicorn.Config(
+        app, port=0, lifespan="off", log_level="warning", access_log=False, http=http_protocol(limits)
+    )
+    server = _Server(config)
     task = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]

@@ -79,7 +79,11 @@ class App:
         self._sampler = Sampler(catalog, ledger, stitcher, self.rollouts)
         self._dialects = _dialects(self._sampler, limits)
         self._routes = Router(
-            routes=[*Lookups(catalog, ledger).routes, *rollout_routes(self.rollouts), *control_routes],
+            routes=[
+                *Lookups(catalog, ledger, self.rollouts).routes,
+                *rollout_routes(self.rollouts),
+                *control_routes,
+            ],
             redirect_slashes=False,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -29,29 +30,80 @@ Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 _JSON = (b"content-type", b"application/json")
 
 
+_CLOSING = ((b"connection", b"close"),)
+"""The rest of a body that came too slowly is not waited for."""
+
+ARRIVAL_GRACE = 30.0
+"""Seconds within which a small body must have come."""
+SLOWEST_ARRIVAL = 64 * 1024
+"""Bytes a second at which a larger one must come."""
+_LONGEST_MESSAGE = 4000
+
+
 class ClientGoneError(Exception):
     """The client closed its connection before its request had arrived."""
 
 
-async def read_json(receive: Receive, *, limit: int) -> Any:
-    """The decoded body; `limit` in bytes. Raises: RequestError (413, 400), ClientGoneError."""
+class MethodNotAllowedError(RequestError):
+    """The route exists, but not for this method; `allowed` are those that it knows."""
+
+    def __init__(self, scope: Scope, allowed: str) -> None:
+        super().__init__(
+            f"{scope['method']} {scope['path']} does not exist: use {allowed}",
+            status=405,
+            code="method_not_allowed",
+        )
+        self.allowed = allowed
+
+
+async def read_bytes(scope: Scope, receive: Receive, *, limit: int, advice: str = "") -> bytes:
+    """The body; `limit` in bytes. A body that says it is larger is refused before any of it is read.
+
+    Raises: RequestError (413, 400; 408 when it comes too slowly), ClientGoneError.
+    """
+    if _announced(scope) > limit:
+        raise _too_large(limit, advice)
     chunks: list[bytes] = []
     size = 0
     more = True
+    begun = asyncio.get_running_loop().time()
     while more:
-        event = await receive()
+        try:
+            async with asyncio.timeout_at(begun + ARRIVAL_GRACE + size / SLOWEST_ARRIVAL):
+                event = await receive()
+        except TimeoutError as error:
+            raise RequestError(
+                f"{size} bytes of the body came, and then nothing in time", status=408, code="body_timeout"
+            ) from error
         if event["type"] == "http.disconnect":
             raise ClientGoneError
         chunk = event.get("body", b"")
         size += len(chunk)
         if size > limit:
-            raise RequestError(f"the body is larger than {limit} bytes", status=413, code="body_too_large")
+            raise _too_large(limit, advice)
         chunks.append(chunk)
         more = event.get("more_body", False)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def read_json(scope: Scope, receive: Receive, *, limit: int) -> Any:
+    """The decoded body. Raises: what `read_bytes` does; RequestError (400)."""
+    body = await read_bytes(scope, receive, limit=limit)
     try:
-        return orjson.loads(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}", status=400, code="invalid_json") from error
+
+
+def _announced(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0
+    return 0
+
+
+def _too_large(limit: int, advice: str) -> RequestError:
+    return RequestError(f"the body is larger than {limit} bytes{advice}", status=413, code="body_too_large")
 
 
 async def send_json(
@@ -74,8 +126,10 @@ def status_of(error: ARTError) -> tuple[int, tuple[tuple[bytes, bytes], ...]]:
     if isinstance(error, OverloadedError):
         # Whole seconds: some clients read no fractions.
         return error.status, ((b"retry-after", str(max(1, round(error.retry_after))).encode()),)
+    if isinstance(error, MethodNotAllowedError):
+        return error.status, ((b"allow", error.allowed.encode()),)
     if isinstance(error, ServerError):
-        return error.status, ()
+        return error.status, _CLOSING if error.status == 408 else ()
     if isinstance(error, WorkerDiedError | WorkerStalledError):
         return 503, ((b"retry-after", b"1"),)
     if isinstance(error, DeadlineError):
@@ -90,9 +144,15 @@ def error_body(error: ARTError, tenant: Tenant = None) -> dict[str, Any]:
     status, _ = status_of(error)
     code = error.code if isinstance(error, ServerError) else _CODES.get(type(error), "internal_error")
     param = error.param if isinstance(error, ServerError) else None
-    return {
-        "error": {"message": told(tenant, str(error)), "type": _kind(status), "param": param, "code": code}
-    }
+    message = _shortened(told(tenant, str(error)))
+    return {"error": {"message": message, "type": _kind(status), "param": param, "code": code}}
+
+
+def _shortened(message: str) -> str:
+    """Messages show the values they are about, and a value may be as large as the body."""
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    return f"{message[: _LONGEST_MESSAGE // 2]} ... {message[-_LONGEST_MESSAGE // 4 :]}"
 
 
 _CODES: dict[type[ARTError], str] = {

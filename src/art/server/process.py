@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 
@@ -148,7 +149,7 @@ def _listen(settings: ServerSettings) -> socket.socket:
 def _uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools" if _has("httptools") else "h11",
+        http=_http(settings),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -163,6 +164,14 @@ def _uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
 
 def _has(module: str) -> bool:
     import importlib.util
+def _http(settings: ServerSettings) -> Any:
+    if not _has("httptools"):
+        return "h11"  # which has limits of its own
+    from art.server.connections import http_protocol
+
+    return http_protocol(settings.limits)
+
+
 
     return importlib.util.find_spec(module) is not None
 

@@ -51,6 +51,10 @@ class LimitSettings(Strict):
     """Ids of answered conversations kept in memory for stitching; older ones are read from the ledger."""
     rollout_text_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """What one scoped rollout may say and be told, as text kept until its trajectory is made."""
+    max_head_bytes: int = Field(default=64 * 1024, ge=1024)
+    """Request line and headers together."""
+    head_seconds: float = Field(default=20.0, gt=0)
+    """Seconds within which they must come, on a new connection and once a request has begun."""
 
 
 class ServerSettings(Strict):

@@ -47,7 +47,7 @@ class Dialect(ABC):
         """Answer one request, unless its client goes away first."""
         tenant = tenant_in(scope)
         try:
-            body = await read_json(receive, limit=self.limits.max_body_bytes)
+            body = await read_json(scope, receive, limit=self.limits.max_body_bytes)
         except ClientGoneError:
             return
         except ARTError as error:
@@ -60,6 +60,10 @@ class Dialect(ABC):
             await self.answer(scope, body, send)
         except ARTError as error:
             await self.refuse(send, error, tenant)
+        except RecursionError:
+            # No more than JSON allows, but more than Python's own recursion does.
+            deep = RequestError("the body is nested too deeply", status=400, code="nested_too_deeply")
+            await self.refuse(send, deep, tenant)
         except asyncio.CancelledError:
             if not watch.done():
                 raise

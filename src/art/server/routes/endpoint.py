@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from art.errors import ARTError, CheckpointError, RequestError
-from art.server.http import error_body, status_of
+from art.server.http import error_body, read_bytes, status_of
 from art.server.tenants.edge import arrived, leaving
 from art.server.tenants.tenancy import inside, tenant_in
 from art.wire.strict import Strict
@@ -47,16 +47,9 @@ async def read_body(
     request: Request, kind: type[Body], *, largest: int = LARGEST_BODY, advice: str = ""
 ) -> Body:
     """The body as a record, in names of the inside. Raises RequestError that says what is wrong."""
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > largest:
-            raise RequestError(
-                f"the body is larger than {largest} bytes{advice}", status=413, code="body_too_large"
-            )
-        chunks.append(chunk)
+    body = await read_bytes(request.scope, request.receive, limit=largest, advice=advice)
     try:
-        asked = kind.model_validate_json(b"".join(chunks))
+        asked = kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"])

@@ -1,0 +1,96 @@
+"""What one connection may cost before its request is known: uvicorn reads heads of any size, for any time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from art.server.settings import LimitSettings
+
+
+def http_protocol(limits: LimitSettings) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol for HTTP/1.1 within limits.
+
+    A head that is too long, or does not come in time, ends the connection; so does a body that goes on after
+    its reply: some of it is taken and forgotten, since many clients read a refusal only when all is sent.
+    """
+    return type(
+        "Connection", (_Connection,), {"seconds": limits.head_seconds, "largest_head": limits.max_head_bytes}
+    )
+
+
+class _Connection(HttpToolsProtocol):
+    seconds: float
+    largest_head: int
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_head = False
+        self._head_bytes = 0
+        self._watch: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.largest_head:
+                self._end(
+                    431, f"the request's head is larger than {self.largest_head} bytes", "head_too_large"
+                )
+                return
+        if self._in_head or self.cycle is None or self.cycle.response_complete:
+            self._expect_head()
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._expect_nothing()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """For what is no HTTP."""
+        self._end(400, "this is no valid HTTP/1.1 request", "invalid_http")
+
+    def _expect_head(self) -> None:
+        if self._watch is None:
+            self._watch = self.loop.call_later(self.seconds, self._late)
+
+    def _expect_nothing(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _late(self) -> None:
+        self._watch = None
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._end(408, f"the request's head did not come within {self.seconds:g} s", "head_timeout")
+        else:
+            self.transport.close()
+
+    def _end(self, status: int, message: str, code: str) -> None:
+        """Refuse in OpenAI's shape, outside of any request, and hang up."""
+        told = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+        body = orjson.dumps({"error": told})
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(
+            body
+        )
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
