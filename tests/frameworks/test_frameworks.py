@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -70,11 +70,16 @@ PROGRAMS = [
 
 
 @pytest.fixture(scope="module")
-async def model(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[art.TrainableModel]:
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[art.LocalBackend]:
+    with art.LocalBackend(path=tmp_path_factory.mktemp("art")) as backend:
+        yield backend
+
+
+@pytest.fixture
+async def model(backend: art.LocalBackend) -> art.TrainableModel:
     model = art.TrainableModel(name="agent", project="frameworks", base_model="art/nano-tools")
-    async with art.LocalBackend(path=tmp_path_factory.mktemp("art")) as backend:
-        await model.register(backend)
-        yield model
+    await model.register(backend)
+    return model
 
 
 def written(scenario: mail.Scenario, path: Path) -> Path:
@@ -121,7 +126,7 @@ def turns(history: art.Trajectory | art.History) -> list[Any]:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 async def test_what_an_agent_says_is_what_is_trained(
-    model: art.TrainableModel, program: Program, tmp_path: Path
+    backend: art.LocalBackend, model: art.TrainableModel, program: Program, tmp_path: Path
 ) -> None:
     if program.name == "node" and not (shutil.which("node") and (HERE / "node" / "node_modules").exists()):
         pytest.skip(
@@ -145,7 +150,6 @@ async def test_what_an_agent_says_is_what_is_trained(
         return trajectory
 
     group = art.TrajectoryGroup([await attempt(0.0), await attempt(1.0)])
-    backend = model.backend()
     result = await backend.train(model, [group], learning_rate=1e-6)
     sampled = sum(choice.model_extra["completion_tokens"] for choice in all_turns(group))
     assert result.metrics["data/sheet/trained_tokens"] == sampled

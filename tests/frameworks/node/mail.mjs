@@ -28,7 +28,7 @@ const tools = [
 ];
 
 async function ask(messages, streamed) {
-  const body = { model: process.env.MODEL, messages, tools, temperature: 0, max_tokens: 48 };
+  const body = { model: process.env.MODEL, messages, tools, temperature: 0.05, max_tokens: 48 };
   if (streamed) return (await client.chat.completions.stream(body).finalChatCompletion()).choices[0].message;
   return (await client.chat.completions.create(body)).choices[0].message;
 }

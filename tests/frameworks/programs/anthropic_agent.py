@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anthropic import Anthropic
-from inbox import MODEL, QUESTION, SYSTEM, TOOLS, TURNS, call, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, TOOLS, TURNS, call, tell
 
 OURS = [
     {
@@ -24,8 +24,8 @@ def main() -> str | None:
             "system": SYSTEM,
             "messages": messages,
             "tools": OURS,
-            "temperature": 0,
             "max_tokens": 48,
+            "extra_body": {"temperature": TEMPERATURE},
         }
         if turn % 2:
             with client.messages.stream(**asked) as stream:

@@ -6,11 +6,17 @@ import json
 import os
 import subprocess
 
-from inbox import MODEL, QUESTION, SYSTEM, TOOLS, TURNS, call, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, TOOLS, TURNS, call, tell
 
 
 def ask(messages: list) -> dict:
-    body = {"model": MODEL, "messages": messages, "tools": TOOLS, "temperature": 0, "max_tokens": 48}
+    body = {
+        "model": MODEL,
+        "messages": messages,
+        "tools": TOOLS,
+        "temperature": TEMPERATURE,
+        "max_tokens": 48,
+    }
     # The key goes in through a configuration on standard input: a command line can be read by others.
     configuration = "\n".join(
         [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inbox import MODEL, QUESTION, SYSTEM, TURNS, read, search, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, TURNS, read, search, tell
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.prebuilt import create_react_agent
@@ -15,7 +15,9 @@ def answer(text: str) -> str:
 
 
 agent = create_react_agent(
-    ChatOpenAI(model=MODEL, temperature=0, max_tokens=48), [tool(search), tool(read), answer], prompt=SYSTEM
+    ChatOpenAI(model=MODEL, temperature=TEMPERATURE, max_tokens=48),
+    [tool(search), tool(read), answer],
+    prompt=SYSTEM,
 )
 result = agent.invoke({"messages": [("user", QUESTION)]}, {"recursion_limit": 2 * TURNS + 1})
 tell(result["messages"][-1].content)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import litellm
-from inbox import MODEL, QUESTION, SYSTEM, TOOLS, TURNS, call, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, TOOLS, TURNS, call, tell
 
 
 def main() -> str | None:
     messages: list = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
     for _ in range(TURNS):
         reply = litellm.completion(
-            model=f"openai/{MODEL}", messages=messages, tools=TOOLS, temperature=0, max_tokens=48
+            model=f"openai/{MODEL}", messages=messages, tools=TOOLS, temperature=TEMPERATURE, max_tokens=48
         )
         message = reply.choices[0].message
         messages.append(message)

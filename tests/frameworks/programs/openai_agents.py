@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agents import Agent, ModelSettings, Runner, StopAtTools, function_tool, set_tracing_disabled
-from inbox import MODEL, QUESTION, SYSTEM, TURNS, read, search, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, TURNS, read, search, tell
 
 
 @function_tool
@@ -17,7 +17,7 @@ agent = Agent(
     name="mail",
     instructions=SYSTEM,
     model=MODEL,
-    model_settings=ModelSettings(temperature=0, max_tokens=48),
+    model_settings=ModelSettings(temperature=TEMPERATURE, max_tokens=48),
     tools=[function_tool(search), function_tool(read), answer],
     tool_use_behavior=StopAtTools(stop_at_tool_names=["answer"]),
 )

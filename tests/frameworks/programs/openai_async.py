@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from inbox import MODEL, QUESTION, SYSTEM, TOOLS, TURNS, call, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, TOOLS, TURNS, call, tell
 from openai import AsyncOpenAI
 
 
@@ -14,7 +14,7 @@ async def main() -> str | None:
     messages: list = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
     for _ in range(TURNS):
         reply = await client.chat.completions.create(
-            model=MODEL, messages=messages, tools=TOOLS, temperature=0, max_completion_tokens=48
+            model=MODEL, messages=messages, tools=TOOLS, temperature=TEMPERATURE, max_completion_tokens=48
         )
         message = reply.choices[0].message.model_dump(exclude_none=True)
         messages.append({key: message[key] for key in ("role", "content", "tool_calls") if key in message})

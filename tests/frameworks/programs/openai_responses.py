@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from inbox import MODEL, QUESTION, SYSTEM, TOOLS, TURNS, call, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, TOOLS, TURNS, call, tell
 from openai import OpenAI
 
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
@@ -20,7 +20,7 @@ def main() -> str | None:
             instructions=SYSTEM,
             input=news,
             tools=FLAT,
-            temperature=0,
+            temperature=TEMPERATURE,
             max_output_tokens=48,
             previous_response_id=before,
         )

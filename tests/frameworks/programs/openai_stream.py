@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from inbox import MODEL, QUESTION, SYSTEM, TOOLS, TURNS, call, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, TOOLS, TURNS, call, tell
 from openai import OpenAI
 
 
@@ -16,7 +16,7 @@ def main() -> str | None:
             model=MODEL,
             messages=messages,
             tools=TOOLS,
-            temperature=0,
+            temperature=TEMPERATURE,
             max_tokens=48,
             stream_options={"include_usage": True},
         ) as stream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from inbox import MODEL, QUESTION, SYSTEM, TOOLS, TURNS, call, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, TOOLS, TURNS, call, tell
 from openai import OpenAI
 
 
@@ -13,7 +13,7 @@ def main() -> str | None:
     messages: list = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
     for _ in range(TURNS):
         reply = client.chat.completions.create(
-            model=MODEL, messages=messages, tools=TOOLS, temperature=0, max_tokens=48
+            model=MODEL, messages=messages, tools=TOOLS, temperature=TEMPERATURE, max_tokens=48
         )
         message = reply.choices[0].message
         messages.append(message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inbox import MODEL, QUESTION, SYSTEM, read, search, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, read, search, tell
 from pydantic_ai import Agent, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel
 
@@ -17,6 +17,6 @@ agent = Agent(
     system_prompt=SYSTEM,
     tools=[search, read],
     output_type=ToolOutput(answer, name="answer"),
-    model_settings={"temperature": 0, "max_tokens": 48},
+    model_settings={"temperature": TEMPERATURE, "max_tokens": 48},
 )
 tell(agent.run_sync(QUESTION).output)

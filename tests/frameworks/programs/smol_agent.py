@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from inbox import MODEL, QUESTION, SYSTEM, read, search, tell
+from inbox import MODEL, QUESTION, SYSTEM, TEMPERATURE, read, search, tell
 from smolagents import EMPTY_PROMPT_TEMPLATES, LogLevel, OpenAIServerModel, ToolCallingAgent, tool
 
 
@@ -35,7 +35,7 @@ agent = ToolCallingAgent(
         MODEL,
         api_base=os.environ["OPENAI_BASE_URL"],
         api_key=os.environ["OPENAI_API_KEY"],
-        temperature=0,
+        temperature=TEMPERATURE,
         max_tokens=32,
     ),
     prompt_templates={**EMPTY_PROMPT_TEMPLATES, "system_prompt": SYSTEM},
