@@ -21,3 +21,8 @@ TOGETHER_BASE_URL = "TOGETHER_BASE_URL"
 def variable(name: str) -> str | None:
     """The value of one of the variables above; None when it is unset or empty."""
     return os.environ.get(name) or None
+
+
+def inherited() -> dict[str, str]:
+    """All variables, for a program of others that is started with some more of them."""
+    return dict(os.environ)

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from art.engine.vllm.options import VllmOptions
 from art.errors import ConfigurationError
 from art.wire.engine import BuiltinOptions
 from art.wire.strict import Strict
@@ -34,6 +35,11 @@ ENGINES: Mapping[str, EngineKind] = MappingProxyType(
             module="art.engine.builtin.worker",
             options=BuiltinOptions,
             summary="transformers models in torch, on a laptop's CPU or one GPU",
+        ),
+        "vllm": EngineKind(
+            module="art.engine.vllm.worker",
+            options=VllmOptions,
+            summary="vLLM in a process and an environment of its own, or servers of it that run already",
         ),
     }
 )

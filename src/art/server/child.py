@@ -4,13 +4,12 @@ hangs.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import runpy
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
+from art.process.parent import die_with_parent
 
 
 def main() -> None:
@@ -21,12 +20,6 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     sys.argv = [module, *sys.argv[2:]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies. Elsewhere the end of stdin alone has to do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

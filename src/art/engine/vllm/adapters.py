@@ -1,0 +1,136 @@
+"""Adapters by name: what a name stands for, for ever, and which requests still use it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from art.engine.vllm.client import VllmClient
+from art.engine.vllm.options import VllmOptions
+from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+
+
+class Adapters:
+    """The LoRAs of one vLLM server."""
+
+    def __init__(self, client: VllmClient, base: str, options: VllmOptions) -> None:
+        """`base`: the name under which vLLM serves the base model."""
+        self._client = client
+        self._base = base
+        self._options = options
+        self._paths: dict[str, Path] = {}
+        """Every name ever given: it stands for these weights until this engine ends."""
+        self._served: set[str] = set()
+        self._users: Counter[str] = Counter()
+        self._leaving: dict[str, asyncio.Event] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._served)
+
+    def model(self, adapter: str | None) -> str:
+        """What vLLM calls it. Raises: NotFoundError."""
+        if adapter is None:
+            return self._base
+        if adapter not in self._served:
+            raise NotFoundError(
+                f"no adapter {adapter!r} is loaded; loaded: {', '.join(self.names) or 'none'}",
+                status=404,
+                code="model_not_found",
+            )
+        return adapter
+
+    def begin(self, adapter: str | None) -> None:
+        """One more request uses it."""
+        if adapter is not None:
+            self._users[adapter] += 1
+
+    def end(self, adapter: str | None) -> None:
+        """One of its requests has ended."""
+        if adapter is not None:
+            self._users[adapter] -= 1
+            if not self._users[adapter]:
+                del self._users[adapter]
+                if adapter in self._leaving:
+                    self._leaving[adapter].set()
+
+    async def load(self, name: str, path: Path) -> None:
+        """See `Engine.load_adapter`."""
+        known = self._paths.get(name)
+        if known is not None and known != path:
+            raise ConfigurationError(
+                f"adapter {name!r} stands for {str(known)!r} and is never used for other weights "
+                f"({str(path)!r}); choose another name"
+            )
+        if name in self._served:
+            return
+        check_folder(path, self._options)
+        try:
+            await self._client.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
+        except NotFoundError as error:
+            raise CheckpointError(f"vLLM cannot load the adapter {str(path)!r}: {error}") from error
+        except RequestError as error:
+            await self._already_there(name, path, error)
+        self._paths[name] = path
+        self._served.add(name)
+
+    async def unload(self, name: str, seconds: float) -> None:
+        """See `Engine.unload_adapter`. Waits up to `seconds` for the last request. Raises: TimeoutError."""
+        self.model(name)
+        self._served.discard(name)
+        if name in self._users:
+            async with asyncio.timeout(seconds):
+                await self._leaving.setdefault(name, asyncio.Event()).wait()
+            self._leaving.pop(name, None)
+        # Loaded again in the meantime: it stays.
+        if name not in self._served:
+            await self._client.post("/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def _already_there(self, name: str, path: Path, error: RequestError) -> None:
+        """A server that ran before us may hold the name, from a worker of ours before this one."""
+        models = (await self._client.get("/v1/models"))["data"]
+        roots = {model["id"]: model.get("root") for model in models}
+        if name not in roots:
+            raise CheckpointError(f"vLLM refuses the adapter {str(path)!r}: {error}") from error
+        if roots[name] != str(path):
+            raise ConfigurationError(
+                f"the vLLM server holds an adapter {name!r} from {roots[name]!r}, not from {str(path)!r}; "
+                "unload it there, or choose another name"
+            ) from error
+
+
+def check_folder(path: Path, options: VllmOptions) -> None:
+    """Raises: CheckpointError, ConfigurationError, for what vLLM would refuse with less to say."""
+    if (path / "config.json").is_file() and not (path / CONFIG).exists():
+        raise ConfigurationError(
+            f"{str(path)!r} is a whole model (all its weights were trained); a running vLLM takes LoRA "
+            "adapters only. Serve it with the builtin engine, or train a LoRA"
+        )
+    try:
+        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"adapter folder {str(path)!r}: {CONFIG} cannot be read: {error}") from error
+    if not (path / WEIGHTS).is_file():
+        raise CheckpointError(f"adapter folder {str(path)!r} has no {WEIGHTS}")
+    rank = _rank(config)
+    if rank > options.max_lora_rank:
+        raise ConfigurationError(
+            f"adapter {str(path)!r} has rank {rank}, this engine takes up to {options.max_lora_rank}: "
+            f"start it with the engine option max_lora_rank={_enough(rank)}"
+        )
+
+
+def _rank(config: dict[str, Any]) -> int:
+    ranks = [config.get("r", 0), *(config.get("rank_pattern") or {}).values()]
+    return max(int(rank) for rank in ranks)
+
+
+def _enough(rank: int) -> str:
+    limits = [limit for limit in (8, 16, 32, 64, 128, 256, 320, 512) if limit >= rank]
+    return str(limits[0]) if limits else "512, and train with at most that"

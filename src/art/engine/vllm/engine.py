@@ -1,0 +1,288 @@
+"""`art.engine.served.ServedEngine` over a vLLM server: who waits, who runs, and what is refused here.
+
+Waiting requests wait here and not in vLLM: owners take turns, a request that is cancelled while it waits
+costs nothing, and sleep holds what has not begun. A few more than vLLM has places for are sent, so that a
+place never waits for the next request's way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from art.engine.protocol import Delta, GenerateRequest
+from art.engine.served import Sink
+from art.engine.vllm.adapters import Adapters
+from art.engine.vllm.client import VllmClient
+from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.requests import completion_body, read_scores, score_body
+from art.engine.vllm.server_process import ServerProcess
+from art.engine.vllm.turns import Turns
+from art.errors import ARTError, DeadlineError, OverloadedError, RequestError, WorkerError
+from art.wire.engine import EngineHealth
+
+logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 1790.0
+METRICS_SECONDS = 1.0
+"""Between two looks at the progress of vLLM's engine, while something runs."""
+SCORES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What is known of the vLLM server."""
+
+    base_model: str
+    model: str
+    """Its name there."""
+    max_context: int
+    vocab_size: int
+    device: str
+    dtype: str
+    version: str
+    sleep_mode: bool
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One `generate`."""
+
+    request: GenerateRequest
+    sink: Sink
+    task: asyncio.Task[None] | None = None
+    """None while it waits."""
+    ended: bool = False
+
+
+class VllmEngine:
+    """See `art.engine.protocol.Engine`; made by `art.engine.vllm.start`."""
+
+    def __init__(self, client: VllmClient, served: Served, options: VllmOptions) -> None:
+        self.served = served
+        self._client = client
+        self._options = options
+        self._adapters = Adapters(client, served.model, options)
+        self._waiting: Turns[Call] = Turns()
+        self._running: set[Call] = set()
+        self._places = options.max_running + max(4, options.max_running // 8)
+        self._asleep = False
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._counters: dict[str, int] = {}
+        self._error = ""
+        self._process: ServerProcess | None = None
+        self._death: asyncio.Task[None] | None = None
+        self._watch = asyncio.create_task(self._watch_progress())
+
+    def health(self) -> EngineHealth:
+        """Counters are up to a second old."""
+        open_now = len(self._running) + len(self._waiting)
+        running = min(len(self._running), self._options.max_running)
+        return EngineHealth(
+            base_model=self.served.base_model,
+            max_context=self.served.max_context,
+            vocab_size=self.served.vocab_size,
+            device=self.served.device,
+            dtype=self.served.dtype,
+            adapters=self._adapters.names,
+            running=running,
+            waiting=open_now - running,
+            max_waiting=self._options.max_waiting,
+            asleep=self._asleep,
+            error=self._error,
+        ).model_copy(update=self._counters)
+
+    def begin(self, request: GenerateRequest, sink: Sink) -> Call:
+        """See `ServedEngine.begin`."""
+        if self._error:
+            raise WorkerError(self._error)
+        self._check(request)
+        open_now = len(self._running) + len(self._waiting)
+        limit = self._options.max_waiting + self._options.max_running
+        if open_now >= limit:
+            raise OverloadedError(
+                f"{open_now} requests are waiting or running, the limit is {limit}; try again later",
+                code="queue_full",
+            )
+        call = Call(request, sink)
+        self._adapters.begin(request.adapter)
+        self._waiting.put(request.owner, call)
+        self._send_on()
+        return call
+
+    def cancel(self, call: Call) -> None:
+        """See `ServedEngine.cancel`: the connection is closed, and vLLM forgets the request."""
+        if call.ended:
+            return
+        call.ended = True
+        if call.task is None:
+            self._waiting.remove(call.request.owner, call)
+            self._adapters.end(call.request.adapter)
+        else:
+            call.task.cancel()
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """See `Engine.load_adapter`."""
+        await self._adapters.load(name, path)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `Engine.unload_adapter`."""
+        try:
+            await self._adapters.unload(name, DRAIN_SECONDS)
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"requests of adapter {name!r} run for {DRAIN_SECONDS:g} s already"
+            ) from error
+
+    async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """See `Engine.score`."""
+        model = self._adapters.model(adapter)
+        for row in rows:
+            if not 2 <= len(row) <= self.served.max_context:
+                raise RequestError(
+                    f"a row to score has {len(row)} tokens; it must have 2 to {self.served.max_context}",
+                    status=400,
+                    code="context_length_exceeded" if len(row) > 2 else "invalid_prompt",
+                )
+            self._check_ids(row)
+        places = asyncio.Semaphore(SCORES_AT_ONCE)
+
+        async def one(row: list[int]) -> list[float]:
+            async with places:
+                reply = await self._client.post("/v1/completions", score_body(row, model))
+            return read_scores(reply, row)
+
+        self._adapters.begin(adapter)
+        try:
+            return await asyncio.gather(*(one(list(row)) for row in rows))
+        finally:
+            self._adapters.end(adapter)
+
+    async def sleep(self) -> None:
+        """See `Engine.sleep`; memory is given back where vLLM runs in sleep mode."""
+        self._asleep = True
+        try:
+            await asyncio.wait_for(self._quiet.wait(), DRAIN_SECONDS)
+        except TimeoutError as error:
+            raise DeadlineError(f"requests run for {DRAIN_SECONDS:g} s already, before sleep") from error
+        if not self._asleep:
+            raise WorkerError("the engine was woken before it slept")
+        if self.served.sleep_mode:
+            await self._client.post("/sleep?level=1")
+
+    async def wake(self) -> None:
+        """See `Engine.wake`."""
+        if self._asleep and self.served.sleep_mode and self._quiet.is_set():
+            await self._client.post("/wake_up")
+        self._asleep = False
+        self._send_on()
+
+    def owns(self, process: ServerProcess, when_dead: Callable[[str], None]) -> None:
+        """The server ends with this engine; when it ends by itself, `when_dead` is told how."""
+
+        async def watch() -> None:
+            how = await process.wait()
+            self.fail(how)
+            when_dead(how)
+
+        self._process = process
+        self._death = asyncio.create_task(watch())
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        self.fail("the engine is closed")
+        self._watch.cancel()
+        if self._process is not None and self._death is not None:
+            self._death.cancel()
+            await self._process.stop()
+        await self._client.close()
+
+    def fail(self, error: str) -> None:
+        """The server is gone: everything that is open fails, and what comes does."""
+        self._error = self._error or error
+        for call in [*self._waiting.clear(), *self._running]:
+            if not call.ended:
+                call.ended = True
+                call.sink(WorkerError(self._error))
+                if call.task is not None:
+                    call.task.cancel()
+
+    def _check(self, request: GenerateRequest) -> None:
+        self._adapters.model(request.adapter)
+        length = len(request.prompt_ids)
+        if not length:
+            raise RequestError("the prompt has no tokens", status=400, code="invalid_prompt")
+        if length > self.served.max_context - 1:
+            raise RequestError(
+                f"the prompt has {length} tokens; this model's context is {self.served.max_context} tokens, "
+                "of which at least one is the completion's",
+                status=400,
+                code="context_length_exceeded",
+            )
+        if request.sampling.max_tokens < 1:
+            raise RequestError(
+                f"max_tokens is {request.sampling.max_tokens!r}; it must be at least 1",
+                status=400,
+                code="invalid_max_tokens",
+            )
+        self._check_ids(request.prompt_ids)
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        low, high = min(ids), max(ids)
+        if low < 0 or high >= self.served.vocab_size:
+            raise RequestError(
+                f"token id {low if low < 0 else high} is not in the vocabulary "
+                f"of {self.served.vocab_size} ids",
+                status=400,
+                code="invalid_prompt",
+            )
+
+    def _send_on(self) -> None:
+        while self._waiting and len(self._running) < self._places and not self._asleep:
+            call = self._waiting.take()
+            self._running.add(call)
+            self._quiet.clear()
+            call.task = asyncio.create_task(self._run(call))
+
+    async def _run(self, call: Call) -> None:
+        request = call.request
+        try:
+            # Checked at the beginning: an adapter may leave while its requests wait for their turn.
+            model = self.served.model if request.adapter is None else request.adapter
+            body = completion_body(request, model, self.served.max_context - len(request.prompt_ids))
+            async with contextlib.aclosing(self._client.complete(body)) as deltas:
+                async for delta in deltas:
+                    self._news(call, delta)
+            if not call.ended:
+                self._news(call, WorkerError("vLLM's reply ended before the completion did"))
+        except ARTError as error:
+            self._news(call, error)
+        finally:
+            self._running.discard(call)
+            self._adapters.end(request.adapter)
+            if not self._running:
+                self._quiet.set()
+            self._send_on()
+
+    def _news(self, call: Call, news: Delta | ARTError) -> None:
+        if call.ended:
+            return
+        if isinstance(news, ARTError) or news.finish_reason is not None:
+            call.ended = True
+        elif not news.token_ids:
+            return
+        call.sink(news)
+
+    async def _watch_progress(self) -> None:
+        """Steps must be seen to grow while requests run, or the engine is taken for stuck."""
+        while True:
+            try:
+                self._counters = await self._client.metrics()
+            except ARTError as error:
+                logger.warning("no metrics from vLLM: %s", error)
+            await asyncio.sleep(METRICS_SECONDS)

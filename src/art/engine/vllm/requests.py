@@ -1,0 +1,127 @@
+"""Our requests in the words of vLLM's `/v1/completions`, and its replies in ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
+from art.errors import RequestError, WorkerError
+
+LEAST_TEMPERATURE = 0.01
+"""Below, vLLM samples at another temperature than it was asked for."""
+SEEDS = 1 << 63
+KINDS = {"json_schema": "json", "regex": "regex", "lark": "grammar"}
+"""Kinds of constraints -> fields of `structured_outputs`."""
+
+
+def completion_body(request: GenerateRequest, model: str, limit: int) -> dict[str, Any]:
+    """The body of a completion. `limit`: tokens that the context leaves.
+
+    Everything that has a default on the server's side is given: a model's own generation_config must not
+    change what is sampled. Raises: RequestError for what vLLM cannot do exactly.
+    """
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": list(request.prompt_ids),
+        "max_tokens": min(sampling.max_tokens, limit),
+        "temperature": _temperature(sampling),
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        # A turn ends with our stop ids. Under a constraint vLLM ends it with the model's own end-of-text id.
+        "ignore_eos": sampling.constraint is None,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "stop": [string for string in sampling.stop if string],
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+        "stream": request.stream,
+    }
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed % SEEDS
+    if sampling.logit_bias:
+        body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    if sampling.constraint is not None:
+        body["structured_outputs"] = _structured(sampling.constraint)
+    return body
+
+
+def score_body(row: list[int], model: str) -> dict[str, Any]:
+    """The body that scores a row of at least two ids.
+
+    The last id is scored as one that might be sampled, not as part of the prompt: so a row may be as long as
+    the context, of which vLLM wants one token left.
+    """
+    return {
+        "model": model,
+        "prompt": row[:-1],
+        "max_tokens": 1,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "prompt_logprobs": 0,
+        "logprobs": 0,
+        "logprob_token_ids": [row[-1]],
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "ignore_eos": True,
+    }
+
+
+def read_scores(reply: dict[str, Any], row: list[int]) -> list[float]:
+    """The logprobs of `row[1:]`. Raises: WorkerError when the reply lacks one."""
+    try:
+        choice = reply["choices"][0]
+        known = choice["prompt_logprobs"][1:]
+        scores = [float(at[str(token)]["logprob"]) for at, token in zip(known, row[1:-1], strict=True)]
+        last = choice["logprobs"]["top_logprobs"][0][f"token_id:{row[-1]}"]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise WorkerError(f"vLLM's scores of {len(row)} ids cannot be read: {error!r}") from error
+    return [*scores, float(last)]
+
+
+def read_choice(choice: dict[str, Any]) -> Delta:
+    """One choice of a completion, whole or streamed. Raises: WorkerError."""
+    ids = choice.get("token_ids") or []
+    logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
+    reason = choice.get("finish_reason")
+    if len(ids) != len(logprobs):
+        raise WorkerError(f"vLLM gave {len(ids)} ids and {len(logprobs)} logprobs")
+    if reason not in ("stop", "length", None):
+        raise WorkerError(f"vLLM ended a request with {reason!r}")
+    stopped_by = choice.get("stop_reason")
+    return Delta(
+        token_ids=ids,
+        logprobs=logprobs,
+        finish_reason=reason,
+        stop_string=stopped_by if isinstance(stopped_by, str) else None,
+    )
+
+
+def _temperature(sampling: Sampling) -> float:
+    if 0 < sampling.temperature < LEAST_TEMPERATURE:
+        raise RequestError(
+            f"temperature {sampling.temperature!r}: vLLM samples at {LEAST_TEMPERATURE} or above, or "
+            "greedily at 0",
+            status=400,
+            code="invalid_temperature",
+        )
+    return sampling.temperature
+
+
+def _structured(constraint: Constraint) -> dict[str, Any]:
+    if constraint.kind == "choice":
+        return {"choice": orjson.loads(constraint.text)}
+    return {KINDS[constraint.kind]: constraint.text}
