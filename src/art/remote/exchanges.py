@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from art.capture.likeness import message_key, tools_key
 from art.capture.recorder import Recorder
 from art.trajectories import Trajectory
 from art.wire.headers import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
@@ -15,12 +17,17 @@ def fill(trajectory: Trajectory, told: RolloutExchanges) -> None:
 
     The conversation that began first is the main one; sub-agents, compacted contexts and branches are
     additional histories. Each sample is one choice of one history; where a later conversation repeats it, it
-    is context. `metrics` get `forks`, and `base_samples` if the base model was asked.
+    is context. Every sample of the model is in it, except for replies that a client lost and asked for
+    again. `metrics` get `forks`, and where there are any `superseded_samples` (those) and `base_samples`
+    (the base model's, which are not trained).
     """
     heard = Trajectory(rollout_id=trajectory.rollout_id)
     recorder = Recorder(heard)
-    for request, completion in conversations(told.exchanges):
-        recorder.hear(request, completion)
+    asked = conversations(told.exchanges)
+    left_out = superseded(asked)
+    for place, (request, completion) in enumerate(asked):
+        if place not in left_out:
+            recorder.hear(request, completion)
     recorder.close()
     trajectory.messages_and_choices = heard.messages_and_choices
     trajectory.tools = heard.tools
@@ -29,6 +36,8 @@ def fill(trajectory: Trajectory, told: RolloutExchanges) -> None:
     trajectory.initial_policy_version = min(steps, default=None)
     trajectory.final_policy_version = max(steps, default=None)
     trajectory.metrics["forks"] = sum(told.forks.values())
+    if left_out:
+        trajectory.metrics["superseded_samples"] = sum(len(asked[n][1].choices) for n in left_out)
     if told.unlisted_samples:
         trajectory.metrics["base_samples"] = told.unlisted_samples
 
@@ -53,6 +62,36 @@ def conversations(exchanges: list[Exchange]) -> list[tuple[dict[str, Any], Any]]
         )
         pairs.append(({"messages": messages[one.request_id], "tools": one.tools}, completion))
     return pairs
+
+
+def superseded(asked: Sequence[tuple[dict[str, Any], Any]]) -> set[int]:
+    """Places of requests that a client asked again, word by word, and of which it went on with the later
+    reply alone: a retry after a lost reply is no second turn.
+    """
+    nodes: dict[tuple[int, Any], int] = {}
+
+    def reached(parent: int, key: Any) -> int:
+        return nodes.setdefault((parent, key), len(nodes) + 1)
+
+    ends: list[tuple[int, list[int]]] = []
+    passed: set[int] = set()
+    for request, completion in asked:
+        node = reached(0, tools_key(request["tools"]))
+        for message in request["messages"]:
+            node = reached(node, message_key(message))
+            passed.add(node)
+        replies = [message_key(choice.message.model_dump(mode="json")) for choice in completion.choices]
+        ends.append((node, [reached(node, reply) for reply in replies]))
+    went_on = [any(reply in passed for reply in replies) for _, replies in ends]
+    return {
+        place
+        for place, (node, replies) in enumerate(ends)
+        if not went_on[place]
+        and any(
+            node == later and went_on[further] and replies != others
+            for further, (later, others) in enumerate(ends[place + 1 :], place + 1)
+        )
+    }
 
 
 def _choice(choice: ExchangeChoice) -> dict[str, Any]:

@@ -11,6 +11,7 @@ process, or on what it forgets of its own history.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -29,6 +30,9 @@ from art.wire.rollouts import OpenRolloutRequest, RolloutExchanges, RolloutScope
 if TYPE_CHECKING:
     from art.backend import AnyTrainableModel
 
+_log = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
 CLOSE_S = 60.0
 """So long the end of a block waits for a server that does not answer."""
 
@@ -85,6 +89,7 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
         self._scope: RolloutScope | None = None
         self._address = ""
         self._inside = ExitStack()
+        self._watch: asyncio.Task[None] | None = None
 
     @property
     def base_url(self) -> str:
@@ -124,12 +129,15 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
     async def __aenter__(self) -> rollout:
         await self._open()
         self._enter()
+        self._watch = asyncio.create_task(_kept_alive(self.model))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._inside.close()
+        if self._watch is not None:
+            self._watch.cancel()
         await self._close(error)
 
     def __enter__(self) -> rollout:
@@ -205,6 +213,20 @@ def _connection_of(model: AnyTrainableModel) -> ServerConnection:
         return None
 
     return ServerConnection(known, nothing)
+
+
+async def _kept_alive(model: AnyTrainableModel) -> None:
+    """The program inside cannot start our server again when it dies, so we look after it."""
+    backend: Any = model._backend
+    if not isinstance(backend, RemoteBackend) or type(backend)._revive is RemoteBackend._revive:
+        return
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        try:
+            await backend._revive()
+        except ARTError as error:
+            _log.error("the server of a running rollout cannot be started again: %s", error)
+            return
 
 
 def _outside_of_loops() -> None:

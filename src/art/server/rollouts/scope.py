@@ -63,6 +63,11 @@ class ScopedRollout:
                 code="rollout_expired",
             )
 
+    def listed_names(self) -> list[str]:
+        """The names that mean its model here, as `GET /v1/models` shows them."""
+        aliases = [alias for alias in self.record.aliases if alias != ANY_NAME]
+        return list(dict.fromkeys([self.record.name, *aliases]))
+
     def name_meant(self, asked: str, *, is_base: bool) -> str:
         """The served name that `asked` stands for in this rollout. Raises: NotFoundError (404)."""
         record, pinned = self.record, "" if self.record.step is None else f"@{self.record.step}"
