@@ -274,6 +274,13 @@ async def test_forks_are_told_with_their_reasons(live: Live, model: art.Trainabl
     assert r.forks == {"unknown_history": 1} and r.trajectory.metrics["forks"] == 1
 
 
+async def test_raw_prompts_are_conversations_of_their_own(live: Live, model: art.TrainableModel) -> None:
+    async with art.rollout(model) as r, client(r.base_url, r.api_key) as asked:
+        reply = await asked.completions.create(model="player", prompt="hello", n=2)
+    said = [history[0]["content"] for history in histories(r.trajectory)]
+    assert said == ["hello", "hello"] and len(samples(r.trajectory)) == 2 == len(reply.choices)
+
+
 async def test_long_conversations_are_kept_once(live: Live, model: art.TrainableModel) -> None:
     messages: list[Any] = [{"role": "user", "content": "x" * 2000}]
     async with art.rollout(model) as r:

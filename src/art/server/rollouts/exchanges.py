@@ -36,15 +36,17 @@ class Told:
         self, scoped: ScopedRollout, prepared: Prepared, done: Sequence[tuple[Completion, dict[str, Any]]]
     ) -> None:
         self._scoped, self._prepared = scoped, prepared
-        self._digests = _prefix_digests(prepared.request.messages, prepared.request.tools_key)
+        self._messages = prepared.request.messages or _as_message(prepared)
+        self._digests = _prefix_digests(self._messages, prepared.request.tools_key)
         self.statements: list[Statement] = [
             self._statement(one, message, n) for n, (one, message) in enumerate(done)
         ]
 
     def remember(self) -> None:
         """Later requests that go on from these messages keep what is new alone."""
-        messages = self._prepared.request.messages
-        self._scoped.conversations.setdefault(self._digests[-1], (self._prepared.request_id, len(messages)))
+        self._scoped.conversations.setdefault(
+            self._digests[-1], (self._prepared.request_id, len(self._messages))
+        )
 
     def _statement(self, completion: Completion, message: dict[str, Any], place: int) -> Statement:
         prepared, scoped = self._prepared, self._scoped
@@ -53,7 +55,7 @@ class Told:
         said = orjson.dumps(
             {
                 "model": request.model,
-                "messages": request.messages[shared:],
+                "messages": self._messages[shared:],
                 # Tools are part of the digest: an exchange that is extended has the same.
                 "tools": request.tools if extends is None else None,
                 "fork_reason": prepared.stitched.fork_reason,
@@ -112,6 +114,11 @@ def read_exchanges(rows: Sequence[tuple[Any, ...]]) -> list[Exchange]:
             created_at=text["created_at"],
         )
     return sorted(found.values(), key=lambda exchange: exchange.created_at)
+
+
+def _as_message(prepared: Prepared) -> list[dict[str, Any]]:
+    """A raw prompt (`/v1/completions`): a conversation of its own, its text as what the user said."""
+    return [{"role": "user", "content": prepared.target.renderer.decode(prepared.stitched.prompt_ids)}]
 
 
 def _prefix_digests(messages: Sequence[dict[str, Any]], tools_key: bytes) -> list[bytes]:
