@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "contracts"))
 
 
 @pytest.fixture(autouse=True, scope="session")

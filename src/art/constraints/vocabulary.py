@@ -7,6 +7,8 @@ from typing import Any
 
 from art.errors import RequestError
 
+_END = "<|end of the constrained text|>"
+
 
 def read_vocabulary(model: str) -> Any:
     """The `LLTokenizer` of a model folder or hub name. Takes a second for 150,000 tokens.
@@ -25,8 +27,11 @@ def read_vocabulary(model: str) -> Any:
             status=400,
             code="unsupported_parameter",
         ) from error
-    written = json.loads(tokenizer.backend_tokenizer.to_str())
+    backend = tokenizer.backend_tokenizer
+    # An end of its own that no model has: what ends a text is the request's to say.
+    backend.add_special_tokens([_END])
+    written = json.loads(backend.to_str())
     written["truncation"] = written["padding"] = None
     for added in written["added_tokens"]:
         added["special"] = added["special"] or bool(added["content"].strip())
-    return LLTokenizer(json.dumps(written), eos_token=tokenizer.eos_token_id)
+    return LLTokenizer(json.dumps(written), eos_token=backend.token_to_id(_END))

@@ -28,7 +28,10 @@ _NAMES = {
     "entry_sampling_E": np.int32,
 }
 _TEACHER = "entry_teacher_E"
-"""float32, there only when a server gave the teacher's logprobs."""
+"""There only when a server gave the teacher's logprobs."""
+_PLACE = "entry_place_E"
+"""There only where a distribution depends on it."""
+_OPTIONAL = {_TEACHER: np.float32, _PLACE: np.int32}
 
 
 def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
@@ -47,8 +50,9 @@ def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
         "entry_sampling_E": entries.sampling_E,
     }
     exact = {name: np.ascontiguousarray(array, _NAMES[name]) for name, array in arrays.items()}
-    if entries.teacher_E is not None:
-        exact[_TEACHER] = np.ascontiguousarray(entries.teacher_E, np.float32)
+    for name, column in ((_TEACHER, entries.teacher_E), (_PLACE, entries.place_E)):
+        if column is not None:
+            exact[name] = np.ascontiguousarray(column, _OPTIONAL[name])
     return bytes(save_arrays(exact, metadata={"request": request.model_dump_json()}))
 
 
@@ -62,10 +66,10 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
         request = TrainRequest.model_validate_json(_metadata(body)["request"])
     except (SafetensorError, ValidationError, ValueError, KeyError) as error:
         raise TokenMismatchError(f"The batch cannot be read: {error}") from error
-    if set(arrays) - {_TEACHER} != set(_NAMES):
+    if set(arrays) - set(_OPTIONAL) != set(_NAMES):
         raise TokenMismatchError(f"The batch holds {sorted(arrays)}; it must hold {sorted(_NAMES)}.")
-    for name, dtype in {**_NAMES, **({_TEACHER: np.float32} if _TEACHER in arrays else {})}.items():
-        if arrays[name].dtype != dtype or arrays[name].ndim != 1:
+    for name, dtype in {**_NAMES, **_OPTIONAL}.items():
+        if name in arrays and (arrays[name].dtype != dtype or arrays[name].ndim != 1):
             raise TokenMismatchError(
                 f"{name} is {arrays[name].dtype}{list(arrays[name].shape)}, not one row of {dtype}."
             )
@@ -78,6 +82,7 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
         sequence_E=arrays["entry_sequence_E"],
         sampling_E=arrays["entry_sampling_E"],
         teacher_E=arrays.get(_TEACHER),
+        place_E=arrays.get(_PLACE),
     )
     check_tree(tree)
     check_entries(tree, entries, len(request.sampling))
@@ -119,8 +124,7 @@ def check_entries(tree: TokenTree, entries: LossEntries, distributions: int = 1)
         entries.sequence_E,
         entries.sampling_E,
     ]
-    if entries.teacher_E is not None:
-        columns.append(entries.teacher_E)
+    columns += [column for column in (entries.teacher_E, entries.place_E) if column is not None]
     if any(len(column) != len(token_E) for column in columns):
         raise TokenMismatchError("The arrays of the loss entries differ in length.")
     _all(entries.sequence_E >= 0, "entry_sequence_E", "is a rollout's number")
@@ -133,6 +137,12 @@ def check_entries(tree: TokenTree, entries: LossEntries, distributions: int = 1)
         _all(np.isfinite(entries.teacher_E) & (entries.teacher_E <= 0), _TEACHER, "is finite and at most 0")
     _all((token_E >= 0) & (token_E < len(tree)), "entry_token_E", "is a node of the tree")
     _all(tree.parent_T[token_E] >= 0, "entry_token_E", "has a token before it")
+    if entries.place_E is not None:
+        _all(
+            (entries.place_E >= 0) & (entries.place_E < tree.depth_T[token_E]),
+            _PLACE,
+            "has as many tokens before it and a prompt",
+        )
     _all(
         np.isnan(entries.logprob_E) | (np.isfinite(entries.logprob_E) & (entries.logprob_E <= 0)),
         "entry_logprob_E",

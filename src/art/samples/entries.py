@@ -18,12 +18,14 @@ def loss_entries(
     *,
     sequences: Sequence[int],
     sampling: Sequence[int] | None = None,
+    places: bool = False,
 ) -> LossEntries:
     """One entry per sampled token per sample. Everything is given per sample.
 
     `paths[i]`: the nodes of its prompt and completion. `advantages[i]`: one number, or one for each of its
     tokens. `weights[i]`: of each of its tokens, by default 1. `sequences[i]`: the number of its rollout.
-    `sampling[i]`: that of its distribution. `LossEntries` has an example.
+    `sampling[i]`: that of its distribution. `places`: whether to say where in its completion each token is.
+    `LossEntries` has an example.
     """
     lengths = [len(sample.completion_ids) for sample in samples]
     nodes = [path[len(path) - length :] for path, length in zip(paths, lengths, strict=True)]
@@ -40,4 +42,5 @@ def loss_entries(
         weight_E=np.repeat(np.asarray(weights or [1.0] * len(samples), np.float32), lengths),
         sequence_E=np.repeat(np.asarray(sequences, np.int32), lengths),
         sampling_E=np.repeat(np.asarray(sampling or [0] * len(samples), np.int32), lengths),
+        place_E=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]) if places else None,
     )

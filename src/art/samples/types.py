@@ -136,6 +136,8 @@ class LossEntries:
     """Index into the batch's `sampling`."""
     teacher_E: FloatArray | None = None
     """Its logprob under the teacher, where a server gave one."""
+    place_E: IntArray | None = None
+    """Its place in its completion, from 0; None where no distribution depends on it."""
 
     def __len__(self) -> int:
         return len(self.token_E)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from art.constraints.grammar import Grammars
 from art.engine.positions import longest_fixed
 from art.errors import ConfigurationError
 from art.samples.types import LossEntries, TokenTree
@@ -67,6 +68,8 @@ class Policy:
         self.source = source
         """The folder or hub name that it was loaded from; None: it was made in memory."""
         self._block, self._long = block, long
+        self.grammars = Grammars(source or name)
+        """Of constraints that completions were drawn under; its tokenizer is that of the source."""
         weight = causal_lm.get_input_embeddings().weight
         self.device, self.dtype = weight.device, weight.dtype
         self.kernel = choose_kernel(attention, self.device, self.dtype)

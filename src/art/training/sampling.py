@@ -1,11 +1,11 @@
-"""The distributions that were truly sampled from: logits tempered and truncated per target.
+"""The distributions that were truly sampled from: logits biased, masked, tempered and truncated per target.
 
-As `art.engine.builtin.sampler` does it: logits / temperature, then top_k, then top_p, then min_p,
+As `art.engine.builtin` does it: biased and masked logits / temperature, then top_k, then top_p, then min_p,
 renormalised. Which tokens are kept is a constant, so no gradient flows through it; the target is always among
 them, whatever rounding says. Parameters that are 0 (top_k, min_p), 1 (temperature, top_p) or greedy
 (temperature 0, whose logprob is the model's own) change nothing.
 
-Letters: N = targets, M = targets whose distribution is processed, V = vocabulary.
+Letters: N = targets, M = targets whose distribution is processed, V = vocabulary, K = masks of B bytes each.
 """
 
 from __future__ import annotations
@@ -14,8 +14,52 @@ from dataclasses import dataclass
 
 import torch
 
+from art.constraints.guide import unpack
+
 NUCLEUS = 1024
 """How many of the most probable tokens are looked at first for top_p."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Bias:
+    """What is added to some ids' logits."""
+
+    ids: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Shapes:
+    """Biases and masks of targets; -1 is none."""
+
+    bias_N: torch.Tensor
+    mask_N: torch.Tensor
+    biases: tuple[Bias, ...]
+    bits_KB: torch.Tensor
+    """Bytes: one bit for each id that was allowed."""
+
+    @property
+    def shaped_N(self) -> torch.Tensor:
+        return (self.bias_N >= 0) | (self.mask_N >= 0)
+
+    def at(self, where: torch.Tensor | slice) -> Shapes:
+        """Those of some targets."""
+        return Shapes(
+            bias_N=self.bias_N[where], mask_N=self.mask_N[where], biases=self.biases, bits_KB=self.bits_KB
+        )
+
+    def apply(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        """Biased logits, -inf where an id was not allowed; `logits_NV` itself is left as it is."""
+        logits_NV = logits_NV.clone()
+        for number, bias in enumerate(self.biases):
+            rows_M = (self.bias_N == number).nonzero()
+            logits_NV[rows_M, bias.ids] += bias.values.to(logits_NV.dtype)
+        masked_M = (self.mask_N >= 0).nonzero()[:, 0]
+        if len(masked_M):
+            shift_8 = torch.arange(8, dtype=torch.uint8, device=logits_NV.device)
+            allowed_MV = unpack(self.bits_KB[self.mask_N[masked_M]], shift_8, logits_NV.shape[1])
+            logits_NV[masked_M] = logits_NV[masked_M].masked_fill(~allowed_MV, float("-inf"))
+        return logits_NV
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -31,6 +75,7 @@ class SamplingRows:
     """Integers; 0: all."""
     top_p_N: torch.Tensor
     min_p_N: torch.Tensor
+    shapes: Shapes | None = None
 
     @classmethod
     def make(
@@ -40,6 +85,7 @@ class SamplingRows:
         top_k_N: torch.Tensor | None = None,
         top_p_N: torch.Tensor | None = None,
         min_p_N: torch.Tensor | None = None,
+        shapes: Shapes | None = None,
     ) -> SamplingRows:
         """What is not given changes nothing."""
         ones, zeros = torch.ones_like(temperature_N), torch.zeros_like(temperature_N)
@@ -48,12 +94,15 @@ class SamplingRows:
             top_k_N=zeros.long() if top_k_N is None else top_k_N.long(),
             top_p_N=ones if top_p_N is None else top_p_N,
             min_p_N=zeros if min_p_N is None else min_p_N,
+            shapes=shapes,
         )
 
     @property
     def processed_N(self) -> torch.Tensor:
         """Which targets have another distribution than the model's own."""
         changed_N = (self.temperature_N != 1) | (self.top_k_N > 0) | (self.top_p_N < 1) | (self.min_p_N > 0)
+        if self.shapes is not None:
+            changed_N = changed_N | self.shapes.shaped_N
         return changed_N & (self.temperature_N != 0)
 
     def at(self, where: torch.Tensor | slice) -> SamplingRows:
@@ -63,6 +112,7 @@ class SamplingRows:
             top_k_N=self.top_k_N[where],
             top_p_N=self.top_p_N[where],
             min_p_N=self.min_p_N[where],
+            shapes=None if self.shapes is None else self.shapes.at(where),
         )
 
 
@@ -85,6 +135,8 @@ class Kept:
 
 def temper(logits_MV: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """Scores at most 0: from the largest down, so that a small temperature gives -inf, never inf."""
+    if rows.shapes is not None:
+        logits_MV = rows.shapes.apply(logits_MV)
     largest_M1 = logits_MV.amax(-1, keepdim=True)
     return (logits_MV - largest_M1).div_(rows.temperature_N[:, None].to(logits_MV.dtype))
 

@@ -17,6 +17,7 @@ import torch
 from art.algorithms.needs import needs_first_pass, needs_reference, needs_sequences, update_count
 from art.samples.types import LossEntries, TokenTree
 from art.training.columns import Columns, make_columns
+from art.training.constrained import follow
 from art.training.critic import Critic
 from art.training.distributions import Distributions
 from art.training.first_pass import FirstScores, reference_context, score_entries
@@ -85,7 +86,9 @@ class _Step:
     ) -> None:
         self.learner, self.tree, self.entries, self.request = learner, tree, entries, request
         self.algorithm = request.algorithm
-        self.drawn = Distributions(specs=request.sampling, sampling_E=entries.sampling_E)
+        policy = learner.policy
+        masks = follow(tree, entries, request.sampling, policy.grammars, policy.head.vocab_size)
+        self.drawn = Distributions(specs=request.sampling, sampling_E=entries.sampling_E, masks=masks)
         known_E = ~np.isnan(entries.logprob_E)
         self.known_E = None if known_E.all() else known_E
         """Which entries were sampled; None: all."""

@@ -32,6 +32,7 @@ from pydantic import Field
 
 from art import errors
 from art.errors import ARTError, OverloadedError, ServerError, WorkerError
+from art.wire.constraint import ConstraintBody
 from art.wire.strict import Strict
 
 DType = Literal["auto", "float32", "bfloat16"]
@@ -133,13 +134,6 @@ class EngineScoreRequest(Strict):
 class EngineScoreReply(Strict):
     logprobs: list[list[float]]
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
-
-
-class ConstraintBody(Strict):
-    """`art.engine.protocol.Constraint` as JSON."""
-
-    kind: Literal["json_schema", "regex", "choice", "lark"]
-    text: str
 
 
 class SamplingBody(Strict):

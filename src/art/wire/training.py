@@ -24,6 +24,7 @@ The batch is the token tree of all samples of a step (depth-first order, `end`, 
     entry_advantage_E float32                          entry_weight_E   float32
     entry_sequence_E  int32  number of its rollout     entry_sampling_E int32  index into `request.sampling`
     entry_teacher_E   float32 (optional)  logprob under the teacher
+    entry_place_E     int32 (where a distribution has a constraint)  place in its completion, from 0
 
 A logprob is NaN where nobody sampled the token (somebody wrote it for the assistant): the trainer's own,
 before the step's first update, takes its place. Entries lie in the order in which each rollout sampled them.
@@ -42,6 +43,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from art.wire.algorithm import Algorithm
+from art.wire.constraint import ConstraintBody
 from art.wire.strict import Strict
 
 
@@ -101,7 +103,8 @@ TrainingKind = Literal["rl", "sft"]
 
 
 class SamplingSpec(Strict):
-    """The distribution that completions were drawn from: logits / temperature, then top_k, top_p, min_p."""
+    """The distribution that completions were drawn from: biased and masked logits / temperature, then top_k,
+    top_p, min_p."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -110,6 +113,12 @@ class SamplingSpec(Strict):
     """0: all."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     min_p: float = Field(default=0.0, ge=0, lt=1)
+    logit_bias: tuple[tuple[Annotated[int, Field(ge=0)], float], ...] = ()
+    """(id, added to its logit)."""
+    constraint: ConstraintBody | None = None
+    """At each place of a completion its own tokens: see `entry_place_E`."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end the completion where its constraint lets it end; without a constraint they say nothing."""
 
 
 PLAIN_SAMPLING = SamplingSpec()
