@@ -46,6 +46,7 @@ class World:
     ledger: Ledger
     catalog: Catalog
     tenants: Tenants
+    engine: ScriptedEngine
     clients: dict[str, httpx.AsyncClient]
 
     def client(self, key: str) -> httpx.AsyncClient:
@@ -58,7 +59,10 @@ class World:
 
 @contextlib.asynccontextmanager
 async def run_world(
-    folder: Path, renderer: LibraryRenderer, who: Sequence[str] = ("alice", "bob")
+    folder: Path,
+    renderer: LibraryRenderer,
+    who: Sequence[str] = ("alice", "bob"),
+    limits: LimitSettings | None = None,
 ) -> AsyncIterator[World]:
     """`operator` and each of `who` own `games/player` at step 3, a checkpoint and a finished job `j`."""
 
@@ -82,12 +86,20 @@ async def run_world(
         catalog=catalog,
         ledger=ledger,
         stitcher=stitcher,
-        limits=LimitSettings(),
+        limits=limits or LimitSettings(),
         tenants=TenantKeys(tenants.path),
         control_routes=control_routes(control),
         control_health=lambda: {"workers": {}},
     )
-    world = World(app=app, control=control, ledger=ledger, catalog=catalog, tenants=tenants, clients={})
+    world = World(
+        app=app,
+        control=control,
+        ledger=ledger,
+        catalog=catalog,
+        tenants=tenants,
+        engine=engine,
+        clients={},
+    )
     async with contextlib.AsyncExitStack() as rooms:
         for name, key in keys.items():
             world.clients[name] = await rooms.enter_async_context(world.client(key))

@@ -34,6 +34,7 @@ from art.server.http import (
     send_error,
     send_json,
 )
+from art.server.intake import Intake
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
@@ -42,6 +43,7 @@ from art.server.rollouts.rollouts import Rollouts
 from art.server.routes.rollouts import rollout_routes
 from art.server.settings import LimitSettings
 from art.server.tenants.auth import Asker, KeyCheck
+from art.server.tenants.in_flight import InFlight
 from art.server.tenants.tenancy import Tenant, with_tenant
 from art.server.tenants.tenants import TenantKeys
 from art.wire.headers import ROLLOUT_HEADER
@@ -76,7 +78,10 @@ class App:
         self._control_health = control_health
         self._version = version("agent-reinforcement-trainer")
         self.rollouts = Rollouts(ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes)
-        self._sampler = Sampler(catalog, ledger, stitcher, self.rollouts)
+        completions = InFlight(limits.tenant_in_flight, "completions")
+        self._sampler = Sampler(catalog, ledger, stitcher, self.rollouts, in_flight=completions)
+        self._requests = InFlight(limits.tenant_in_flight, "requests")
+        self._intake = Intake()
         self._dialects = _dialects(self._sampler, limits)
         self._routes = Router(
             routes=[
@@ -107,6 +112,7 @@ class App:
             if scope["path"] == "/health":
                 await send_json(send, orjson.dumps(self._health(scope)))
                 return
+            await self._intake.turn()
             asker = self._key.require(scope)
             tenant = asker.tenant
             await self._dispatch(with_tenant(scope, tenant), asker, receive, watched)
@@ -139,7 +145,8 @@ class App:
         elif scope["method"] != "POST":
             raise MethodNotAllowedError(scope, "POST")
         else:
-            await dialect(scope, receive, send)
+            with self._requests.holding(asker.tenant):
+                await dialect(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Callable[[Send, ARTError, Tenant], Awaitable[None]]:
         """How errors look on this address: each dialect has its own."""

@@ -45,6 +45,8 @@ class LimitSettings(Strict):
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     max_n: int = Field(default=128, ge=1)
     """Completions of one request."""
+    tenant_in_flight: int = Field(default=1024, ge=1)
+    """Requests, and completions, of one tenant at a time; more are refused with 429. Not the operator's."""
     keep_alive: float = Field(default=75.0, gt=0)
     """Seconds an idle connection is kept open."""
     remembered_tokens: int = Field(default=16_000_000, ge=0)

@@ -24,7 +24,8 @@ from art.server.models.served import Target
 from art.server.rollouts.exchanges import Told
 from art.server.rollouts.rollouts import Rollouts
 from art.server.rollouts.scope import ScopedRollout
-from art.server.tenants.tenancy import Tenant, outside
+from art.server.tenants.in_flight import InFlight
+from art.server.tenants.tenancy import Tenant, inside, outside
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +48,11 @@ class Prepared:
 
     @property
     def owner(self) -> str:
-        """Whose turn it uses up: the model of a project, or the base model."""
+        """Whose turn it uses up: the model of a project, or the base model as each tenant asks it."""
         target = self.target
-        return target.name if target.project is None else f"{target.project}/{target.name}"
+        if target.project is None:
+            return inside(self.tenant, target.name)
+        return f"{target.project}/{target.name}"
 
     @property
     def fingerprint(self) -> str:
@@ -69,9 +72,16 @@ class Sampler:
     """Prepares requests, samples their completions and writes them down."""
 
     def __init__(
-        self, catalog: Catalog, ledger: Ledger, stitcher: Stitcher, rollouts: Rollouts | None = None
+        self,
+        catalog: Catalog,
+        ledger: Ledger,
+        stitcher: Stitcher,
+        rollouts: Rollouts | None = None,
+        *,
+        in_flight: InFlight,
     ) -> None:
         self.catalog = catalog
+        self._in_flight = in_flight
         self._rollouts = rollouts
         self._ledger = ledger
         self._stitcher = stitcher
@@ -140,13 +150,14 @@ class Sampler:
             owner=prepared.owner,
         )
         try:
-            async with aclosing(target.engine.generate(asked)) as stream:  # type: ignore[type-var]
-                async for delta in stream:
-                    completion.token_ids.extend(delta.token_ids)
-                    completion.logprobs.extend(delta.logprobs)
-                    completion.finish_reason = delta.finish_reason
-                    completion.stop_string = delta.stop_string
-                    yield delta
+            with self._in_flight.holding(prepared.tenant):
+                async with aclosing(target.engine.generate(asked)) as stream:  # type: ignore[type-var]
+                    async for delta in stream:
+                        completion.token_ids.extend(delta.token_ids)
+                        completion.logprobs.extend(delta.logprobs)
+                        completion.finish_reason = delta.finish_reason
+                        completion.stop_string = delta.stop_string
+                        yield delta
         except NotFoundError as error:
             # The catalog gave this adapter out, so the engine lost it: it was restarted a moment ago.
             raise ServerError(
