@@ -25,6 +25,7 @@ from art.server.dialects.chat_sampling import Sampler
 from art.server.dialects.completions import Completions
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.lookups import Lookups
+from art.server.dialects.responses import Responses
 from art.server.http import (
     ClientGoneError,
     MethodNotAllowedError,
@@ -87,6 +88,7 @@ class App:
             routes=[
                 *Lookups(catalog, ledger, self.rollouts).routes,
                 *rollout_routes(self.rollouts),
+                *(route for dialect in self._dialects.values() for route in dialect.routes),
                 *control_routes,
             ],
             redirect_slashes=False,
@@ -178,6 +180,7 @@ def _dialects(sampler: Sampler, limits: LimitSettings) -> dict[str, Dialect]:
     return {
         "/v1/chat/completions": ChatCompletions(sampler, limits),
         "/v1/completions": Completions(sampler, limits),
+        "/v1/responses": Responses(sampler, limits),
         "/v1/messages": AnthropicMessages(sampler, limits),
         "/v1/messages/count_tokens": AnthropicTokens(sampler, limits),
     }

@@ -51,6 +51,8 @@ class LimitSettings(Strict):
     """Seconds an idle connection is kept open."""
     remembered_tokens: int = Field(default=16_000_000, ge=0)
     """Ids of answered conversations kept in memory for stitching; older ones are read from the ledger."""
+    stored_responses: int = Field(default=64 * 1024 * 1024, ge=0)
+    """Bytes of responses (/v1/responses) kept in memory to be continued by their id; the oldest go first."""
     rollout_text_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """What one scoped rollout may say and be told, as text kept until its trajectory is made."""
     max_head_bytes: int = Field(default=64 * 1024, ge=1024)

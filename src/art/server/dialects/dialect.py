@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
+from starlette.routing import Route
+
 from art.errors import ARTError, RequestError
 from art.server.dialects.chat_request import ChatRequest
 from art.server.dialects.chat_sampling import Prepared, Sampler
@@ -34,6 +36,8 @@ class Dialect(ABC):
     def __init__(self, sampler: Sampler, limits: LimitSettings) -> None:
         self.sampler = sampler
         self.limits = limits
+        self.routes: list[Route] = []
+        """Further addresses: lookups of what was answered."""
 
     @abstractmethod
     async def answer(self, scope: Scope, body: Any, send: Send) -> None:

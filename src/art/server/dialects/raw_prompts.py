@@ -9,7 +9,7 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from art.errors import RequestError
 from art.rendering.chat import Parsed
@@ -59,7 +59,10 @@ class RawPrompts:
         tenant: Tenant = None,
     ) -> RawPrepared:
         """Raises: RequestError for a prompt without ids, or with more than there is room for."""
-        ids = target.renderer.encode(prompt) if isinstance(prompt, str) else prompt
+        if isinstance(prompt, str):
+            text, ids = prompt, target.renderer.encode(prompt)
+        else:
+            text, ids = target.renderer.decode(prompt), prompt
         if not ids:
             refuse("the prompt has no tokens: there is nothing to continue", "prompt")
         room = target.max_context - len(ids)
@@ -81,7 +84,8 @@ class RawPrompts:
             shared=shared,
         )
         return RawPrepared(
-            request=request,
+            # Those who look at what was said see the prompt as one message.
+            request=replace(request, messages=[{"role": "user", "content": text}]),
             target=target,
             stitched=stitched,
             tenant=tenant,

@@ -1,0 +1,158 @@
+"""Items of the Responses API as chat messages: what the assistant said in one turn is one message.
+
+    [reasoning, message, function_call, function_call]    {"role": "assistant", "content", "tool_calls": [2]}
+    [function_call_output, function_call_output]          {"role": "tool", ...}, {"role": "tool", ...}
+
+The ids of our items name the sample that they are of, so a turn is known again when it comes back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from art.server.dialects.chat_messages import SAMPLE_PREFIX
+from art.server.dialects.refusal import refuse
+from art.wire.headers import SAMPLE_FIELD
+
+Item = dict[str, Any]
+
+_ROLES = ("user", "assistant", "system", "developer")
+_TEXTS = ("input_text", "output_text", "text")
+_OUR_ID = re.compile(r"(?:resp|msg|rs|fc|call)_([0-9a-f]{24})(?:_\d+)?")
+SUPPORTED = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+
+
+def sample_named(identifier: Any) -> str | None:
+    """The sample that an id of a response, an item or a call names; None for a foreign id."""
+    match = _OUR_ID.fullmatch(identifier) if isinstance(identifier, str) else None
+    return SAMPLE_PREFIX + match[1] if match else None
+
+
+def read_items(value: Any) -> list[Item]:
+    """The items of `input`, each with its type. Raises: RequestError."""
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        refuse(f"input must be a text or a list of items, not {value!r:.200}", "input")
+    items = []
+    for index, item in enumerate(value):
+        at = f"input[{index}]"
+        if not isinstance(item, dict):
+            refuse(f"{at} must be an object, not {item!r:.200}", at)
+        kind = item.get("type") or ("message" if "role" in item else None)
+        if kind is None and isinstance(item.get("id"), str):
+            kind = "item_reference"
+        if kind not in SUPPORTED:
+            supported = ", ".join(SUPPORTED)
+            refuse(f"{at} is of type {kind!r}; supported: {supported}", at, "unsupported_parameter")
+        items.append({**item, "type": kind})
+    return items
+
+
+def chat_messages(items: Sequence[Item], *, find: Callable[[str], Item]) -> list[dict[str, Any]]:
+    """The messages that items are; `find` gives the item of a reference.
+
+    Raises: RequestError, NotFoundError.
+    """
+    turns = _Turns()
+    for index, item in enumerate(items):
+        at = f"input[{index}]"
+        if item["type"] == "item_reference":
+            item = find(_text(item, "id", at))
+        _READERS[item["type"]](turns, item, at)
+    return turns.messages
+
+
+class _Turns:
+    """Messages so far. The last one may be an assistant's that goes on."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._open: dict[str, Any] | None = None
+
+    def add(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        self._open = None
+
+    def assistant(self, item: Item, *, goes_on: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The message that an item of the assistant belongs to."""
+        sample = item.get(SAMPLE_FIELD) or sample_named(item.get("id")) or sample_named(item.get("call_id"))
+        turn = self._open
+        known = turn.get(SAMPLE_FIELD) if turn is not None else None
+        same = sample is not None and known == sample
+        different = sample is not None and known is not None and known != sample
+        if turn is None or different or not (same or goes_on(turn)):
+            turn = {"role": "assistant", "content": ""}
+            self.messages.append(turn)
+            self._open = turn
+        if sample is not None:
+            turn[SAMPLE_FIELD] = sample
+        return turn
+
+
+def _message(turns: _Turns, item: Item, at: str) -> None:
+    role = item.get("role")
+    if role not in _ROLES:
+        refuse(f"{at}.role is {role!r}; known: {', '.join(_ROLES)}", f"{at}.role")
+    content = _content(item.get("content"), f"{at}.content")
+    if role != "assistant":
+        turns.add({"role": role, "content": content})
+        return
+    turn = turns.assistant(item, goes_on=lambda t: not t["content"] and "tool_calls" not in t)
+    turn["content"] += content
+
+
+def _reasoning(turns: _Turns, item: Item, at: str) -> None:
+    parts = item.get("content") or item.get("summary") or []
+    if not isinstance(parts, list):
+        refuse(f"{at}.content must be a list of parts, not {parts!r:.200}", f"{at}.content")
+    text = "".join(_text(part, "text", f"{at}.content") for part in parts)
+    turn = turns.assistant(item, goes_on=lambda _: False)
+    if text:
+        turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+
+
+def _call(turns: _Turns, item: Item, at: str) -> None:
+    function = {"name": _text(item, "name", at), "arguments": item.get("arguments", "{}")}
+    call = {"id": _text(item, "call_id", at), "type": "function", "function": function}
+    turn = turns.assistant(item, goes_on=lambda _: True)
+    turn.setdefault("tool_calls", []).append(call)
+
+
+def _output(turns: _Turns, item: Item, at: str) -> None:
+    content = _content(item.get("output"), f"{at}.output")
+    turns.add({"role": "tool", "tool_call_id": _text(item, "call_id", at), "content": content})
+
+
+_READERS: dict[str, Callable[[_Turns, Item, str], None]] = {
+    "message": _message,
+    "reasoning": _reasoning,
+    "function_call": _call,
+    "function_call_output": _output,
+}
+
+
+def _content(content: Any, at: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        refuse(f"{at} must be a text or a list of parts, not {content!r:.200}", at)
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else part
+        text = part.get("text") if kind in _TEXTS else part.get("refusal") if kind == "refusal" else None
+        if not isinstance(text, str):
+            refuse(
+                f"{at} has a part of type {kind!r:.100}; only text is supported", at, "unsupported_parameter"
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def _text(item: Any, name: str, at: str) -> str:
+    value = item.get(name) if isinstance(item, dict) else None
+    if not isinstance(value, str) or (not value and name != "text"):
+        refuse(f"{at}.{name} must be a text, not {value!r:.200}", f"{at}.{name}")
+    return value
