@@ -23,8 +23,6 @@ NAMES = [
     "art.langgraph.llm_wrapper.CURRENT_CONFIG",
     "art.langgraph.message_utils.convert_langgraph_messages",
     "art.langgraph.logging.FileLogger",
-    "art.pipeline_trainer.PipelineTrainer",
-    "art.pipeline_trainer.StatusReporter",
     "art.loss.loss_fn",
     "art.preprocessing.tokenize.tokenize_trajectory_groups",
     "art.preprocessing.pack.packed_tensors_from_tokenized_results",

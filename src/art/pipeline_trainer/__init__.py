@@ -1,10 +1,6 @@
-"""Asynchronous training: which checkpoints are kept, and how rollouts are described. The trainer itself is
-not built yet.
-"""
+"""Training that does not wait: rollouts, training steps and evaluations side by side."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from art.pipeline_trainer.retention import (
     CHECKPOINT_CREATED_AT_METRIC,
@@ -16,16 +12,8 @@ from art.pipeline_trainer.retention import (
     keep_recent_and_top,
 )
 from art.pipeline_trainer.rollout import EvalFn, RolloutFn, ScenarioT, SingleRolloutFn, make_group_rollout_fn
-from art.unbuilt import Unbuilt
-
-PipelineTrainer: Any = Unbuilt(
-    "art.pipeline_trainer.PipelineTrainer",
-    "loop over `art.trajectory_group_batches(..., max_concurrent_batches=...)`, whose rollouts go on while "
-    "`backend.train` runs",
-)
-StatusReporter: Any = Unbuilt(
-    "art.pipeline_trainer.StatusReporter", "`model.log` and `history.jsonl` tell how a run goes"
-)
+from art.pipeline_trainer.status import Status, StatusReporter
+from art.pipeline_trainer.trainer import PipelineTrainer
 
 __all__ = [
     "CHECKPOINT_CREATED_AT_METRIC",
@@ -39,6 +27,7 @@ __all__ = [
     "RolloutFn",
     "ScenarioT",
     "SingleRolloutFn",
+    "Status",
     "StatusReporter",
     "keep_recent_and_top",
     "make_group_rollout_fn",

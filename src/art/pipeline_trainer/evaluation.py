@@ -1,0 +1,89 @@
+"""Evaluations beside the training: each on the adapter of its own step, whatever is trained meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from art.pipeline_trainer.books import Books
+from art.pipeline_trainer.retention import CHECKPOINT_EVAL_COMPLETED_METRIC
+from art.pipeline_trainer.rollout import EvalFn, Evaluated
+from art.trajectories import TrajectoryGroup
+
+_log = logging.getLogger(__name__)
+
+CHECKPOINT, EVAL_COMPLETED = CHECKPOINT_EVAL_COMPLETED_METRIC.split("/")
+
+
+class Evaluations:
+    """Runs `eval_fn` for one step after the other, in their order."""
+
+    def __init__(
+        self,
+        model: Any,
+        backend: Any,
+        eval_fn: EvalFn[Any] | None,
+        config: Any,
+        *,
+        books: Books,
+        save: Callable[[], Awaitable[None]],
+    ) -> None:
+        """save: writes the books down."""
+        self._model, self._backend, self._eval_fn, self._config = model, backend, eval_fn, config
+        self._books, self._save = books, save
+        self._queue: asyncio.Queue[int | None] = asyncio.Queue()
+
+    def schedule(self, step: int) -> None:
+        """Evaluate a step; its checkpoint stays until that is done."""
+        if self._eval_fn is not None and step not in self._books.completed_evals:
+            self._books.waiting_evals.add(step)
+            self._queue.put_nowait(step)
+
+    def end(self) -> None:
+        """No more steps come."""
+        self._queue.put_nowait(None)
+
+    async def run(self) -> None:
+        """Until `end`, and all that is scheduled is done."""
+        while (step := await self._queue.get()) is not None:
+            await self._evaluate(step)
+
+    async def _evaluate(self, step: int) -> None:
+        assert self._eval_fn is not None
+        builder = self._model.metrics_builder("eval")
+        context = builder.activate()
+        try:
+            with builder.measure("time/step_eval_s"):
+                async with self._lease(step):
+                    found = await self._eval_fn(self._model, step, self._config)
+            for split, trajectories in (found if isinstance(found, Mapping) else {"val": found}).items():
+                await self._model.log(_one_kind(trajectories), split=split, step=step)
+        except Exception as error:  # noqa: BLE001 - the user's code: a failed evaluation must not end the training
+            _log.error("the evaluation of step %d failed: %r", step, error, exc_info=error)
+            self._books.waiting_evals.discard(step)
+            await self._save()
+            return
+        finally:
+            context.var.reset(context)
+        await self._model.log(split=CHECKPOINT, metrics={EVAL_COMPLETED: 1.0}, step=step)
+        self._books.eval_done(step)
+        await self._save()
+
+    def _lease(self, step: int) -> AbstractAsyncContextManager[None]:
+        """Inside, the model's name is that of the step."""
+        lease = getattr(self._backend, "adapter_lease", None)
+        held: AbstractAsyncContextManager[None] = (
+            contextlib.nullcontext() if lease is None else lease(self._model, step)
+        )
+        return held
+
+
+def _one_kind(items: Evaluated) -> list[Any]:
+    """Groups as they are; loose trajectories among them become a group of their own."""
+    groups = [item for item in items if isinstance(item, TrajectoryGroup)]
+    loose = [item for item in items if not isinstance(item, TrajectoryGroup)]
+    return [*groups, TrajectoryGroup(loose)] if groups and loose else list(items)
