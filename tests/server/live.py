@@ -29,6 +29,7 @@ class Live:
     """A running gateway and what is inside it."""
 
     url: str
+    app: App
     catalog: Catalog
     ledger: Ledger
     stitcher: Stitcher
@@ -61,27 +62,36 @@ async def run_gateway(
     catalog.publish("games", "player", "tiny", 3, "games/player@3")
     stitcher = Stitcher(ledger, max_tokens=limits.remembered_tokens, ledger_is_empty=await ledger.is_empty())
     app = App(key=KEY, catalog=catalog, ledger=ledger, stitcher=stitcher, limits=limits)
+    try:
+        async with (
+            listening(app, limits) as url,
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=20) as client,
+        ):
+            yield Live(
+                url=url,
+                app=app,
+                catalog=catalog,
+                ledger=ledger,
+                stitcher=stitcher,
+                engine=engine,
+                renderer=renderer,
+                client=client,
+            )
+    finally:
+        await ledger.close()
+
+
+@contextlib.asynccontextmanager
+async def listening(app: App, limits: LimitSettings) -> AsyncIterator[str]:
+    """The application behind a real socket: its address."""
     config = uvicorn.Config(
         app, port=0, lifespan="off", log_level="warning", access_log=False, http=http_protocol(limits)
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve())
     await until(lambda: server.started)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=20)
     try:
-        yield Live(
-            url=url,
-            catalog=catalog,
-            ledger=ledger,
-            stitcher=stitcher,
-            engine=engine,
-            renderer=renderer,
-            client=client,
-        )
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        await client.close()
         server.should_exit = True
         await task
-        await ledger.close()

@@ -53,6 +53,11 @@ class ChatRenderer(Protocol):
         """Ids that end an assistant's turn."""
         ...
 
+    @property
+    def longest_token(self) -> int:
+        """Characters that one id stands for at most: a text has at least its length by this of tokens."""
+        ...
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[int]:
         """The whole conversation, up to where the assistant begins to write.
 

@@ -97,6 +97,11 @@ class LibraryRenderer:
         """Ids that end an assistant's turn."""
         return self._stops
 
+    @property
+    def longest_token(self) -> int:
+        """Characters that one id stands for at most: a text has at least its length by this of tokens."""
+        return self._tokenizer.longest_token
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[int]:
         """The whole conversation, up to where the assistant begins to write. Raises: RequestError."""
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 _CACHED_CHARACTERS = 2000
@@ -27,6 +27,11 @@ class FastTokenizer:
         self._bytes: dict[int, bytes] = {}
         decoder = self._backend.decoder
         self._byte_level = decoder is not None and "ByteLevel" in repr(decoder)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters that one id stands for at most, with room for a normaliser that shortens texts."""
+        return 2 * max(map(len, self._backend.get_vocab()))
 
     def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]:
         """Ids of a text, with nothing added around it."""

@@ -37,6 +37,8 @@ ARRIVAL_GRACE = 30.0
 """Seconds within which a small body must have come."""
 SLOWEST_ARRIVAL = 64 * 1024
 """Bytes a second at which a larger one must come."""
+DEEPEST = 254
+"""Levels that a decoded body can be written again with."""
 _LONGEST_MESSAGE = 4000
 
 
@@ -90,9 +92,22 @@ async def read_json(scope: Scope, receive: Receive, *, limit: int) -> Any:
     """The decoded body. Raises: what `read_bytes` does; RequestError (400)."""
     body = await read_bytes(scope, receive, limit=limit)
     try:
-        return orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}", status=400, code="invalid_json") from error
+    if body.count(b"[") + body.count(b"{") > DEEPEST:
+        _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError as error:
+        # It is read deeper than it is written, and so deep that Python's own recursion ends.
+        raise RequestError(
+            f"the body is nested more than {DEEPEST} deep", status=400, code="nested_too_deeply"
+        ) from error
 
 
 def _announced(scope: Scope) -> int:

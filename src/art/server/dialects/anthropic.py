@@ -22,6 +22,7 @@ from art.server.dialects.chat_request import ChatRequest, read_chat_request
 from art.server.dialects.chat_sampling import Prepared
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.event_stream import named, stream_reply
+from art.server.dialects.length import check_length
 from art.server.dialects.told import Begun, StreamedChoice, StreamEvent, Told, told
 from art.server.dialects.whole import whole
 from art.server.http import Scope, Send, send_json, status_of
@@ -66,6 +67,7 @@ class AnthropicTokens(_Anthropic):
         """Render what a body asks for."""
         request = read_chat_request(chat_body(body, counting=True), max_n=1)
         target = await self.target_of(scope, request)
+        check_length((message["content"] for message in request.messages), target, param="messages")
         ids = target.renderer.render(request.messages, request.tools)
         await send_json(send, orjson.dumps({"input_tokens": len(ids)}))
 

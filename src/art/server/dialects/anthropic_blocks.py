@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from art.server.dialects.chat_messages import MOST_MESSAGES
 from art.server.dialects.refusal import refuse
 
 _FIELDS = {
@@ -29,6 +30,8 @@ def read_conversation(value: Any) -> list[dict[str, Any]]:
     """Chat messages of `messages`. Raises: RequestError naming the block."""
     if not isinstance(value, list) or not value:
         refuse("messages must be a list of at least one message", "messages")
+    if len(value) > MOST_MESSAGES:
+        refuse(f"{len(value)} messages are more than {MOST_MESSAGES}", "messages", "context_length_exceeded")
     read: list[dict[str, Any]] = []
     for index, message in enumerate(value):
         read += _message(message, f"messages[{index}]")

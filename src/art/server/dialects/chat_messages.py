@@ -14,12 +14,15 @@ _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _CALL_ID = re.compile(r"call_([0-9a-f]{24})_\d+")
 
 SAMPLE_PREFIX = "smp_"
+MOST_MESSAGES = 100_000
 
 
 def read_messages(value: Any) -> list[dict[str, Any]]:
     """The messages as renderers want them. Raises: RequestError naming the message."""
     if not isinstance(value, list) or not value:
         refuse("messages must be a list of at least one message", "messages")
+    if len(value) > MOST_MESSAGES:
+        refuse(f"{len(value)} messages are more than {MOST_MESSAGES}", "messages", "context_length_exceeded")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(value)]
 
 

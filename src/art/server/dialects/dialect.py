@@ -12,6 +12,7 @@ from starlette.routing import Route
 from art.errors import ARTError, RequestError
 from art.server.dialects.chat_request import ChatRequest
 from art.server.dialects.chat_sampling import Prepared, Sampler
+from art.server.dialects.length import check_length
 from art.server.http import ClientGoneError, Receive, Scope, Send, read_json, send_error
 from art.server.models.served import Target
 from art.server.settings import LimitSettings
@@ -64,10 +65,6 @@ class Dialect(ABC):
             await self.answer(scope, body, send)
         except ARTError as error:
             await self.refuse(send, error, tenant)
-        except RecursionError:
-            # No more than JSON allows, but more than Python's own recursion does.
-            deep = RequestError("the body is nested too deeply", status=400, code="nested_too_deeply")
-            await self.refuse(send, deep, tenant)
         except asyncio.CancelledError:
             if not watch.done():
                 raise
@@ -85,6 +82,7 @@ class Dialect(ABC):
 
     async def prepare(self, scope: Scope, request: ChatRequest, target: Target) -> Prepared:
         """The prompt, in the rollout that the request names. Raises: RequestError."""
+        check_length((message["content"] for message in request.messages), target, param="messages")
         return await self.sampler.prepare(request, target, rollout_of(scope), tenant=tenant_in(scope))
 
 

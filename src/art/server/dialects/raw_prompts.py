@@ -17,6 +17,7 @@ from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest
 from art.server.dialects.chat_sampling import Prepared
 from art.server.dialects.completions_request import Prompt
+from art.server.dialects.length import check_length
 from art.server.dialects.refusal import refuse
 from art.server.ledger.conversation import Conversation
 from art.server.ledger.schema import int_array
@@ -60,6 +61,7 @@ class RawPrompts:
     ) -> RawPrepared:
         """Raises: RequestError for a prompt without ids, or with more than there is room for."""
         if isinstance(prompt, str):
+            check_length([prompt], target, param="prompt")
             text, ids = prompt, target.renderer.encode(prompt)
         else:
             text, ids = target.renderer.decode(prompt), prompt

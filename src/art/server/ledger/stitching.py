@@ -10,9 +10,11 @@ the chain of a conversation's keys begins with its tenant.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from art.rendering.chat import ChatRenderer, Message, Tool
 from art.server.ledger.conversation import Conversation
@@ -36,6 +38,10 @@ BRIDGE_REFUSED = "bridge_refused"
 
 _RENDERED_KEPT = 2048
 _RENDERED_TOKENS = 8192
+_LONG = 50_000
+"""Characters of which rendering takes some 10 ms."""
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,12 +88,13 @@ class Stitcher:
         conversation = Conversation(speaker_of(target.base_model, tenant, target.renderer), messages)
         if not conversation.turns:
             return Stitched(
-                prompt_ids=self._first(target, messages, tools, conversation, tools_key),
+                prompt_ids=await self._first(target, messages, tools, conversation, tools_key),
                 conversation=conversation,
             )
         turn, reason = await self._answered(conversation, tenant, rollout_id, sample_hint)
         if turn is not None:
-            ids, reason = _extend(target, turn, messages, conversation, tools, tools_key)
+            new = messages[conversation.turns[-1].index + 1 :]
+            ids, reason = await _aside(new, _extend, target, turn, new, tools, tools_key)
             if ids is not None:
                 self.stitched += 1
                 return Stitched(
@@ -95,15 +102,14 @@ class Stitcher:
                 )
         if reason is not None:
             self.forks[reason] += 1
-        return Stitched(
-            prompt_ids=target.renderer.render(messages, tools), conversation=conversation, fork_reason=reason
-        )
+        rendered = await _aside(messages, target.renderer.render, messages, tools)
+        return Stitched(prompt_ids=rendered, conversation=conversation, fork_reason=reason)
 
     def remember(self, record: SampleRecord) -> None:
         """Make a sample known to the conversations that continue it."""
         self._index.add(_turn_of(record))
 
-    def _first(
+    async def _first(
         self,
         target: Target,
         messages: Sequence[Message],
@@ -117,7 +123,7 @@ class Stitcher:
         if kept is not None:
             self._rendered.move_to_end(key)
             return kept
-        ids = target.renderer.render(messages, tools)
+        ids = await _aside(messages, target.renderer.render, messages, tools)
         # Tool results are left out: some formats write their ids or names, which the key does not hold.
         if len(ids) <= _RENDERED_TOKENS and all(message["role"] != "tool" for message in messages):
             self._rendered[key] = ids
@@ -156,6 +162,13 @@ class Stitcher:
         return None, UNKNOWN_HISTORY if known else None
 
 
+async def _aside(messages: Sequence[Message], work: Callable[..., R], *arguments: Any) -> R:
+    """`work(*arguments)`, in a thread where the messages are so long that everybody else would wait."""
+    if sum(len(message.get("content") or "") for message in messages) < _LONG:
+        return work(*arguments)
+    return await asyncio.to_thread(work, *arguments)
+
+
 def speaker_of(base_model: str, tenant: Tenant, renderer: ChatRenderer) -> str:
     """What the keys of conversations begin with: whose they are, and with what."""
     return inside(tenant, base_model) + renderer.variant
@@ -164,13 +177,11 @@ def speaker_of(base_model: str, tenant: Tenant, renderer: ChatRenderer) -> str:
 def _extend(
     target: Target,
     turn: AnsweredTurn,
-    messages: Sequence[Message],
-    conversation: Conversation,
+    new_messages: Sequence[Message],
     tools: Sequence[Tool] | None,
     tools_key: bytes,
 ) -> tuple[list[int] | None, str | None]:
     """The turn's ids with the new messages behind them, or the reason why not."""
-    new_messages = messages[conversation.turns[-1].index + 1 :]
     if not new_messages:
         return None, NO_NEW_MESSAGE
     if turn.tools_key != tools_key:
