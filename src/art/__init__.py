@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from art.messages import Tools as Tools
     from art.model import Model as Model
     from art.model import TrainableModel as TrainableModel
+    from art.overlap import overlapped as overlapped
     from art.remote.backend import RemoteBackend as RemoteBackend
     from art.remote.rollout_scope import rollout as rollout
     from art.retrying import retry as retry
@@ -70,6 +71,7 @@ _HOME = {
     "capture_yielded_trajectory": "art.capture.yielded",
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
+    "overlapped": "art.overlap",
     "retry": "art.retrying",
     "rollout": "art.remote.rollout_scope",
     "trajectory_group_batches": "art.batches",
@@ -140,6 +142,7 @@ __all__ = [
     "dev",
     "gather_trajectories",
     "gather_trajectory_groups",
+    "overlapped",
     "retry",
     "rollout",
     "trajectory_group_batches",

@@ -1,0 +1,298 @@
+"""The trainer's logic over a backend without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fast_backend import FastBackend, pair, scenarios
+
+import art
+from art.pipeline_trainer import PipelineTrainer, keep_recent_and_top
+from art.pipeline_trainer.books import STATE
+
+
+async def rollout(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+    await asyncio.sleep(0.001 * (scenario["number"] % 3))
+    return pair()
+
+
+def history(model: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(model._get_output_dir()) / "history.jsonl").open()]
+
+
+def state(model: Any) -> dict[str, Any]:
+    return model.read_state()[STATE]
+
+
+async def test_every_scenario_is_trained_once(backend: FastBackend, model: Any) -> None:
+    trainer = PipelineTrainer(model, backend, rollout, scenarios(22), None, eval_every_n_steps=0)
+    await trainer.train()
+    assert sorted(backend.trained()) == list(range(22))
+    assert all(len(call["groups"]) >= 4 for call in backend.calls[:-1])
+    assert state(model)["outcomes"] == {"trained": 22, "discarded": 0, "stale": 0, "failed": 0}
+    assert state(model)["scenario_offset"] == state(model)["total_scenarios_consumed"] == 22
+    rows = [row for row in history(model) if "train/reward" in row]
+    assert [row["step"] for row in rows] == list(range(1, len(backend.calls) + 1))
+    names = {
+        "train/discarded_stale_groups",
+        "train/steps_off_policy",
+        "time/step_wall_s",
+        "time/step_trainer_s",
+    }
+    names |= {"time/step_actor_s", "throughput/step_trainer_idle_s", "throughput/step_actor_idle_s"}
+    assert all(names <= row.keys() for row in rows)
+
+
+async def test_rollouts_go_on_while_the_trainer_works_and_no_further_than_allowed(
+    backend: FastBackend, model: Any
+) -> None:
+    backend.allowed.clear()
+    begun: list[int] = []
+
+    async def seen(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        begun.append(scenario["number"])
+        return await rollout(model, scenario, config)
+
+    trainer = PipelineTrainer(
+        model, backend, seen, scenarios(40), None, min_batch_size=2, max_steps_off_policy=3, max_steps=5
+    )
+    running = asyncio.create_task(trainer.train())
+    await asyncio.wait_for(backend.training.wait(), 10)
+    first = len(backend.calls[0]["groups"])
+    await asyncio.sleep(0.1)
+    assert len(begun) == first + 2 * 3, "three steps' groups wait while the first is trained"
+    backend.allowed.set()
+    await asyncio.wait_for(running, 10)
+    assert max(backend.checkpoints) == 5
+    for call in backend.calls:
+        ages = [call["step"] - one.initial_policy_version for group in call["groups"] for one in group]
+        assert max(ages) <= 3
+
+
+async def test_on_policy_means_that_nothing_begins_while_the_trainer_works(
+    backend: FastBackend, model: Any
+) -> None:
+    trainer = PipelineTrainer(
+        model, backend, rollout, scenarios(20), None, min_batch_size=4, max_steps_off_policy=0
+    )
+    await trainer.train()
+    assert [len(call["groups"]) for call in backend.calls] == [4] * 5
+    for call in backend.calls:
+        versions = {one.initial_policy_version for group in call["groups"] for one in group}
+        assert versions == {call["step"]} and call["max_steps_off_policy"] == 0
+
+
+async def test_a_group_that_took_too_long_is_stale_and_not_trained(backend: FastBackend, model: Any) -> None:
+    async def slow_first(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        while scenario["number"] == 0 and max(backend.checkpoints) < 3:  # noqa: ASYNC110 - a list has no event
+            await asyncio.sleep(0.001)
+        return pair()
+
+    trainer = PipelineTrainer(
+        model, backend, slow_first, scenarios(20), None, min_batch_size=2, max_steps_off_policy=2
+    )
+    await trainer.train()
+    assert 0 not in backend.trained() and sorted(backend.trained()) == list(range(1, 20))
+    assert state(model)["outcomes"] == {"trained": 19, "discarded": 0, "stale": 1, "failed": 0}
+    aside = [group.metadata["scenario_id"] for call in backend.calls for group in call["discarded_groups"]]
+    assert aside == [0], "the server's sheet has it"
+    assert history(model)[-2]["train/discarded_stale_groups"] == 1
+
+
+async def test_failed_groups_are_counted_and_equal_rewards_are_left_out(
+    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def mixed(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        match scenario["number"] % 5:
+            case 0:
+                raise ValueError("no sandbox")
+            case 1:
+                return art.TrajectoryGroup([ValueError("all of them")])
+            case 2:
+                return pair((0.5, 0.5))
+            case 3:
+                raise asyncio.CancelledError  # the rollout's own affair
+        return pair()
+
+    trainer = PipelineTrainer(model, backend, mixed, scenarios(20), None, min_batch_size=2)
+    await trainer.train()
+    assert sorted(backend.trained()) == [4, 9, 14, 19]
+    assert state(model)["outcomes"] == {"trained": 4, "discarded": 4, "stale": 0, "failed": 12}
+    assert "no sandbox" in caplog.text and "all of them" in caplog.text
+    folder = Path(model._get_output_dir()) / "trajectories" / "discarded"
+    assert list(folder.iterdir()), "they can be looked at"
+
+
+async def test_a_model_that_answers_always_the_same_ends_the_run(
+    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def same(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        return pair((1.0, 1.0)) if scenario["number"] >= 4 else pair()
+
+    trainer = PipelineTrainer(
+        model, backend, same, scenarios(1000), None, min_batch_size=2, discard_queue_multiplier=5
+    )
+    await trainer.train()
+    assert "MODEL COLLAPSE DETECTED: 11 groups in a row" in caplog.text
+    assert state(model)["outcomes"]["trained"] == 4 and state(model)["outcomes"]["discarded"] == 11
+
+
+async def test_evaluations_run_on_their_own_step_and_are_not_repeated(
+    backend: FastBackend, model: Any
+) -> None:
+    seen: list[int] = []
+
+    async def evaluate(model: Any, step: int, config: Any) -> dict[str, list[Any]]:
+        seen.append(step)
+        if step == 4:
+            raise ValueError("the judge is ill")
+        return {"val": [art.Trajectory(reward=step)], "test": [pair(), art.Trajectory(reward=0.0)]}
+
+    def again(steps: int) -> PipelineTrainer[Any, Any]:
+        return PipelineTrainer(
+            model, backend, rollout, scenarios(300), None, evaluate, max_steps=steps, eval_every_n_steps=2
+        )
+
+    await again(5).train()
+    assert seen == backend.leased == [0, 2, 4]
+    assert [call["save_checkpoint"] for call in backend.calls] == [False, True, False, True, False]
+    known = state(model)
+    assert known["completed_eval_steps"] == [0, 2] and known["last_eval_step"] == 2
+    rows = history(model)
+    assert [(row["step"], row["val/reward"]) for row in rows if "val/reward" in row] == [(0, 0.0), (2, 2.0)]
+    assert [row["step"] for row in rows if row.get("checkpoint/eval_completed")] == [0, 2]
+    await again(6).train()
+    assert seen == [0, 2, 4, 6], "a resumed run does not begin again"
+
+
+async def test_checkpoints_are_kept_by_the_strategy(backend: FastBackend, model: Any) -> None:
+    async def evaluate(model: Any, step: int, config: Any) -> list[Any]:
+        return [art.Trajectory(reward=1.0 if step == 2 else 0.0)]
+
+    trainer = PipelineTrainer(
+        model,
+        backend,
+        rollout,
+        scenarios(300),
+        None,
+        evaluate,
+        max_steps=8,
+        eval_every_n_steps=2,
+        checkpoint_retention_strategy=keep_recent_and_top(recent=1, top=1),
+    )
+    await trainer.train()
+    assert backend.checkpoints[0] == 2 and backend.checkpoints[-1] == 8 and len(backend.checkpoints) <= 4
+
+
+@pytest.mark.parametrize("ask", ["signal", "method"])
+async def test_a_request_to_stop_finishes_what_has_begun(backend: FastBackend, model: Any, ask: str) -> None:
+    begun: list[int] = []
+
+    async def stopping(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        begun.append(scenario["number"])
+        if scenario["number"] == 10:
+            if ask == "signal":
+                os.kill(os.getpid(), signal.SIGINT)
+            else:
+                trainer.request_stop()
+        return await rollout(model, scenario, config)
+
+    before = signal.getsignal(signal.SIGINT)
+    trainer: PipelineTrainer[Any, Any] = PipelineTrainer(model, backend, stopping, scenarios(1000), None)
+    await trainer.train()
+    assert sorted(backend.trained()) == sorted(begun) and 10 in begun and len(begun) < 60
+    assert signal.getsignal(signal.SIGINT) is before
+    backend.trained()
+    following = PipelineTrainer(model, backend, rollout, scenarios(len(begun) + 8), None)
+    await following.train()
+    assert sorted(backend.trained()) == list(range(len(begun) + 8))
+
+
+async def test_a_lost_reply_is_asked_for_and_an_unknown_job_s_groups_are_sampled_again(
+    backend: FastBackend, model: Any
+) -> None:
+    backend.die_after_commit = True
+    with pytest.raises(ConnectionError, match="reply was lost"):
+        await PipelineTrainer(model, backend, rollout, scenarios(8), None).train()
+    assert state(model)["training_job"]["step"] == 0 and len(backend.trained()) >= 4
+    backend.die_after_commit = False
+    await PipelineTrainer(model, backend, rollout, scenarios(8), None).train()
+    assert sorted(backend.trained()) == list(range(8))
+
+    forgotten = {**state(model), "training_step": 2}
+    forgotten["training_job"] = {"job_id": "never came", "step": 2, "scenarios": [8, 9]}
+    model.merge_state({STATE: forgotten})
+    await PipelineTrainer(model, backend, rollout, scenarios(12), None).train()
+    assert sorted(backend.trained()) == list(range(12))
+
+
+async def test_async_scenarios_and_their_metadata(backend: FastBackend, model: Any) -> None:
+    async def stream() -> Any:
+        for n in range(6):
+            yield {"number": n, "metadata": {"scenario_id": n, "kind": "x", "deep": [1]}}
+
+    await PipelineTrainer(model, backend, rollout, stream(), None, min_batch_size=3).train()
+    groups = [group for call in backend.calls for group in call["groups"]]
+    assert sorted(group.metadata["scenario_id"] for group in groups) == list(range(6))
+    assert all(group.metadata["scenario_kind"] == "x" for group in groups)
+    assert all("scenario_deep" not in group.metadata for group in groups)
+
+
+async def test_a_broken_stream_of_scenarios_is_the_program_s_error(backend: FastBackend, model: Any) -> None:
+    def broken() -> Any:
+        yield from scenarios(2)
+        raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="the file is gone"):
+        await asyncio.wait_for(PipelineTrainer(model, backend, rollout, broken(), None).train(), 10)
+
+
+async def test_the_status_line_is_logged(
+    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    backend.seconds = 0.05
+    trainer = PipelineTrainer(
+        model, backend, rollout, scenarios(20), None, log_interval_seconds=0.02, total_scenarios=77
+    )
+    await trainer.train()
+    assert "scenarios" in caplog.text and "/77, running" in caplog.text and "s a step" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"num_rollout_workers": 0}, "num_rollout_workers=0"),
+        ({"min_batch_size": True}, "min_batch_size=True"),
+        ({"min_batch_size": 4, "max_batch_size": 3}, "at least min_batch_size = 4"),
+        ({"max_steps_off_policy": -1}, "max_steps_off_policy=-1"),
+        ({"queue_maxsize": 0}, "queue_maxsize=0"),
+        ({"max_steps": 0}, "max_steps=0"),
+        ({"discard_queue_multiplier": 0.5}, "discard_queue_multiplier=0.5"),
+        ({"log_interval_seconds": 0}, "log_interval_seconds=0"),
+        ({"status_ewa_alpha": 1.5}, "status_ewa_alpha=1.5"),
+        ({"total_scenarios": -1}, "total_scenarios=-1"),
+        ({"eval_every_n_steps": -1}, "eval_every_n_steps=-1"),
+        ({"checkpoint_retention_interval": 0}, "checkpoint_retention_interval=0"),
+        ({"learning_rate": 0}, "learning_rate=0"),
+        ({"loss_fn": "pppo"}, "pppo"),
+        ({"packed_sequence_length": 0}, "packed_sequence_length=0"),
+        ({"adam_params": 3}, "adam_params=3"),
+        ({"learning_rte": 1}, "did you mean 'learning_rate'"),
+        ({"job_id": "x"}, "chooses it itself"),
+        ({"scenarios": 3}, "scenarios=3"),
+    ],
+)
+def test_what_is_out_of_range_or_unknown_is_refused(model: Any, wrong: dict[str, Any], named: str) -> None:
+    given = {"scenarios": scenarios(1), **wrong}
+    stream = given.pop("scenarios")
+    with pytest.raises(ValueError) as refused:
+        PipelineTrainer(model, art.RemoteBackend("http://127.0.0.1:1", "k"), rollout, stream, None, **given)
+    assert named in str(refused.value)
