@@ -8,7 +8,7 @@ from art.server.checkpoints.in_use import InUse
 from art.server.control import Control
 from art.server.ledger.ledger import Ledger
 from art.server.models.catalog import Catalog
-from art.server.workers.pair import PairOptions
+from art.server.workers.options import PairOptions
 from art.wire.models import RegisterRequest
 
 

@@ -15,13 +15,14 @@ import pytest
 from art.engine.protocol import Engine
 from art.errors import CanaryError
 from art.rendering.chat import ChatRenderer
-from art.server.checkpoints.canary import Canary
+from art.server.checkpoints.canary import Canary, CanaryLimits, Rows, Scores
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote
 from art.server.checkpoints.promote import Stage, unobserved
 from art.server.control_settings import ControlSettings
 from art.server.models.catalog import Catalog
 from art.server.models.models import Registration
-from art.server.workers.pair import Unload, WorkerPair
+from art.server.workers.engines import Unload
+from art.server.workers.pair import WorkerPair
 from art.server.workers.trainer_client import OpenModel
 from art.wire.jobs import TrainResultInfo
 from art.wire.training import LoraSpec
@@ -60,8 +61,17 @@ class Pair(WorkerPair):
         assert adapter not in self.adapters, "a name is never used for other weights"
         self.adapters[adapter] = float((path / "weights").read_text())
 
-    async def engine_scores(self, adapter: str, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        return [[self.adapters[adapter] + self.off] * (len(row) - 1) for row in rows]
+    async def engine_scores(
+        self, adapter: str | None, rows: Sequence[Sequence[int]]
+    ) -> dict[int, list[list[float]]]:
+        assert adapter is not None
+        return {0: [[self.adapters[adapter] + self.off] * (len(row) - 1) for row in rows]}
+
+    def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
+        return
+
+    async def wake(self) -> None:
+        return
 
     async def dtypes(self) -> list[str]:
         return ["float32", "float32"]

@@ -22,28 +22,46 @@ def sampling_until(server: ServerProcess, ended: threading.Event, replies: list[
         replies.append(server.chat(max_tokens=200, temperature=1.0))
 
 
-def test_an_engine_killed_in_the_middle_of_generation_comes_back_with_its_adapters(
-    server: ServerProcess,
-) -> None:
+def test_requests_outlive_the_engine_that_is_killed_under_them(server: ServerProcess) -> None:
+    """The only engine of its model: they wait until it is back with its adapters, and start again."""
     server.train("first")
     engine, replies, ended = server.workers()["engine"], [], threading.Event()
-    clients = [threading.Thread(target=sampling_until, args=(server, ended, replies)) for _ in range(4)]
+    clients = [
+        threading.Thread(target=sampling_until, args=(server, ended, replies), daemon=True) for _ in range(4)
+    ]
     for client in clients:
         client.start()
     eventually(lambda: len(replies) >= 4)
     engine.kill()
-    eventually(lambda: any(reply.status_code != 200 for reply in replies))
     eventually(lambda: server.workers().get("engine") not in (None, engine))
-    eventually(lambda: server.chat().status_code == 200)
+    answered = len(replies)
+    eventually(lambda: len(replies) >= answered + 8)
     ended.set()
     for client in clients:
         client.join(timeout=30)
-    failed = [reply for reply in replies if reply.status_code != 200]
-    assert {reply.status_code for reply in failed} == {503}, [reply.text for reply in failed]
-    assert {reply.json()["error"]["code"] for reply in failed} <= NAMED
-    assert all(reply.headers.get("retry-after") for reply in failed), "clients try again by themselves"
+    assert {reply.status_code for reply in replies} == {200}, [reply.text for reply in replies]
+    assert {reply.json()["choices"][0]["step"] for reply in replies} == {1}
     assert server.choice()["step"] == 1 and server.choice("player@0")["step"] == 0
     assert server.train("second")["step"] == 2
+
+
+def test_an_engine_that_does_not_come_back_fails_its_requests_by_name(tmp_path: Path, base: Path) -> None:
+    with running_server(tmp_path / "data", base, restarts=0) as server:
+        replies: list[httpx.Response] = []
+        client = threading.Thread(
+            target=lambda: replies.append(server.chat(max_tokens=3000, temperature=1.0)), daemon=True
+        )
+        server.workers()["engine"].suspend()
+        client.start()
+        time.sleep(0.2)
+        server.workers()["engine"].kill()
+        client.join(timeout=30)
+        assert replies[0].status_code == 503 and replies[0].json()["error"]["code"] in NAMED
+        assert replies[0].headers.get("retry-after"), "clients try again by themselves"
+        workers = server.http.get("/health").json()["workers"]
+        assert workers[str(base)]["engine"]["state"] == "failed"
+        server.register()
+        assert server.choice()["step"] == 0
 
 
 def test_a_trainer_killed_in_the_middle_of_a_step_is_started_again_and_the_step_is_made_once(

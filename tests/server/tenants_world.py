@@ -23,7 +23,7 @@ from art.server.routes.control import control_routes
 from art.server.settings import LimitSettings
 from art.server.tenants.tenancy import inside
 from art.server.tenants.tenants import TENANTS_FILE, TenantKeys, Tenants
-from art.server.workers.pair import PairOptions
+from art.server.workers.options import PairOptions
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, TrainJobRequest, TrainResultInfo
 from art.wire.models import RegisterRequest

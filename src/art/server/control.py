@@ -27,7 +27,7 @@ from art.server.models.deletions import Deletions
 from art.server.models.models import Models, Registration
 from art.server.models.stages import Stages
 from art.server.tenants.tenancy import tenant_of
-from art.server.workers.pair import PairOptions
+from art.server.workers.options import PairOptions
 from art.server.workers.pairs import WorkerPairs
 from art.wire.models import ModelInfo, RegisterRequest
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from art.wire.strict import Strict
@@ -39,6 +41,9 @@ class ControlSettings(Strict):
     """Longest wait for the last request of an old adapter."""
     keep_loaded: int = Field(default=3, ge=1)
     """Newest steps of a model that stay in the engine; older ones are loaded again when asked for."""
+    sleep_engine: Literal["auto", "always", "never"] = "auto"
+    """Whether the engine gives its memory back while a step is trained; requests wait until it is saved.
+    auto: where an engine and the trainer share a GPU."""
     max_off_policy_steps: int = Field(default=16, ge=0)
     """Rollouts with samples of older steps than so many before the current one are not trained: they are
     stale, whatever a job allows."""

@@ -26,7 +26,7 @@ from art.server.models.catalog import Catalog
 from art.server.routes.control import control_routes
 from art.server.settings import ServerSettings, resolve_key, resolve_teacher
 from art.server.tenants.tenants import TENANTS_FILE, TenantKeys
-from art.server.workers.pair import PairOptions
+from art.server.workers.options import PairOptions
 
 _BACKLOG = 4096
 _LAST_REPLIES_SECONDS = 5
@@ -62,6 +62,7 @@ async def serve(
             tenants=TenantKeys(settings.server_dir / TENANTS_FILE),
             control_routes=control_routes(control),
             control_health=lambda: {"workers": control.health()},
+            engine=settings.engine.name,
         )
         await app.rollouts.load()
         with _listen(settings) as listener:
@@ -95,6 +96,8 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
             options=PairOptions(
                 engine=settings.engine.name,
                 engine_options=settings.engine.options,
+                replicas=settings.engine.replicas,
+                devices=settings.engine.devices,
                 trainer_options=settings.trainer.options,
             ),
             settings=settings.control,
@@ -162,8 +165,6 @@ def _uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
     )
 
 
-def _has(module: str) -> bool:
-    import importlib.util
 def _http(settings: ServerSettings) -> Any:
     if not _has("httptools"):
         return "h11"  # which has limits of its own
@@ -172,6 +173,8 @@ def _http(settings: ServerSettings) -> Any:
     return http_protocol(settings.limits)
 
 
+def _has(module: str) -> bool:
+    import importlib.util
 
     return importlib.util.find_spec(module) is not None
 

@@ -30,6 +30,10 @@ class EngineSettings(Strict):
     name: str = "builtin"
     options: dict[str, Any] = Field(default_factory=dict)
     """Handed to the engine's worker, which refuses what it does not know."""
+    replicas: int = Field(default=1, ge=1, le=64)
+    """Engine processes for each base model, behind one address."""
+    devices: list[str] | None = None
+    """Where each replica computes, such as `["cuda:0", "cuda:1"]`; None: all where `options` say."""
 
 
 class TrainerSettings(Strict):
@@ -49,16 +53,16 @@ class LimitSettings(Strict):
     """Requests, and completions, of one tenant at a time; more are refused with 429. Not the operator's."""
     keep_alive: float = Field(default=75.0, gt=0)
     """Seconds an idle connection is kept open."""
+    max_head_bytes: int = Field(default=64 * 1024, ge=1024)
+    """Request line and headers together."""
+    head_seconds: float = Field(default=20.0, gt=0)
+    """Seconds within which they must come, on a new connection and once a request has begun."""
     remembered_tokens: int = Field(default=16_000_000, ge=0)
     """Ids of answered conversations kept in memory for stitching; older ones are read from the ledger."""
     stored_responses: int = Field(default=64 * 1024 * 1024, ge=0)
     """Bytes of responses (/v1/responses) kept in memory to be continued by their id; the oldest go first."""
     rollout_text_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """What one scoped rollout may say and be told, as text kept until its trajectory is made."""
-    max_head_bytes: int = Field(default=64 * 1024, ge=1024)
-    """Request line and headers together."""
-    head_seconds: float = Field(default=20.0, gt=0)
-    """Seconds within which they must come, on a new connection and once a request has begun."""
 
 
 class ServerSettings(Strict):

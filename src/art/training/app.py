@@ -48,8 +48,8 @@ class Face:
         return _reply(
             TrainerHealth(
                 base_model=self._config.base_model,
-                device=self._config.device,
-                dtype=self._config.dtype,
+                device=str(self._trainer.policy.device),
+                dtype=str(self._trainer.policy.dtype).removeprefix("torch."),
                 models=dict(self._trainer.steps),
                 busy=self._jobs.busy,
             )

@@ -12,7 +12,7 @@ update.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from art.errors import CanaryError
@@ -74,14 +74,27 @@ class Canary:
     """
 
     rows: Rows
-    engine_before: Scores | None = None
+    engine_before: Mapping[int, Scores] | None = None
+    """By the number of the replica."""
     trainer_before: Scores | None = None
 
-    def check(self, adapter: str, engine: Scores, trainer: Scores, limits: CanaryLimits) -> Difference:
-        """The difference of engine and trainer under the new step.
+    def check(
+        self, adapter: str, engines: Mapping[int, Scores], trainer: Scores, limits: CanaryLimits
+    ) -> Difference:
+        """The difference of engine and trainer under the new step: that of the replica where it is largest.
 
         Raises CanaryError with the numbers and the likely cause.
         """
+        before = self.engine_before or {}
+        differences = [
+            self._check(adapter, engine, trainer, limits, before.get(number))
+            for number, engine in engines.items()
+        ]
+        return max(differences, key=lambda one: one.max)
+
+    def _check(
+        self, adapter: str, engine: Scores, trainer: Scores, limits: CanaryLimits, before: Scores | None
+    ) -> Difference:
         agreement = difference(engine, trainer)
         if agreement.mean > limits.mean or agreement.max > limits.max:
             raise CanaryError(
@@ -89,11 +102,11 @@ class Canary:
                 f"logprobs differ by "
                 f"{agreement.mean:.3g} in the mean (limit {limits.mean:g}) and {agreement.max:.3g} at "
                 f"most (limit "
-                f"{limits.max:g}). {self._cause(engine)}"
+                f"{limits.max:g}). {_cause(engine, before)}"
             )
-        if self.engine_before is not None and self.trainer_before is not None:
+        if before is not None and self.trainer_before is not None:
             moved = difference(trainer, self.trainer_before).max
-            if moved > _VISIBLE and difference(engine, self.engine_before).max == 0.0:
+            if moved > _VISIBLE and difference(engine, before).max == 0.0:
                 raise CanaryError(
                     f"adapter {adapter!r} is loaded but the engine still computes the step before: "
                     f"the trainer's "
@@ -101,13 +114,14 @@ class Canary:
                 )
         return agreement
 
-    def _cause(self, engine: Scores) -> str:
-        if self.engine_before is not None and difference(engine, self.engine_before).max == 0.0:
-            return "The engine still computes the step before: the new adapter had no effect."
-        return (
-            "Likely causes: the engine's base model, dtype or LoRA scaling is not the trainer's. "
-            "The step before is still served."
-        )
+
+def _cause(engine: Scores, before: Scores | None) -> str:
+    if before is not None and difference(engine, before).max == 0.0:
+        return "The engine still computes the step before: the new adapter had no effect."
+    return (
+        "Likely causes: the engine's base model, dtype or LoRA scaling is not the trainer's. "
+        "The step before is still served."
+    )
 
 
 def canary_rows(sequences: Iterable[Sequence[int]], *, rows: int = 4, tokens: int = 64) -> list[list[int]]:

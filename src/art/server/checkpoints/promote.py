@@ -20,7 +20,8 @@ from art.server.checkpoints.checkpoints import Checkpoints, JobNote
 from art.server.control_settings import ControlSettings
 from art.server.models.catalog import Catalog
 from art.server.models.models import Registration
-from art.server.workers.pair import Unload, WorkerPair
+from art.server.workers.engines import Unload
+from art.server.workers.pair import WorkerPair
 from art.server.workers.trainer_client import OpenModel
 
 _log = logging.getLogger(__name__)
@@ -121,16 +122,19 @@ class Stage:
         """Load a committed step, check it, move the alias. Raises CanaryError after setting the step
         aside.
         """
+        await self.pair.wake()
         await progress("loading")
         adapter = await self.load(step)
         await progress("checking")
         scored = await self.pair.engine_scores(adapter, canary.rows)
         try:
-            agreement = canary.check(adapter, scored, trainer, await self.limits())
+            limits = await self.limits()
+            agreement = canary.check(adapter, scored, trainer, limits)
         except CanaryError as error:
             if not set_aside:
                 raise
             raise await self._reject(step, adapter, error) from error
+        self.pair.checked(adapter, canary.rows, trainer, limits)
         self.catalog.publish(self.model.project, self.model.name, self.model.base_model, step, adapter)
         self._drop_old()
         return adapter, agreement

@@ -54,6 +54,8 @@ class JobRunner:
                 # The trainer may hold a step that was never committed.
                 stage.pair.invalidate(stage.model)
                 raise
+            finally:
+                await stage.pair.wake()
 
     async def worker_failed(self, job: Job, error: WorkerError) -> None:
         """An attempt failed with its worker: wait for the restart."""

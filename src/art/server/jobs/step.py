@@ -71,6 +71,7 @@ class StepJob(ABC):
     async def follow(self, opened: OpenModel, body: bytes) -> TrainEvent:
         """Have the trainer train a batch. Returns its result; raises its error by name."""
         told = time.monotonic()
+        await self.stage.pair.rest()
         async for event in opened.train(body):
             if event.type == "result":
                 return event

@@ -12,7 +12,8 @@ from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout
 from art.server.models.base_models import BaseModel
 from art.server.models.catalog import Catalog
-from art.server.workers.pair import PairOptions, WorkerPair
+from art.server.workers.options import PairOptions
+from art.server.workers.pair import WorkerPair
 
 
 class WorkerPairs:
@@ -37,34 +38,25 @@ class WorkerPairs:
             await pair.start()
             return pair
 
-        def replaced(engine: Engine, adapters: Sequence[str]) -> None:
-            self._catalog.replace_engine(base.name, engine, adapters=adapters)
+        def restarted(engine: Engine, adapters: Sequence[str]) -> None:
+            if self._catalog.has_base(base.name):
+                self._catalog.replace_engine(base.name, engine, adapters=adapters)
 
         pair = WorkerPair(
-            base, options=self._options, layout=self._layout, settings=self._settings, replaced=replaced
+            base, options=self._options, layout=self._layout, settings=self._settings, restarted=restarted
         )
         renderer = await asyncio.to_thread(_renderer, base)
         await pair.start()
-        engine = await pair.engine()
-        info = await engine.info()
+        info = await pair.engine.info()
         self._catalog.add_base(
-            base.name, engine, renderer, max_context=info.max_context, aliases=base.aliases
+            base.name, pair.engine, renderer, max_context=info.max_context, aliases=base.aliases
         )
         self._pairs[base.name] = pair
         return pair
 
     def health(self) -> dict[str, Any]:
-        """The state of each worker: `up`, `restarting`, `failed` or `new`."""
-        return {
-            pair.base.name: {
-                supervisor.spec.name.partition("-")[0]: {
-                    "state": supervisor.state,
-                    "restarts": supervisor.restarts,
-                }
-                for supervisor in (pair.engines, pair.trainers)
-            }
-            for pair in self._pairs.values()
-        }
+        """The state of the workers of each base model."""
+        return {name: pair.health() for name, pair in self._pairs.items()}
 
     async def close(self) -> None:
         """End all workers."""

@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 WhenUp = Callable[[Worker], Awaitable[None]]
 """Makes a fresh worker useful (adapters loaded, clients replaced) before anybody else gets it."""
+WhenGivenUp = Callable[[ARTError], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +39,18 @@ class RestartPolicy:
 class Supervisor:
     """Owns a worker's life. `when_up` runs after each start, the first one included."""
 
-    def __init__(self, spec: WorkerSpec, *, when_up: WhenUp, policy: RestartPolicy | None = None) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        when_up: WhenUp,
+        when_given_up: WhenGivenUp = lambda failure: None,
+        policy: RestartPolicy | None = None,
+    ) -> None:
         self.spec = spec
         self.restarts = 0
         self._when_up = when_up
+        self._when_given_up = when_given_up
         self._policy = policy or RestartPolicy()
         self._recent: deque[float] = deque()
         self._worker: Worker | None = None
@@ -167,6 +176,7 @@ class Supervisor:
                     f"it. Last: {cause}"
                 )
                 _log.error("%s", self._failure)
+                self._when_given_up(self._failure)
                 return
             await asyncio.sleep(min(self._policy.backoff * 2**attempt, self._policy.backoff_limit))
             try:
