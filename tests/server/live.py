@@ -85,7 +85,13 @@ async def run_gateway(
 async def listening(app: App, limits: LimitSettings) -> AsyncIterator[str]:
     """The application behind a real socket: its address."""
     config = uvicorn.Config(
-        app, port=0, lifespan="off", log_level="warning", access_log=False, http=http_protocol(limits)
+        app,
+        port=0,
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        http=http_protocol(limits),
+        timeout_keep_alive=int(limits.keep_alive),
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve())
