@@ -6,7 +6,19 @@ import argparse
 import subprocess
 import sys
 
-BENCHES = ("client", "engine", "tree", "loop", "learning", "train", "packing", "memory", "end_to_end")
+BENCHES = (
+    "client",
+    "engine",
+    "tree",
+    "loop",
+    "learning",
+    "train",
+    "packing",
+    "memory",
+    "gateway",
+    "together",
+    "end_to_end",
+)
 ON_REQUEST = ("algorithms", "gpu")
 """Only when named: half an hour that writes into docs, and what needs a CUDA device."""
 

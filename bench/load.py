@@ -3,6 +3,7 @@
     python -m bench.load < JOB        JOB and the answer are one line of JSON each
 
 `requests`: so many chat completions over so many connections, each connection one after the other.
+`direct`: the same of an engine worker, without a gateway: given prompts, given ids that end a turn.
 `pulse`: GET /health every `every` seconds until the standard input ends.
 """
 
@@ -16,6 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httptools
+
+from art.engine.protocol import GenerateRequest, Sampling
+from art.engine.remote import RemoteEngine
 
 LIMIT_SECONDS = 240.0
 """The process ends by itself, whatever the server does."""
@@ -74,7 +78,7 @@ class Connection(asyncio.Protocol):
 
 
 def chat_request(job: dict[str, Any], number: int) -> bytes:
-    text = f"{job['text']} {number}"
+    text = f"{job['text']} {number % job['texts']}"
     body = {
         "model": job["model"],
         "messages": [{"role": "user", "content": text}],
@@ -153,6 +157,36 @@ async def requests(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+async def direct(job: dict[str, Any]) -> dict[str, Any]:
+    engine = RemoteEngine(f"http://{job['host']}:{job['port']}", job["key"])
+    seconds: list[float] = []
+
+    async def run(first: int) -> None:
+        for number in range(first, job["requests"], job["connections"]):
+            request = GenerateRequest(
+                request_id=str(number),
+                adapter=None,
+                prompt_ids=job["prompts"][number % len(job["prompts"])],
+                sampling=Sampling(
+                    max_tokens=job["max_tokens"],
+                    seed=job["first"] + number,
+                    stop_token_ids=tuple(job["stop_token_ids"]),
+                ),
+                stream=job["stream"],
+            )
+            begin = time.perf_counter()
+            async for _ in engine.generate(request):
+                pass
+            seconds.append(time.perf_counter() - begin)
+
+    await engine.info()
+    begin = time.perf_counter()
+    await asyncio.gather(*(run(first) for first in range(job["connections"])))
+    wall = time.perf_counter() - begin
+    await engine.close()
+    return {"wall": wall, "failed": 0, "seconds": sorted(seconds)}
+
+
 async def pulse(job: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each answer of /health, asked one after the other."""
     connection = await connect(job, asyncio.Semaphore(1))
@@ -173,7 +207,7 @@ async def pulse(job: dict[str, Any]) -> dict[str, Any]:
 async def main() -> None:
     job = json.loads(sys.stdin.readline())
     async with asyncio.timeout(LIMIT_SECONDS):
-        answer = await {"requests": requests, "pulse": pulse}[job["kind"]](job)
+        answer = await {"requests": requests, "direct": direct, "pulse": pulse}[job["kind"]](job)
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
