@@ -24,6 +24,7 @@ from art.server.jobs.reference import reference_folder
 from art.server.jobs.train_rows import check_origin, group_rows, sampled_from
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, TeacherSpec, UpdatesSpec
+from art.wire.constraint import ConstraintBody
 from art.wire.jobs import RateSpec, TrainJobRequest
 from art.wire.training import SamplingSpec, TrainRequest
 
@@ -110,7 +111,15 @@ def test_samples_of_a_removed_model_are_another_models(adapter: str, removals: i
         ({"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "max_tokens": 9}, SamplingSpec()),
         ({"temperature": 0.7, "top_k": 20}, SamplingSpec(temperature=0.7, top_k=20)),
         ({"top_p": 0.9, "min_p": 0.05, "seed": 1, "stop": ["x"]}, SamplingSpec(top_p=0.9, min_p=0.05)),
-        ({"presence_penalty": 0.0, "repetition_penalty": 1, "logit_bias": {}, "top_p": None}, SamplingSpec()),
+        ({"presence_penalty": 0.0, "repetition_penalty": 1, "top_p": None}, SamplingSpec()),
+        (
+            {"logit_bias": [[7, 2.5]], "temperature": 0.5},
+            SamplingSpec(logit_bias=((7, 2.5),), temperature=0.5),
+        ),
+        (
+            {"constraint": {"kind": "regex", "text": "a+", "by": "builtin"}, "stop_token_ids": [3, 4]},
+            SamplingSpec(constraint=ConstraintBody(kind="regex", text="a+"), stop_token_ids=(3, 4)),
+        ),
     ],
 )
 def test_the_recorded_distribution_is_the_one_that_is_trained(recorded: dict, spec: SamplingSpec) -> None:
@@ -128,6 +137,10 @@ def test_the_recorded_distribution_is_the_one_that_is_trained(recorded: dict, sp
         ({"frequency_penalty": -1}, "frequency_penalty = -1"),
         ({"repetition_penalty": 1.1}, "repetition_penalty = 1.1"),
         ({"logit_bias": {"7": 100}}, "logit_bias = {'7': 100}"),
+        (
+            {"constraint": {"kind": "regex", "text": "a+", "by": "vllm"}, "stop_token_ids": [3]},
+            "a regex constraint by engine 'vllm'",
+        ),
         ({"typical_p": 0.9}, "typical_p = 0.9"),
         ({"top_p": 0.0}, "top_p = 0.0"),
     ],

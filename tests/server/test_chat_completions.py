@@ -158,9 +158,28 @@ async def test_thinking_is_told_apart(live: Live) -> None:
     ("change", "named"),
     [
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
+        (
+            {
+                "response_format": {"type": "json_object"},
+                "extra_body": {"structured_outputs": {"regex": "a"}},
+            },
+            "structured_outputs.regex",
+        ),
+        ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["a"]}}}, "structured_outputs"),
+        ({"extra_body": {"guided_choice": []}}, "guided_choice"),
+        ({"extra_body": {"guided_json": "x" * 300_000}}, "guided_json"),
+        ({"logit_bias": {"7": 101}}, "logit_bias"),
+        ({"logit_bias": {"seven": 1}}, "logit_bias"),
+        ({"extra_body": {"stop_token_ids": ["a"]}}, "stop_token_ids"),
         ({"logprobs": True, "top_logprobs": 3}, "top_logprobs"),
-        ({"tool_choice": "required", "tools": TOOLS}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "always", "tools": TOOLS}, "tool_choice"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "write"}}, "tools": TOOLS},
+            "tool_choice",
+        ),
         ({"extra_body": {"best_of": 2}}, "best_of"),
         ({"store": True}, "store"),
         ({"temperature": -1}, "temperature"),
@@ -210,7 +229,7 @@ async def test_values_that_ask_for_nothing_are_accepted(live: Live) -> None:
 
 
 async def test_what_only_vllm_does_is_refused_by_name(live: Live) -> None:
-    for asked in ({"guided_choice": ["a"]}, {"min_tokens": 3}, {"ignore_eos": True}):
+    for asked in ({"min_tokens": 3}, {"ignore_eos": True}, {"length_penalty": 2}):
         with pytest.raises(openai.BadRequestError) as refused:
             await live.client.chat.completions.create(model="tiny", messages=HELLO, extra_body=asked)
         assert refused.value.param in asked and str(asked[refused.value.param]) in refused.value.message

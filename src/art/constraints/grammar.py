@@ -93,17 +93,18 @@ def grammar_text(constraint: Constraint) -> str:
         if constraint.kind == "regex":
             return str(LLMatcher.grammar_from_regex(text))
         if constraint.kind == "choice":
-            return str(LLMatcher.grammar_from_lark(_alternatives(constraint)))
+            return str(LLMatcher.grammar_from_lark(f"start: {alternatives(constraint)}"))
     except (ValueError, RecursionError) as error:
         _refuse(constraint, str(error))
     return str(LLMatcher.grammar_from_lark(text))
 
 
-def _alternatives(constraint: Constraint) -> str:
+def alternatives(constraint: Constraint) -> str:
+    """A choice in Lark. Raises: RequestError, ValueError for what is no JSON."""
     texts = json.loads(constraint.text)
     if not isinstance(texts, list) or not texts or not all(isinstance(one, str) and one for one in texts):
         _refuse(constraint, "it must be a JSON list of texts, none of them empty")
-    return "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in texts)
+    return " | ".join(json.dumps(one, ensure_ascii=False) for one in texts)
 
 
 def _refuse(constraint: Constraint, problem: str) -> NoReturn:

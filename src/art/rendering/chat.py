@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+from art.engine.protocol import Constraint
 
 Message = Mapping[str, Any]
 """A message as OpenAI's chat API spells it."""
@@ -46,6 +48,11 @@ class ChatRenderer(Protocol):
 
         Raises: RequestError for arguments that the format does not know.
         """
+        ...
+
+    @property
+    def kind(self) -> str:
+        """The name of the format, for messages."""
         ...
 
     @property
@@ -99,6 +106,21 @@ class ChatRenderer(Protocol):
 
         Without `tools` nothing is read as a call. Malformed calls stay in the content. `partial`: the ids go
         on, so only what can no longer change is told.
+        """
+        ...
+
+    def grammar(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        text: Constraint | Literal["any"] | None,
+        tools: Sequence[Tool],
+        parallel: bool,
+    ) -> Constraint | None:
+        """A reply behind a prompt that is a text (None: it must call), or calls of `tools` that `parse`
+        reads and that fit their schemas; where the format thinks first, after a thought.
+
+        None: no grammar of this format says it, or for a text alone, none is needed. Raises: RequestError.
         """
         ...
 

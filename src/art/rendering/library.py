@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
+from art.engine.protocol import Constraint
 from art.errors import ConfigurationError, RequestError
+from art.rendering.call_grammar import Thinking, call_format, check_plain, reply_grammar
 from art.rendering.chat import Message, Parsed, Tool, ToolCall
 from art.rendering.formats import Formats
 from art.rendering.raw_json import is_object, raw_member
-from art.rendering.reply import first_prompt, reply_ids
+from art.rendering.reply import END_THINK, TAIL, first_prompt, reply_ids, thinks
 from art.rendering.tokenizer import FastTokenizer
 
 _INEXPRESSIBLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -194,6 +196,31 @@ class LibraryRenderer:
             span = attempt.token_span
             content = _join(content, self.decode(body[span[0] : span[1]]) if span else attempt.raw)
         return Parsed(content=content, reasoning=reasoning, tool_calls=tuple(calls))
+
+    def grammar(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        text: Constraint | Literal["any"] | None,
+        tools: Sequence[Tool],
+        parallel: bool,
+    ) -> Constraint | None:
+        """See `ChatRenderer.grammar`."""
+        check_plain(self.kind)
+        return reply_grammar(
+            call_format(self.kind, self._tokenizer),
+            text=text,
+            tools=tools,
+            parallel=parallel,
+            thinking=self._thinking(prompt_ids),
+            tokenizer=self._tokenizer,
+        )
+
+    def _thinking(self, prompt_ids: Sequence[int]) -> Thinking:
+        if thinks(self._tokenizer, prompt_ids):
+            return "open"
+        ended = self._tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(END_THINK)
+        return "no" if ended or self.kind == "NanoRenderer" else "may"
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 from art.rendering.chat import Message, Tool
 
 _USER: dict[str, Any] = {"role": "user", "content": "a"}
-_THINK, _END_THINK = "<think>", "</think>"
-_TAIL = 8
+_THINK, END_THINK = "<think>", "</think>"
+TAIL = 8
 """So many last ids of a prompt show whether it has begun a thought."""
 
 
@@ -63,11 +63,11 @@ def reply_ids(
     listed = list(tools) if tools else None
     message = _with_canonical_calls(message)
     opening = chat.render_ids([_USER], tools=listed, add_generation_prompt=True)
-    if tokenizer.decode(opening[-_TAIL:]).rstrip().endswith(_END_THINK):
+    if tokenizer.decode(opening[-TAIL:]).rstrip().endswith(END_THINK):
         message = {name: value for name, value in message.items() if name != "reasoning_content"}
     whole = chat.render_ids([_USER, message], tools=listed)
-    thinking = _thinks(tokenizer, prompt_ids)
-    if whole[: len(opening)] == opening and thinking == _thinks(tokenizer, opening):
+    thinking = thinks(tokenizer, prompt_ids)
+    if whole[: len(opening)] == opening and thinking == thinks(tokenizer, opening):
         ids = whole[len(opening) :]
     else:
         ids = tokenizer.encode(_written(tokenizer, opening, whole, message, thinking))
@@ -113,9 +113,9 @@ def _with_canonical_calls(message: Message) -> Message:
     return {**message, "tool_calls": named}
 
 
-def _thinks(tokenizer: Text, prompt_ids: Sequence[int]) -> bool:
+def thinks(tokenizer: Text, prompt_ids: Sequence[int]) -> bool:
     """Whether the prompt has begun a thought that the reply has to end."""
-    return tokenizer.decode(list(prompt_ids[-_TAIL:])).rstrip().endswith(_THINK)
+    return tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(_THINK)
 
 
 def _written(
@@ -133,10 +133,10 @@ def _written(
         return body
     if body.startswith(_THINK):
         return body.removeprefix(_THINK).removeprefix("\n")
-    if body.startswith(_END_THINK):
+    if body.startswith(END_THINK):
         return body
     # The format drops thoughts of turns that are over; this one is still to be said.
-    return f"{message.get('reasoning_content') or ''}\n{_END_THINK}\n\n{body}"
+    return f"{message.get('reasoning_content') or ''}\n{END_THINK}\n\n{body}"
 
 
 def _without_tail(tokenizer: Text, ids: Sequence[int]) -> list[int]:

@@ -72,6 +72,7 @@ class App:
         tenants: TenantKeys | None = None,
         control_routes: Sequence[BaseRoute] = (),
         control_health: Callable[[], dict[str, Any]] = dict,
+        engine: str = "builtin",
     ) -> None:
         self._key = KeyCheck(key, tenants)
         self._catalog = catalog
@@ -80,7 +81,9 @@ class App:
         self._version = version("agent-reinforcement-trainer")
         self.rollouts = Rollouts(ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes)
         completions = InFlight(limits.tenant_in_flight, "completions")
-        self._sampler = Sampler(catalog, ledger, stitcher, self.rollouts, in_flight=completions)
+        self._sampler = Sampler(
+            catalog, ledger, stitcher, self.rollouts, in_flight=completions, engine=engine
+        )
         self._requests = InFlight(limits.tenant_in_flight, "requests")
         self._intake = Intake()
         self._dialects = _dialects(self._sampler, limits)

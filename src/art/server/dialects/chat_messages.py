@@ -132,9 +132,9 @@ def _content(content: Any, role: str, at: str) -> str:
         if not isinstance(text, str):
             kind = part.get("type") if isinstance(part, dict) else part
             refuse(
-                f"{at}.content has a part of type {kind!r}; only 'text' is supported",
+                f"{at}.content has a part of type {kind!r}; this model takes text only",
                 f"{at}.content",
-                "unsupported_parameter",
+                "unsupported_content",
             )
         texts.append(text)
     return "".join(texts)

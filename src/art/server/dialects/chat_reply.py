@@ -21,6 +21,8 @@ class Completion:
     logprobs: list[float]
     finish_reason: FinishReason | None = None
     stop_string: str | None = None
+    named_call: bool = False
+    """The request demanded a call of one tool by its name."""
 
 
 def message_of(completion: Completion, parsed: Parsed) -> dict[str, Any]:
@@ -53,7 +55,9 @@ def cut(text: str, stop: str) -> str:
 
 
 def finish_reason(completion: Completion, message: dict[str, Any]) -> str:
-    """`tool_calls` where calls were read from a reply that ended by itself."""
+    """`tool_calls` where calls were read from a reply that ended by itself, unless they had to be."""
+    if completion.named_call:
+        return completion.finish_reason or "stop"
     if "tool_calls" in message and completion.finish_reason == "stop":
         return "tool_calls"
     return completion.finish_reason or "stop"

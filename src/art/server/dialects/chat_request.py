@@ -10,7 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from art.engine.protocol import Constraint
 from art.errors import RequestError
+from art.server.dialects import chat_format
+from art.server.dialects.chat_format import FREE_CHOICE, ToolChoice
 from art.server.dialects.chat_messages import read_messages, read_tools, sample_hint
 from art.server.dialects.refusal import refuse
 from art.server.ledger.conversation import tools_key
@@ -24,8 +27,14 @@ class ChatRequest:
     messages: list[dict[str, Any]] = field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
     tools_key: bytes = b""
-    read_calls: bool = True
-    """False (tool_choice none): the tools are shown to the model, but nothing is read as a call."""
+    tool_choice: ToolChoice = FREE_CHOICE
+    parallel_calls: bool = True
+    """False: a reply has at most one call."""
+    constraint: Constraint | None = None
+    """What the text of the reply must look like."""
+    constrained_by: str = ""
+    """The field that says so."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
     n: int = 1
     stream: bool = False
     include_usage: bool = False
@@ -37,11 +46,18 @@ class ChatRequest:
     min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    """Besides those that end a turn."""
     metadata: dict[str, str] | None = None
     template_arguments: dict[str, Any] | None = None
     """What the chat format is told for this request, over what the model says."""
     sample_hint: str | None = None
     """The sample that the newest assistant message says it is."""
+
+    @property
+    def read_calls(self) -> bool:
+        """False (tool_choice none): the tools are shown to the model, but nothing is read as a call."""
+        return self.tool_choice.mode != "none"
 
 
 def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:
@@ -67,6 +83,7 @@ def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:
         refuse(f"n = {request.n} is more than {max_n}", "n")
     if body.get("top_logprobs") is not None and not request.logprobs:
         refuse("top_logprobs needs logprobs = true", "top_logprobs")
+    chat_format.check_choice(request)
     request.sample_hint = sample_hint(body["messages"])
     return request
 
@@ -87,16 +104,6 @@ def _tools(request: ChatRequest, name: str, value: Any) -> None:
         request.tools_key = tools_key(request.tools)
     except TypeError as error:
         refuse(f"tools cannot be written as JSON again: {error}", name)
-
-
-def _tool_choice(request: ChatRequest, name: str, value: Any) -> None:
-    if value not in ("auto", "none"):
-        refuse(
-            f"tool_choice = {value!r} is not supported; supported: 'auto', 'none'",
-            name,
-            "unsupported_parameter",
-        )
-    request.read_calls = value == "auto"
 
 
 def _flag(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
@@ -192,7 +199,16 @@ _FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
     "model": _model,
     "messages": _messages,
     "tools": _tools,
-    "tool_choice": _tool_choice,
+    "tool_choice": chat_format.tool_choice,
+    "parallel_tool_calls": _flag("parallel_calls"),
+    "response_format": chat_format.response_format,
+    "guided_json": chat_format.guided_json,
+    "guided_regex": chat_format.guided_regex,
+    "guided_choice": chat_format.guided_choice,
+    "guided_grammar": chat_format.guided_grammar,
+    "structured_outputs": chat_format.structured_outputs,
+    "logit_bias": chat_format.logit_bias,
+    "stop_token_ids": chat_format.stop_token_ids,
     "n": _whole("n", 1, 2**31),
     "stream": _flag("stream"),
     "stream_options": _stream_options,
@@ -214,26 +230,18 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "parallel_tool_calls": (True,),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "modalities": (["text"],),
     # Of vLLM, whose clients add them to `extra_body`.
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "ignore_eos": (False,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "min_tokens": (0,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "stop_token_ids": ([],),
 }
 """Fields that are accepted with the value that asks for nothing, as some clients always send it."""
 

@@ -10,12 +10,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from art.engine.protocol import Delta, GenerateRequest, Sampling
+from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
 from art.errors import NotFoundError, RequestError, ServerError, WorkerError
 from art.rendering.chat import Parsed
 from art.server.dialects.chat_messages import SAMPLE_PREFIX
 from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest
+from art.server.dialects.constraining import constraint_of
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord, float_array, int_array
 from art.server.ledger.stitching import Stitched, Stitcher
@@ -39,6 +40,8 @@ class Prepared:
     rollout_id: str | None
     max_tokens: int
     created_at: float
+    constraint: Constraint | None = None
+    """In the words of the model's chat format."""
     request_id: str = field(default_factory=lambda: f"req_{secrets.token_hex(8)}")
 
     @property
@@ -62,6 +65,18 @@ class Prepared:
             return target.name
         return f"{outside(self.tenant, target.project)}/{target.name}@{target.step}"
 
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Those that end a turn, and those that the request names."""
+        return tuple(dict.fromkeys((*self.target.renderer.stop_token_ids, *self.request.stop_token_ids)))
+
+    def blamed(self, error: RequestError) -> RequestError:
+        """What an engine refuses of a constraint, with the field that asked for it."""
+        if error.code != "invalid_constraint":
+            return error
+        field = self.request.constrained_by or "tools"
+        return RequestError(str(error), status=error.status, code=error.code, param=field)
+
     def parse(self, token_ids: Sequence[int], *, partial: bool = False) -> Parsed:
         """The message that ids of a completion spell; `partial`: they go on."""
         tools = self.request.tools if self.request.read_calls else None
@@ -79,9 +94,12 @@ class Sampler:
         rollouts: Rollouts | None = None,
         *,
         in_flight: InFlight,
+        engine: str = "builtin",
     ) -> None:
+        """`engine` is the name of what samples: under constraints, not all draw alike."""
         self.catalog = catalog
         self._in_flight = in_flight
+        self._engine = engine
         self._rollouts = rollouts
         self._ledger = ledger
         self._stitcher = stitcher
@@ -124,6 +142,7 @@ class Sampler:
             rollout_id=rollout_id,
             max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
             created_at=time.time(),
+            constraint=constraint_of(request, target.renderer, stitched.prompt_ids),
         )
 
     async def deltas(self, prepared: Prepared, index: int, completion: Completion) -> AsyncIterator[Delta]:
@@ -138,8 +157,11 @@ class Sampler:
             # Choices of one request differ; each is repeatable.
             seed=None if request.seed is None else _wrapped(request.seed + index),
             stop=request.stop,
-            stop_token_ids=target.renderer.stop_token_ids,
+            stop_token_ids=prepared.stop_token_ids,
+            logit_bias=request.logit_bias,
+            constraint=prepared.constraint,
         )
+        completion.named_call = request.tool_choice.named
         asked = GenerateRequest(
             request_id=completion.sample_id,
             adapter=target.adapter,
@@ -158,6 +180,8 @@ class Sampler:
                         completion.finish_reason = delta.finish_reason
                         completion.stop_string = delta.stop_string
                         yield delta
+        except RequestError as error:
+            raise prepared.blamed(error) from error
         except NotFoundError as error:
             # The catalog gave this adapter out, so the engine lost it: it was restarted a moment ago.
             raise ServerError(
@@ -172,7 +196,9 @@ class Sampler:
     async def keep(self, prepared: Prepared, done: list[tuple[Completion, dict[str, Any]]]) -> None:
         """Write completions with the messages they were read as; return when they are committed."""
         prompt: array[int] = int_array(prepared.stitched.prompt_ids)
-        records = [_record(prepared, prompt, completion, message) for completion, message in done]
+        records = [
+            _record(prepared, prompt, completion, message, self._engine) for completion, message in done
+        ]
         scoped = self._scoped(prepared.rollout_id, prepared.tenant)
         # Of the base model nothing is learned: what it says is context.
         told = Told(scoped, prepared, done) if scoped is not None and prepared.target.project else None
@@ -194,7 +220,7 @@ def new_completion() -> Completion:
 
 
 def _record(
-    prepared: Prepared, prompt: array[int], completion: Completion, message: dict[str, Any]
+    prepared: Prepared, prompt: array[int], completion: Completion, message: dict[str, Any], engine: str
 ) -> SampleRecord:
     target, stitched = prepared.target, prepared.stitched
     return SampleRecord(
@@ -212,7 +238,7 @@ def _record(
         prompt_ids=prompt,
         completion_ids=int_array(completion.token_ids),
         completion_logprobs=float_array(completion.logprobs),
-        sampling=_recorded(prepared, completion),
+        sampling=_recorded(prepared, completion, engine),
         finish_reason=completion.finish_reason or "stop",
         turn_key=stitched.conversation.key_with(message),
         tools_key=prepared.request.tools_key,
@@ -220,7 +246,7 @@ def _record(
     )
 
 
-def _recorded(prepared: Prepared, completion: Completion) -> dict[str, Any]:
+def _recorded(prepared: Prepared, completion: Completion, engine: str) -> dict[str, Any]:
     request = prepared.request
     sampling: dict[str, Any] = {
         "max_tokens": prepared.max_tokens,
@@ -233,6 +259,12 @@ def _recorded(prepared: Prepared, completion: Completion) -> dict[str, Any]:
         value = getattr(request, name)
         if value:
             sampling[name] = value
+    if request.logit_bias:
+        sampling["logit_bias"] = [list(pair) for pair in request.logit_bias]
+    if prepared.constraint is not None:
+        constraint = prepared.constraint
+        sampling["constraint"] = {"kind": constraint.kind, "text": constraint.text, "by": engine}
+        sampling["stop_token_ids"] = list(prepared.stop_token_ids)
     if completion.stop_string is not None:
         sampling["stop_string"] = completion.stop_string
     return sampling

@@ -94,6 +94,7 @@ class RawPrompts:
             rollout_id=rollout_id,
             max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
             created_at=time.time(),
+            constraint=request.constraint,
         )
 
     def remember(self, prepared: Prepared, completion: Completion) -> None:

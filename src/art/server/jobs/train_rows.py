@@ -22,11 +22,13 @@ from art.wire.jobs import TrainJobRequest, TrainTrajectory
 from art.wire.training import PLAIN_SAMPLING, SamplingSpec
 
 _NEUTRAL: Mapping[str, Any] = MappingProxyType(
-    {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "logit_bias": {}}
+    {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
 )
 """What changes a distribution from token to token, and the value that does not."""
 _SHAPES_NOTHING = frozenset({"max_tokens", "seed", "stop", "stop_string", "metadata"})
 
+_SAME_MASKS = "builtin"
+"""The engine that forbids the same ids under a constraint as the trainer."""
 _COLDEST = 1e-6
 _GREEDY: Mapping[str, Callable[[float], bool]] = MappingProxyType(
     {
@@ -130,13 +132,18 @@ def sampled_from(record: SampleRecord, rollout: str, algorithm: Algorithm) -> Sa
     """The distribution that the sample was drawn from: its logprobs are recorded, and it is trained.
 
     A supervised algorithm trains the model's own, whatever drew the text. Raises RequestError for greedy
-    sampling (it explores nothing: there is no distribution to improve), for penalties and logit_bias (the
-    trainer does not compute them), for anything unknown, and for a distribution other than the model's own
-    where a teacher's server gives logprobs of its own.
+    sampling (it explores nothing: there is no distribution to improve), for penalties (the trainer does not
+    compute them), for a constraint under another engine than the builtin one, for anything unknown, and for
+    a distribution other than the model's own where a teacher's server gives logprobs of its own.
     """
     if algorithm.advantage.kind == "none":
         return PLAIN_SAMPLING
     given = {name: value for name, value in record.sampling.items() if value is not None}
+    constraint = given.get("constraint")
+    if constraint is None:
+        given.pop("stop_token_ids", None)
+    else:
+        given["constraint"] = _told_alike(record, rollout, constraint)
     for name, value in given.items():
         known = name in SamplingSpec.model_fields or name in _SHAPES_NOTHING
         if not known and (name not in _NEUTRAL or value != _NEUTRAL[name]):
@@ -152,6 +159,19 @@ def sampled_from(record: SampleRecord, rollout: str, algorithm: Algorithm) -> Sa
     if spec != PLAIN_SAMPLING and algorithm.teacher is not None and algorithm.teacher.kind == "server":
         _refuse(record, rollout, repr(spec), "a teacher's server gives logprobs of its own distribution only")
     return spec
+
+
+def _told_alike(record: SampleRecord, rollout: str, constraint: Any) -> dict[str, Any]:
+    """The constraint as the trainer follows it: with the same masks as the engine that drew under it."""
+    engine = constraint.get("by")
+    if engine != _SAME_MASKS:
+        _refuse(
+            record,
+            rollout,
+            f"a {constraint.get('kind')} constraint by engine {engine!r}",
+            f"the trainer computes the masks of engine {_SAME_MASKS!r} only",
+        )
+    return {"kind": constraint["kind"], "text": constraint["text"]}
 
 
 def _refuse(record: SampleRecord, rollout: str, drawn: str, why: str) -> NoReturn:
