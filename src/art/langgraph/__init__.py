@@ -1,18 +1,17 @@
-"""LangGraph agents as rollouts: the names, without code behind them yet."""
+"""LangGraph agents as rollouts: a chat model that follows the rollout, and a rollout around a graph.
+
+    from art.langgraph import init_chat_model, wrap_rollout
+
+    graph = create_react_agent(init_chat_model(), tools)      # compiled once
+    rollout = wrap_rollout(model, play)                       # `play` invokes the graph, returns a Trajectory
+    group = await art.TrajectoryGroup(rollout(scenario) for _ in range(8))
+
+Needs the extra `langgraph`; importing this package does not load it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from art.unbuilt import Unbuilt
-
-INSTEAD = (
-    "give LangGraph's chat model `model.inference_base_url`, `model.inference_api_key` and "
-    "`model.get_inference_name()`, run the graph inside `art.capture_auto_trajectory`, and the calls "
-    "become a trajectory"
-)
-
-wrap_rollout: Any = Unbuilt("art.langgraph.wrap_rollout", INSTEAD)
-init_chat_model: Any = Unbuilt("art.langgraph.init_chat_model", INSTEAD)
+from art.langgraph.factory import init_chat_model
+from art.langgraph.wrapping import wrap_rollout
 
 __all__ = ["init_chat_model", "wrap_rollout"]

@@ -1,14 +1,52 @@
-"""LangChain messages as OpenAI messages: names without code behind them yet."""
+"""LangChain's messages in the shape of OpenAI's."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from art.langgraph import INSTEAD
-from art.unbuilt import unbuilt_names
+from art.wire.headers import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
-NAMES = dict.fromkeys(("convert_langgraph_messages", "langchain_msg_to_openai"), INSTEAD)
+if TYPE_CHECKING:
+    from openai.types.chat.chat_completion import Choice
 
 
-def __getattr__(name: str) -> Any:
-    return unbuilt_names(__name__, NAMES, name)
+def langchain_msg_to_openai(message: Any) -> dict[str, Any]:
+    """One message as a dict, its tool calls with `function.arguments` as JSON text."""
+    from langchain_core.messages import convert_to_openai_messages
+
+    converted = convert_to_openai_messages(message)
+    assert isinstance(converted, dict)
+    return converted
+
+
+def convert_langgraph_messages(messages: Iterable[Any]) -> list[Any]:
+    """The messages of a graph's state as `messages_and_choices`.
+
+    A reply that names its sample (as those of `init_chat_model`'s model do), or has logprobs, becomes a
+    `Choice`, which is trained; any other message becomes a dict, which is context.
+    """
+    return [_turn(message) for message in messages]
+
+
+def as_choice(message: Any, index: int = 0) -> Choice:
+    """A reply as a choice, with the identity of its sample if it tells any."""
+    from openai.types.chat.chat_completion import Choice
+
+    known = getattr(message, "response_metadata", None) or {}
+    identity = {name: known[name] for name in (SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD) if name in known}
+    return Choice.model_validate(
+        {
+            "index": index,
+            "message": {"content": None, **langchain_msg_to_openai(message)},
+            "finish_reason": known.get("finish_reason") or "stop",
+            "logprobs": known.get("logprobs"),
+            **identity,
+        }
+    )
+
+
+def _turn(message: Any) -> Any:
+    known = getattr(message, "response_metadata", None) or {}
+    trained = message.type in ("ai", "AIMessageChunk") and (known.get(SAMPLE_FIELD) or known.get("logprobs"))
+    return as_choice(message) if trained else langchain_msg_to_openai(message)

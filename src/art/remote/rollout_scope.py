@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -30,6 +31,7 @@ from art.wire.rollouts import OpenRolloutRequest, RolloutExchanges, RolloutScope
 if TYPE_CHECKING:
     from art.backend import AnyTrainableModel
 
+_CURRENT: ContextVar[rollout | None] = ContextVar("art_rollout_scope", default=None)
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
@@ -157,6 +159,8 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
         # they would be in two trajectories.
         self._inside.enter_context(rollout_scope(self.rollout_id))
         self._inside.enter_context(listening(None))
+        token = _CURRENT.set(self)
+        self._inside.callback(_CURRENT.reset, token)
 
     async def _open(self) -> None:
         if self._scope is not None:
@@ -193,6 +197,11 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
 
     def __repr__(self) -> str:
         return f"art.rollout({self.model.name!r}, rollout_id={self.rollout_id!r})"
+
+
+def current_rollout_scope() -> rollout | None:
+    """The `art.rollout` whose block runs here, or None."""
+    return _CURRENT.get()
 
 
 def _connection_of(model: AnyTrainableModel) -> ServerConnection:
