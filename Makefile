@@ -26,6 +26,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	if command -v npm >/dev/null; then npm ci --prefix tests/frameworks/node --no-audit --no-fund --loglevel=error; fi
 	@touch $@
 
+.venv-vllm/.installed: src/art/engine/vllm/versions.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed
+	$(BIN)/art runtime install --at .venv-vllm
+	@touch $@
+
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
 	$(BIN)/art quickstart $(ARGS)
 
@@ -35,8 +39,8 @@ mail: $(VENV)/.installed-user         ## the same for the mail agent with three 
 doctor: $(VENV)/.installed-user       ## check this installation with a complete miniature step
 	$(BIN)/art doctor
 
-test: $(VENV)/.installed .venv-frameworks/.installed              ## install, then run the whole test suite
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+test: $(VENV)/.installed .venv-frameworks/.installed .venv-vllm/.installed              ## install, then run the whole test suite
+	ART_TEST_EVERYTHING=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-fast: $(VENV)/.installed         ## the tests that finish in seconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+VLLM_ENVIRONMENT = Path(__file__).parents[1] / ".venv-vllm"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without vLLM's environment its tests are skipped, with the remedy; `make test` makes it, and asks for
+    all of them."""
+    if VLLM_ENVIRONMENT.exists() or os.environ.get("ART_TEST_EVERYTHING"):
+        return
+    missing = pytest.mark.skip(reason="no vLLM: run `art runtime install --at .venv-vllm`, or `make test`")
+    for item in items:
+        if item.get_closest_marker("vllm"):
+            item.add_marker(missing)
 
 
 @pytest.fixture

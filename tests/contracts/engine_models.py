@@ -22,10 +22,14 @@ from transformers import (
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.engine.registry import worker_command
+from art.engine.vllm.options import VllmOptions
 from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart
 
 VOCAB = 384
 CONTEXT = 256
+END = 380
+"""The tokenizer's end-of-text id."""
+VLLM_ENVIRONMENT = Path(__file__).parents[2] / ".venv-vllm"
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -37,7 +41,7 @@ def build_qwen3(folder: Path, **changes: Any) -> Path:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 16,
+        "head_dim": 32,  # the smallest that vLLM has a kernel for on a CPU
         "max_position_embeddings": CONTEXT,
         "tie_word_embeddings": True,
         "pad_token_id": 3,
@@ -80,7 +84,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    [end] = (symbol for symbol, index in vocab.items() if index == END)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end)
 
 
 def build_adapter(folder: Path, base: Path, seed: int, **changes: Any) -> Path:
@@ -133,13 +138,15 @@ async def whole(deltas: AsyncIterator[Delta]) -> Delta:
 
 
 @contextmanager
-def running_worker(base: Path, options: BuiltinOptions) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
+def running_worker(
+    base: Path, options: BuiltinOptions | VllmOptions, engine: str = "builtin"
+) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
     """A real worker process, its url and its key; it ends when its standard input is closed."""
     key = secrets.token_hex(16)
-    process = subprocess.Popen(worker_command("builtin"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(worker_command(engine), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     try:
-        start = WorkerStart(base_model=str(base), key=key, options=options.model_dump())
+        start = WorkerStart(base_model=str(base), key=key, options=options.model_dump(mode="json"))
         process.stdin.write(start.model_dump_json().encode() + b"\n")
         process.stdin.flush()
         ready = WorkerReady.model_validate_json(process.stdout.readline())

@@ -12,6 +12,8 @@ import pytest
 import torch
 from engine_models import (
     CONTEXT,
+    END,
+    VLLM_ENVIRONMENT,
     VOCAB,
     ask,
     build_adapter,
@@ -27,6 +29,7 @@ from art.engine.builtin.engine import BuiltinEngine
 from art.engine.pool import EnginePool
 from art.engine.protocol import Constraint, Engine, EngineInfo
 from art.engine.remote import RemoteEngine
+from art.engine.vllm.options import VllmOptions
 from art.errors import (
     CheckpointError,
     ConfigurationError,
@@ -38,6 +41,9 @@ from art.errors import (
 from art.wire.engine import BuiltinOptions
 
 OPTIONS = BuiltinOptions(dtype="float32", device="cpu", threads=1, max_running=16, max_waiting=64)
+VLLM_OPTIONS = VllmOptions(
+    environment=VLLM_ENVIRONMENT, dtype="float32", threads=1, max_running=16, max_waiting=64
+)
 CLOSE = 1e-4
 
 
@@ -62,7 +68,17 @@ def worker(base: Path) -> Iterator[tuple[str, str]]:
         yield url, key
 
 
-@pytest.fixture(params=["builtin", "remote", "pool"])
+@pytest.fixture(scope="session")
+def vllm(base: Path) -> Iterator[tuple[str, str]]:
+    """One server for all of a session: it takes half a minute to start."""
+    with running_worker(base, VLLM_OPTIONS, "vllm") as (_, url, key):
+        yield url, key
+
+
+REAL_VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])
+
+
+@pytest.fixture(params=["builtin", "remote", "pool", REAL_VLLM])
 async def engine(request: pytest.FixtureRequest, base: Path) -> AsyncIterator[Engine]:
     made: Engine
     if request.param == "builtin":
@@ -71,7 +87,9 @@ async def engine(request: pytest.FixtureRequest, base: Path) -> AsyncIterator[En
         half = OPTIONS.model_copy(update={"max_running": 8, "max_waiting": 32})
         made = await EnginePool.of(*[await BuiltinEngine.start(str(base), half) for _ in range(2)])
     else:
-        made = RemoteEngine(*request.getfixturevalue("worker"))
+        made = RemoteEngine(
+            *request.getfixturevalue("worker" if request.param == "remote" else request.param)
+        )
     yield made
     await made.close()
 
@@ -400,7 +418,7 @@ async def test_sleep_finishes_what_runs_and_makes_new_requests_wait(engine: Engi
     assert len((await asyncio.wait_for(late, 10)).token_ids) == 3
 
 
-STOP = 380
+STOP = END
 """No text of the tokenizer's: it can only end a completion."""
 TEXTS = [first + second + rest for first in "ab" for second in "abc" for rest in ("", "d", "dd")]
 

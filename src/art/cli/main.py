@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from art.cli.keys import keys
+from art.cli.runtime import runtime
 from art.cli.verbs import Verbs, help_text
 
 app = typer.Typer(
@@ -118,6 +119,11 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free one.")] = 8000,
     data_dir: Annotated[Path, typer.Option(help="Ledger, jobs, checkpoints and logs.")] = Path(".art"),
+    engine: Annotated[str, typer.Option(help="builtin or vllm (`art runtime install` first).")] = "builtin",
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of the engine's options; VALUE as JSON or as text. May be repeated."),
+    ] = None,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
@@ -126,7 +132,11 @@ def serve(
     """
     from art.cli.serve import serve_forever
 
-    raise typer.Exit(serve_forever(host=host, port=port, data_dir=data_dir))
+    raise typer.Exit(
+        serve_forever(
+            host=host, port=port, data_dir=data_dir, engine=engine, engine_options=engine_option or []
+        )
+    )
 
 
 @app.command()
@@ -145,6 +155,7 @@ def run(
 
 
 app.add_typer(keys)
+app.add_typer(runtime)
 
 
 @app.command()

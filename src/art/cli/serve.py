@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from art.errors import ARTError
+from art.errors import ARTError, ConfigurationError
+
+if TYPE_CHECKING:
+    from art.server.settings import EngineSettings
 
 
-def serve_forever(*, host: str, port: int, data_dir: Path) -> int:
-    """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start."""
+def serve_forever(
+    *, host: str, port: int, data_dir: Path, engine: str = "builtin", engine_options: Sequence[str] = ()
+) -> int:
+    """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
+
+    engine_options: `NAME=VALUE` words.
+    """
     from art.server.control_settings import ControlSettings
     from art.server.process import Ready, run
     from art.server.settings import ServerSettings, key_source
@@ -21,8 +32,17 @@ def serve_forever(*, host: str, port: int, data_dir: Path) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        chosen = _engine_settings(engine, engine_options)
+    except ARTError as error:
+        typer.echo(str(error), err=True)
+        return 2
     settings = ServerSettings(
-        host=host, port=port, data_dir=data_dir, control=ControlSettings(serve_registered=True)
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        engine=chosen,
+        control=ControlSettings(serve_registered=True),
     )
 
     def tell(ready: Ready) -> None:
@@ -39,3 +59,21 @@ def serve_forever(*, host: str, port: int, data_dir: Path) -> int:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         return 1
     return 0
+
+
+def _engine_settings(name: str, words: Sequence[str]) -> EngineSettings:
+    """Checked here, so that a misspelt option is told before anything starts. Raises: ConfigurationError."""
+    from art.engine.registry import engine_options
+    from art.server.settings import EngineSettings
+
+    options = {}
+    for word in words:
+        option, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--engine-option {word!r} is not NAME=VALUE")
+        try:
+            options[option] = json.loads(value)
+        except ValueError:
+            options[option] = value
+    engine_options(name, options)
+    return EngineSettings(name=name, options=options)

@@ -13,6 +13,7 @@ ORDER = (
     "serve",
     "run",
     "keys",
+    "runtime",
     "doctor",
     "audit-model",
     "algorithms",

@@ -10,7 +10,15 @@ from typing import Any
 
 from art.engine.vllm.client import VllmClient
 from art.engine.vllm.options import VllmOptions
-from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
+from art.errors import (
+    CheckpointError,
+    ConfigurationError,
+    NotFoundError,
+    RequestError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerStalledError,
+)
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -73,7 +81,9 @@ class Adapters:
         check_folder(path, self._options)
         try:
             await self._client.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
-        except NotFoundError as error:
+        except (WorkerDiedError, WorkerStalledError):
+            raise
+        except (NotFoundError, WorkerError) as error:
             raise CheckpointError(f"vLLM cannot load the adapter {str(path)!r}: {error}") from error
         except RequestError as error:
             await self._already_there(name, path, error)
@@ -116,14 +126,29 @@ def check_folder(path: Path, options: VllmOptions) -> None:
         config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"adapter folder {str(path)!r}: {CONFIG} cannot be read: {error}") from error
-    if not (path / WEIGHTS).is_file():
-        raise CheckpointError(f"adapter folder {str(path)!r} has no {WEIGHTS}")
+    strays = sorted({module for module in _modules(path)} - set(options.lora_targets))
+    if strays:
+        raise ConfigurationError(
+            f"adapter {str(path)!r} changes {', '.join(strays)}, this engine takes adapters of "
+            f"{', '.join(options.lora_targets)}: start it with those among its option lora_targets"
+        )
     rank = _rank(config)
     if rank > options.max_lora_rank:
         raise ConfigurationError(
             f"adapter {str(path)!r} has rank {rank}, this engine takes up to {options.max_lora_rank}: "
             f"start it with the engine option max_lora_rank={_enough(rank)}"
         )
+
+
+def _modules(path: Path) -> list[str]:
+    """The last components of the names of the modules that an adapter changes, from its weights' header."""
+    try:
+        with (path / WEIGHTS).open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            names = json.loads(file.read(length))
+    except (OSError, ValueError, MemoryError, OverflowError) as error:
+        raise CheckpointError(f"adapter folder {str(path)!r}: {WEIGHTS} cannot be read: {error}") from error
+    return [name.partition(".lora_")[0].rpartition(".")[2] for name in names if ".lora_" in name]
 
 
 def _rank(config: dict[str, Any]) -> int:

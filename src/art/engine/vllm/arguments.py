@@ -24,6 +24,7 @@ OURS = {
     "host": "it listens on a socket that only this user can reach",
     "logprobs_mode": "the logprobs are those of the distribution that was sampled from",
     "lora_modules": "adapters are loaded while it runs",
+    "lora_target_modules": "use the engine option lora_targets",
     "max_cpu_loras": "use the engine option max_cpu_loras",
     "max_logprobs": "one logprob a token is asked for",
     "max_lora_rank": "use the engine option max_lora_rank",

@@ -10,6 +10,7 @@ from art.engine.vllm.client import VllmClient
 from art.engine.vllm.engine import Served, VllmEngine
 from art.engine.vllm.model_config import vocabulary_size
 from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.tokenizer import end_of_text
 from art.engine.vllm.versions import TESTED, check_version
 from art.environment import variable
 from art.errors import ARTError, ConfigurationError
@@ -38,6 +39,7 @@ async def attach(start: WorkerStart, options: VllmOptions) -> VllmEngine:
             model=model["id"],
             max_context=int(model["max_model_len"]),
             vocab_size=await asyncio.to_thread(vocabulary_size, start.base_model),
+            end_of_text=await asyncio.to_thread(end_of_text, start.base_model),
             device="remote",
             dtype="bfloat16" if options.dtype == "auto" else options.dtype,
             version=version,

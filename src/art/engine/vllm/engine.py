@@ -44,6 +44,7 @@ class Served:
     vocab_size: int
     device: str
     dtype: str
+    end_of_text: int | None
     version: str
     sleep_mode: bool
 
@@ -231,6 +232,8 @@ class VllmEngine:
                 code="invalid_max_tokens",
             )
         self._check_ids(request.prompt_ids)
+        if request.sampling.logit_bias:
+            self._check_ids([token for token, _ in request.sampling.logit_bias])
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         low, high = min(ids), max(ids)
@@ -254,7 +257,9 @@ class VllmEngine:
         try:
             # Checked at the beginning: an adapter may leave while its requests wait for their turn.
             model = self.served.model if request.adapter is None else request.adapter
-            body = completion_body(request, model, self.served.max_context - len(request.prompt_ids))
+            body = completion_body(
+                request, model, self.served.max_context - len(request.prompt_ids), self.served.end_of_text
+            )
             async with contextlib.aclosing(self._client.complete(body)) as deltas:
                 async for delta in deltas:
                     self._news(call, delta)

@@ -70,6 +70,7 @@ def _arguments(
     words = [f"--model={base_model}", f"--served-model-name={SERVED_NAME}", f"--uds={socket}"]
     words += ["--enable-lora", f"--max-lora-rank={options.max_lora_rank}", f"--max-loras={options.max_loras}"]
     words += [f"--max-cpu-loras={options.max_cpu_loras}", f"--max-num-seqs={options.max_running}"]
+    words += ["--lora-target-modules", *options.lora_targets]
     words += [f"--dtype={dtype}", "--generation-config=vllm", "--logprobs-mode=processed_logprobs"]
     if options.max_context is not None:
         words.append(f"--max-model-len={options.max_context}")

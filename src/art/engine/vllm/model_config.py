@@ -13,9 +13,7 @@ def vocabulary_size(base_model: str) -> int:
 
     Raises: ConfigurationError.
     """
-    path = Path(base_model) / "config.json"
-    if not path.is_file():
-        path = _from_hub(base_model)
+    path = model_file(base_model, "config.json")
     config = json.loads(path.read_text(encoding="utf-8"))
     size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
     if not isinstance(size, int):
@@ -23,11 +21,17 @@ def vocabulary_size(base_model: str) -> int:
     return size
 
 
-def _from_hub(name: str) -> Path:
+def model_file(base_model: str, name: str) -> Path:
+    """One small file of a model. Raises: ConfigurationError."""
+    folder = Path(base_model)
+    if folder.is_dir():
+        if not (folder / name).is_file():
+            raise ConfigurationError(f"the model folder {base_model!r} has no {name}")
+        return folder / name
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(hf_hub_download(name, "config.json"))
+        return Path(hf_hub_download(base_model, name))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ConfigurationError(f"no configuration of the base model {name!r}: {error}") from error
+        raise ConfigurationError(f"no {name} of the base model {base_model!r}: {error}") from error

@@ -13,6 +13,14 @@ LoraRank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
 """The limits that vLLM knows."""
 
 
+LINEAR_LAYERS = tuple(
+    """q_proj k_proj v_proj o_proj qkv_proj gate_proj up_proj down_proj gate_up_proj
+    in_proj_qkv in_proj_z in_proj_b in_proj_a in_proj_qkvz in_proj_ba in_proj out_proj
+    query_key_value dense dense_h_to_4h dense_4h_to_h c_attn c_proj c_fc fc1 fc2 w1 w2 w3 experts""".split()
+)
+"""Of the usual families: what `all-linear` adapters change."""
+
+
 class VllmOptions(Strict):
     """vLLM in a process of its own, or servers of it that run already (`urls`)."""
 
@@ -36,6 +44,9 @@ class VllmOptions(Strict):
     """Requests that wait for a place; more are refused with 429."""
     max_lora_rank: LoraRank = 16
     """The largest rank of an adapter. On a CPU every token pays for the whole rank, on a GPU memory does."""
+    lora_targets: tuple[str, ...] = LINEAR_LAYERS
+    """Modules that an adapter may change, by the last components of their names. Not lm_head: with it in
+    reach, vLLM fails (0.32) when several requests are scored at once."""
     max_loras: int = Field(default=8, ge=1)
     """Adapters in one batch; requests of more wait."""
     max_cpu_loras: int = Field(default=32, ge=1)

@@ -16,8 +16,10 @@ KINDS = {"json_schema": "json", "regex": "regex", "lark": "grammar"}
 """Kinds of constraints -> fields of `structured_outputs`."""
 
 
-def completion_body(request: GenerateRequest, model: str, limit: int) -> dict[str, Any]:
-    """The body of a completion. `limit`: tokens that the context leaves.
+def completion_body(
+    request: GenerateRequest, model: str, limit: int, end: int | None = None
+) -> dict[str, Any]:
+    """The body of a completion. `limit`: tokens that the context leaves. `end`: the tokenizer's end of text.
 
     Everything that has a default on the server's side is given: a model's own generation_config must not
     change what is sampled. Raises: RequestError for what vLLM cannot do exactly.
@@ -37,8 +39,7 @@ def completion_body(request: GenerateRequest, model: str, limit: int) -> dict[st
         "logprobs": 0,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
-        # A turn ends with our stop ids. Under a constraint vLLM ends it with the model's own end-of-text id.
-        "ignore_eos": sampling.constraint is None,
+        "ignore_eos": sampling.constraint is None,  # a turn ends with our stop ids
         "stop_token_ids": list(sampling.stop_token_ids),
         "stop": [string for string in sampling.stop if string],
         "skip_special_tokens": False,
@@ -47,10 +48,13 @@ def completion_body(request: GenerateRequest, model: str, limit: int) -> dict[st
     }
     if sampling.seed is not None:
         body["seed"] = sampling.seed % SEEDS
-    if sampling.logit_bias:
-        body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    bias = {str(token): bias for token, bias in sampling.logit_bias}
     if sampling.constraint is not None:
         body["structured_outputs"] = _structured(sampling.constraint)
+        if not _ends(sampling, end):
+            bias[str(end)] = -100.0
+    if bias:
+        body["logit_bias"] = bias
     return body
 
 
@@ -121,7 +125,32 @@ def _temperature(sampling: Sampling) -> float:
     return sampling.temperature
 
 
+def _ends(sampling: Sampling, end: int | None) -> bool:
+    """Whether the end of text ends it: the one id that vLLM allows where a constraint's text may end."""
+    if end is None:
+        raise RequestError(
+            "the model's tokenizer has no end-of-text token: vLLM cannot end a constrained text",
+            status=400,
+            code="unsupported_parameter",
+        )
+    if sampling.stop_token_ids and end not in sampling.stop_token_ids:
+        raise RequestError(
+            f"vLLM ends a constrained text with the tokenizer's end-of-text id {end}, which is not among "
+            f"the stop ids {list(sampling.stop_token_ids)}",
+            status=400,
+            code="unsupported_parameter",
+        )
+    return bool(sampling.stop_token_ids)
+
+
 def _structured(constraint: Constraint) -> dict[str, Any]:
     if constraint.kind == "choice":
-        return {"choice": orjson.loads(constraint.text)}
+        try:
+            return {"choice": orjson.loads(constraint.text)}
+        except orjson.JSONDecodeError as error:
+            raise RequestError(
+                f"the choice {constraint.text!r} is not a JSON list of texts: {error}",
+                status=400,
+                code="invalid_constraint",
+            ) from error
     return {KINDS[constraint.kind]: constraint.text}

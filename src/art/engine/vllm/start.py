@@ -16,6 +16,7 @@ from art.engine.vllm.model_config import vocabulary_size
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.runtime import Runtime, find_runtime
 from art.engine.vllm.server_process import ServerProcess
+from art.engine.vllm.tokenizer import end_of_text
 from art.errors import ARTError, DeadlineError, WorkerDiedError
 from art.wire.engine import WorkerStart
 
@@ -60,6 +61,7 @@ async def _engine(
         model=model["id"],
         max_context=int(model["max_model_len"]),
         vocab_size=await asyncio.to_thread(vocabulary_size, start.base_model),
+        end_of_text=await asyncio.to_thread(end_of_text, start.base_model),
         device=launch.device,
         dtype=launch.dtype,
         version=runtime.version,

