@@ -19,6 +19,7 @@
      ├── TokenMismatchError                   ids or logprobs of a sample do not fit what was sampled
      ├── UnbalancedSheetError                 rollouts or tokens of a step are unaccounted for
      ├── CanaryError                          a newly loaded adapter and the trainer compute differently
+     │    └── ParityError                     engine and trainer do so with no trained weights at all
      ├── TrajectoryLogError                   a file of trajectories is missing, damaged or of another kind
      ├── CheckpointError                      a checkpoint is missing, incomplete or of another base model
      │    └── CheckpointMissingError (FileNotFoundError)
@@ -143,6 +144,12 @@ class UnbalancedSheetError(ARTError):
 
 class CanaryError(ARTError):
     """A newly loaded adapter does not compute what the trainer computed."""
+
+
+class ParityError(CanaryError):
+    """Engine and trainer compute different logprobs before anything was trained: the message names the likely
+    cause.
+    """
 
 
 class CheckpointError(ARTError):

@@ -41,6 +41,8 @@ class ControlSettings(Strict):
     """Longest wait for the last request of an old adapter."""
     keep_loaded: int = Field(default=3, ge=1)
     """Newest steps of a model that stay in the engine; older ones are loaded again when asked for."""
+    parity: Literal["refuse", "warn"] = "refuse"
+    """What becomes of a model whose engine and trainer compute different logprobs when it is first served."""
     sleep_engine: Literal["auto", "always", "never"] = "auto"
     """Whether the engine gives its memory back while a step is trained; requests wait until it is saved.
     auto: where an engine and the trainer share a GPU."""

@@ -56,6 +56,10 @@ class DataLayout:
     def log_file(self, worker: str) -> Path:
         return self.data_dir / "server" / "logs" / f"{worker}.log"
 
+    def probe_folder(self) -> Path:
+        """A new name for an adapter that compares engine and trainer, and is gone soon."""
+        return self.data_dir / "server" / f".probe-{secrets.token_hex(6)}"
+
     def model_dir(self, project: str, name: str) -> Path:
         """`project` as it is inside: a tenant's has the tenant in front."""
         tenant = tenant_of(project)

@@ -24,6 +24,8 @@ from art.wire.training import (
     CloseRequest,
     OpenReply,
     OpenRequest,
+    ProbeReply,
+    ProbeRequest,
     SaveReply,
     SaveRequest,
     ScoreReply,
@@ -95,6 +97,14 @@ class Face:
 
         return _reply(await self._in_thread(work))
 
+    async def probe(self, request: Request) -> Response:
+        asked = await _parse(ProbeRequest, request)
+
+        def work() -> ProbeReply:
+            return self._trainer.probe(asked.lora, Path(asked.path), asked.rows, seed=asked.seed)
+
+        return _reply(await self._in_thread(work))
+
     async def close(self, request: Request) -> Response:
         asked = await _parse(CloseRequest, request)
         await self._in_thread(lambda: self._trainer.close(asked.model))
@@ -109,7 +119,7 @@ def make_app(trainer: Trainer, thread: ThreadPoolExecutor, config: TrainerConfig
     """The application; every route asks for the configuration's key."""
     face = Face(trainer, thread, config)
     routes = [Route("/health", _guarded(face.health, config.key), methods=["GET"])]
-    for handler in (face.open, face.train, face.save, face.score, face.close):
+    for handler in (face.open, face.train, face.save, face.score, face.probe, face.close):
         routes.append(Route(f"/{handler.__name__}", _guarded(handler, config.key), methods=["POST"]))
     return Starlette(routes=routes)
 

@@ -31,6 +31,7 @@ from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPla
 from art.training.optimizer import make_optimizer
 from art.training.plain_adapter import is_plain, read_plain
 from art.training.policy import Policy
+from art.training.probe import probe
 from art.training.rates import automatic_rate
 from art.training.reference import References
 from art.training.schedule import rate_at
@@ -39,7 +40,7 @@ from art.training.step import Learner, train_step
 from art.training.tally import Progress
 from art.training.tokenizer_files import TokenizerFiles
 from art.training.weights import Weights
-from art.wire.training import LoraSpec, OptimizerSpec, TrainingKind, TrainRequest
+from art.wire.training import LoraSpec, OptimizerSpec, ProbeReply, TrainingKind, TrainRequest
 
 START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
 """Numbers of an optimizer that has not stepped yet; each step brings its own."""
@@ -222,6 +223,13 @@ class Trainer:
             self._check_ids(min(row), max(row))
         self._weights.activate(model.adapter)
         return self.policy.row_logprobs(rows, budget=self._score_budget)
+
+    def probe(
+        self, lora: LoraSpec | None, path: Path, rows: Sequence[Sequence[int]], *, seed: int
+    ) -> ProbeReply:
+        """See `art.training.probe`. Open models stay as they are."""
+        lora = self._weights.resolve(lora)
+        return probe(self.policy, self._weights, lora, path, rows, seed=seed, budget=self._score_budget)
 
     def save(self, name: str, path: Path) -> list[str]:
         """Write a checkpoint folder that must not exist; returns its files.

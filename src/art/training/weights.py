@@ -53,6 +53,12 @@ class Weights:
         if name in self._full.names:
             self._full.refresh()
 
+    def rest(self) -> None:
+        """None of them computes, until one is activated: the model is its base."""
+        self._whole = False
+        self._full.rest()
+        self._adapters.rest()
+
     def disabled(self) -> AbstractContextManager[None]:
         """Inside, the model computes what its base does."""
         return self._full.disabled() if self._whole else self._adapters.disabled()

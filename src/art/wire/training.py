@@ -7,6 +7,7 @@ Control is JSON; a batch is one safetensors body. The worker's routes (all under
     POST /train             safetensors (see BatchArrays)       -> one JSON object a line: TrainEvent
     POST /save              SaveRequest -> SaveReply            write a checkpoint folder that must not exist
     POST /score             ScoreRequest -> ScoreReply          logprobs of given ids: canary, parity gate
+    POST /probe             ProbeRequest -> ProbeReply          a LoRA to compare engine and trainer with
     POST /close             CloseRequest -> {}                  forget a model
 
 A request that is refused before anything ran (wrong key, unknown model, another step, a batch that is none,
@@ -202,6 +203,24 @@ class ScoreReply(Strict):
     step: int
     logprobs: list[list[float]]
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
+
+
+class ProbeRequest(Strict):
+    lora: LoraSpec | None
+    """The shape of the probe; None: all weights are trained, and there is none."""
+    path: str
+    """A folder that must not exist: the probe is written there as a PEFT adapter."""
+    rows: list[list[int]]
+    """Each row at least two ids."""
+    seed: int = 0
+
+
+class ProbeReply(Strict):
+    """Logprobs as those of `ScoreReply`."""
+
+    base: list[list[float]]
+    """Of the base model."""
+    probe: list[list[float]] | None = None
 
 
 class CloseRequest(Strict):

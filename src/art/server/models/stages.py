@@ -38,7 +38,7 @@ class Stages:
     async def of(self, model: Registration) -> Stage:
         """The model's stage, its workers up and its newest step served.
 
-        Raises NotFoundError, ConfigurationError, CheckpointError, CanaryError, WorkerError.
+        Raises NotFoundError, ConfigurationError, CheckpointError, CanaryError, ParityError, WorkerError.
         """
         async with self.opening(model):
             stage = self._stages.get(model.key)
@@ -56,6 +56,7 @@ class Stages:
             stage.checkpoints.sweep()
             self.serve_as_registered(model)
             async with pair.training:
+                await pair.require_parity(model.lora, self.rows(model)[0])
                 await stage.bring_up(self.rows(model))
             self._stages[model.key] = stage
             return stage

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from art.engine.protocol import Engine
+from art.errors import ParityError
 from art.server.checkpoints.canary import CanaryLimits, Rows, Scores
 from art.server.checkpoints.checkpoints import Checkpoints
+from art.server.checkpoints.parity import Parity, judge, measure
 from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout
 from art.server.models.base_models import BaseModel
@@ -17,6 +20,7 @@ from art.server.workers.engines import Engines, Restarted, Unload
 from art.server.workers.options import PairOptions, shared_gpu
 from art.server.workers.trainer_client import OpenModel
 from art.server.workers.trainers import Trainers
+from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
 
 
 class WorkerPair:
@@ -33,6 +37,8 @@ class WorkerPair:
     ) -> None:
         self.base = base
         self._settings = settings
+        self._layout = layout
+        self._parity: list[tuple[LoraSpec | None, Parity]] = []
         self.engines = Engines(base, options=options, layout=layout, settings=settings, restarted=restarted)
         self.trainers = Trainers(base, options=options, layout=layout, settings=settings)
         self.training = asyncio.Lock()
@@ -68,11 +74,12 @@ class WorkerPair:
         await self.trainers.client()
 
     def health(self) -> dict[str, Any]:
-        """The state of each worker: `up`, `restarting`, `failed` or `new`."""
+        """The state of each worker (`up`, `restarting`, `failed` or `new`), and how far they are apart."""
         trainer = self.trainers.supervisor
         return {
             "engine": self.engines.health(),
             "trainer": {"state": trainer.state, "restarts": trainer.restarts},
+            "parity": [parity.row() for _, parity in self._parity],
         }
 
     async def load(self, adapter: str, path: Path) -> None:
@@ -108,6 +115,38 @@ class WorkerPair:
     async def wake(self) -> None:
         """The engines answer again, if they slept. Never fails."""
         await self.engines.wake()
+
+    async def drop(self, adapter: str) -> None:
+        """Unload an adapter now."""
+        await self.engines.unloader(adapter)()
+
+    async def probe(self, lora: LoraSpec | None, path: Path, rows: Rows) -> ProbeReply:
+        """The trainer's scores without and with a probing LoRA, which it writes to `path`."""
+        request = ProbeRequest(lora=lora, path=str(path), rows=[list(row) for row in rows])
+        return await (await self.trainers.client()).probe(request)
+
+    async def require_parity(self, lora: LoraSpec | None, greeting: Sequence[int]) -> None:
+        """Once for each shape of a LoRA: engine and trainer must compute the same with it.
+
+        Raises ParityError, WorkerError, ConfigurationError (unknown targets).
+        """
+        if any(seen == lora for seen, _ in self._parity):
+            return
+        info = await self.engine.info()
+        parity = await measure(
+            self,
+            lora,
+            greeting,
+            vocab_size=info.vocab_size,
+            max_context=info.max_context,
+            folder=self._layout.probe_folder(),
+        )
+        self._parity.append((lora, parity))
+        try:
+            judge(parity, self.base.name, refuse=self._settings.parity == "refuse")
+        except ParityError:
+            self._parity.pop()
+            raise
 
     async def open(self, model: Registration, checkpoints: Checkpoints) -> OpenModel:
         """See `Trainers.open`."""

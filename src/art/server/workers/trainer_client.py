@@ -21,6 +21,8 @@ from art.wire.strict import Strict
 from art.wire.training import (
     OpenReply,
     OpenRequest,
+    ProbeReply,
+    ProbeRequest,
     SaveReply,
     SaveRequest,
     ScoreReply,
@@ -62,6 +64,10 @@ class TrainerClient:
         """Raises WorkerError."""
         request = ScoreRequest(model=model, rows=[list(row) for row in rows])
         return ScoreReply.model_validate_json(await self._post("/score", request))
+
+    async def probe(self, request: ProbeRequest) -> ProbeReply:
+        """Raises ConfigurationError (unknown targets), WorkerError."""
+        return ProbeReply.model_validate_json(await self._post("/probe", request))
 
     async def train(self, body: bytes) -> AsyncIterator[TrainEvent]:
         """Progress, then one result. Raises TrainingError and others by name, WorkerError."""
