@@ -9,6 +9,7 @@ import sys
 BENCHES = (
     "client",
     "engine",
+    "vllm",
     "tree",
     "loop",
     "learning",

@@ -8,7 +8,9 @@ from art.remote.config.model import DEVICES, PRECISION
 _OWN = "the server's engine has options of its own, LocalBackend(server_options={'engine': ...})"
 _MEMORY = f"how memory is used does not change a reply; {_OWN}"
 _SPEED = f"how fast it samples does not change a reply; {_OWN}"
-_ADAPTERS = "adapters of all ranks are loaded and dropped as they are needed"
+_ADAPTERS = (
+    "the builtin engine takes adapters of all ranks, and vLLM's limits are options of the server's engine"
+)
 _TEXT_ONLY = "messages are text here, so nothing of it is read"
 _LOGS = "the engine's logs are those of the server, `<path>/server/logs`"
 _BASE = "it is TrainableModel(base_model=...)"

@@ -1,0 +1,89 @@
+"""A real vLLM behind the whole house: trained against, sampled from by step, killed under load.
+
+One program, for its server takes half a minute to start, and again after the kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+import art
+
+ENVIRONMENT = Path(__file__).parents[2] / ".venv-vllm"
+OPTIONS = {
+    "engine": {"name": "vllm", "options": {"environment": str(ENVIRONMENT), "threads": 1}},
+    "trainer": {"options": {"threads": 1}},
+    "control": {"health_interval": 0.2, "restart_wait": 0.05},
+}
+
+
+async def one_reply(
+    model: art.TrainableModel, name: str | None = None, max_tokens: int = 8
+) -> art.Trajectory:
+    trajectory = art.Trajectory(
+        messages_and_choices=[{"role": "user", "content": "yes, no or maybe?"}], reward=0.0
+    )
+    completion = await model.openai_client().chat.completions.create(
+        model=name or model.get_inference_name(), messages=trajectory.messages(), max_tokens=max_tokens
+    )
+    trajectory.messages_and_choices.append(completion.choices[0])
+    return trajectory
+
+
+def step_of(trajectory: art.Trajectory) -> int:
+    return trajectory.messages_and_choices[-1].model_extra["step"]
+
+
+def rewarded(trajectories: Sequence[art.Trajectory]) -> art.TrajectoryGroup:
+    for number, trajectory in enumerate(trajectories):
+        trajectory.reward = float(number)
+    return art.TrajectoryGroup(trajectories)
+
+
+def vllm_processes() -> list[psutil.Process]:
+    """The server and the processes that it started, the server first."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(child.cmdline())
+        except psutil.Error:  # it has just ended
+            continue
+        if "vllm.entrypoints" in command or command.startswith("VLLM::"):
+            found.append(child)
+    return sorted(found, key=lambda process: process.create_time())
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+async def test_vllm_is_trained_with_killed_and_comes_back(tmp_path: Path) -> None:
+    model = art.TrainableModel(name="vllm-flow", project="flow", base_model="art/nano-games")
+    async with art.LocalBackend(path=str(tmp_path), server_options=OPTIONS) as backend:
+        await model.register(backend)
+        for step in (1, 2):
+            attempts = await asyncio.gather(*(one_reply(model) for _ in range(4)))
+            assert {step_of(attempt) for attempt in attempts} == {step - 1}
+            # The canary inside compares what vLLM and the trainer make of the new adapter.
+            result = await model.train([rewarded(attempts)], config=art.TrainConfig(learning_rate=1e-3))
+            assert result.step == step
+        assert step_of(await one_reply(model)) == 2
+        assert step_of(await one_reply(model, f"{model.get_inference_name().partition('@')[0]}@1")) == 1
+
+        before = vllm_processes()
+        assert len(before) >= 2, "the server and its engine"
+        open_now = [asyncio.create_task(one_reply(model, max_tokens=400)) for _ in range(12)]
+        await asyncio.sleep(0.2)
+        before[0].kill()
+        replies = await asyncio.wait_for(asyncio.gather(*open_now), 200)
+        assert {step_of(reply) for reply in replies} == {2}, "the adapter is back, and nothing was lost"
+        _, alive = psutil.wait_procs(before, timeout=10)
+        assert not alive, "nothing of the first server is left behind"
+        after = vllm_processes()
+        assert after and not set(after) & set(before)
+        attempts = await asyncio.gather(*(one_reply(model) for _ in range(4)))
+        assert (await model.train([rewarded(attempts)], config=art.TrainConfig(learning_rate=1e-3))).step == 3
+    assert not psutil.wait_procs(after, timeout=10)[1], "it ends with its backend"
