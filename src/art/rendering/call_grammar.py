@@ -11,8 +11,9 @@ The markers are ids, `<[497]>`, so that no text can be taken for one. Arguments 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from art.constraints.grammar import SPACE, alternatives
@@ -25,7 +26,14 @@ Thinking = Literal["no", "may", "open"]
 
 _ANY = r"/(.|\n)*/"
 _HERMES = frozenset({"NanoRenderer", "Qwen3Renderer", "Qwen3VLRenderer", "TemplateRenderer"})
+THINKING = frozenset({"Qwen3Renderer", "Qwen3VLRenderer", "TemplateRenderer"})
+"""Formats whose replies may begin with a thought of their own accord."""
 _LLAMA = frozenset({"Llama3Renderer"})
+_FREE: Mapping[str, Any] = MappingProxyType({"whitespace_pattern": SPACE})
+_AS_TAUGHT: Mapping[str, Any] = MappingProxyType(
+    {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+)
+"""As chat templates write calls. With free white space, no token across a brace is allowed."""
 _FRAMED = frozenset({"GptOssRenderer", "InklingRenderer"})
 """Their text stands in frames of markers, which a constraint of the text alone would forbid."""
 
@@ -108,7 +116,7 @@ def _calls(form: CallFormat, tools: Sequence[Tool], parallel: bool) -> list[str]
         rules.append(
             f'call_{number}: {form.before} {json.dumps(head)} arguments_{number} "}}" {form.after}'.rstrip()
         )
-        rules.append(f"arguments_{number}: {_json(_arguments(function))}")
+        rules.append(f"arguments_{number}: {_json(_arguments(function), _AS_TAUGHT)}")
     return rules
 
 
@@ -130,7 +138,7 @@ def _embedded(text: Constraint) -> str:
 
     if text.kind == "json_schema":
         try:
-            return _json(json.loads(text.text))
+            return _json(json.loads(text.text), _FREE)
         except (ValueError, RecursionError) as error:
             raise RequestError(
                 f"the JSON schema is none: {error}", status=400, code="invalid_constraint"
@@ -142,9 +150,9 @@ def _embedded(text: Constraint) -> str:
     raise RequestError("a grammar of one's own says all of a reply", status=400, code="unsupported_parameter")
 
 
-def _json(schema: Any) -> str:
+def _json(schema: Any, spelling: Mapping[str, Any]) -> str:
     if isinstance(schema, dict):
-        schema = {**schema, "x-guidance": {"whitespace_pattern": SPACE}}
+        schema = {**schema, "x-guidance": dict(spelling)}
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
 

@@ -11,7 +11,7 @@ import orjson
 
 from art.engine.protocol import Constraint
 from art.errors import ConfigurationError, RequestError
-from art.rendering.call_grammar import Thinking, call_format, check_plain, reply_grammar
+from art.rendering.call_grammar import THINKING, Thinking, call_format, check_plain, reply_grammar
 from art.rendering.chat import Message, Parsed, Tool, ToolCall
 from art.rendering.formats import Formats
 from art.rendering.raw_json import is_object, raw_member
@@ -220,7 +220,7 @@ class LibraryRenderer:
         if thinks(self._tokenizer, prompt_ids):
             return "open"
         ended = self._tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(END_THINK)
-        return "no" if ended or self.kind == "NanoRenderer" else "may"
+        return "may" if self.kind in THINKING and not ended else "no"
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
