@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import TypeAdapter
-
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
 from art.server.jobs.turns import Ticket
 from art.wire.jobs import JobEvent, JobInfo, TrainJobRequest, TrainResultInfo
+from art.wire.pieces import PieceError, read_pieces, write_pieces
 from art.wire.sft import SftJobRequest
 
 T = TypeVar("T")
@@ -29,8 +28,6 @@ State = Literal["queued", "running", "done", "failed"]
 
 JobRequest = TrainJobRequest | SftJobRequest
 """What may be asked; each has fields that no other has, so that its JSON tells which it is."""
-
-_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 
 _KEPT_REQUEST = 1024 * 1024
 """Characters; a longer request is dropped when its job has ended. Its digest still tells it from another."""
@@ -106,7 +103,7 @@ class JobStore:
 
         Raises RequestError (409) when the id belongs to a job with other content.
         """
-        text = request.model_dump_json()
+        text = await asyncio.to_thread(write_pieces, request)
         digest = hashlib.sha256(f"{project}/{name}\n{text}".encode()).digest()
 
         def write(db: sqlite3.Connection) -> bool:
@@ -163,7 +160,7 @@ class JobStore:
             row = db.execute(query, (job_id,)).fetchone()
             if row is None:
                 raise NotFoundError(f"no job {job_id!r}", status=404, code="job_not_found")
-            return Job(job_id=job_id, project=row[0], name=row[1], request=_REQUEST.validate_json(row[2]))
+            return Job(job_id=job_id, project=row[0], name=row[1], request=_read_request(row[2]))
 
         return await self._do(read)
 
@@ -217,6 +214,14 @@ class JobStore:
             return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
         except sqlite3.Error as error:
             raise JobStoreError(f"cannot use {self.path}: {error}; is the disk full?") from error
+
+
+def _read_request(text: str) -> JobRequest:
+    """Of the kinds the one whose fields these are; piece by piece: it may be large."""
+    try:
+        return read_pieces(SftJobRequest, text)
+    except PieceError:
+        return read_pieces(TrainJobRequest, text)
 
 
 def _append(db: sqlite3.Connection, job_id: str, event: JobEvent) -> None:

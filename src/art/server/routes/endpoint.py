@@ -5,6 +5,7 @@ From `model_asked`, `job_asked` and `read_body` on until `reply`, names are thos
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from art.errors import ARTError, CheckpointError, RequestError
 from art.server.http import error_body, read_bytes, status_of
 from art.server.tenants.edge import arrived, leaving
 from art.server.tenants.tenancy import inside, tenant_in
+from art.wire.pieces import PieceError, read_pieces
 from art.wire.strict import Strict
 
 Body = TypeVar("Body", bound=Strict)
@@ -23,6 +25,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 MODEL = "/art/models/{project}/{name}"
 LARGEST_BODY = 64 * 1024 * 1024
+_LARGE_BODY = 128 * 1024
+"""Bytes; reading more at once would hold up every other request."""
 
 
 def named(endpoint: Endpoint) -> Endpoint:
@@ -49,18 +53,28 @@ async def read_body(
     """The body as a record, in names of the inside. Raises RequestError that says what is wrong."""
     body = await read_bytes(request.scope, request.receive, limit=largest, advice=advice)
     try:
-        asked = kind.model_validate_json(body)
+        if len(body) > _LARGE_BODY:
+            asked = await asyncio.to_thread(lambda: read_pieces(kind, body.decode()))
+        else:
+            asked = kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        known = ", ".join(kind.model_fields)
-        raise RequestError(
-            f"{field or 'the body'}: {first['msg']}; fields of this request: {known}",
-            status=400,
-            code="invalid_request",
-            param=field or None,
-        ) from error
+        raise _refusal(kind, ".".join(str(part) for part in first["loc"]), first["msg"]) from error
+    except PieceError as error:
+        raise _refusal(kind, error.field, str(error)) from error
+    except UnicodeDecodeError as error:
+        raise _refusal(kind, "", f"Invalid JSON: {error.reason}") from error
     return arrived(tenant_in(request.scope), asked)
+
+
+def _refusal(kind: type[Strict], field: str, problem: str) -> RequestError:
+    known = ", ".join(kind.model_fields)
+    return RequestError(
+        f"{field or 'the body'}: {problem}; fields of this request: {known}",
+        status=400,
+        code="invalid_request",
+        param=field or None,
+    )
 
 
 def model_asked(request: Request) -> tuple[str, str]:
