@@ -124,6 +124,9 @@ def serve(
         list[str] | None,
         typer.Option(help="NAME=VALUE of the engine's options; VALUE as JSON or as text. May be repeated."),
     ] = None,
+    replicas: Annotated[
+        int, typer.Option(min=1, max=64, help="Engine processes for each base model, behind one address.")
+    ] = 1,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
@@ -134,7 +137,12 @@ def serve(
 
     raise typer.Exit(
         serve_forever(
-            host=host, port=port, data_dir=data_dir, engine=engine, engine_options=engine_option or []
+            host=host,
+            port=port,
+            data_dir=data_dir,
+            engine=engine,
+            engine_options=engine_option or [],
+            replicas=replicas,
         )
     )
 

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 def serve_forever(
-    *, host: str, port: int, data_dir: Path, engine: str = "builtin", engine_options: Sequence[str] = ()
+    *,
+    host: str,
+    port: int,
+    data_dir: Path,
+    engine: str = "builtin",
+    engine_options: Sequence[str] = (),
+    replicas: int = 1,
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
 
@@ -33,7 +39,7 @@ def serve_forever(
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        chosen = _engine_settings(engine, engine_options)
+        chosen = _engine_settings(engine, engine_options, replicas)
     except ARTError as error:
         typer.echo(str(error), err=True)
         return 2
@@ -61,7 +67,7 @@ def serve_forever(
     return 0
 
 
-def _engine_settings(name: str, words: Sequence[str]) -> EngineSettings:
+def _engine_settings(name: str, words: Sequence[str], replicas: int) -> EngineSettings:
     """Checked here, so that a misspelt option is told before anything starts. Raises: ConfigurationError."""
     from art.engine.registry import engine_options
     from art.server.settings import EngineSettings
@@ -76,4 +82,4 @@ def _engine_settings(name: str, words: Sequence[str]) -> EngineSettings:
         except ValueError:
             options[option] = value
     engine_options(name, options)
-    return EngineSettings(name=name, options=options)
+    return EngineSettings(name=name, options=options, replicas=replicas)
