@@ -128,6 +128,12 @@ def test_a_temperature_that_vllm_would_change_is_refused() -> None:
     assert body(Sampling(max_tokens=1, temperature=0.0))["temperature"] == 0.0
 
 
+def test_truncations_that_vllm_orders_otherwise_are_refused() -> None:
+    with pytest.raises(RequestError, match="min_p"):
+        body(Sampling(max_tokens=1, min_p=0.1, top_p=0.9))
+    assert body(Sampling(max_tokens=1, min_p=0.1, top_k=3))["min_p"] == 0.1
+
+
 def test_constraints_and_how_they_end() -> None:
     regex = Constraint(kind="regex", text="a+")
     ended = body(Sampling(max_tokens=3, constraint=regex, stop_token_ids=(9,)))

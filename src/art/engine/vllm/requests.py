@@ -25,6 +25,7 @@ def completion_body(
     change what is sampled. Raises: RequestError for what vLLM cannot do exactly.
     """
     sampling = request.sampling
+    _check_truncation(sampling)
     body: dict[str, Any] = {
         "model": model,
         "prompt": list(request.prompt_ids),
@@ -123,6 +124,17 @@ def _temperature(sampling: Sampling) -> float:
             code="invalid_temperature",
         )
     return sampling.temperature
+
+
+def _check_truncation(sampling: Sampling) -> None:
+    """Ours is top_k, top_p, min_p; vLLM's min_p, top_k, top_p. That matters with both of the last two."""
+    if sampling.min_p > 0 and sampling.top_p < 1:
+        raise RequestError(
+            f"min_p {sampling.min_p!r} with top_p {sampling.top_p!r}: vLLM truncates by min_p first, and "
+            "would sample from another distribution than the trainer computes; give one of the two",
+            status=400,
+            code="unsupported_parameter",
+        )
 
 
 def _ends(sampling: Sampling, end: int | None) -> bool:
