@@ -107,9 +107,9 @@ class Sampler:
     async def resolve(self, model: str, rollout_id: str | None, *, tenant: Tenant = None) -> Target:
         """What answers to a name; in a scoped rollout its own model. Raises: NotFoundError, RequestError."""
         scoped = self._scoped(rollout_id, tenant)
-        if scoped is not None:
-            model = scoped.name_meant(model, is_base=self.catalog.has_base(model, tenant))
-        return await self.catalog.resolve(model, tenant)
+        if scoped is None or self._rollouts is None:
+            return await self.catalog.resolve(model, tenant)
+        return await self._rollouts.target_of(scoped, model)
 
     async def prepare(
         self, request: ChatRequest, target: Target, rollout_id: str | None, *, tenant: Tenant = None

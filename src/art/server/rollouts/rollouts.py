@@ -7,6 +7,7 @@ after it expired. The samples stay.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from art.server.data_layout import check_name
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import Statement
 from art.server.models.catalog import Catalog
+from art.server.models.served import Target
 from art.server.rollouts.exchanges import SELECT, read_exchanges
 from art.server.rollouts.keys import RolloutKeys
 from art.server.rollouts.scope import ScopedRollout, ScopeRecord
@@ -24,6 +26,8 @@ from art.wire.rollouts import OpenRolloutRequest, RolloutExchanges, RolloutScope
 KEPT_CLOSED_S = 3600.0
 KEPT_EXPIRED_S = 86_400.0
 _SWEEP_S = 60.0
+_SERVED_AGAIN_S = 120.0
+_LOOK_S = 0.1
 
 _OPEN = "INSERT INTO rollouts (tenant, rollout_id, scope, opened_at, expires_at) VALUES (?, ?, ?, ?, ?)"
 _CLOSE = "UPDATE rollouts SET closed_at = ? WHERE tenant = ? AND rollout_id = ?"
@@ -63,6 +67,7 @@ class Rollouts:
                 expires_at=expires,
                 closed_at=closed,
                 text_bytes=size,
+                taken_over=True,
             )
         await self._sweep()
 
@@ -123,6 +128,25 @@ class Rollouts:
                 code="rollout_full",
             )
         return scoped
+
+    async def target_of(self, scoped: ScopedRollout, asked: str) -> Target:
+        """What answers to a name in a rollout. After a restart a request waits until its model is served.
+
+        Raises: NotFoundError: another name, or a model that is not served in time.
+        """
+        tenant = scoped.tenant
+        name = scoped.name_meant(asked, is_base=self._catalog.has_base(asked, tenant))
+        until = time.monotonic() + _SERVED_AGAIN_S
+        while True:
+            try:
+                target = await self._catalog.resolve(name, tenant)
+            except NotFoundError:
+                if not scoped.taken_over or time.monotonic() > until:
+                    raise
+                await asyncio.sleep(_LOOK_S)
+            else:
+                scoped.taken_over = False
+                return target
 
     def require(self, rollout_id: str, tenant: Tenant) -> ScopedRollout:
         """The rollout of this id, open or closed. Raises: NotFoundError."""

@@ -39,6 +39,8 @@ class ScopedRollout:
     closed_at: float | None = None
     text_bytes: int = 0
     """Texts kept so far."""
+    taken_over: bool = False
+    """An earlier server opened it, and this one has not served its model yet."""
     conversations: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     """Digest of a request's messages -> the request and the number of its messages."""
 
