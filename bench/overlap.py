@@ -30,7 +30,7 @@ from art.tasks import yes_no_maybe
 from bench.rows import Row, write_rows
 
 STEPS, GROUPS, ATTEMPTS, OFF_POLICY, WORKERS = 10, 8, 8, 3, 24
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 3e-4
 MEDIAN_S, SPREAD = 0.3, 1.0
 SEEDS = (0, 1, 2)
 EVALUATIONS = 256

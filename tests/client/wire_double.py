@@ -37,6 +37,8 @@ class Double:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     registered: list[dict[str, Any]] = field(default_factory=list)
     events_after: list[int] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    """Jobs that run until somebody reads their events."""
     kept: list[list[int]] = field(default_factory=list)
     """Of each deletion of checkpoints."""
     step: int = 0
@@ -67,6 +69,7 @@ class Double:
                 Route(f"{model}/delete_checkpoints", self.delete, methods=["POST"]),
                 Route(f"{model}/unload_steps", self.unload, methods=["POST"]),
                 Route("/art/jobs/{job_id}/events", self.events),
+                Route("/art/jobs/{job_id}", self.job),
             ]
         )
 
@@ -150,7 +153,8 @@ class Double:
 
     def _model(self, project: str, name: str) -> Response:
         known = {"project": project, "name": name, "base_model": "art/nano", "inference_name": name}
-        return JSONResponse({**known, "step": self.step, "checkpoints": [0, self.step]})
+        steps = {"step": self.step, "checkpoints": [0, self.step]}
+        return JSONResponse({**known, **steps, "unfinished_jobs": list(self.unfinished)})
 
     async def train(self, request: Request) -> Response:
         if (refusal := self._refusal(request)) is not None:
@@ -177,11 +181,28 @@ class Double:
         kept = json.loads(await request.body())["keep_steps"]
         return JSONResponse({"unloaded": [step for step in range(self.step) if step not in kept]})
 
+    async def job(self, request: Request) -> Response:
+        """A job has ended when its events were read, or nobody ever has to wait for it."""
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        job_id = request.path_params["job_id"]
+        if job_id not in self.jobs:
+            return error(404, f"no job {job_id!r}", "job_not_found")
+        told = {"job_id": job_id, "model": "m"}
+        if job_id in self.unfinished:
+            return JSONResponse({**told, "state": "running"})
+        last = (self.script or self._script(self.jobs[job_id]))[-1]
+        if last["type"] == "error":
+            return JSONResponse({**told, "state": "failed", "error": last["error"]})
+        return JSONResponse({**told, "state": "done", "result": last["result"]})
+
     async def events(self, request: Request) -> Response:
         if (refusal := self._refusal(request)) is not None:
             return refusal
         after = int(request.query_params.get("after", 0))
         self.events_after.append(after)
+        if (job_id := request.path_params["job_id"]) in self.unfinished:
+            self.unfinished.remove(job_id)
         script = self.script or self._script(self.jobs[request.path_params["job_id"]])
         return StreamingResponse(self._stream(script, after), media_type="application/x-ndjson")
 
