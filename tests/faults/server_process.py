@@ -16,19 +16,20 @@ import httpx
 import psutil
 
 KEY = "a-key-for-the-fault-tests"
+ENGINE = "art.engine.builtin.worker"
 MODEL = {"project": "games", "name": "player"}
 
 
 class ServerProcess:
     """`python -m art.server` over one data folder; it can be started again after it ended."""
 
-    def __init__(self, data_dir: Path, base: Path, **control: float) -> None:
+    def __init__(self, data_dir: Path, base: Path, *, replicas: int = 1, **control: float | str) -> None:
         self.data_dir = data_dir
         self.base = base
         self._settings = {
             "key": KEY,
             "data_dir": str(data_dir),
-            "engine": {"options": {"threads": 1}},
+            "engine": {"options": {"threads": 1}, "replicas": replicas},
             "trainer": {"options": {"threads": 1}},
             "control": {"health_interval": 0.2, "restart_wait": 0.05, "heartbeat": 0.2, **control},
         }
@@ -75,10 +76,20 @@ class ServerProcess:
                 command = " ".join(child.cmdline())
             except psutil.Error:  # it has just ended
                 continue
-            for kind, module in (("engine", "art.engine.builtin.worker"), ("trainer", "art.training.worker")):
+            for kind, module in (("engine", ENGINE), ("trainer", "art.training.worker")):
                 if module in command:
                     found[kind] = child
         return found
+
+    def engines(self) -> list[psutil.Process]:
+        """Every engine process."""
+        assert self.process is not None
+        children = psutil.Process(self.process.pid).children()
+        return [one for one in children if not gone(one) and ENGINE in " ".join(one.cmdline())]
+
+    def health(self) -> dict[str, Any]:
+        """Of the workers of the base model."""
+        return dict(self.http.get("/health").json()["workers"][str(self.base)])
 
     def log(self, kind: str) -> str:
         paths = (self.data_dir / "server" / "logs").glob(f"{kind}-*.log")
@@ -88,7 +99,7 @@ class ServerProcess:
 
     def register(self, **changes: Any) -> dict[str, Any]:
         body = {**MODEL, "base_model": str(self.base), "lora": {"r": 4, "alpha": 8}, **changes}
-        return self._json(self.http.post("/art/models", json=body))
+        return self._json(self.http.post("/art/models", json=body, timeout=180))
 
     def model(self) -> dict[str, Any]:
         return self._json(self.http.get("/art/models/games/player"))
@@ -143,9 +154,11 @@ class ServerProcess:
 
 
 @contextmanager
-def running_server(data_dir: Path, base: Path, **control: float) -> Iterator[ServerProcess]:
+def running_server(
+    data_dir: Path, base: Path, *, replicas: int = 1, **control: float | str
+) -> Iterator[ServerProcess]:
     """A server with the model registered; whatever is left of it afterwards is killed."""
-    server = ServerProcess(data_dir, base, **control)
+    server = ServerProcess(data_dir, base, replicas=replicas, **control)
     server.start()
     try:
         server.register()
