@@ -137,3 +137,22 @@ def test_a_base_model_that_is_not_there_is_named(loop: ServerProcess) -> None:
     body = {"project": "games", "name": "lost", "base_model": "/no/such/folder"}
     refused = loop.http.post("/art/models", json=body)
     assert refused.status_code == 400 and "/no/such/folder" in refused.json()["error"]["message"]
+
+
+def test_samples_of_an_old_step_are_stale_and_discarded_groups_are_on_the_sheet(loop: ServerProcess) -> None:
+    old, older_discarded = loop.job("stale"), loop.job("unused")["groups"]
+    step = loop.train("in-between")["step"]
+    fresh = loop.job("fresh")["groups"]
+    for number, trajectory in enumerate([*older_discarded[0]["trajectories"], *fresh[0]["trajectories"]]):
+        trajectory["rollout"] = f"another{number}"
+    groups = [*old["groups"], *fresh]
+    loop.submit({**old, "groups": groups, "discarded": older_discarded, "max_steps_off_policy": 0})
+    result = loop.result("stale")
+    fates = {name: row["rollouts"] for name, row in result["sheet"]["fates"].items()}
+    assert fates == {"stale": 4, "trained": 2} and result["step"] == step + 1
+    assert result["metrics"]["offpolicy/steps_max"] == 0
+    again = loop.job("within")
+    loop.train("in-between-again")
+    loop.submit({**again, "max_steps_off_policy": 1})
+    result = loop.result("within")
+    assert set(result["sheet"]["fates"]) == {"trained"} and result["metrics"]["offpolicy/steps_max"] == 1
