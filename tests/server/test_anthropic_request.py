@@ -174,6 +174,7 @@ def test_an_output_format_is_a_response_format() -> None:
             "tool_choice.disable_parallel_tool_use",
         ),
         ({"speed": "fast"}, "speed"),
+        ({"thread": {"type": "create"}}, "thread"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
         ({"n": 2}, "n"),
     ],

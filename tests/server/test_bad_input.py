@@ -243,6 +243,7 @@ def _long(path: str) -> dict[str, Any]:
             for path in DIALECTS
         ),
         ("PATCH", "/v1/models", 405, "method_not_allowed"),
+        ("TRACE", "/health", 405, "method_not_allowed"),
     ],
 )
 async def test_routes_and_methods_that_do_not_exist(

@@ -41,6 +41,7 @@ from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
 from art.server.rollouts.entry import ADDRESSED, scoped_request
 from art.server.rollouts.rollouts import Rollouts
+from art.server.routes.openapi import openapi_route
 from art.server.routes.rollouts import rollout_routes
 from art.server.settings import LimitSettings
 from art.server.tenants.auth import Asker, KeyCheck
@@ -89,6 +90,7 @@ class App:
         self._dialects = _dialects(self._sampler, limits)
         self._routes = Router(
             routes=[
+                openapi_route(),
                 *Lookups(catalog, ledger, self.rollouts).routes,
                 *rollout_routes(self.rollouts),
                 *(route for dialect in self._dialects.values() for route in dialect.routes),
@@ -115,7 +117,7 @@ class App:
 
         try:
             if scope["path"] == "/health":
-                await send_json(send, orjson.dumps(self._health(scope)))
+                await self._tell_health(scope, send)
                 return
             await self._intake.turn()
             asker = self._key.require(scope)
@@ -160,6 +162,11 @@ class App:
             path = path[path.find("/", len(_BY_ADDRESS)) :]
         dialect = self._dialects.get(path)
         return send_error if dialect is None else dialect.refuse
+
+    async def _tell_health(self, scope: Scope, send: Send) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise MethodNotAllowedError(scope, "GET, HEAD")
+        await send_json(send, orjson.dumps(self._health(scope)))
 
     def _health(self, scope: Scope) -> dict[str, Any]:
         health: dict[str, Any] = {"status": "ok", "version": self._version}

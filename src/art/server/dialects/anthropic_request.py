@@ -197,6 +197,15 @@ def _tool_choice(chat: Chat, name: str, value: Any) -> None:
         chat["parallel_tool_calls"] = False
 
 
+def _thread(chat: Chat, name: str, value: Any) -> None:
+    # The SDK knows this code, and sends the whole conversation then.
+    refuse(
+        "thread is not supported: send the whole conversation; its ids are found again",
+        name,
+        "thread_unsupported_request",
+    )
+
+
 def _cache_control(chat: Chat, name: str, value: Any) -> None:
     check_cache_control(value, name)
 
@@ -234,6 +243,7 @@ _READERS: dict[str, Callable[[Chat, str, Any], None]] = {
     "tools": _tools,
     "tool_choice": _tool_choice,
     "cache_control": _cache_control,
+    "thread": _thread,
     "chat_template_kwargs": _as_in_chat,
     "min_p": _as_in_chat,
     "seed": _as_in_chat,

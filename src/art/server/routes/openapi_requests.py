@@ -1,0 +1,247 @@
+"""JSON schemas of the bodies that the dialects read by hand. A test holds their fields to the readers'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+FLAG: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+_NAME: Schema = {"type": "string", "minLength": 1}
+_COUNT: Schema = {"type": "integer", "minimum": 1}
+_FRACTION: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+_SHARE: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+_STOPS: Schema = {"type": "array", "items": _NAME, "maxItems": 16}
+_METADATA: Schema = {"type": "object", "additionalProperties": TEXT, "maxProperties": 16}
+_BIAS: Schema = {
+    "type": "object",
+    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    "propertyNames": {"pattern": "^[0-9]+$"},
+}
+
+
+def listed(items: Schema) -> Schema:
+    """An array."""
+    return {"type": "array", "items": items}
+
+
+def _body(required: tuple[str, ...], **fields: Schema) -> Schema:
+    """An object of these fields, of which all but the required may be null."""
+    may = {
+        name: field if name in required else {"anyOf": [field, {"type": "null"}]}
+        for name, field in fields.items()
+    }
+    return {"type": "object", "properties": may, "required": list(required), "additionalProperties": False}
+
+
+def _only(*values: Any) -> Schema:
+    """A field that is accepted where it asks for nothing."""
+    return {"enum": list(values)}
+
+
+_CONTENT: Schema = {
+    "anyOf": [
+        TEXT,
+        listed(
+            {
+                "type": "object",
+                "properties": {"type": {"const": "text"}, "text": TEXT},
+                "required": ["type", "text"],
+            }
+        ),
+    ]
+}
+_CHAT_MESSAGE: Schema = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"anyOf": [_CONTENT, {"type": "null"}]},
+        "name": {"anyOf": [TEXT, {"type": "null"}]},
+        "tool_calls": {"anyOf": [listed(OBJECT), {"type": "null"}]},
+        "tool_call_id": {"anyOf": [TEXT, {"type": "null"}]},
+        "reasoning_content": {"anyOf": [TEXT, {"type": "null"}]},
+    },
+    "required": ["role"],
+}
+_CHAT_TOOL: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,128}$"},
+                "description": TEXT,
+                "parameters": OBJECT,
+            },
+            "required": ["name"],
+        },
+    },
+    "required": ["type", "function"],
+}
+_SAMPLING: dict[str, Schema] = {
+    "temperature": {"type": "number", "minimum": 0, "maximum": 100},
+    "top_p": _SHARE,
+    "top_k": {"type": "integer", "minimum": -1, "maximum": 2**31 - 1},
+    "min_p": _FRACTION,
+    "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    "logit_bias": _BIAS,
+}
+_GUIDED: dict[str, Schema] = {
+    "guided_json": {"anyOf": [OBJECT, TEXT]},
+    "guided_regex": TEXT,
+    "guided_choice": listed(TEXT),
+    "guided_grammar": TEXT,
+    "structured_outputs": OBJECT,
+}
+_IDLE: dict[str, Schema] = {
+    "frequency_penalty": _only(0),
+    "presence_penalty": _only(0),
+    "repetition_penalty": _only(1),
+    "length_penalty": _only(1),
+    "min_tokens": _only(0),
+    "ignore_eos": _only(False),
+    "include_stop_str_in_output": _only(False),
+    "skip_special_tokens": _only(True),
+    "spaces_between_special_tokens": _only(True),
+}
+_STREAM: dict[str, Schema] = {"stream": FLAG, "stream_options": OBJECT}
+
+CHAT = _body(
+    ("model", "messages"),
+    model=_NAME,
+    messages={"type": "array", "items": _CHAT_MESSAGE, "minItems": 1},
+    tools=listed(_CHAT_TOOL),
+    tool_choice={"anyOf": [{"enum": ["auto", "none", "required"]}, OBJECT]},
+    parallel_tool_calls=FLAG,
+    response_format=OBJECT,
+    stop_token_ids=listed({"type": "integer", "minimum": 0}),
+    n=_COUNT,
+    logprobs=FLAG,
+    top_logprobs=_only(0),
+    max_tokens=_COUNT,
+    max_completion_tokens=_COUNT,
+    stop={"anyOf": [_NAME, _STOPS]},
+    metadata=_METADATA,
+    chat_template_kwargs=OBJECT,
+    service_tier=_only("auto", "default"),
+    store=_only(False),
+    modalities=_only(["text"]),
+    add_generation_prompt=_only(True),
+    continue_final_message=_only(False),
+    user={},
+    safety_identifier={},
+    prompt_cache_key={},
+    **_SAMPLING,
+    **_GUIDED,
+    **_IDLE,
+    **_STREAM,
+)
+COMPLETIONS = _body(
+    ("model", "prompt"),
+    model=_NAME,
+    prompt={"anyOf": [TEXT, {"type": "array"}]},
+    best_of=_COUNT,
+    echo=FLAG,
+    logprobs={"type": "integer", "minimum": 0},
+    prompt_logprobs={"type": "integer", "minimum": 0},
+    return_token_ids=FLAG,
+    n=_COUNT,
+    max_tokens=_COUNT,
+    stop={"anyOf": [_NAME, _STOPS]},
+    metadata=_METADATA,
+    user={},
+    suffix=_only(""),
+    add_special_tokens=_only(False),
+    return_tokens_as_token_ids=_only(False),
+    response_format=OBJECT,
+    stop_token_ids=listed({"type": "integer", "minimum": 0}),
+    **_SAMPLING,
+    **_GUIDED,
+    **_IDLE,
+    **_STREAM,
+)
+
+_BLOCK: Schema = {"type": "object", "properties": {"type": TEXT}, "required": ["type"]}
+_BLOCKS: Schema = {"anyOf": [TEXT, listed(_BLOCK)]}
+_CACHE: Schema = {"type": "object", "properties": {"type": {"const": "ephemeral"}}, "required": ["type"]}
+_TURN: Schema = {
+    "type": "object",
+    "properties": {"role": {"enum": ["user", "assistant", "system"]}, "content": _BLOCKS},
+    "required": ["role", "content"],
+    "additionalProperties": False,
+}
+_ANTHROPIC_TOOL: Schema = {
+    "type": "object",
+    "properties": {"name": TEXT, "description": TEXT, "input_schema": OBJECT},
+    "required": ["name", "input_schema"],
+}
+_ANTHROPIC: dict[str, Schema] = {
+    "model": _NAME,
+    "messages": {"type": "array", "items": _TURN, "minItems": 1, "maxItems": 100_000},
+    "system": _BLOCKS,
+    "stream": FLAG,
+    "temperature": _FRACTION,
+    "top_p": _SHARE,
+    "top_k": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+    "stop_sequences": _STOPS,
+    "metadata": {
+        "type": "object",
+        "properties": {"user_id": {"anyOf": [TEXT, {"type": "null"}]}},
+        "additionalProperties": False,
+    },
+    "thinking": {
+        "type": "object",
+        "properties": {"type": {"enum": ["adaptive", "disabled"]}},
+        "required": ["type"],
+    },
+    "output_config": OBJECT,
+    "tools": listed(_ANTHROPIC_TOOL),
+    "tool_choice": {
+        "type": "object",
+        "properties": {"type": {"enum": ["auto", "any", "tool", "none"]}, "name": TEXT},
+        "required": ["type"],
+    },
+    "cache_control": _CACHE,
+    "thread": _only(None),
+    "chat_template_kwargs": OBJECT,
+    "min_p": _FRACTION,
+    "seed": _SAMPLING["seed"],
+    "logit_bias": _BIAS,
+    "service_tier": _only("auto", "standard_only"),
+    "speed": _only("standard"),
+    "mcp_servers": _only([]),
+}
+MESSAGES = _body(("model", "messages", "max_tokens"), max_tokens=_COUNT, **_ANTHROPIC)
+COUNT_TOKENS = _body(("model", "messages"), max_tokens=_COUNT, **_ANTHROPIC)
+RESPONSES = _body(
+    ("model", "input"),
+    model=_NAME,
+    input={"anyOf": [TEXT, listed(OBJECT)]},
+    instructions=TEXT,
+    previous_response_id=TEXT,
+    tools=listed(OBJECT),
+    tool_choice={"anyOf": [TEXT, OBJECT]},
+    text=OBJECT,
+    reasoning=OBJECT,
+    include=listed(TEXT),
+    store=FLAG,
+    stream=FLAG,
+    stream_options=OBJECT,
+    max_output_tokens=_COUNT,
+    metadata=_METADATA,
+    parallel_tool_calls=FLAG,
+    service_tier=_only("auto", "default"),
+    stop={"anyOf": [_NAME, _STOPS]},
+    chat_template_kwargs=OBJECT,
+    background=_only(False),
+    truncation=_only("disabled"),
+    top_logprobs=_only(0),
+    user={},
+    safety_identifier={},
+    prompt_cache_key={},
+    prompt_cache_retention={},
+    **_SAMPLING,
+)
