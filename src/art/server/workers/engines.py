@@ -14,6 +14,7 @@ from art.engine.pool import EnginePool
 from art.engine.protocol import Engine
 from art.engine.registry import engine_kind, engine_options
 from art.engine.remote import Deadlines, RemoteEngine
+from art.engine.replicas import Replica
 from art.errors import ARTError, WorkerError
 from art.server.checkpoints.canary import Canary, CanaryLimits, Rows, Scores
 from art.server.control_settings import ControlSettings
@@ -157,10 +158,17 @@ class Engines:
         """Answer requests again. An engine that cannot be woken is started again: this never fails."""
         try:
             await self.pool.wake()
+        except ARTError:
+            for replica in self.pool.members.up:  # those that died meanwhile are started again awake
+                await self._wake_or_restart(replica)
+
+    async def _wake_or_restart(self, replica: Replica) -> None:
+        assert replica.engine is not None
+        try:
+            await replica.engine.wake()
         except ARTError as error:
-            _log.error("an engine did not wake: %s", error)
-            for replica in self.pool.members.replicas:
-                self._failed(replica.number, WorkerError(f"it did not wake: {error}"))
+            _log.error("engine %d did not wake: %s", replica.number, error)
+            self._failed(replica.number, WorkerError(f"it did not wake: {error}"))
 
     def devices(self) -> list[str]:
         """Where the replicas compute, as the machine counts its devices."""

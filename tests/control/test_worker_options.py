@@ -1,0 +1,50 @@
+"""How many engines there are, where each computes, and when they sleep."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from art.errors import ConfigurationError
+from art.server.settings import parse_settings
+from art.server.workers.options import PairOptions, shared_gpu
+
+
+@pytest.mark.parametrize(
+    ("engines", "trainer", "shared"),
+    [
+        (["cuda:0"], "cuda", True),
+        (["cuda:1", "cuda:0"], "cuda:0", True),
+        (["cuda"], "cuda:0", True),
+        (["cuda:1"], "cuda:0", False),
+        (["cpu"], "cpu", False),
+        ([""], "None", False),
+    ],
+)
+def test_engines_sleep_by_themselves_where_they_share_the_trainers_gpu(
+    engines: list[str], trainer: str, shared: bool
+) -> None:
+    assert shared_gpu(engines, trainer) is shared
+
+
+def test_each_replica_has_its_device_or_none_has() -> None:
+    options = PairOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:1", "cuda:2"])
+    assert [options.device(number) for number in range(2)] == ["cuda:1", "cuda:2"]
+    assert PairOptions(engine_options={}, trainer_options={}).device(0) is None
+    with pytest.raises(ConfigurationError, match="names 1 devices for 2 replicas"):
+        PairOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:1"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"engine": {"replicas": 0}}, "engine.replicas"),
+        ({"engine": {"replicas": 65}}, "engine.replicas"),
+        ({"control": {"sleep_engine": "sometimes"}}, "control.sleep_engine"),
+        ({"control": {"parity": "off"}}, "control.parity"),
+    ],
+)
+def test_settings_outside_of_what_is_known_are_refused(settings: dict, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        parse_settings(json.dumps(settings))
