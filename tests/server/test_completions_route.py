@@ -89,6 +89,19 @@ async def test_sampling_options_reach_the_engine(live: Live) -> None:
     assert (first.temperature, first.top_p, first.top_k, first.min_p) == (0.5, 0.9, 5, 0.01)
 
 
+async def test_constraints_biases_and_stops_reach_the_engine(live: Live) -> None:
+    await live.client.completions.create(
+        model="tiny",
+        prompt="x",
+        logit_bias={"5": -100},
+        extra_body={"guided_choice": ["yes", "no"], "stop_token_ids": [7]},
+    )
+    sampling = live.engine.requests[0].sampling
+    assert sampling.constraint is not None and sampling.constraint.kind == "choice"
+    assert sampling.logit_bias == ((5, -100.0),)
+    assert 7 in sampling.stop_token_ids
+
+
 async def test_ids_and_logprobs_are_told(live: Live) -> None:
     says(live, "é!<|im_end|>")
     reply = await live.client.completions.create(

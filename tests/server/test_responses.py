@@ -288,6 +288,46 @@ async def test_parse_gives_an_object(live: Live) -> None:
     assert reply.output_parsed == Mail(owner="k7")
 
 
+SCHEMA = {"type": "object", "properties": {"owner": {"type": "string"}}, "required": ["owner"]}
+
+
+@pytest.mark.parametrize(
+    ("ours", "chats"),
+    [
+        (
+            {"text": {"format": {"type": "json_schema", "name": "mail", "schema": SCHEMA, "strict": True}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "mail", "schema": SCHEMA, "strict": True},
+                }
+            },
+        ),
+        ({"text": {"format": {"type": "json_object"}}}, {"response_format": {"type": "json_object"}}),
+        ({"tool_choice": "required"}, {"tool_choice": "required"}),
+        (
+            {"tool_choice": {"type": "function", "name": "read"}},
+            {"tool_choice": {"type": "function", "function": {"name": "read"}}},
+        ),
+        (
+            {"tool_choice": "required", "parallel_tool_calls": False},
+            {"tool_choice": "required", "parallel_tool_calls": False},
+        ),
+    ],
+)
+async def test_texts_and_calls_are_constrained_as_in_chats(live: Live, ours: Any, chats: Any) -> None:
+    says(live, '<tool_call>\n{"name": "read", "arguments": {"id": 1}}\n</tool_call>')
+    tools = [READ] if "tool_choice" in ours else []
+    await live.client.responses.create(model="tiny", input="hi", tools=tools, **ours)
+    functions = (
+        [{"type": "function", "function": {k: v for k, v in READ.items() if k != "type"}}] if tools else []
+    )
+    hello = [{"role": "user", "content": "hi"}]
+    await live.client.chat.completions.create(model="tiny", messages=hello, tools=functions, **chats)
+    first, second = (request.sampling.constraint for request in live.engine.requests)
+    assert first == second and first is not None
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -304,6 +344,9 @@ async def test_parse_gives_an_object(live: Live) -> None:
         ({"max_tool_calls": 3}, "max_tool_calls"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": 5}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
         ({"reasoning": {"effort": "high"}}, "chat_template_kwargs"),
         ({"max_output_tokens": 0}, "max_output_tokens"),

@@ -37,7 +37,9 @@ _AS_IN_CHAT = (
     "min_p",
     "seed",
     "stop",
+    "stop_token_ids",
     "logit_bias",
+    "response_format",
     "structured_outputs",
     "guided_choice",
     "guided_grammar",
@@ -56,10 +58,8 @@ _CHAT_NEUTRAL = (
     "include_stop_str_in_output",
     "length_penalty",
     "min_tokens",
-    "response_format",
     "skip_special_tokens",
     "spaces_between_special_tokens",
-    "stop_token_ids",
 )
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {

@@ -5,6 +5,7 @@ Each field acts, is known to mean nothing here, or is refused by its name.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,9 +146,11 @@ def _chat(body: dict[str, Any], messages: list[dict[str, Any]]) -> ChatRequest:
         more = _checked(body, "chat_template_kwargs", dict, "an object")
         chat["chat_template_kwargs"] = {**told, **(more or {})}
     try:
-        return read_chat_request(chat, max_n=1)
+        request = read_chat_request(chat, max_n=1)
+        request.constrained_by = _OUR_WORDS.get(request.constrained_by, request.constrained_by)
+        return request
     except RequestError as error:
-        name = (error.param or "").partition("[")[0]
+        name = re.split(r"[.\[]", error.param or "")[0]
         if name not in _OUR_WORDS:
             raise
         ours = _OUR_WORDS[name]
