@@ -60,7 +60,8 @@ def main() -> int:
 
 
 def _stop_with_parent(child: subprocess.Popen[bytes]) -> None:
-    while sys.stdin.buffer.read(1 << 16):
+    # Not through sys.stdin: its lock, held by a thread that waits, would abort the interpreter's end.
+    while os.read(sys.stdin.fileno(), 1 << 16):
         pass
     child.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):  # killed below

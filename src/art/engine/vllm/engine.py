@@ -285,9 +285,13 @@ class VllmEngine:
 
     async def _watch_progress(self) -> None:
         """Steps must be seen to grow while requests run, or the engine is taken for stuck."""
+        answered = True
         while True:
             try:
                 self._counters = await self._client.metrics()
+                answered = True
             except ARTError as error:
-                logger.warning("no metrics from vLLM: %s", error)
+                if answered:  # once for each silence
+                    logger.warning("no metrics from vLLM: %s", error)
+                answered = False
             await asyncio.sleep(METRICS_SECONDS)

@@ -104,6 +104,9 @@ def _environment(
     else:
         variables["VLLM_CPU_KVCACHE_SPACE"] = options.cache_gb
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        if options.engine_args.get("enforce_eager", True):
+            # Its sampler compiles a helper at the first logprob, half a minute on a busy machine.
+            variables["TORCHDYNAMO_DISABLE"] = "1"
         threads = cpu_threads(options.threads, _parameters(base_model))
         if threads is not None:
             variables["OMP_NUM_THREADS"] = threads
