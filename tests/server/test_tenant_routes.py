@@ -43,6 +43,9 @@ _MODEL_ROUTES = [
     ("GET", "/art/jobs/{job}", None),
     ("GET", "/art/jobs/{job}/events", None),
     ("GET", "/v1/samples/{sample}", None),
+    ("GET", "/v1/responses/{response}", None),
+    ("DELETE", "/v1/responses/{response}", None),
+    ("GET", "/v1/responses/{response}/input_items", None),
     ("POST", "/art/rollouts", {"project": "{project}", "name": "{name}"}),
     ("GET", "/art/rollouts/theirs", None),
     ("POST", "/art/rollouts/theirs/close", None),
@@ -64,7 +67,9 @@ async def test_what_is_anothers_does_not_exist(
     ]
     theirs = {"project": "games", "name": "player", "rollout_id": "theirs"}
     assert (await world.clients["bob"].post("/art/rollouts", json=theirs)).status_code == 200
+    told = (await world.clients["bob"].post("/v1/responses", json={"model": "player", "input": "hi"})).json()
     fill = {"project": project, "name": "secretmodel", "job": "bob~j", "sample": foreign}
+    fill["response"] = told["id"]
     text = json.dumps(body) if body else None
     for word, value in fill.items():
         path = path.replace(f"{{{word}}}", value)
@@ -91,6 +96,8 @@ async def test_the_routes_above_are_all_of_them(world: World) -> None:
     shapes = {
         "/v1/models/{model:path}": "/v1/models/{project}/{name}",
         "/v1/samples/{sample_id}": "/v1/samples/{sample}",
+        "/v1/responses/{response_id}": "/v1/responses/{response}",
+        "/v1/responses/{response_id}/input_items": "/v1/responses/{response}/input_items",
         "/art/rollouts/{rollout_id}": "/art/rollouts/theirs",
         "/art/rollouts/{rollout_id}/close": "/art/rollouts/theirs/close",
         "/art/jobs/{job_id}": "/art/jobs/{job}",

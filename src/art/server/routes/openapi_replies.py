@@ -14,7 +14,7 @@ _NO_OBJECT: Schema = {"type": ["object", "null"]}
 _SAMPLE: dict[str, Schema] = {SAMPLE_FIELD: {"type": "string", "pattern": "^smp_"}, STEP_FIELD: _STEP}
 
 
-def _record(optional: tuple[str, ...] = (), **fields: Any) -> Schema:
+def _record(optional: tuple[str, ...] = (), /, **fields: Any) -> Schema:
     """An object of these fields and no others."""
     required = [name for name in fields if name not in optional]
     return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
