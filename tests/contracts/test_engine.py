@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from engine_models import (
@@ -29,6 +30,7 @@ from art.engine.builtin.engine import BuiltinEngine
 from art.engine.pool import EnginePool
 from art.engine.protocol import Constraint, Engine, EngineInfo
 from art.engine.remote import RemoteEngine
+from art.engine.vllm.attach import attach
 from art.engine.vllm.options import VllmOptions
 from art.errors import (
     CheckpointError,
@@ -38,7 +40,7 @@ from art.errors import (
     RequestError,
     WorkerError,
 )
-from art.wire.engine import BuiltinOptions
+from art.wire.engine import BuiltinOptions, WorkerStart
 
 OPTIONS = BuiltinOptions(dtype="float32", device="cpu", threads=1, max_running=16, max_waiting=64)
 VLLM_OPTIONS = VllmOptions(
@@ -75,7 +77,7 @@ def vllm(base: Path) -> Iterator[tuple[str, str]]:
         yield url, key
 
 
-REAL_VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])
+REAL_VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)])
 
 
 @pytest.fixture(params=["builtin", "remote", "pool", REAL_VLLM])
@@ -554,3 +556,60 @@ async def test_closing_twice_is_allowed_and_calls_fail_afterwards(engine: Engine
     await engine.close()
     with pytest.raises(WorkerError):
         await whole(engine.generate(ask(prompt(1))))
+
+
+async def forwarded(socket: str) -> asyncio.Server:
+    """A TCP port of what listens on a unix socket."""
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            target.write(data)
+        target.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_unix_connection(socket)
+        await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+
+    return await asyncio.start_server(connected, "127.0.0.1", 0)
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_a_vllm_that_runs_already_is_attached_to(
+    vllm: tuple[str, str], base: Path, adapters: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    [server] = [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if any(word.startswith("--uds=") for word in child.cmdline())
+    ]
+    [socket] = [word.removeprefix("--uds=") for word in server.cmdline() if word.startswith("--uds=")]
+    (tmp_path / "key").write_text(server.environ()["VLLM_API_KEY"])
+    assert server.environ()["VLLM_API_KEY"] not in " ".join(server.cmdline())
+    proxy = await forwarded(socket)
+    url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    options = VllmOptions(urls=(url,), key_file=tmp_path / "key", dtype="float32")
+    start = WorkerStart(base_model=str(base), key="-" * 16)
+    engine = await attach(start, options)
+    rows = [prompt(1), prompt(2, 30)]
+    theirs = RemoteEngine(*vllm)
+    await theirs.load_adapter(name, adapters["plain"])
+    await engine.load_adapter(name, adapters["plain"])
+    assert await engine.score(name, rows) == [
+        pytest.approx(row, abs=CLOSE) for row in await theirs.score(name, rows)
+    ]
+    with pytest.raises(ConfigurationError, match=name):
+        await engine.load_adapter(name, adapters["partial"])
+    await engine.close()
+    await theirs.close()
+    for unfit, said in (
+        (start.model_copy(update={"base_model": "somebody/else"}), "somebody/else"),
+        (start.model_copy(update={"replica": 1}), "replica 1"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            await attach(unfit, options)
+    (tmp_path / "key").write_text("wrong")
+    with pytest.raises(RequestError, match="nauthorized"):
+        await attach(start, options)
+    proxy.close()

