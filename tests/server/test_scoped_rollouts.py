@@ -244,9 +244,11 @@ async def test_after_the_block_nothing_is_added(live: Live, model: art.Trainable
 
 
 async def test_a_rollout_expires(live: Live, model: art.TrainableModel) -> None:
-    async with art.rollout(model, expires_s=0.2) as r:
+    async with art.rollout(model, expires_s=3600.0) as r:
         await ask(r.base_url, r.api_key)
-        await asyncio.sleep(0.25)
+        scoped = live.app.rollouts.require(r.rollout_id, None)
+        assert scoped.expires_at == pytest.approx(scoped.opened_at + 3600.0)
+        scoped.expires_at = scoped.opened_at
         with pytest.raises(openai.APIStatusError, match=r"has expired: give .*expires_s"):
             await ask(r.base_url, r.api_key)
     assert len(samples(r.trajectory)) == 1
