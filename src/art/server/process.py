@@ -17,6 +17,7 @@ import uvicorn
 
 from art.errors import ConfigurationError
 from art.process.listening import listen
+from art.process.open_files import raise_file_limit
 from art.server.app import App
 from art.server.control import Control
 from art.server.data_lock import DataLock
@@ -192,6 +193,7 @@ def run(
         factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
     else:
         factory = None
+    raise_file_limit()
     # Requests leave little garbage in cycles: collecting it rarely saves a quarter of the server's time.
     gc.collect()
     gc.freeze()

@@ -1,8 +1,8 @@
 """LoRA adapters: read as PEFT writes them, many live at once over one base model.
 
 A target `nn.Linear` is replaced by an `AdapterLinear` when the first adapter touches it. The base product is
-computed once for all tokens, each adapter's low-rank product for its own tokens only. When a whole step uses
-one adapter and the model is small, its merged weight is used instead: one product, as fast as the base model.
+computed once for all tokens, each adapter's low-rank product for its own tokens only. Where the model is
+small, merged weights are used instead: one product a token, as fast as the base model.
 """
 
 from __future__ import annotations
@@ -83,11 +83,27 @@ class AdapterLinear(nn.Module):
         return self.base(x).add_(adapter.delta(x))
 
     def _mixed(self, x: Tensor) -> Tensor:
+        kept = [self._whole_weight(number) for number, _ in self.routing.groups]
+        weights = [weight for weight in kept if weight is not None]
+        if len(weights) == len(kept):
+            return self._side_by_side(x, weights)
         out = self.base(x)
         for number, index in self.routing.groups:
             adapter = self.adapters.get(number)
             if adapter is not None:
                 out.index_add_(1, index, adapter.delta(x.index_select(1, index)))
+        return out
+
+    def _whole_weight(self, number: int) -> Tensor | None:
+        """The one weight that is an adapter's product; None where it is not kept merged."""
+        adapter = self.adapters.get(number)
+        return self.base.weight if adapter is None else adapter.merged
+
+    def _side_by_side(self, x: Tensor, weights: list[Tensor]) -> Tensor:
+        """Each adapter's tokens through its merged weight: one product a token, as when it runs alone."""
+        out = x.new_empty((*x.shape[:-1], self.base.out_features))
+        for (_, index), weight in zip(self.routing.groups, weights, strict=True):
+            out.index_copy_(1, index, linear(x.index_select(1, index), weight, self.base.bias))
         return out
 
 
