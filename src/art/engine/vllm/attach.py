@@ -81,7 +81,7 @@ async def _check_logprobs(client: VllmClient, url: str, model: str) -> None:
         reply = await client.post("/v1/completions", body)
         return float(reply["choices"][0]["logprobs"]["top_logprobs"][0][f"token_id:{PROBE_ID}"])
 
-    if await logprob(1.0) == await logprob(3.0):
+    if await logprob(1.0) == await logprob(2.0):
         raise ConfigurationError(
             f"the vLLM server at {url} gives logprobs of the model, not of the distribution that is sampled "
             "from; start it with --logprobs-mode processed_logprobs"
