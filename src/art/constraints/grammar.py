@@ -93,7 +93,8 @@ def grammar_text(constraint: Constraint) -> str:
         if constraint.kind == "regex":
             return str(LLMatcher.grammar_from_regex(text))
         if constraint.kind == "choice":
-            return str(LLMatcher.grammar_from_lark(f"start: {alternatives(constraint)}"))
+            # As one lexeme: as alternatives of a rule, 2,000 texts would be the most.
+            return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {alternatives(constraint)}"))
     except (ValueError, RecursionError) as error:
         _refuse(constraint, str(error))
     return str(LLMatcher.grammar_from_lark(text))
