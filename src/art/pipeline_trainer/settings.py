@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any
 
 from art.errors import ConfigurationError
@@ -83,14 +84,16 @@ class PipelineSettings:
         return self.eval_every_n_steps > 0 and step % self.eval_every_n_steps == 0
 
 
-_WHOLE: Mapping[str, int] = {
-    "num_rollout_workers": 1,
-    "min_batch_size": 1,
-    "max_steps_off_policy": 0,
-    "discard_queue_multiplier": 1,
-    "eval_every_n_steps": 0,
-    "checkpoint_retention_interval": 1,
-}
+_WHOLE: Mapping[str, int] = MappingProxyType(
+    {
+        "num_rollout_workers": 1,
+        "min_batch_size": 1,
+        "max_steps_off_policy": 0,
+        "discard_queue_multiplier": 1,
+        "eval_every_n_steps": 0,
+        "checkpoint_retention_interval": 1,
+    }
+)
 
 
 def settings_of(given: Mapping[str, Any]) -> PipelineSettings:
