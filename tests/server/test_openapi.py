@@ -151,7 +151,7 @@ async def test_schemathesis_finds_no_failure_and_no_reply_that_breaks_the_schema
             *("--request-timeout", "60", "--suppress-health-check", "all", "--no-color"),
         ]
         running = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
         async with asyncio.timeout(900):
             output, _ = await running.communicate()
