@@ -98,7 +98,7 @@ def test_what_is_no_record_is_refused(text: str) -> None:
 
 
 async def test_the_loop_turns_while_a_large_request_is_read_and_written() -> None:
-    many = {**SFT, "conversations": SFT["conversations"] * 4_000}
+    many = {**SFT, "conversations": SFT["conversations"] * 12_000}
     text, turns = json.dumps(many), 0
 
     async def turn() -> None:
@@ -111,6 +111,6 @@ async def test_the_loop_turns_while_a_large_request_is_read_and_written() -> Non
     record = await asyncio.to_thread(read_pieces, SftJobRequest, text)
     read, turns = turns, 0
     written = await asyncio.to_thread(write_pieces, record)
-    assert read > 3 and turns > 3
+    assert read > 2 and turns > 2
     assert written == record.model_dump_json()
     turning.cancel()

@@ -109,7 +109,7 @@ def test_an_assistant_who_speaks_first_is_trained_too(nano: LibraryRenderer) -> 
         ([{"role": "robot", "content": "x"}], "'k': .*role is 'robot'; known"),
         ([ASK, {"role": "assistant", "content": "a<|im_end|>b"}], "'k': .*ends a turn"),
         ([ASK, {"role": "tool", "content": "x"}, ANSWER], "'k': .*tool_call_id is missing"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}, ANSWER], "'k': .*only 'text'"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}, ANSWER], "'k': .*text only"),
     ],
 )
 def test_what_cannot_be_learned_is_refused_by_the_conversation_s_name(

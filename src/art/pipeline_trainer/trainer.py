@@ -72,13 +72,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         **train_options: Any,
     ) -> None:
         self._settings = settings_of(locals())
-        if num_rollout_workers > self._settings.most_under_way:
-            _log.warning(
-                "num_rollout_workers=%d: at most min_batch_size x (max_steps_off_policy + 1) = %d groups are "
-                "under way at a time; more would be stale before they are trained",
-                num_rollout_workers,
-                self._settings.most_under_way,
-            )
+        _tell_of_idle_workers(num_rollout_workers, self._settings.most_under_way)
         self._model, self._backend = model, as_backend(backend)
         self._ours = hasattr(self._backend, "training_result")
         self._rollout_fn, self._eval_fn, self._config = rollout_fn, eval_fn, config
@@ -150,3 +144,13 @@ def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
     """The error of the first part that failed."""
     first = errors.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _tell_of_idle_workers(workers: int, most_under_way: int) -> None:
+    if workers > most_under_way:
+        _log.warning(
+            "num_rollout_workers=%d: at most min_batch_size x (max_steps_off_policy + 1) = %d groups are "
+            "under way at a time; more would be stale before they are trained",
+            workers,
+            most_under_way,
+        )
