@@ -82,3 +82,27 @@ def test_pictures_and_calls_tell_messages_apart() -> None:
     assert message_key(call("f", '{"a": 1}')) != message_key(call("g", '{"a": 1}'))
     assert message_key(call("f", "no json")) != message_key(call("f", "nor this"))
     assert message_key(call("f", "{}")) != message_key({"role": "assistant", "content": "f {}"})
+
+
+def test_calls_that_are_sent_back_name_their_turn() -> None:
+    """Two conversations of the same words: the ids of the calls say which one goes on."""
+    recorder = Recorder(Trajectory())
+    ask = [{"role": "user", "content": "a"}]
+
+    def called(name: str) -> dict[str, Any]:
+        call = {"id": f"call_{name}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    for name in ("s0", "s1"):
+        completion = reply([name], [""])
+        completion.choices[0].message = Choice.model_validate(
+            {"index": 0, "finish_reason": "tool_calls", "message": called(name)}
+        ).message
+        recorder.hear({"messages": ask, "tools": TOOLS}, completion)
+    result = {"role": "tool", "tool_call_id": "call_s1", "content": "b"}
+    recorder.hear({"messages": [*ask, called("s1"), result], "tools": TOOLS}, reply(["s2"], ["x"]))
+    told = [
+        [item.model_extra["sample_id"] for item in history.messages_and_choices if isinstance(item, Choice)]
+        for history in [recorder.trajectory, *recorder.trajectory.additional_histories]
+    ]
+    assert told == [["s0"], ["s1", "s2"]]

@@ -10,6 +10,7 @@ from openai.types.chat.chat_completion import Choice
 
 from art.capture.likeness import MessageKey, as_dict, message_key, tools_key
 from art.trajectories import History, Trajectory, get_messages
+from art.wire.headers import SAMPLE_FIELD
 
 
 class Recorder:
@@ -30,17 +31,20 @@ class Recorder:
             settle()
         self._open = False
 
-    def hear(self, request: dict[str, Any], completion: ChatCompletion) -> None:
+    def hear(
+        self, request: dict[str, Any], completion: ChatCompletion, *, parent_id: str | None = None
+    ) -> None:
         """Add a completion. Of several choices the first continues the conversation, each other is a history.
 
-        A reply that was cut off before its end is context: no sample of it exists.
+        A reply that was cut off before its end is context: no sample of it exists. `parent_id`: the sample
+        whose ids the prompt extends, which tells conversations of the same words apart.
         """
         if not self._open or not completion.choices:
             return
         messages = [as_dict(message) for message in request["messages"]]
         tools = [as_dict(tool) for tool in request.get("tools") or ()] or None
         first, *further = (_turn(choice) for choice in completion.choices)
-        history = self._matching(messages, tools)
+        history = self._matching(messages, tools, parent_id)
         if history is None:
             history = self._begin([], tools)
         known = history.messages_and_choices
@@ -56,12 +60,22 @@ class Recorder:
         self.trajectory.additional_histories.append(history)
         return history
 
-    def _matching(self, messages: list[Any], tools: list[Any] | None) -> Trajectory | History | None:
-        """The longest history that the request repeats from its first message on; an empty one fits any."""
+    def _matching(
+        self, messages: list[Any], tools: list[Any] | None, parent_id: str | None
+    ) -> Trajectory | History | None:
+        """The longest history that the request repeats from its first message on; an empty one fits any.
+
+        Of several with the same words, the one whose last turn the request names.
+        """
         asked, offered = [message_key(message) for message in messages], tools_key(tools)
         histories: list[Trajectory | History] = [self.trajectory, *self.trajectory.additional_histories]
         fitting = [history for history in histories if _repeats(history, asked, offered)]
-        return max(fitting, key=lambda history: len(history.messages_and_choices), default=None)
+
+        def likeness(history: Trajectory | History) -> tuple[int, bool]:
+            items = history.messages_and_choices
+            return len(items), bool(items) and _is_named(items[-1], messages[len(items) - 1], parent_id)
+
+        return max(fitting, key=likeness, default=None)
 
 
 def _repeats(history: Trajectory | History, asked: Sequence[MessageKey], offered: str) -> bool:
@@ -69,6 +83,16 @@ def _repeats(history: Trajectory | History, asked: Sequence[MessageKey], offered
     if len(items) > len(asked) or (items and tools_key(history.tools) != offered):
         return False
     return all(_key(item) == key for item, key in zip(items, asked, strict=False))
+
+
+def _is_named(item: Any, repeated: dict[str, Any], parent_id: str | None) -> bool:
+    """Whether a message is sent back as this very turn: by its sample, or by the ids of its calls."""
+    if not isinstance(item, Choice):
+        return False
+    if parent_id is not None:
+        return (item.model_extra or {}).get(SAMPLE_FIELD) == parent_id
+    called = [call.id for call in item.message.tool_calls or ()]
+    return bool(called) and called == [as_dict(call).get("id") for call in repeated.get("tool_calls") or ()]
 
 
 def _key(item: Any) -> MessageKey:

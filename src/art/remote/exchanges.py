@@ -27,7 +27,7 @@ def fill(trajectory: Trajectory, told: RolloutExchanges) -> None:
     left_out = superseded(asked)
     for place, (request, completion) in enumerate(asked):
         if place not in left_out:
-            recorder.hear(request, completion)
+            recorder.hear(request, completion, parent_id=told.exchanges[place].parent_id)
     recorder.close()
     trajectory.messages_and_choices = heard.messages_and_choices
     trajectory.tools = heard.tools

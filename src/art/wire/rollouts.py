@@ -72,6 +72,8 @@ class Exchange(Strict):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
     choices: list[ExchangeChoice]
+    parent_id: str | None = None
+    """The sample whose ids the prompt extends."""
     fork_reason: str | None
     """Why the prompt does not extend the ids of an earlier sample, where the conversation does."""
     created_at: float

@@ -58,6 +58,7 @@ class Told:
                 "messages": self._messages[shared:],
                 # Tools are part of the digest: an exchange that is extended has the same.
                 "tools": request.tools if extends is None else None,
+                "parent_id": prepared.stitched.parent_id,
                 "fork_reason": prepared.stitched.fork_reason,
                 "created_at": prepared.created_at,
                 "choice": {
@@ -110,6 +111,8 @@ def read_exchanges(rows: Sequence[tuple[Any, ...]]) -> list[Exchange]:
             messages=text["messages"],
             tools=text["tools"] if extends is None else found[extends].tools,
             choices=[choice],
+            # Rows of an earlier server have none.
+            parent_id=text.get("parent_id"),
             fork_reason=text["fork_reason"],
             created_at=text["created_at"],
         )
