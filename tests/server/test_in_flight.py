@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
+from live import KEY, Live
 from tenants_world import World, run_world
 from waiting import until
 
@@ -64,29 +67,53 @@ def test_a_refusal_counts_nothing() -> None:
 
 
 async def test_a_burst_begins_a_few_in_each_turn_of_the_loop_in_its_order() -> None:
-    intake, begun, turns = Intake(together=4), [], [0]
+    intake, begun, turn = Intake(together=4), [], 0
 
-    async def request(number: int) -> None:
-        await intake.turn()
-        begun.append((turns[0], number))
+    def request(number: int) -> None:
+        if intake.enter():
+            begun.append((turn, number))
+        else:
+            intake.wait(lambda: begun.append((turn, number)))
 
-    async def count_turns() -> None:
-        while len(begun) < 103:
-            turns[0] += 1
-            await asyncio.sleep(0)
-
-    tasks = [asyncio.create_task(request(number)) for number in range(103)]
-    tasks[50].cancel()  # its client went away
-    tasks.append(asyncio.create_task(request(103)))
-    async with asyncio.timeout(10):
-        await asyncio.gather(count_turns(), *tasks, return_exceptions=True)
-    assert [number for _, number in begun] == [number for number in range(104) if number != 50]
-    in_turn = [sum(1 for turn, _ in begun if turn == one) for one in range(turns[0] + 1)]
-    assert max(in_turn) <= 8 and len([one for one in in_turn if one]) >= 20
+    for number in range(100):
+        request(number)
+    assert len(begun) == 4, "the first few wait for nothing"
+    while len(begun) < 103:
+        turn += 1
+        await asyncio.sleep(0)
+        if turn == 5:
+            for number in range(100, 103):
+                request(number)
+    assert [number for _, number in begun] == list(range(103))
+    assert turn < 40 and max(Counter(at for at, _ in begun).values()) == 4
 
 
 async def test_a_request_that_comes_alone_waits_for_no_turn() -> None:
     intake = Intake()
-    coroutine = intake.turn()
-    with pytest.raises(StopIteration):
-        coroutine.send(None)
+    for _ in range(100):
+        assert intake.enter()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def test_health_is_told_before_a_burst_has_begun(live: Live) -> None:
+    host, _, port = live.url.removeprefix("http://").partition(":")
+    body = orjson.dumps({"model": "tiny", "messages": [{"role": "user", "content": "hi"}]})
+    chat = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    ).encode() + body
+    live.engine.gate = asyncio.Event()
+    pairs = [await asyncio.open_connection(host, port) for _ in range(200)]
+    reader, writer = await asyncio.open_connection(host, port)
+    for _, one in pairs:
+        one.write(chat)
+    writer.write(f"GET /health HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+    assert (await reader.readline()).endswith(b"200 OK\r\n")
+    begun = len(live.engine.requests)
+    live.engine.gate.set()
+    replies = await asyncio.gather(*(one.read() for one, _ in pairs))
+    assert begun < 200 and len(live.engine.requests) == 200
+    assert all(reply.startswith(b"HTTP/1.1 200 OK") for reply in replies)
+    for _, one in [*pairs, (reader, writer)]:
+        one.close()

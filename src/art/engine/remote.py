@@ -31,6 +31,9 @@ from art.wire.engine import (
     to_error,
 )
 
+_TOLD_TOGETHER = 32
+"""Deltas after which others have a turn: hundreds of replies may end with one step of the engine."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deadlines:
@@ -225,10 +228,12 @@ class RemoteEngine:
         # However it was closed, what is open has failed.
         with contextlib.suppress(ConnectionClosed):
             async for frame in socket:
-                for message in orjson.loads(frame):
+                for number, message in enumerate(orjson.loads(frame), 1):
                     stream = self._streams.get(message["id"])
                     if stream is not None:
                         stream.put(_news(message))
+                    if number % _TOLD_TOGETHER == 0:
+                        await asyncio.sleep(0)
         self._lost(WorkerDiedError(f"the engine worker at {self.url} closed the connection"))
 
     async def _watch(self) -> None:

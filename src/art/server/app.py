@@ -35,7 +35,6 @@ from art.server.http import (
     send_error,
     send_json,
 )
-from art.server.intake import Intake
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
@@ -86,7 +85,6 @@ class App:
             catalog, ledger, stitcher, self.rollouts, in_flight=completions, engine=engine
         )
         self._requests = InFlight(limits.tenant_in_flight, "requests")
-        self._intake = Intake()
         self._dialects = _dialects(self._sampler, limits)
         self._routes = Router(
             routes=[
@@ -119,7 +117,6 @@ class App:
             if scope["path"] == "/health":
                 await self._tell_health(scope, send)
                 return
-            await self._intake.turn()
             asker = self._key.require(scope)
             tenant = asker.tenant
             await self._dispatch(with_tenant(scope, tenant), asker, receive, watched)

@@ -8,7 +8,11 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from art.server.intake import Intake
 from art.server.settings import LimitSettings
+
+_HEALTH = b"GET /health "
+"""Whoever watches the server is never kept waiting."""
 
 
 def http_protocol(limits: LimitSettings) -> type[HttpToolsProtocol]:
@@ -16,21 +20,27 @@ def http_protocol(limits: LimitSettings) -> type[HttpToolsProtocol]:
 
     A head that is too long, or does not come in time, ends the connection; so does a body that goes on after
     its reply: some of it is taken and forgotten, since many clients read a refusal only when all is sent.
+    What many send at once is read in turns (`Intake`).
     """
     return type(
-        "Connection", (_Connection,), {"seconds": limits.head_seconds, "largest_head": limits.max_head_bytes}
+        "Connection",
+        (_Connection,),
+        {"seconds": limits.head_seconds, "largest_head": limits.max_head_bytes, "intake": Intake()},
     )
 
 
 class _Connection(HttpToolsProtocol):
     seconds: float
     largest_head: int
+    intake: Intake
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head = False
         self._head_bytes = 0
         self._watch: asyncio.TimerHandle | None = None
+        self._early: list[bytes] = []
+        """What came before its turn."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -41,6 +51,24 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._early:
+            self._early.append(data)
+        elif data.startswith(_HEALTH) or self.intake.enter():
+            self._take(data)
+        else:
+            self._early.append(data)
+            self._unset_keepalive_if_required()
+            self.flow.pause_reading()
+            self.intake.wait(self._begin)
+
+    def _begin(self) -> None:
+        data = b"".join(self._early)
+        self._early.clear()
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         super().data_received(data)
         if self.transport.is_closing():
             return

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
-BEGUN_TOGETHER = 24
+BEGUN_TOGETHER = 16
 """About 5 ms of work."""
 
 
@@ -20,28 +21,25 @@ class Intake:
         self._together = together
         self._begun = 0
         """In this turn of the loop."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
 
-    async def turn(self) -> None:
-        """Return when the request may begin; first come, first served."""
-        loop = asyncio.get_running_loop()
+    def enter(self) -> bool:
+        """Whether somebody may begin at once; if not, `wait`."""
         if self._begun == 0:
+            loop = asyncio.get_running_loop()
             loop.call_soon(self._next_turn, loop)
-        if self._begun < self._together and not self._waiting:
-            self._begun += 1
-            return
-        self._begun = max(self._begun, 1)
-        mine = loop.create_future()
-        self._waiting.append(mine)
-        # Bounded by the requests before it: each turn of the loop begins some.
-        await mine
+        if self._waiting or self._begun >= self._together:
+            return False
+        self._begun += 1
+        return True
+
+    def wait(self, begin: Callable[[], None]) -> None:
+        """`begin` is called in a later turn; first come, first served."""
+        self._waiting.append(begin)
 
     def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._begun = 0
-        while self._waiting and self._begun < self._together:
-            mine = self._waiting.popleft()
-            if not mine.done():  # its client may have gone
-                mine.set_result(None)
-                self._begun += 1
+        self._begun = min(self._together, len(self._waiting))
         if self._begun:
             loop.call_soon(self._next_turn, loop)
+        for _ in range(self._begun):
+            self._waiting.popleft()()

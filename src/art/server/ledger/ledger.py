@@ -33,6 +33,8 @@ from art.server.tenants.tenancy import Tenant
 T = TypeVar("T")
 
 _GATHER_SECONDS = 0.002
+_COMMITTED_TOGETHER = 48
+"""Those who wait for one commit all go on in the same turn of the event loop: it must be short."""
 _BUSY_SECONDS = 30.0
 _VARIABLES = 500
 """Ids in one SELECT ... IN (...)."""
@@ -86,6 +88,8 @@ class Ledger:
             loop.call_later(_GATHER_SECONDS if self._busy else 0.0, self._flush, batch, loop)
         batch.records.extend(records)
         batch.also.extend(also)
+        if len(batch.records) >= _COMMITTED_TOGETHER:
+            self._flush(batch, asyncio.get_running_loop())
         # Shielded: one writer that is cancelled must not cancel the others' commit.
         await asyncio.shield(batch.done)
 
