@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from live import KEY, Live
 from scripted_engine import Script, ScriptedEngine
 
 import art
+from art.errors import ConfigurationError
 from art.rendering.library import LibraryRenderer
 from art.trajectories import is_choice
 
@@ -48,3 +50,63 @@ async def test_of_two_conversations_of_the_same_words_the_one_that_went_on_is_co
         for history in (r.trajectory, *r.trajectory.additional_histories)
     ]
     assert told == [[names[0]], [names[1], names[2]]]
+
+
+async def test_an_id_that_is_lost_in_an_address_is_refused(live: Live, model: art.TrainableModel) -> None:
+    """Clients take `.` and `..` out of an address, and with them the rollout's name."""
+    async with httpx.AsyncClient(base_url=live.url, headers={"authorization": f"Bearer {KEY}"}) as http:
+        for given in (".", "..", "....", "a/b", ""):
+            body = {"project": "games", "name": "player", "rollout_id": given}
+            refused = await http.post("/art/rollouts", json=body)
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == "rollout_id", given
+            with pytest.raises(ConfigurationError, match=r"rollout_id='.*not only dots"):
+                art.rollout(model, rollout_id=given)
+        for given in (".a", "..-", "a..b"):
+            async with art.rollout(model, rollout_id=given) as r:
+                asked = {"model": "player", "messages": ASK}
+                done = await http.post(f"{r.base_url}/chat/completions", json=asked)
+                assert done.status_code == 200
+            assert is_choice(r.trajectory.messages_and_choices[-1])
+
+
+def test_settings_that_do_not_fit_are_named(live: Live, model: art.TrainableModel) -> None:
+    for settings in (
+        {"expires_s": -1},
+        {"step": -1},
+        {"aliases": [1]},
+        {"aliases": 5},
+        {"allow_base": "who"},
+    ):
+        (name,) = settings
+        with pytest.raises(ConfigurationError, match=f"{name}="):
+            art.rollout(model, **settings)
+
+
+async def test_a_closed_rollout_is_closed_whatever_is_asked_for(
+    live: Live, model: art.TrainableModel
+) -> None:
+    async with httpx.AsyncClient(base_url=live.url, headers={"authorization": f"Bearer {KEY}"}) as http:
+        body = {"project": "games", "name": "player", "rollout_id": "mine", "aliases": ["gpt-4o"]}
+        assert (await http.post("/art/rollouts", json=body)).status_code == 200
+        other = await http.post("/art/rollouts", json={**body, "aliases": []})
+        assert other.status_code == 409
+        assert "'games/player', aliases=['gpt-4o']" in other.json()["error"]["message"]
+        await http.post("/art/rollouts/mine/close")
+        for asked in (body, {**body, "aliases": []}):
+            assert (await http.post("/art/rollouts", json=asked)).status_code == 410
+
+
+async def test_either_header_may_have_the_key(live: Live, model: art.TrainableModel) -> None:
+    """An environment with a token for Anthropic itself: its clients send both."""
+    async with art.rollout(model) as r, httpx.AsyncClient(base_url=live.url) as http:
+        body = {"model": "player", "messages": ASK, "max_tokens": 8}
+        for one, other, status in (
+            ("sk-ant-oat", r.api_key, 200),
+            (r.api_key, "sk-ant-api", 200),
+            ("sk-ant-oat", "sk-ant-api", 401),
+        ):
+            headers = {"authorization": f"Bearer {one}", "x-api-key": other}
+            assert (await http.post("/v1/messages", json=body, headers=headers)).status_code == status
+    assert (
+        sum(map(is_choice, r.trajectory.messages_and_choices)) + len(r.trajectory.additional_histories) == 2
+    )

@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from pydantic import ValidationError
+
 from art.capture.listening import listening
 from art.capture.scope import rollout_scope
 from art.errors import ARTError, ConfigurationError, NotRegisteredError
@@ -35,6 +37,7 @@ _CURRENT: ContextVar[rollout | None] = ContextVar("art_rollout_scope", default=N
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
+_ID_RULE = "an id has 1 to 128 letters, digits, '.', '_' and '-', and not only dots"
 CLOSE_S = 60.0
 """So long the end of a block waits for a server that does not answer."""
 
@@ -73,21 +76,21 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
                 f"step={step!r} and pinned=True: a rollout is pinned to a step already with step={step!r}"
             )
         self.model = model
-        self.rollout_id = rollout_id or uuid4().hex
-        self.forks: dict[str, int] = {}
-        """Prompts that did not extend the ids of their conversation, by reason; filled with `trajectory`."""
-        self.trajectory = Trajectory(rollout_id=self.rollout_id)
-        """Filled when the block ends, or by `refresh`. Set its reward and metrics at any time."""
-        self._asked = OpenRolloutRequest(
+        self.rollout_id = uuid4().hex if rollout_id is None else rollout_id
+        self._asked = _request(
             project=model.project,
             name=model.name,
             rollout_id=self.rollout_id,
-            aliases=list(aliases),
+            aliases=aliases,
             allow_base=allow_base,
             step=step,
             pinned=pinned,
             expires_s=expires_s,
         )
+        self.forks: dict[str, int] = {}
+        """Prompts that did not extend the ids of their conversation, by reason; filled with `trajectory`."""
+        self.trajectory = Trajectory(rollout_id=self.rollout_id)
+        """Filled when the block ends, or by `refresh`. Set its reward and metrics at any time."""
         self._scope: RolloutScope | None = None
         self._address = ""
         self._inside = ExitStack()
@@ -197,6 +200,16 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
 
     def __repr__(self) -> str:
         return f"art.rollout({self.model.name!r}, rollout_id={self.rollout_id!r})"
+
+
+def _request(**settings: Any) -> OpenRolloutRequest:
+    try:
+        return OpenRolloutRequest.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = first["loc"][0]
+        rule = _ID_RULE if name == "rollout_id" else str(first["msg"])
+        raise ConfigurationError(f"art.rollout({name}={settings[str(name)]!r:.200}): {rule}") from error
 
 
 def current_rollout_scope() -> rollout | None:

@@ -11,14 +11,16 @@ from art.wire.strict import Strict
 ANY_NAME = "*"
 """As an alias: whatever name is asked for stands for the model."""
 
+ROLLOUT_ID = r"^\.*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
+
 
 class OpenRolloutRequest(Strict):
     """POST /art/rollouts: an address and a key of one rollout. Asking twice with the same id is safe."""
 
     project: str
     name: str
-    rollout_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")
-    """None: the server makes one."""
+    rollout_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=ROLLOUT_ID)
+    """None: the server makes one. Not only dots: clients take such steps out of an address."""
     aliases: list[str] = Field(default_factory=list, max_length=100)
     """Names that programs have written down (`gpt-4o-mini`) and that stand for the model here."""
     allow_base: bool = False

@@ -95,14 +95,15 @@ class Rollouts:
             scope = record.model_dump_json().encode()
             values = (tenant or "", rollout_id, scope, known.opened_at, known.expires_at)
             await self._ledger.append([], [(_OPEN, values)])
-        elif not asked.pinned and known.record != record:
+        known.require_open()
+        if not asked.pinned and known.record != record:
             raise RequestError(
-                f"rollout {rollout_id!r} is open with other settings ({known.record!r}): choose another id",
+                f"rollout {rollout_id!r} is open with other settings ({known.described()}): choose another "
+                "id",
                 status=409,
                 code="rollout_exists",
                 param="rollout_id",
             )
-        known.require_open()
         return RolloutScope(
             rollout_id=rollout_id,
             path=f"/r/{rollout_id}",

@@ -49,6 +49,13 @@ class ScopedRollout:
         """The model's full name, in the words of who owns the rollout."""
         return f"{outside(self.tenant, self.record.project)}/{self.record.name}"
 
+    def described(self) -> str:
+        """Its settings, in the words of who owns it."""
+        record = self.record
+        return (
+            f"{self.model!r}, aliases={record.aliases!r}, allow_base={record.allow_base}, step={record.step}"
+        )
+
     def require_open(self) -> None:
         """Raises: RequestError (410) when its trajectory may already be in training."""
         if self.closed_at is not None:

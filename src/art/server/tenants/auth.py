@@ -41,20 +41,24 @@ class KeyCheck:
 
     def require(self, scope: Scope) -> Asker:
         """Who asks. Raises: AuthenticationError (401)."""
-        sent = _sent(scope)
+        for sent in _sent(scope):
+            asker = self._asker(sent)
+            if asker is not None:
+                return asker
+        raise self.refusal(scope)
+
+    def _asker(self, sent: bytes) -> Asker | None:
         if hmac.compare_digest(sent, self._expected):
             return _OPERATOR
         if sent.startswith(_SCOPED):
             opened = self.rollouts.read(sent[len(_BEARER) :].decode("latin-1"))
-            if opened is None:
-                raise self.refusal(scope)
-            return Asker(tenant=opened[0], rollout_id=opened[1])
+            return None if opened is None else Asker(tenant=opened[0], rollout_id=opened[1])
         if self._tenants is not None and sent.startswith(_BEARER):
             # Found by its digest: how long that takes tells nothing about the keys.
             tenant = self._tenants.owner(hashlib.sha256(sent[len(_BEARER) :]).digest())
             if tenant is not None:
                 return Asker(tenant=tenant)
-        raise self.refusal(scope)
+        return None
 
     def still(self, scope: Scope, asker: Asker) -> bool:
         """Whether the request's key is still the asker's: a long reply may outlive it."""
@@ -75,12 +79,14 @@ class KeyCheck:
         )
 
 
-def _sent(scope: Scope) -> bytes:
-    """The bearer header; Anthropic's clients name it `x-api-key`."""
-    other = b""
+def _sent(scope: Scope) -> list[bytes]:
+    """The keys, as bearer headers. Anthropic's clients name theirs `x-api-key`, and where the environment has
+    a token for Anthropic itself they send that as `authorization` beside it.
+    """
+    found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name == b"authorization":
-            return bytes(value)
-        if name == b"x-api-key":
-            other = _BEARER + bytes(value)
-    return other
+            found.setdefault(name, bytes(value))
+        elif name == b"x-api-key":
+            found.setdefault(name, _BEARER + bytes(value))
+    return [found[name] for name in (b"authorization", b"x-api-key") if name in found]
