@@ -77,7 +77,9 @@ class EnginePool:
         """
         course, attempts = Continuation(request), _Attempts()
         while True:
-            replica = await self._choose(request.adapter, request.affinity, attempts)
+            replica = self._only(request.adapter, attempts) or await self._choose(
+                request.adapter, request.affinity, attempts
+            )
             engine = _begin(replica, attempts)
             try:
                 async with aclosing(engine.generate(course.request())) as deltas:  # type: ignore[type-var]
@@ -169,6 +171,15 @@ class EnginePool:
     async def close(self) -> None:
         """See `Engine.close`: requests that wait fail."""
         await self.members.close()
+
+    def _only(self, adapter: str | None, attempts: _Attempts) -> Replica | None:
+        """Where there is one replica and it can begin at once, there is nothing to choose."""
+        members = self.members
+        if len(members.replicas) != 1 or attempts.last is not None:
+            return None
+        if members.closed or not members.awake() or not (found := members.having(adapter)):
+            return None
+        return found[0]
 
     async def _choose(self, adapter: str | None, affinity: str | None, attempts: _Attempts) -> Replica:
         """The replica of a request, as soon as there is one that has not failed it."""

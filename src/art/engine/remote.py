@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest
 from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.process.loopback import no_tls
 from art.wire.engine import (
     EngineHealth,
     EngineScoreReply,
@@ -31,7 +32,7 @@ from art.wire.engine import (
     to_error,
 )
 
-_TOLD_TOGETHER = 32
+_TOLD_TOGETHER = 16
 """Deltas after which others have a turn: hundreds of replies may end with one step of the engine."""
 
 
@@ -67,7 +68,9 @@ class RemoteEngine:
         self.url = url.rstrip("/")
         self.deadlines = deadlines or Deadlines()
         self._headers = {"Authorization": f"Bearer {key}"}
-        self._http = httpx.AsyncClient(base_url=self.url, headers=self._headers, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=self._headers, trust_env=False, verify=no_tls()
+        )
         self._socket: ClientConnection | None = None
         self._connecting = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []

@@ -7,7 +7,7 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
@@ -40,9 +40,10 @@ class Prepared:
     rollout_id: str | None
     max_tokens: int
     created_at: float
+    request_id: str
+    """What the choices of a rollout's request have in common."""
     constraint: Constraint | None = None
     """In the words of the model's chat format."""
-    request_id: str = field(default_factory=lambda: f"req_{secrets.token_hex(8)}")
 
     @property
     def affinity(self) -> str | None:
@@ -143,6 +144,7 @@ class Sampler:
             max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
             created_at=time.time(),
             constraint=constraint_of(request, target.renderer, stitched.prompt_ids),
+            request_id=request_id(rollout_id),
         )
 
     async def deltas(self, prepared: Prepared, index: int, completion: Completion) -> AsyncIterator[Delta]:
@@ -212,6 +214,11 @@ class Sampler:
         if self._rollouts is None or rollout_id is None:
             return None
         return self._rollouts.open_one(rollout_id, tenant)
+
+
+def request_id(rollout_id: str | None) -> str:
+    """A new name for a rollout's request; others are never asked for theirs."""
+    return "" if rollout_id is None else f"req_{secrets.token_hex(8)}"
 
 
 def new_completion() -> Completion:

@@ -17,6 +17,8 @@ def check_length(texts: Iterable[str], target: Target, *, param: str) -> None:
     for text in texts:
         fewest += 1
         characters += len(text)
+    if fewest + characters <= target.max_context:
+        return
     fewest = max(fewest, characters // target.renderer.longest_token)
     if fewest > target.max_context:
         raise RequestError(

@@ -15,7 +15,7 @@ from art.errors import RequestError
 from art.rendering.chat import Parsed
 from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest
-from art.server.dialects.chat_sampling import Prepared
+from art.server.dialects.chat_sampling import Prepared, request_id
 from art.server.dialects.completions_request import Prompt
 from art.server.dialects.length import check_length
 from art.server.dialects.refusal import refuse
@@ -94,6 +94,7 @@ class RawPrompts:
             rollout_id=rollout_id,
             max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
             created_at=time.time(),
+            request_id=request_id(rollout_id),
             constraint=request.constraint,
         )
 

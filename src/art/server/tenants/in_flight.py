@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from art.errors import OverloadedError
 from art.server.tenants.tenancy import Tenant
 
+_UNBOUNDED = contextlib.nullcontext()
+
 
 class InFlight:
     """Counts what each tenant has open. The operator, who holds the server's own key, is not bounded."""
@@ -19,12 +21,12 @@ class InFlight:
         self._what = what
         self._open: Counter[Tenant] = Counter()
 
-    @contextlib.contextmanager
-    def holding(self, tenant: Tenant) -> Iterator[None]:
+    def holding(self, tenant: Tenant) -> contextlib.AbstractContextManager[None]:
         """One more while the block runs. Raises: OverloadedError."""
-        if tenant is None:
-            yield
-            return
+        return _UNBOUNDED if tenant is None else self._holding(tenant)
+
+    @contextlib.contextmanager
+    def _holding(self, tenant: str) -> Iterator[None]:
         if self._open[tenant] >= self._most:
             raise OverloadedError(
                 f"you have {self._open[tenant]} {self._what} in flight, the limit is {self._most}: wait for "

@@ -17,6 +17,7 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
+from art.process.loopback import no_tls
 from art.wire.strict import Strict
 from art.wire.training import (
     OpenReply,
@@ -48,6 +49,7 @@ class TrainerClient:
             headers={"Authorization": f"Bearer {key}"},
             timeout=httpx.Timeout(timeout, connect=5.0),
             trust_env=False,
+            verify=no_tls(),
         )
 
     async def open(self, request: OpenRequest) -> OpenModel:

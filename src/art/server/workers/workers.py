@@ -28,6 +28,7 @@ from typing import Any
 import httpx
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerStalledError
+from art.process.loopback import no_tls
 from art.server.workers.log import WorkerLog
 
 _log = logging.getLogger(__name__)
@@ -188,7 +189,10 @@ class Worker:
         self._copies.append(asyncio.create_task(self._log.follow(stdout)))
         self.url = f"http://127.0.0.1:{ready['port']}"
         self._http = httpx.AsyncClient(
-            base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, trust_env=False
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {self.key}"},
+            trust_env=False,
+            verify=no_tls(),
         )
         _log.info("worker %s is ready: pid %d, port %s", self.spec.name, self.pid, ready["port"])
 
