@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # The CPU kernels of small models are fastest when each process keeps to one thread of its own.
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help quickstart mail test test-fast lint types contracts check format bench bench-% crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-fast lint types contracts check format bench bench-% crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -22,13 +22,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 .venv-frameworks/.installed: tests/frameworks/requirements.txt tests/frameworks/node/package-lock.json
 	$(PYTHON) -m venv .venv-frameworks
-	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check -r tests/frameworks/requirements.txt
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/frameworks/requirements.txt
 	if command -v npm >/dev/null; then npm ci --prefix tests/frameworks/node --no-audit --no-fund --loglevel=error; fi
 	@touch $@
 
 .venv-vllm/.installed: src/art/engine/vllm/versions.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed
 	$(BIN)/art runtime install --at .venv-vllm
 	@touch $@
+
+environments: $(VENV)/.installed .venv-frameworks/.installed .venv-vllm/.installed  ## all that the tests need
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
 	$(BIN)/art quickstart $(ARGS)
@@ -39,7 +41,7 @@ mail: $(VENV)/.installed-user         ## the same for the mail agent with three 
 doctor: $(VENV)/.installed-user       ## check this installation with a complete miniature step
 	$(BIN)/art doctor
 
-test: $(VENV)/.installed .venv-frameworks/.installed .venv-vllm/.installed              ## install, then run the whole test suite
+test: environments           ## install, then run the whole test suite
 	ART_TEST_EVERYTHING=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-fast: $(VENV)/.installed         ## the tests that finish in seconds
@@ -75,4 +77,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-tools
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs
+	rm -rf $(VENV) .venv-frameworks .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs
