@@ -110,3 +110,17 @@ async def test_either_header_may_have_the_key(live: Live, model: art.TrainableMo
     assert (
         sum(map(is_choice, r.trajectory.messages_and_choices)) + len(r.trajectory.additional_histories) == 2
     )
+
+
+async def test_each_prompt_of_a_request_is_a_conversation_of_its_own(
+    live: Live, model: art.TrainableModel
+) -> None:
+    async with art.rollout(model) as r, openai.AsyncOpenAI(base_url=r.base_url, api_key=r.api_key) as asked:
+        reply = await asked.completions.create(model="player", prompt=["hello", "there"], n=2)
+    told = [
+        (history.messages_and_choices[0]["content"], history.messages_and_choices[1].model_extra["sample_id"])
+        for history in (r.trajectory, *r.trajectory.additional_histories)
+    ]
+    prompts = ["hello", "hello", "there", "there"]
+    named = [choice.model_extra["sample_id"] for choice in reply.choices]
+    assert sorted(told) == sorted(zip(prompts, named, strict=True))
