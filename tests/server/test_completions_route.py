@@ -10,6 +10,7 @@ from live import KEY, Live
 from scripted_engine import Script
 
 from art.engine.protocol import GenerateRequest
+from art.errors import RequestError
 from art.server.jobs.teacher import Teacher
 from art.server.jobs.teacher_settings import TeacherSettings
 from art.wire.algorithm import TeacherSpec
@@ -249,3 +250,18 @@ async def test_the_address_names_the_rollout(live: Live) -> None:
     there = live.client.with_options(base_url=f"{live.url}/r/game-2/v1")
     await there.completions.create(model="tiny", prompt="x")
     assert len(await live.ledger.rollout("game-2")) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "named"), [("invalid_logit_bias", "logit_bias"), ("invalid_token_id", "prompt"), ("other", None)]
+)
+async def test_what_an_engine_refuses_names_the_field(live: Live, code: str, named: str | None) -> None:
+    """Engines know codes; which field of which dialect it was is known here."""
+
+    def refuse(request: GenerateRequest) -> Script:
+        raise RequestError("no such id", status=400, code=code)
+
+    live.engine.answer = refuse
+    with pytest.raises(openai.BadRequestError, match="no such id") as refused:
+        await live.client.completions.create(model="tiny", prompt=[1], max_tokens=4)
+    assert (refused.value.code, refused.value.param) == (code, named)

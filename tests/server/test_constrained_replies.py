@@ -183,6 +183,12 @@ async def test_a_schema_that_is_none_is_refused_before_anything_is_sampled(live:
     assert (refused.value.code, refused.value.param) == ("invalid_constraint", "response_format")
 
 
+async def test_a_schema_without_an_end_is_refused(live: Live) -> None:
+    asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}
+    with pytest.raises(openai.BadRequestError, match="refer to itself without an end"):
+        await ask(live, response_format=asked)
+
+
 async def test_a_deep_schema_is_refused(live: Live) -> None:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(150):

@@ -109,6 +109,8 @@ def alternatives(constraint: Constraint) -> str:
 
 
 def _refuse(constraint: Constraint, problem: str) -> NoReturn:
+    if "NoExtensionBias" in problem:
+        problem = "no text fits it: does it refer to itself without an end?"
     raise RequestError(
         f"the {constraint.kind} constraint cannot be used: {' '.join(problem.split())[:500]}",
         status=400,

@@ -28,6 +28,9 @@ from art.server.rollouts.scope import ScopedRollout
 from art.server.tenants.in_flight import InFlight
 from art.server.tenants.tenancy import Tenant, inside, outside
 
+_BLAMED = {"invalid_logit_bias": "logit_bias", "invalid_token_id": "prompt"}
+"""The field of what only an engine can refuse, by its code."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
@@ -72,10 +75,12 @@ class Prepared:
         return tuple(dict.fromkeys((*self.target.renderer.stop_token_ids, *self.request.stop_token_ids)))
 
     def blamed(self, error: RequestError) -> RequestError:
-        """What an engine refuses of a constraint, with the field that asked for it."""
-        if error.code != "invalid_constraint":
+        """What an engine refuses of a request, with the field that asked for it."""
+        field = _BLAMED.get(error.code or "")
+        if error.code == "invalid_constraint":
+            field = self.request.constrained_by or "tools"
+        if field is None:
             return error
-        field = self.request.constrained_by or "tools"
         return RequestError(str(error), status=error.status, code=error.code, param=field)
 
     def parse(self, token_ids: Sequence[int], *, partial: bool = False) -> Parsed:
