@@ -4,8 +4,10 @@ The server runs as it is used, with the builtin engine and a model in the shape 
 do not end early; load and `/health` come from processes of their own (`bench/load.py`). A request is held
 from its first byte until its answer ends: all 2,000 are sent at once.
 
-What the gateway costs is measured against the engine's worker asked directly: the same prompts, seeds and
-stop ids, hence the same tokens, over the same number of requests at a time; the two take turns.
+What the gateway costs is measured against the engine's worker asked directly, as an agent asks: each request
+goes on with a conversation of four turns, replies have 16 to 112 tokens. Both are asked for the same prompts,
+seeds and lengths, hence the same tokens, over the same number of requests at a time; the two take turns. The
+server's CPU time is told beside it: on two cores the engine has one, server and load share the other.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import httpx
 import psutil
 
 from art.local.supervisor import ServerProcess
+from art.rendering.registry import create_chat_renderer
 from bench.engine import running_engine
 from bench.loop import random_model
 from bench.rows import Row, write_rows
@@ -37,10 +40,14 @@ HELD, TOKENS = 2000, 48
 HEALTH_SECONDS = 0.1
 MEMORY_MIB = 512.0
 OVERHEAD_MS = 3.0
+NOISE_MS = 0.3
+"""Less than so much is not told apart."""
 THROUGHPUT = 0.95
-CONCURRENT = (1, 8, 64)
-REPLY_TOKENS = 64
-REPETITIONS = 5
+REQUESTS = {1: 16, 8: 64, 64: 256}
+"""At a time -> altogether."""
+REPLY_TOKENS = (16, 112)
+REPETITIONS = 3
+TURNS, CONVERSATIONS = 4, 16
 TEXTS = 64
 LIMIT_SECONDS = 300.0
 ENGINE = {"options": {"threads": 1}}
@@ -63,6 +70,11 @@ class Served:
     def chats(self, **fields: Any) -> dict[str, Any]:
         text = "Say yes, no or maybe."
         return self.job(kind="requests", model="player", text=text, texts=TEXTS, **fields)
+
+    def cpu(self) -> float:
+        """Seconds of CPU that the server has used, its workers apart."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def samples(self) -> int:
         with contextlib.closing(sqlite3.connect(self.ledger)) as file:
@@ -166,29 +178,40 @@ def sampled(served: Served) -> list[str]:
     return [choice["sample_id"] for choice in reply.raise_for_status().json()["choices"]]
 
 
-def prompts_of(served: Served) -> tuple[list[list[int]], list[int]]:
-    """The ids of each text as the gateway sends them, and the ids that end a turn."""
-    load = served.chats(requests=TEXTS, connections=TEXTS, first=0, max_tokens=TOKENS, stream=False)
-    samples = [
-        served.http.get(f"/v1/samples/{name}").raise_for_status().json()
-        for name in answer(start(load))["samples"]
-    ]
-    stops = {one["completion_ids"][-1] for one in samples if one["finish_reason"] == "stop"}
-    return [one["prompt_ids"] for one in samples], sorted(stops)
+def conversations_of(served: Served) -> tuple[list[list[dict[str, Any]]], list[list[int]]]:
+    """What agents would ask next, and the ids of each as the gateway sends them."""
+    conversations, prompts = [], []
+    for number in range(CONVERSATIONS):
+        messages: list[dict[str, Any]] = []
+        for turn in range(TURNS):
+            messages.append({"role": "user", "content": f"Turn {turn} of {number}: yes, no or maybe?"})
+            body = {"model": "player", "messages": messages, "max_tokens": 24, "seed": number}
+            choice = (
+                served.http.post("/v1/chat/completions", json=body).raise_for_status().json()["choices"][0]
+            )
+            if turn + 1 < TURNS:
+                messages.append(choice["message"])
+        conversations.append(messages)
+        prompts.append(served.http.get(f"/v1/samples/{choice['sample_id']}").json()["prompt_ids"])
+    return conversations, prompts
 
 
 async def overhead_rows(served: Served, base: Path) -> list[Row]:
-    prompts, stops = prompts_of(served)
+    conversations, prompts = conversations_of(served)
+    stops = create_chat_renderer(base, name="base").stop_token_ids
     rows = []
     async with running_engine(base) as engine:
         port, key = int(engine.url.rpartition(":")[2]), engine._headers["Authorization"].split()[1]
-        for count in CONCURRENT:
-            shape = {"connections": count, "requests": max(60, 8 * count), "stream": False}
-            shape["max_tokens"] = REPLY_TOKENS
+        for count, requests in REQUESTS.items():
+            shape = {"connections": count, "requests": requests, "stream": False, "max_tokens": REPLY_TOKENS}
             pairs = []
             for repetition in range(REPETITIONS + 1):
                 first = repetition * 100_000
-                ours = await asyncio.to_thread(answer, start(served.chats(first=first, **shape)))
+                before = served.cpu()
+                ours = await asyncio.to_thread(
+                    answer, start(served.chats(first=first, conversations=conversations, **shape))
+                )
+                ours["server_cpu"] = served.cpu() - before
                 straight = {"kind": "direct", "host": "127.0.0.1", "port": port, "key": key, "first": first}
                 straight |= {"prompts": prompts, "stop_token_ids": stops, **shape}
                 theirs = await asyncio.to_thread(answer, start(straight))
@@ -205,13 +228,16 @@ def pair_rows(count: int, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) ->
     )
     rate = [len(ours["seconds"]) / ours["wall"] for ours, _ in pairs]
     peer = [len(theirs["seconds"]) / theirs["wall"] for _, theirs in pairs]
+    cpu = statistics.median(1000 * ours["server_cpu"] / len(ours["seconds"]) for ours, _ in pairs)
     return [
         Row(name=f"{count} at a time: what the gateway adds to a request, p50", ours=more, peer=OVERHEAD_MS,
-            unit="ms", ratio=OVERHEAD_MS / max(more, 1e-3), goal=1.0),
+            unit="ms", ratio=OVERHEAD_MS / max(more, NOISE_MS), goal=1.0),
         Row(name=f"{count} at a time: requests a second, against the engine's worker",
             ours=statistics.median(rate), peer=statistics.median(peer), unit="requests/s",
             ratio=statistics.median(a / b for a, b in zip(rate, peer, strict=True)),
-            goal=THROUGHPUT if count == max(CONCURRENT) else None),
+            goal=THROUGHPUT if count == max(REQUESTS) else None),
+        Row(name=f"{count} at a time: CPU of the server for a request, against {OVERHEAD_MS:.0f} ms",
+            ours=cpu, peer=OVERHEAD_MS, unit="ms", ratio=OVERHEAD_MS / cpu),
     ]  # fmt: skip
 
 

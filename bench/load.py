@@ -78,15 +78,25 @@ class Connection(asyncio.Protocol):
 
 
 def chat_request(job: dict[str, Any], number: int) -> bytes:
-    text = f"{job['text']} {number % job['texts']}"
+    conversations = job.get("conversations")
+    text = {"role": "user", "content": f"{job['text']} {number % job['texts']}"}
     body = {
         "model": job["model"],
-        "messages": [{"role": "user", "content": text}],
-        "max_tokens": job["max_tokens"],
+        "messages": conversations[number % len(conversations)] if conversations else [text],
+        "max_tokens": tokens(job, number),
         "seed": number,
         "stream": job["stream"],
     }
     return http_request(job, "POST", "/v1/chat/completions", json.dumps(body).encode())
+
+
+def tokens(job: dict[str, Any], number: int) -> int:
+    """Of a reply: always the same, or spread over a range."""
+    wanted = job["max_tokens"]
+    if isinstance(wanted, int):
+        return wanted
+    least, most = wanted
+    return int(least + number * 37 % (most - least + 1))
 
 
 def http_request(job: dict[str, Any], method: str, path: str, body: bytes = b"") -> bytes:
@@ -168,7 +178,7 @@ async def direct(job: dict[str, Any]) -> dict[str, Any]:
                 adapter=None,
                 prompt_ids=job["prompts"][number % len(job["prompts"])],
                 sampling=Sampling(
-                    max_tokens=job["max_tokens"],
+                    max_tokens=tokens(job, number),
                     seed=job["first"] + number,
                     stop_token_ids=tuple(job["stop_token_ids"]),
                 ),
@@ -208,6 +218,7 @@ async def main() -> None:
     job = json.loads(sys.stdin.readline())
     async with asyncio.timeout(LIMIT_SECONDS):
         answer = await {"requests": requests, "direct": direct, "pulse": pulse}[job["kind"]](job)
+    answer["cpu"] = time.process_time()
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
