@@ -98,10 +98,9 @@ MALFORMED = [
     b'{"model": NaN}',
     b'{"model": 1e999}',
     b'{"model": "\\ud800"}',
-    b"[" * 100_000,
-    b'{"model":' * 100_000,
     b'{"model": "player"} trailing',
 ]
+DEEP = [b"[" * 100_000, b'{"model":' * 100_000]
 
 
 @pytest.mark.parametrize("path", DIALECTS)
@@ -111,8 +110,9 @@ async def test_bodies_that_are_no_requests(client: httpx.AsyncClient, path: str)
         error = refusal(reply, path)
         assert reply.status_code == 400, body[:50]
         assert error["code"] in ("invalid_json", "missing_parameter", "invalid_value"), body[:50]
-    deep = await client.post(path, content=json.dumps({**DIALECTS[path], "tools": nested(900)}))
-    assert refusal(deep, path)["code"] == "nested_too_deeply"
+    for body in (*DEEP, json.dumps({**DIALECTS[path], "tools": nested(900)})):
+        deep = await client.post(path, content=body)
+        assert (deep.status_code, refusal(deep, path)["code"]) == (400, "nested_too_deeply")
 
 
 @pytest.mark.parametrize("path", DIALECTS)

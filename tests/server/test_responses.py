@@ -348,7 +348,7 @@ async def test_texts_and_calls_are_constrained_as_in_chats(live: Live, ours: Any
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
-        ({"reasoning": {"effort": "high"}}, "chat_template_kwargs"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": -1}, "temperature"),
         ({"extra_body": {"n": 2}}, "n"),

@@ -94,6 +94,8 @@ async def read_json(scope: Scope, receive: Receive, *, limit: int) -> Any:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        if "depth limit" in str(error):
+            raise _too_deep() from error
         raise RequestError(f"the body is not valid JSON: {error}", status=400, code="invalid_json") from error
     if body.count(b"[") + body.count(b"{") > DEEPEST:
         _check_depth(value)
@@ -105,9 +107,11 @@ def _check_depth(value: Any) -> None:
         orjson.dumps(value)
     except orjson.JSONEncodeError as error:
         # It is read deeper than it is written, and so deep that Python's own recursion ends.
-        raise RequestError(
-            f"the body is nested more than {DEEPEST} deep", status=400, code="nested_too_deeply"
-        ) from error
+        raise _too_deep() from error
+
+
+def _too_deep() -> RequestError:
+    return RequestError(f"the body is nested more than {DEEPEST} deep", status=400, code="nested_too_deeply")
 
 
 def _announced(scope: Scope) -> int:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from art.errors import RequestError
 from art.server.dialects.chat_sampling import Sampler
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.event_stream import stream_reply
@@ -43,7 +44,10 @@ class Responses(Dialect):
         """Sample what a body asks for."""
         tenant = tenant_in(scope)
         asked = read_responses_request(body, self._store, tenant)
-        target = await self.target_of(scope, asked.chat)
+        try:
+            target = await self.target_of(scope, asked.chat)
+        except RequestError as error:
+            raise asked.blamed(error) from error
         async with self.sampler.catalog.lease(target):
             prepared = await self.prepare(scope, asked.chat, target)
             if asked.chat.stream:

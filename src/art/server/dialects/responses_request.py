@@ -81,6 +81,18 @@ class ResponsesRequest:
     sent: dict[str, Any]
     """The body, for the fields that a response repeats."""
 
+    def blamed(self, error: RequestError) -> RequestError:
+        """What a chat format refuses to be told, with the field that asked for it."""
+        if error.param != "chat_template_kwargs" or "chat_template_kwargs" in self.sent:
+            return error
+        effort = self.sent.get("reasoning", {}).get("effort")
+        return RequestError(
+            f"reasoning.effort = {effort!r:.200} is not supported by this model ({error})",
+            status=error.status,
+            code="unsupported_parameter",
+            param="reasoning.effort",
+        )
+
 
 def read_responses_request(body: Any, store: ResponseStore, tenant: Tenant) -> ResponsesRequest:
     """The request of a decoded JSON body. Raises: RequestError naming the field, NotFoundError."""
