@@ -7,7 +7,7 @@ rewards are the last bits of sums, which depend on who shares a batch.
 
 Each game first waits for a tool: a seeded lognormal time (median 0.3 s; of a step's 128 games the slowest
 takes some 4 s), as a sandbox or a web page would make it. The same without the tool is told beside it, but
-without a goal: then both cores are busy all the time, and four runs cost the CPU time that they need.
+without a goal: on two cores clients, server, engine and trainer then share what little is idle.
 
     python -m bench.together            both arrangements
     python -m bench.together RUN        one run, told on standard input; says its rewards
