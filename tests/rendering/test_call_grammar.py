@@ -144,6 +144,35 @@ def test_a_reply_is_the_text_that_was_asked_for_or_calls(name: str) -> None:
     assert all(not one.content for one in replies if one.tool_calls)
 
 
+@pytest.mark.parametrize("tools", [[], [tool("stop", None)]], ids=["alone", "beside calls"])
+@pytest.mark.parametrize(
+    ("own", "fits"),
+    [
+        ({}, [True, False, False]),
+        ({"whitespace_pattern": "[ ]{1,2}"}, [True, True, False]),
+        ({"item_separator": ",", "key_separator": ":"}, [False, False, True]),
+    ],
+)
+def test_json_is_spelled_as_taught_or_as_the_schema_asks(
+    tools: list[dict[str, Any]], own: dict[str, Any], fits: list[bool]
+) -> None:
+    chat, grammars = made("nano")
+    schema = {"type": "object", **({"x-guidance": own} if own else {})}
+    asked = Constraint(kind="json_schema", text=json.dumps(schema))
+    constraint = chat.grammar(chat.render(ASK, None), text=asked, tools=tools, parallel=True) or asked
+
+    def is_allowed(text: str) -> bool:
+        guide = grammars.open(constraint, chat.stop_token_ids)
+        for one in chat.encode(text):
+            if not np.unpackbits(guide.allowed(600), bitorder="little")[one]:
+                return False
+            guide.advance(one)
+        return bool(np.unpackbits(guide.allowed(600), bitorder="little")[chat.stop_token_ids[0]])
+
+    texts = ('{"a": [1, 2], "b": {"c": true}}', '{ "a": 1 }', '{"a":[1,2],"b":true}')
+    assert [is_allowed(text) for text in texts] == fits
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_free_reply_without_parallel_calls_has_one_at_most(name: str) -> None:
     replies = [reply(name, [tool("stop", None)], seed, text="any", parallel=False) for seed in range(15)]

@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from art.constraints.guide import Guide
 from art.engine.protocol import Constraint
 from art.errors import RequestError
 
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
 LARGEST = 1 << 18
 """Characters of a constraint; what they may cost is bounded by llguidance's own limits."""
 KEPT = 256
 """Compiled grammars that are kept."""
-SPACE = r"[ \n\r\t]{1,20}"
-"""White space between two tokens of JSON. Without an end to it, a weak model writes nothing else."""
+AS_TAUGHT: Mapping[str, Any] = MappingProxyType(
+    {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+)
+"""JSON as models read it in training. With free white space, no token across a brace or a colon is allowed,
+and a weak model writes white space alone. A schema's own `x-guidance` goes first."""
 
 
 class Grammars:
@@ -89,7 +96,8 @@ def grammar_text(constraint: Constraint) -> str:
         _refuse(constraint, f"it has {len(text)} characters, and {LARGEST} are the most")
     try:
         if constraint.kind == "json_schema":
-            return str(LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": SPACE}))
+            spelling = cast("JsonCompileOptions", dict(AS_TAUGHT))
+            return str(LLMatcher.grammar_from_json_schema(text, defaults=spelling))
         if constraint.kind == "regex":
             return str(LLMatcher.grammar_from_regex(text))
         if constraint.kind == "choice":

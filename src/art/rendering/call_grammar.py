@@ -11,12 +11,11 @@ The markers are ids, `<[497]>`, so that no text can be taken for one. Arguments 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
-from art.constraints.grammar import SPACE, alternatives
+from art.constraints.grammar import AS_TAUGHT, alternatives
 from art.engine.protocol import Constraint
 from art.errors import RequestError
 from art.rendering.chat import Tool
@@ -29,11 +28,6 @@ _HERMES = frozenset({"NanoRenderer", "Qwen3Renderer", "Qwen3VLRenderer", "Templa
 THINKING = frozenset({"Qwen3Renderer", "Qwen3VLRenderer", "TemplateRenderer"})
 """Formats whose replies may begin with a thought of their own accord."""
 _LLAMA = frozenset({"Llama3Renderer"})
-_FREE: Mapping[str, Any] = MappingProxyType({"whitespace_pattern": SPACE})
-_AS_TAUGHT: Mapping[str, Any] = MappingProxyType(
-    {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-)
-"""As chat templates write calls. With free white space, no token across a brace is allowed."""
 _FRAMED = frozenset({"GptOssRenderer", "InklingRenderer"})
 """Their text stands in frames of markers, which a constraint of the text alone would forbid."""
 
@@ -116,7 +110,7 @@ def _calls(form: CallFormat, tools: Sequence[Tool], parallel: bool) -> list[str]
         rules.append(
             f'call_{number}: {form.before} {json.dumps(head)} arguments_{number} "}}" {form.after}'.rstrip()
         )
-        rules.append(f"arguments_{number}: {_json(_arguments(function), _AS_TAUGHT)}")
+        rules.append(f"arguments_{number}: {_json(_arguments(function))}")
     return rules
 
 
@@ -138,7 +132,7 @@ def _embedded(text: Constraint) -> str:
 
     if text.kind == "json_schema":
         try:
-            return _json(json.loads(text.text), _FREE)
+            return _json(json.loads(text.text))
         except (ValueError, RecursionError) as error:
             raise RequestError(
                 f"the JSON schema is none: {error}", status=400, code="invalid_constraint"
@@ -150,9 +144,10 @@ def _embedded(text: Constraint) -> str:
     raise RequestError("a grammar of one's own says all of a reply", status=400, code="unsupported_parameter")
 
 
-def _json(schema: Any, spelling: Mapping[str, Any]) -> str:
-    if isinstance(schema, dict):
-        schema = {**schema, "x-guidance": dict(spelling)}
+def _json(schema: Any) -> str:
+    own = schema.get("x-guidance", {}) if isinstance(schema, dict) else None
+    if isinstance(own, dict):
+        schema = {**schema, "x-guidance": {**AS_TAUGHT, **own}}
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
 
