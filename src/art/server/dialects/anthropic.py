@@ -48,7 +48,8 @@ class AnthropicMessages(_Anthropic):
         async with self.sampler.catalog.lease(target):
             prepared = await self.prepare(scope, request, target)
             if request.stream:
-                await stream_reply(told(self.sampler, prepared), MessageStream(prepared), send)
+                if await stream_reply(told(self.sampler, prepared), MessageStream(prepared), send):
+                    self.sampler.delivered(prepared)
                 return
             (one,) = await whole(self.sampler, prepared)
             message = _message(
@@ -58,6 +59,7 @@ class AnthropicMessages(_Anthropic):
                 stop_of(one.completion, one.message, context_full=_context_full(prepared)),
             )
             await send_json(send, orjson.dumps(message))
+            self.sampler.delivered(prepared)
 
 
 class AnthropicTokens(_Anthropic):

@@ -27,9 +27,11 @@ class ChatCompletions(Dialect):
         async with self.sampler.catalog.lease(target):
             prepared = await self.prepare(scope, request, target)
             if request.stream:
-                await stream_reply(told(self.sampler, prepared), ChatChunks(prepared), send)
+                if not await stream_reply(told(self.sampler, prepared), ChatChunks(prepared), send):
+                    return
             else:
                 await send_json(send, _reply(prepared, await whole(self.sampler, prepared)))
+            self.sampler.delivered(prepared)
 
 
 def _reply(prepared: Prepared, done: list[Done]) -> bytes:

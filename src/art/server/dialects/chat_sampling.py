@@ -215,6 +215,12 @@ class Sampler:
         for record in records:
             self._stitcher.remember(record)
 
+    def delivered(self, *prompts: Prepared) -> None:
+        """Their reply was sent to its end: each of its samples counts. Nobody waits for the note."""
+        for prepared in prompts:
+            if prepared.rollout_id is not None and self._rollouts is not None:
+                self._rollouts.note_delivered(prepared.rollout_id, prepared.tenant, prepared.request_id)
+
     def _scoped(self, rollout_id: str | None, tenant: Tenant) -> ScopedRollout | None:
         if self._rollouts is None or rollout_id is None:
             return None

@@ -45,7 +45,8 @@ class Completions(Dialect):
             ]
             if asked.sampling.stream:
                 events = self._remembered(told(self.sampler, *prompts))
-                await stream_reply(events, CompletionChunks(asked, prompts), send)
+                if await stream_reply(events, CompletionChunks(asked, prompts), send):
+                    self.sampler.delivered(*prompts)
                 return
             scores = await _scores(prompts) if asked.scores_prompt else None
             done = await together([whole(self.sampler, prepared) for prepared in prompts])
@@ -53,6 +54,7 @@ class Completions(Dialect):
                 for one in samples:
                     self._raw.remember(prepared, one.completion)
             await send_json(send, _reply(asked, prompts, done, scores))
+            self.sampler.delivered(*prompts)
 
     async def _remembered(self, events: AsyncIterator[StreamEvent]) -> AsyncIterator[StreamEvent]:
         async with aclosing(events):  # type: ignore[type-var]

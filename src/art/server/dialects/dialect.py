@@ -32,6 +32,8 @@ class Dialect(ABC):
     ...     async with self.sampler.catalog.lease(target):
     ...         prepared = await self.prepare(scope, request, target)
     ...         done = await whole(self.sampler, prepared)     # or stream_reply(...)
+    ...         await send_json(send, written(done))
+    ...         self.sampler.delivered(prepared)
     """
 
     def __init__(self, sampler: Sampler, limits: LimitSettings) -> None:

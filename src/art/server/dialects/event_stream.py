@@ -35,9 +35,12 @@ class StreamWriter(Protocol):
         ...
 
 
-async def stream_reply(events: AsyncIterator[StreamEvent], writer: StreamWriter, send: Send) -> None:
-    """Send the whole stream. Raises: ARTError before the first byte; later ones the writer tells."""
-    started = False
+async def stream_reply(events: AsyncIterator[StreamEvent], writer: StreamWriter, send: Send) -> bool:
+    """Send the whole stream; False: it ended with an error.
+
+    Raises: ARTError before the first byte; later ones the writer tells.
+    """
+    started, failed = False, False
     try:
         async with aclosing(events):  # type: ignore[type-var]
             async for event in events:
@@ -51,8 +54,9 @@ async def stream_reply(events: AsyncIterator[StreamEvent], writer: StreamWriter,
     except ARTError as error:
         if not started:
             raise
-        last = writer.fail(error)
+        last, failed = writer.fail(error), True
     await send({"type": "http.response.body", "body": last})
+    return not failed
 
 
 def data(body: bytes) -> bytes:

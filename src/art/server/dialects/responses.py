@@ -52,7 +52,8 @@ class Responses(Dialect):
             prepared = await self.prepare(scope, asked.chat, target)
             if asked.chat.stream:
                 writer = ResponseEvents(asked, prepared, lambda one: self._keep(tenant, asked, one))
-                await stream_reply(told(self.sampler, prepared), writer, send)
+                if await stream_reply(told(self.sampler, prepared), writer, send):
+                    self.sampler.delivered(prepared)
                 return
             (done,) = await whole(self.sampler, prepared)
             status = status_of_end(done.finish)
@@ -60,6 +61,7 @@ class Responses(Dialect):
             response = response_of(asked, prepared, done.completion, status=status, output=output)
             self._keep(tenant, asked, response)
             await send_json(send, orjson.dumps(response))
+            self.sampler.delivered(prepared)
 
     def _keep(self, tenant: Tenant, asked: ResponsesRequest, response: dict[str, Any]) -> None:
         if asked.store:

@@ -80,6 +80,19 @@ class Ledger:
         """Return once the records are committed, and with them what `also` writes. Raises: LedgerError."""
         if self._closed:
             raise LedgerError(f"the ledger {self.path} is closed")
+        batch = self._gather(records, also)
+        # Shielded: one writer that is cancelled must not cancel the others' commit.
+        await asyncio.shield(batch.done)
+
+    def note(self, also: Sequence[Statement]) -> None:
+        """Hand over what nobody waits for: committed before anything that is appended later.
+
+        What cannot be written is told by the event loop's log; a closed ledger takes nothing.
+        """
+        if not self._closed:
+            self._gather((), also)
+
+    def _gather(self, records: Sequence[SampleRecord], also: Sequence[Statement]) -> _Batch:
         batch = self._pending
         if batch is None:
             loop = asyncio.get_running_loop()
@@ -90,13 +103,13 @@ class Ledger:
         batch.also.extend(also)
         if len(batch.records) >= _COMMITTED_TOGETHER:
             self._flush(batch, asyncio.get_running_loop())
-        # Shielded: one writer that is cancelled must not cancel the others' commit.
-        await asyncio.shield(batch.done)
+        return batch
 
     def _flush(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
         if self._pending is batch:
             self._pending = None
-            self._busy = len(batch.records) > 1
+            # Notes come after their samples: they do not tell how many writers there are.
+            self._busy = len(batch.records) > 1 or (self._busy and not batch.records)
             self._batches.put((batch, loop))
 
     def _write_batches(self) -> None:

@@ -15,7 +15,7 @@ import orjson
 
 from art.server.tenants.tenancy import Tenant
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _ROLLOUTS = """
 CREATE TABLE rollouts (
@@ -40,6 +40,16 @@ CREATE TABLE exchanges (
 CREATE INDEX exchanges_by_rollout ON exchanges (tenant, rollout_id);
 """
 """Scoped rollouts (`art.server.rollouts`) and their texts; tenant '' is the operator."""
+
+_DELIVERED = """
+CREATE TABLE delivered (
+    tenant TEXT NOT NULL,
+    rollout_id TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    PRIMARY KEY (tenant, rollout_id, request_id)
+) WITHOUT ROWID;
+"""
+"""Requests of scoped rollouts whose replies were sent to their ends."""
 
 CREATE = (
     """
@@ -68,9 +78,10 @@ CREATE INDEX samples_by_rollout ON samples (rollout_id) WHERE rollout_id IS NOT 
 CREATE INDEX samples_by_turn ON samples (turn_key, rollout_id);
 """
     + _ROLLOUTS
+    + _DELIVERED
 )
 
-MIGRATE = {1: "ALTER TABLE samples ADD COLUMN tenant TEXT;", 2: _ROLLOUTS}
+MIGRATE = {1: "ALTER TABLE samples ADD COLUMN tenant TEXT;", 2: _ROLLOUTS, 3: _DELIVERED}
 """From each older version to the next. Before there were tenants every sample was the operator's."""
 
 Statement = tuple[str, tuple[Any, ...]]
