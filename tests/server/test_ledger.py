@@ -186,6 +186,19 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         assert record == sample(name, range(n % 7 + 1), range(n % 5 + 1))
 
 
+async def test_notes_are_committed_before_what_is_appended_later_and_at_the_end(tmp_path: Path) -> None:
+    ledger, text = Ledger(tmp_path / "ledger.sqlite"), "INSERT INTO delivered VALUES ('', 'r', ?)"
+    ledger.note([(text, ("a",))])
+    await ledger.append([sample("one")])
+    assert await ledger.rows("SELECT request_id FROM delivered") == [("a",)]
+    ledger.note([(text, ("b",))])
+    await ledger.close()
+    ledger.note([(text, ("c",))])
+    after = Ledger(tmp_path / "ledger.sqlite")
+    assert await after.rows("SELECT request_id FROM delivered") == [("a",), ("b",)]
+    await after.close()
+
+
 async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     first = Ledger(path)
@@ -207,4 +220,5 @@ async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_p
         await ledger.samples(["a", "c"], tenant="alice")
     assert [one.sample_id for one in await ledger.rollout("r", tenant="alice")] == ["c"]
     assert [one.sample_id for one in await ledger.rollout("r")] == ["a", "b", "c"]
+    assert await ledger.rows("SELECT * FROM delivered") == []
     await ledger.close()

@@ -7,7 +7,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from tenants_world import run_world
 from waiting import until
 
 import art
-from art.errors import ConfigurationError, NotFoundError, RequestError
+from art.engine.protocol import Delta, GenerateRequest
+from art.errors import ConfigurationError, NotFoundError, RequestError, WorkerError
 from art.remote.openai_client import openai_client
 from art.rendering.library import LibraryRenderer
 from art.server.ledger.ledger import Ledger
@@ -254,18 +255,112 @@ async def test_a_rollout_expires(live: Live, model: art.TrainableModel) -> None:
     assert len(samples(r.trajectory)) == 1
 
 
-async def test_a_lost_reply_is_no_second_turn(live: Live, model: art.TrainableModel) -> None:
+async def test_what_was_delivered_is_kept_though_asked_again(live: Live, model: art.TrainableModel) -> None:
     async with art.rollout(model) as r:
-        first = await ask(r.base_url, r.api_key)
-        said = {"role": "assistant", "content": first.choices[0].message.content}
+        tries = [await ask(r.base_url, r.api_key) for _ in range(3)]  # the best of three is the second
+        said = {"role": "assistant", "content": tries[1].choices[0].message.content}
         again = [*ASK, said, {"role": "user", "content": "more"}]
-        await ask(r.base_url, r.api_key, again)  # the program never saw this reply, and asks again
+        await ask(r.base_url, r.api_key, again)  # did not parse: another try
         second = await ask(r.base_url, r.api_key, again)
         told = {"role": "assistant", "content": second.choices[0].message.content}
         await ask(r.base_url, r.api_key, [*again, told, *ASK])
-    assert len(samples(r.trajectory)) == 3 and r.trajectory.additional_histories == []
+    spoken = [
+        [m["content"] for m in h.messages()] for h in (r.trajectory, *r.trajectory.additional_histories)
+    ]
+    assert spoken == [
+        ["hello there", "reply 0"],
+        ["hello there", "reply 1", "more", "reply 3"],
+        ["hello there", "reply 2"],
+        ["hello there", "reply 1", "more", "reply 4", "hello there", "reply 5"],
+    ]
+    assert "superseded_samples" not in r.trajectory.metrics
+    kept = [record.sample_id for record in await live.ledger.rollout(r.rollout_id)]
+    assert sorted(samples(r.trajectory)) == sorted(kept) and len(kept) == 6
+
+
+async def test_of_equal_replies_the_one_that_was_extended_is_continued(
+    live: Live, model: art.TrainableModel
+) -> None:
+    live.engine.answer = lambda request: Script(ids=live.renderer.encode("the same<|im_end|>"))
+    async with art.rollout(model) as r:
+        for _ in range(3):
+            await ask(r.base_url, r.api_key)
+        await ask(r.base_url, r.api_key, [*ASK, {"role": "assistant", "content": "the same"}, *ASK])
+    kept = await live.ledger.rollout(r.rollout_id)
+    chains = [[i.model_extra["sample_id"] for i in h if is_choice(i)] for h in histories(r.trajectory)]
+    assert sorted(map(len, chains)) == [1, 1, 2] and len(set(samples(r.trajectory))) == 4
+    assert [kept[3].parent_id, kept[3].sample_id] in chains
+
+
+class HalfEngine(ScriptedEngine):
+    """Of its first two completions the second does not end: it waits, then it fails."""
+
+    def __init__(self, renderer: LibraryRenderer) -> None:
+        replies = (f"reply {number}<|im_end|>" for number in itertools.count())
+        super().__init__(lambda request: Script(ids=renderer.encode(next(replies))))
+        self.fails = asyncio.Event()
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        place = len(self.requests)
+        async for delta in super().generate(request):
+            yield delta
+            if place == 1:
+                await self.fails.wait()
+                raise WorkerError("the engine is gone")
+
+
+@pytest.mark.parametrize("lost_by", ["the client that went away", "the stream that broke off"])
+async def test_a_lost_reply_is_no_second_turn(
+    tmp_path: Path, renderer: LibraryRenderer, lost_by: str
+) -> None:
+    engine = HalfEngine(renderer)
+    async with (
+        run_gateway(tmp_path / "ledger.sqlite", engine, renderer) as live,
+        art.rollout(model_of(live.url)) as r,
+        client(r.base_url, r.api_key) as asked,
+    ):
+        stream = await asked.chat.completions.create(model="player", messages=ASK, n=2, stream=True)
+        async for chunk in stream:
+            if any(choice.finish_reason for choice in chunk.choices):
+                break  # this choice is in the ledger, and the reply is not at its end
+        if lost_by == "the client that went away":
+            await stream.close()
+            await until(lambda: bool(engine.cancelled))
+        else:
+            engine.fails.set()
+            with pytest.raises(openai.APIError, match="the engine is gone"):
+                async for _ in stream:
+                    pass
+        assert len(samples(await r.refresh())) == 1
+        second = await ask(r.base_url, r.api_key)
+        said = {"role": "assistant", "content": second.choices[0].message.content}
+        assert len(samples(await r.refresh())) == 2
+        await ask(r.base_url, r.api_key, [*ASK, said, *ASK])
+        assert len(await live.ledger.rollout(r.rollout_id)) == 3
+    assert len(samples(r.trajectory)) == 2 and r.trajectory.additional_histories == []
     assert r.trajectory.metrics["superseded_samples"] == 1
-    assert len(await live.ledger.rollout(r.rollout_id)) == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"messages": ASK, "n": 2}),
+        ("completions", {"prompt": ["hello", "there"]}),
+        ("responses", {"input": "hello"}),
+        ("messages", {"messages": ASK, "max_tokens": 20}),
+    ],
+)
+async def test_every_dialect_notes_what_it_delivered(
+    live: Live, model: art.TrainableModel, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    async with art.rollout(model) as r, client(r.base_url, r.api_key) as asked:
+        whole = {"model": "player", "stream": stream, **body}
+        head = {"authorization": f"Bearer {r.api_key}"}
+        reply = await asked._client.post(f"{r.base_url}/{path}", json=whole, headers=head)
+        assert reply.status_code == 200, reply.text
+        told = await live.app.rollouts.exchanges(r.rollout_id, None)
+    assert told.exchanges and all(one.delivered for one in told.exchanges)
 
 
 async def test_forks_are_told_with_their_reasons(live: Live, model: art.TrainableModel) -> None:
@@ -329,11 +424,13 @@ async def test_a_server_takes_over_what_an_earlier_one_left(
     with pytest.raises(RequestError, match="is closed"):
         successor.open_one("closed", None)
     told = await successor.close("kept", None)
-    assert len(told.exchanges) == 1 and told == (await successor.close("kept", None)) and told.closed
+    assert [one.delivered for one in told.exchanges] == [True]
+    assert told == (await successor.close("kept", None)) and told.closed
     kept.closed_at = 0.0 - KEPT_CLOSED_S
     await successor._sweep()
     await successor.forget("closed", None)
-    assert await ledger.rows("SELECT * FROM exchanges") == await ledger.rows("SELECT * FROM rollouts") == []
+    for table in ("exchanges", "delivered", "rollouts"):
+        assert await ledger.rows(f"SELECT * FROM {table}") == []
     assert len(await ledger.rollout("kept")) == 1  # the samples stay
     with pytest.raises(NotFoundError, match="its texts are forgotten"):
         await successor.exchanges("kept", None)

@@ -17,14 +17,15 @@ def fill(trajectory: Trajectory, told: RolloutExchanges) -> None:
 
     The conversation that began first is the main one; sub-agents, compacted contexts and branches are
     additional histories. Each sample is one choice of one history; where a later conversation repeats it, it
-    is context. Every sample of the model is in it, except for replies that a client lost and asked for
-    again. `metrics` get `forks`, and where there are any `superseded_samples` (those) and `base_samples`
+    is context. Every sample of the model is in it, except for replies that were lost on the way and asked
+    for again. `metrics` get `forks`, and where there are any `superseded_samples` (those) and `base_samples`
     (the base model's, which are not trained).
     """
     heard = Trajectory(rollout_id=trajectory.rollout_id)
     recorder = Recorder(heard)
     asked = conversations(told.exchanges)
-    left_out = superseded(asked)
+    lost = {place for place, one in enumerate(told.exchanges) if not one.delivered}
+    left_out = superseded(asked) & lost
     for place, (request, completion) in enumerate(asked):
         if place not in left_out:
             recorder.hear(request, completion, parent_id=told.exchanges[place].parent_id)
@@ -66,7 +67,7 @@ def conversations(exchanges: list[Exchange]) -> list[tuple[dict[str, Any], Any]]
 
 def superseded(asked: Sequence[tuple[dict[str, Any], Any]]) -> set[int]:
     """Places of requests that a client asked again, word by word, and of which it went on with the later
-    reply alone: a retry after a lost reply is no second turn.
+    reply alone: if the earlier reply was never delivered, that is a retry and no second turn.
     """
     nodes: dict[tuple[int, Any], int] = {}
 

@@ -78,6 +78,8 @@ class Exchange(Strict):
     """The sample whose ids the prompt extends."""
     fork_reason: str | None
     """Why the prompt does not extend the ids of an earlier sample, where the conversation does."""
+    delivered: bool = False
+    """Whether the reply was sent to its end, to a client that was still there."""
     created_at: float
     """When the request was read, in Unix seconds."""
 

@@ -24,8 +24,9 @@ _INSERT = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 SELECT = (
-    "SELECT request_id, extends, shared, said FROM exchanges WHERE tenant = ? AND rollout_id = ? "
-    "ORDER BY rowid"
+    "SELECT request_id, extends, shared, said, EXISTS (SELECT 1 FROM delivered d WHERE "
+    "d.tenant = e.tenant AND d.rollout_id = e.rollout_id AND d.request_id = e.request_id) "
+    "FROM exchanges e WHERE tenant = ? AND rollout_id = ? ORDER BY rowid"
 )
 
 
@@ -95,7 +96,7 @@ class Told:
 def read_exchanges(rows: Sequence[tuple[Any, ...]]) -> list[Exchange]:
     """Rows of `SELECT` as exchanges, in the order in which they were asked."""
     found: dict[str, Exchange] = {}
-    for request_id, extends, shared, said in rows:
+    for request_id, extends, shared, said, delivered in rows:
         text = orjson.loads(said)
         choice = ExchangeChoice.model_validate(text["choice"])
         known = found.get(request_id)
@@ -114,6 +115,7 @@ def read_exchanges(rows: Sequence[tuple[Any, ...]]) -> list[Exchange]:
             # Rows of an earlier server have none.
             parent_id=text.get("parent_id"),
             fork_reason=text["fork_reason"],
+            delivered=bool(delivered),
             created_at=text["created_at"],
         )
     return sorted(found.values(), key=lambda exchange: exchange.created_at)

@@ -31,7 +31,9 @@ _LOOK_S = 0.1
 
 _OPEN = "INSERT INTO rollouts (tenant, rollout_id, scope, opened_at, expires_at) VALUES (?, ?, ?, ?, ?)"
 _CLOSE = "UPDATE rollouts SET closed_at = ? WHERE tenant = ? AND rollout_id = ?"
+_DELIVERED = "INSERT OR IGNORE INTO delivered (tenant, rollout_id, request_id) VALUES (?, ?, ?)"
 _FORGET = (
+    "DELETE FROM delivered WHERE tenant = ? AND rollout_id = ?",
     "DELETE FROM exchanges WHERE tenant = ? AND rollout_id = ?",
     "DELETE FROM rollouts WHERE tenant = ? AND rollout_id = ?",
 )
@@ -161,10 +163,17 @@ class Rollouts:
             )
         return scoped
 
+    def note_delivered(self, rollout_id: str, tenant: Tenant, request_id: str) -> None:
+        """The reply of a request was sent to its end; of a rollout that is not scoped nothing is noted."""
+        scoped = self._known.get((tenant, rollout_id))
+        if scoped is not None and scoped.closed_at is None:
+            self._ledger.note([(_DELIVERED, (tenant or "", rollout_id, request_id))])
+
     async def exchanges(self, rollout_id: str, tenant: Tenant) -> RolloutExchanges:
         """What was said in it so far. Raises: NotFoundError."""
         scoped = self.require(rollout_id, tenant)
         values = (tenant or "", rollout_id)
+        await self._ledger.append([])  # what was noted before is committed
         exchanges = read_exchanges(await self._ledger.rows(SELECT, values))
         ((unlisted,),) = await self._ledger.rows(_UNLISTED, values)
         forks: dict[str, int] = {}
