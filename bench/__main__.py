@@ -18,6 +18,7 @@ BENCHES = (
     "memory",
     "gateway",
     "together",
+    "overlap",
     "end_to_end",
 )
 ON_REQUEST = ("algorithms", "gpu")

@@ -1,13 +1,14 @@
 """Four runs on one server and one base model, together, against the same four one after the other.
 
-Each run is a program of its own, as four users would start them: it gathers tic-tac-toe games and trains its
-own model on `art/nano-games`. Programs are started and models registered before the clock starts. All seeds
-are fixed, so both arrangements play from the same positions with the same draws; what is left between their
-rewards are the last bits of sums, which depend on who shares a batch.
+Each run is a program of its own, as four users would start them: it gathers attempts and trains its own
+model. Programs are started and models registered before the clock starts. All seeds are fixed, so both
+arrangements play from the same positions with the same draws; what is left between their rewards are the
+last bits of sums, which depend on who shares a batch.
 
-Each game first waits for a tool: a seeded lognormal time (median 0.3 s; of a step's 128 games the slowest
-takes some 4 s), as a sandbox or a web page would make it. The same without the tool is told beside it, but
-without a goal: on two cores clients, server, engine and trainer then share what little is idle.
+    slow tool       tic-tac-toe whose games first wait for a tool: a seeded lognormal time (median 0.3 s; of a
+                    step's games the slowest takes some 4 s), as a sandbox or a web page would make it
+    mail, games     no waiting at all. On two cores four clients, the server, the engine and the trainer then
+                    share what one run alone leaves idle; these rows have no goal
 
     python -m bench.together            both arrangements
     python -m bench.together RUN        one run, told on standard input; says its rewards
@@ -31,7 +32,6 @@ from art import tasks
 from art.local.supervisor import ServerProcess
 from bench.rows import Row, write_rows
 
-TASK = "tic-tac-toe"
 RUNS, STEPS = 4, 3
 SHARE = 0.6
 EVALUATIONS = 128
@@ -42,7 +42,7 @@ SERVER = {"engine": {"options": {"threads": 1}}, "trainer": {"options": {"thread
 
 async def run(job: dict[str, Any]) -> None:
     """Register, say so, wait for the word, train, say what came of it."""
-    task = tasks.find(TASK)
+    task = tasks.find(job["task"])
     model = art.TrainableModel(name=job["name"], project="bench", base_model=task.DEFAULTS.base_model)
     async with art.RemoteBackend(job["url"], job["key"]) as backend:
         await model.register(backend)
@@ -58,7 +58,7 @@ async def run(job: dict[str, Any]) -> None:
 
 
 async def train_one_step(model: art.TrainableModel, job: dict[str, Any], step: int) -> None:
-    task = tasks.find(TASK)
+    task = tasks.find(job["task"])
     first, attempts = step * task.DEFAULTS.groups, range(task.DEFAULTS.group_size)
 
     async def attempt(index: int, seed: int) -> art.Trajectory:
@@ -82,8 +82,9 @@ def say(message: dict[str, Any]) -> None:
 class Program:
     """One run, in a process of its own."""
 
-    def __init__(self, server: ServerProcess, number: int, *, tool: bool) -> None:
+    def __init__(self, server: ServerProcess, number: int, *, task: str, tool: bool) -> None:
         job = {
+            "task": task,
             "tool": tool,
             "name": f"player-{number}",
             "seed": number,
@@ -109,14 +110,14 @@ class Program:
         return float(json.loads(line)[word])
 
 
-def measure(*, together: bool, tool: bool) -> tuple[float, list[float]]:
+def measure(*, together: bool, task: str, tool: bool) -> tuple[float, list[float]]:
     """Wall seconds of all four, and the reward that each has in the end."""
     with tempfile.TemporaryDirectory(prefix="art-bench-") as name:
         server = ServerProcess(Path(name) / "data", SERVER)
         server.ensure_running()
         programs: list[Program] = []
         try:
-            programs += [Program(server, number, tool=tool) for number in range(RUNS)]
+            programs += [Program(server, number, task=task, tool=tool) for number in range(RUNS)]
             begin = time.perf_counter()
             for program in programs:
                 program.tell("go")
@@ -133,9 +134,11 @@ def measure(*, together: bool, tool: bool) -> tuple[float, list[float]]:
             server.stop()
 
 
-def rows(*, tool: bool) -> list[Row]:
-    (ours, rewards), (peer, others) = (measure(together=together, tool=tool) for together in (True, False))
-    name = f"{RUNS} runs together, " + ("with a slow tool" if tool else "without a tool")
+def rows(task: str, *, tool: bool) -> list[Row]:
+    (ours, rewards), (peer, others) = (
+        measure(together=together, task=task, tool=tool) for together in (True, False)
+    )
+    name = f"{RUNS} runs of {task} together" + (" with a slow tool" if tool else "")
     return [
         Row(name=f"{name}, against {SHARE:.0%} of one after the other", ours=ours, peer=SHARE * peer,
             unit="s", ratio=SHARE * peer / ours, goal=1.0 if tool else None),
@@ -146,7 +149,10 @@ def rows(*, tool: bool) -> list[Row]:
 
 
 def main() -> None:
-    write_rows("together", [*rows(tool=True), *rows(tool=False)])
+    write_rows(
+        "together",
+        [*rows("tic-tac-toe", tool=True), *rows("mail", tool=False), *rows("tic-tac-toe", tool=False)],
+    )
 
 
 if __name__ == "__main__":
