@@ -12,12 +12,12 @@ help:            ## this list
 
 $(VENV)/.installed-user: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[local]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[local]"
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[dev]"
 	@touch $@ $(VENV)/.installed-user
 
 .venv-frameworks/.installed: tests/frameworks/requirements.txt tests/frameworks/node/package-lock.json
@@ -42,7 +42,7 @@ doctor: $(VENV)/.installed-user       ## check this installation with a complete
 	$(BIN)/art doctor
 
 test: environments           ## install, then run the whole test suite
-	ART_TEST_EVERYTHING=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	ART_TEST_EVERYTHING=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(VENV)/.installed         ## the tests that finish in seconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)

@@ -95,7 +95,7 @@ def _make(folder: Path, kind: Kind, tell: Tell) -> Installed:
     constraints = files("art.engine.vllm").joinpath(f"constraints-{kind}.txt")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
     _run(
-        [*pip, "install", "--constraint", str(constraints), package],
+        [*pip, "install", "--no-compile", "--constraint", str(constraints), package],
         f"pip could not install {package}",
         PIP_SECONDS,
     )
