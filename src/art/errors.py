@@ -202,3 +202,39 @@ class LoRADeploymentTimedOutError(DeploymentError, TimeoutError):
 
 class TrajectoryLogError(ARTError):
     """A file of trajectories is missing, damaged, or of another kind."""
+
+
+class LlmError(ARTError):
+    """A model that judges or generates gave no usable answer."""
+
+
+class LlmUnavailableError(LlmError):
+    """It did not answer in time, or answered with a fault of its own."""
+
+
+class LlmBusyError(LlmUnavailableError):
+    """It asks for fewer requests; `retry_after` is in seconds, None where it did not say."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class LlmRefusedError(LlmError):
+    """It declined to answer."""
+
+
+class LlmAnswerError(LlmError, ValueError):
+    """It answered, but not in the form that was asked for, also after it was asked again."""
+
+
+class BudgetExceededError(LlmError):
+    """The next question would go beyond the budget; nothing was asked."""
+
+
+class McpError(ARTError):
+    """An MCP server could not be started or reached, or does not keep to the protocol."""
+
+
+class VerifierError(ARTError):
+    """A verifier could not decide: its process failed or exceeded its limits."""
