@@ -19,7 +19,7 @@ class Request:
     max_tokens: int | None = None
     temperature: float | None = None
     salt: str = ""
-    """Sets apart a second opinion on the same question: another salt is never answered from the first's cache."""
+    """Sets apart a second opinion on the same question: another salt is another entry of the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)

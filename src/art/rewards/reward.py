@@ -21,7 +21,7 @@ class Score:
 
 
 class Reward(ABC):
-    """A source of rewards. Sources add up: `0.7 * Ruler() + 0.3 * function_reward(has_answer, name="format")`."""
+    """A source of rewards. Sources add up: `0.7 * Ruler() + 0.3 * form`, with weights."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""What a judge is shown of a trajectory: its conversations as plain messages, without what is not its concern."""
+"""What a judge is shown of a trajectory: its conversations as plain messages, without what only we need."""
 
 from __future__ import annotations
 
