@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # The CPU kernels of small models are fastest when each process keeps to one thread of its own.
 export TOKENIZERS_PARALLELISM = false
+# Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help environments quickstart mail test test-fast lint types contracts check format bench bench-% crosscheck nano doctor clean
 

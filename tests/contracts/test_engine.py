@@ -49,12 +49,12 @@ VLLM_OPTIONS = VllmOptions(
 CLOSE = 1e-4
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_qwen3(tmp_path_factory.mktemp("base"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("adapters")
     return {
@@ -64,15 +64,15 @@ def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def worker(base: Path) -> Iterator[tuple[str, str]]:
     with running_worker(base, OPTIONS) as (_, url, key):
         yield url, key
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vllm(base: Path) -> Iterator[tuple[str, str]]:
-    """One server for all of a session: it takes half a minute to start."""
+    """One server for all of the module: it takes half a minute to start."""
     with running_worker(base, VLLM_OPTIONS, "vllm") as (_, url, key):
         yield url, key
 
