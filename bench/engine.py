@@ -14,13 +14,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import secrets
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +28,10 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from art.engine.protocol import Engine, GenerateRequest, Sampling
-from art.engine.registry import worker_command
-from art.engine.remote import RemoteEngine
-from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart
+from art.wire.engine import BuiltinOptions
 from bench.models import NANO, qwen3, save_adapter, save_model
 from bench.rows import Row, write_rows
+from bench.workers import running_engine
 
 PROMPT_TOKENS = 48
 NEW_TOKENS = 32
@@ -44,7 +40,7 @@ REPETITIONS = 9
 SIBLINGS = 8
 GOAL = 1.3
 THREADS = 1
-START_SECONDS = 120.0
+OPTIONS = BuiltinOptions(threads=THREADS).model_dump()
 VOCAB = 384
 
 
@@ -120,33 +116,6 @@ class OneTurn:
         )
 
 
-@asynccontextmanager
-async def running_engine(base: Path) -> AsyncIterator[RemoteEngine]:
-    """The builtin engine in its worker process."""
-    start = WorkerStart(
-        base_model=str(base),
-        key=secrets.token_hex(16),
-        options=BuiltinOptions(threads=THREADS).model_dump(),
-    )
-    worker = await asyncio.create_subprocess_exec(
-        *worker_command("builtin"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert worker.stdin is not None and worker.stdout is not None
-    worker.stdin.write(start.model_dump_json().encode() + b"\n")
-    try:
-        ready = WorkerReady.model_validate_json(
-            await asyncio.wait_for(worker.stdout.readline(), START_SECONDS)
-        )
-        if not ready.ready:
-            raise SystemExit(f"the engine does not start: {ready.error}")
-        engine = RemoteEngine(f"http://127.0.0.1:{ready.port}", start.key)
-        yield engine
-        await engine.close()
-    finally:
-        worker.stdin.close()
-        await asyncio.wait_for(worker.wait(), START_SECONDS)
-
-
 async def one_turn_rows(engine: Engine, base: Path, adapter: Path) -> list[Row]:
     await engine.load_adapter("lora", adapter)
     plain = AutoModelForCausalLM.from_pretrained(base).eval()
@@ -168,7 +137,7 @@ async def measure_one_turn() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         base = save_model(qwen3(NANO, vocabulary=VOCAB, positions=1024), Path(folder) / "base")
         adapter = save_adapter(base, Path(folder) / "adapter")
-        async with running_engine(base) as engine:
+        async with running_engine(base, OPTIONS) as engine:
             return await one_turn_rows(engine, base, adapter)
 
 

@@ -32,9 +32,10 @@ import psutil
 
 from art.local.supervisor import ServerProcess
 from art.rendering.registry import create_chat_renderer
-from bench.engine import running_engine
+from bench.engine import OPTIONS
 from bench.loop import random_model
 from bench.rows import Row, write_rows
+from bench.workers import running_engine
 
 HELD, TOKENS = 2000, 48
 HEALTH_SECONDS = 0.1
@@ -200,7 +201,7 @@ async def overhead_rows(served: Served, base: Path) -> list[Row]:
     conversations, prompts = conversations_of(served)
     stops = create_chat_renderer(base, name="base").stop_token_ids
     rows = []
-    async with running_engine(base) as engine:
+    async with running_engine(base, OPTIONS) as engine:
         port, key = int(engine.url.rpartition(":")[2]), engine._headers["Authorization"].split()[1]
         for count, requests in REQUESTS.items():
             shape = {"connections": count, "requests": requests, "stream": False, "max_tokens": REPLY_TOKENS}

@@ -8,62 +8,30 @@ repetitions' ratios. vLLM's environment is made by the bench where there is none
 from __future__ import annotations
 
 import asyncio
-import secrets
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers.utils import logging as transformers_logging
 
 from art.engine.protocol import Engine, GenerateRequest, Sampling
-from art.engine.registry import worker_command
-from art.engine.remote import RemoteEngine
 from art.engine.vllm.install import install
 from art.nano_models import resolve
-from art.wire.engine import WorkerReady, WorkerStart
 from bench.engine import NEW_TOKENS, PROMPT_TOKENS
 from bench.models import save_adapter
 from bench.rows import Row, write_rows
+from bench.workers import running_engine
 
 CONCURRENT = (8, 64)
 ORDINARY_IDS = 300
 """Of the tokenizer, below its special ones."""
 REPETITIONS = 5
 GOAL = 5.0
-START_SECONDS = 300.0
 ENVIRONMENT = Path(__file__).parent / "envs" / "vllm"
 SHARED = Path(__file__).parents[1] / ".venv-vllm"
 """That of the tests, where it is there already."""
-
-
-@asynccontextmanager
-async def running(engine: str, base: Path, options: dict[str, Any], log: Path) -> AsyncIterator[RemoteEngine]:
-    """An engine in its worker process."""
-    start = WorkerStart(base_model=str(base), key=secrets.token_hex(16), options=options)
-    with log.open("wb") as file:
-        worker = await asyncio.create_subprocess_exec(
-            *worker_command(engine), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
-        )
-    assert worker.stdin is not None and worker.stdout is not None
-    worker.stdin.write(start.model_dump_json().encode() + b"\n")
-    try:
-        ready = WorkerReady.model_validate_json(
-            await asyncio.wait_for(worker.stdout.readline(), START_SECONDS)
-        )
-        if not ready.ready:
-            raise SystemExit(f"{engine} does not start: {ready.error}")
-        client = RemoteEngine(f"http://127.0.0.1:{ready.port}", start.key)
-        yield client
-        await client.close()
-    finally:
-        worker.stdin.close()
-        await asyncio.wait_for(worker.wait(), 30)
 
 
 async def seconds(engine: Engine, prompts: list[list[int]]) -> float:
@@ -104,8 +72,8 @@ async def measure(environment: Path) -> list[Row]:
         adapter = save_adapter(base, folder / "adapter")
         vllm = {"environment": str(environment), "threads": 1}
         async with (
-            running("builtin", base, {"threads": 1}, folder / "builtin.log") as ours,
-            running("vllm", base, vllm, folder / "vllm.log") as theirs,
+            running_engine(base, {"threads": 1}, log=folder / "builtin.log") as ours,
+            running_engine(base, vllm, engine="vllm", log=folder / "vllm.log") as theirs,
         ):
             for engine in (ours, theirs):
                 await engine.load_adapter("lora", adapter)

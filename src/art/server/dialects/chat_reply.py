@@ -71,30 +71,27 @@ def choice_of(
     logprobs: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """One choice of a whole reply."""
-    return {
-        "index": index,
-        "message": message,
-        "logprobs": logprobs,
-        "finish_reason": finish_reason(completion, message),
-        SAMPLE_FIELD: completion.sample_id,
-        STEP_FIELD: step,
-        TOKENS_FIELD: len(completion.token_ids),
-    }
+    finish = finish_reason(completion, message)
+    said = {"message": message}
+    return partial_choice(index, said, completion=completion, step=step, finish=finish, logprobs=logprobs)
 
 
-def chunk_choice(
+def partial_choice(
     index: int,
-    delta: dict[str, Any],
+    said: dict[str, Any],
     *,
     completion: Completion,
     step: int | None,
     finish: str | None = None,
     logprobs: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One choice of a stream's chunk; the one that ends the choice tells its tokens."""
+    """One choice that may go on; the part that ends it tells its tokens.
+
+    said: {"delta": ...}, {"text": ...} or {"message": ...}.
+    """
     choice: dict[str, Any] = {
         "index": index,
-        "delta": delta,
+        **said,
         "logprobs": logprobs,
         "finish_reason": finish,
         SAMPLE_FIELD: completion.sample_id,

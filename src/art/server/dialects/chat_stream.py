@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from art.errors import ARTError
-from art.server.dialects.chat_reply import chunk_choice, logprobs_of, usage_of
+from art.server.dialects.chat_reply import logprobs_of, partial_choice, usage_of
 from art.server.dialects.chat_sampling import Prepared
 from art.server.dialects.event_stream import data
 from art.server.dialects.told import Begun, Ended, StreamedChoice, StreamEvent, Told
@@ -22,13 +22,13 @@ class ChatChunks:
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         self._choices: list[StreamedChoice] = []
-        self._id = ""
+        self._head: dict[str, Any] = {}
 
     def write(self, event: StreamEvent) -> bytes:
         """A chunk for what is new of a choice; all choices open in one."""
         if isinstance(event, Begun):
             self._choices = event.choices
-            self._id = f"chatcmpl-{event.choices[0].completion.sample_id}"
+            self._head = self._begin(event.choices[0].completion.sample_id)
             opening = {"role": "assistant", "content": ""}
             return self._chunk([self._choice(choice, opening) for choice in event.choices])
         if isinstance(event, Told):
@@ -52,6 +52,15 @@ class ChatChunks:
         """The error as an event."""
         return data(orjson.dumps(error_body(error, self._prepared.tenant))) + _DONE
 
+    def _begin(self, first_sample: str) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-{first_sample}",
+            "object": "chat.completion.chunk",
+            "created": int(self._prepared.created_at),
+            "model": self._prepared.request.model,
+            "system_fingerprint": self._prepared.fingerprint,
+        }
+
     def _end(self, event: Ended) -> bytes:
         choice, change = event.choice, _change(event)
         parts = [self._choice(choice, change)] if change else []
@@ -68,9 +77,9 @@ class ChatChunks:
         finish: str | None = None,
         logprobs: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        return chunk_choice(
+        return partial_choice(
             choice.index,
-            delta,
+            {"delta": delta},
             completion=choice.completion,
             step=self._prepared.target.step,
             finish=finish,
@@ -78,14 +87,7 @@ class ChatChunks:
         )
 
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
-        chunk: dict[str, Any] = {
-            "id": self._id,
-            "object": "chat.completion.chunk",
-            "created": int(self._prepared.created_at),
-            "model": self._prepared.request.model,
-            "choices": choices,
-            "system_fingerprint": self._prepared.fingerprint,
-        }
+        chunk: dict[str, Any] = {**self._head, "choices": choices}
         if self._prepared.request.include_usage:
             chunk["usage"] = usage
         return data(orjson.dumps(chunk))

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from art.server.dialects.chat_reply import usage_of
+from art.server.dialects.chat_reply import partial_choice, usage_of
 from art.server.dialects.chat_sampling import Sampler
-from art.server.dialects.completions_reply import TokenTexts, prompt_logprobs_of, text_choice
+from art.server.dialects.completions_reply import TokenTexts, prompt_logprobs_of
 from art.server.dialects.completions_request import CompletionsRequest, read_completions_request
 from art.server.dialects.completions_stream import CompletionChunks
 from art.server.dialects.dialect import Dialect, rollout_of
@@ -110,9 +110,9 @@ def _choice(
         if asked.echo:
             ids, values = [*prompt_ids, *ids], [None, *(scored or ()), *values]
         logprobs = TokenTexts(renderer).logprobs(ids, values)
-    choice = text_choice(
+    choice = partial_choice(
         index,
-        text,
+        {"text": text},
         completion=completion,
         step=prepared.target.step,
         finish=one.finish,

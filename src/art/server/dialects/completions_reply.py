@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from art.rendering.chat import ChatRenderer
-from art.server.dialects.chat_reply import Completion
-from art.wire.headers import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 
 class TokenTexts:
@@ -45,26 +43,3 @@ def prompt_logprobs_of(
         text = renderer.token_bytes(token_id).decode("utf-8", "replace")
         told.append({str(token_id): {"logprob": score, "decoded_token": text}})
     return told
-
-
-def text_choice(
-    index: int,
-    text: str,
-    *,
-    completion: Completion,
-    step: int | None,
-    finish: str | None,
-    logprobs: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """One choice; the one with a reason to end tells its tokens."""
-    choice: dict[str, Any] = {
-        "index": index,
-        "text": text,
-        "logprobs": logprobs,
-        "finish_reason": finish,
-        SAMPLE_FIELD: completion.sample_id,
-        STEP_FIELD: step,
-    }
-    if finish is not None:
-        choice[TOKENS_FIELD] = len(completion.token_ids)
-    return choice

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from art.errors import ARTError
-from art.server.dialects.chat_reply import usage_of
-from art.server.dialects.completions_reply import TokenTexts, text_choice
+from art.server.dialects.chat_reply import partial_choice, usage_of
+from art.server.dialects.completions_reply import TokenTexts
 from art.server.dialects.completions_request import CompletionsRequest
 from art.server.dialects.event_stream import data
 from art.server.dialects.raw_prompts import RawPrepared
@@ -91,9 +91,9 @@ class CompletionChunks:
         finish: str | None = None,
         logprobs: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        return text_choice(
+        return partial_choice(
             choice.index,
-            text,
+            {"text": text},
             completion=choice.completion,
             step=choice.prepared.target.step,
             finish=finish,

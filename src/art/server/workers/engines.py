@@ -21,8 +21,9 @@ from art.server.control_settings import ControlSettings
 from art.server.data_layout import DataLayout
 from art.server.models.base_models import BaseModel
 from art.server.workers.options import PairOptions
-from art.server.workers.supervisor import RestartPolicy, Supervisor
-from art.server.workers.workers import Worker, WorkerSpec, module_command
+from art.server.workers.supervised import supervise
+from art.server.workers.supervisor import Supervisor
+from art.server.workers.workers import Worker
 
 _log = logging.getLogger(__name__)
 
@@ -74,28 +75,20 @@ class Engines:
     def _supervisor(
         self, number: int, base: BaseModel, options: PairOptions, layout: DataLayout
     ) -> Supervisor:
-        settings = self._settings
-        name = f"engine-{base.label}" + (f"-{number}" if options.replicas > 1 else "")
-        spec = WorkerSpec(
-            name=name,
-            command=module_command(engine_kind(options.engine).module),
-            config={
-                "base_model": base.source,
-                "options": engine_options(options.engine, options.engine_options).model_dump(mode="json"),
-                "replica": number,
-                "device": options.device(number),
-            },
-            log_path=layout.log_file(name),
-            start_deadline=settings.start,
-            stop_deadline=settings.stop,
-            health_interval=settings.health_interval,
-            health_deadline=settings.health_deadline,
-        )
-        return Supervisor(
-            spec,
+        config = {
+            "base_model": base.source,
+            "options": engine_options(options.engine, options.engine_options).model_dump(mode="json"),
+            "replica": number,
+            "device": options.device(number),
+        }
+        return supervise(
+            f"engine-{base.label}" + (f"-{number}" if options.replicas > 1 else ""),
+            engine_kind(options.engine).module,
+            config,
+            layout=layout,
+            settings=self._settings,
             when_up=lambda worker: self._up(number, worker),
             when_given_up=lambda failure: self.pool.members.give_up(number, failure),
-            policy=RestartPolicy(limit=settings.restarts, backoff=settings.restart_wait),
         )
 
     async def start(self) -> None:

@@ -14,9 +14,9 @@ from art.server.data_layout import DataLayout
 from art.server.models.base_models import BaseModel
 from art.server.models.models import Registration
 from art.server.workers.options import PairOptions
-from art.server.workers.supervisor import RestartPolicy, Supervisor
+from art.server.workers.supervised import supervise
 from art.server.workers.trainer_client import OpenModel, TrainerClient
-from art.server.workers.workers import Worker, WorkerSpec, module_command
+from art.server.workers.workers import Worker
 from art.wire.training import OpenRequest, TrainerConfig
 
 _OURS = frozenset({"base_model", "model_path", "key", "host", "port"})
@@ -33,19 +33,14 @@ class Trainers:
         self._settings = settings
         self._client: TrainerClient | None = None
         self._open: dict[str, OpenModel] = {}
-        name = f"trainer-{base.label}"
-        spec = WorkerSpec(
-            name=name,
-            command=module_command(TRAINER_MODULE),
-            config=_trainer_config(base, options.trainer_options),
-            log_path=layout.log_file(name),
-            start_deadline=settings.start,
-            stop_deadline=settings.stop,
-            health_interval=settings.health_interval,
-            health_deadline=settings.health_deadline,
+        self.supervisor = supervise(
+            f"trainer-{base.label}",
+            TRAINER_MODULE,
+            _trainer_config(base, options.trainer_options),
+            layout=layout,
+            settings=settings,
+            when_up=self._up,
         )
-        policy = RestartPolicy(limit=settings.restarts, backoff=settings.restart_wait)
-        self.supervisor = Supervisor(spec, when_up=self._up, policy=policy)
 
     async def close(self) -> None:
         """End it."""
