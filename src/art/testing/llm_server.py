@@ -1,0 +1,122 @@
+"""An endpoint of OpenAI's shape on loopback, answered by a function: real HTTP, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from art.errors import ConfigurationError
+from art.process.listening import listen
+from art.testing.answers import Answer
+from art.testing.mischief import Mischief
+
+FORMATS = ("json_schema", "json_object", "text")
+STOPPED_WITHIN = 10.0
+"""Seconds until the thread has ended after it was asked to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """One request, and what came of it."""
+
+    body: dict[str, Any]
+    headers: dict[str, str]
+    status: int
+    trouble: str | None
+    """The kind of mischief that it met."""
+
+
+class LlmServer:
+    """`async with LlmServer(answer) as server:`, or `with`: answers at `server.base_url` for `server.key`.
+
+    `answer` is called in the server's thread with the body of each chat request; what it raises becomes a
+    reply with status 400 and the error's text.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        mischief: Mischief | None = None,
+        key: str = "test-key",
+        model: str = "truth",
+        formats: Sequence[str] = FORMATS,
+        capacity: int | None = None,
+        delay: float = 0.0,
+        port: int = 0,
+    ) -> None:
+        """key: any other is answered with 401. model: the name listed at /v1/models; requests may name any.
+
+        formats: kinds of `response_format` that are understood; others are refused with 400, as by endpoints
+        that lack them. capacity: requests at a time; more are answered with 429. delay: seconds that every
+        answer takes. port: 0 takes a free one.
+        """
+        if unknown := sorted(set(formats) - set(FORMATS)):
+            raise ConfigurationError(f"unknown response format {unknown[0]!r}; known: {', '.join(FORMATS)}")
+        self.answer, self.mischief = answer, mischief or Mischief()
+        self.key, self.model = key, model
+        self.formats, self.capacity, self.delay = tuple(formats), capacity, delay
+        self.served: list[Served] = []
+        self._port = port
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """Bodies of the chat requests that ended or met mischief, in their order."""
+        return [one.body for one in self.served]
+
+    @property
+    def base_url(self) -> str:
+        """With /v1, as OpenAI's clients want it."""
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    def start(self) -> None:
+        """Listen, and return. Raises ConfigurationError without the extra `server`."""
+        try:
+            import starlette  # noqa: F401
+            import uvicorn  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError(
+                "The test endpoint needs the extra 'server': "
+                "pip install 'agent-reinforcement-trainer[server]'"
+            ) from error
+        listener = listen("127.0.0.1", self._port)
+        self._port = listener.getsockname()[1]
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="llm-server", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let go of what hangs, close all connections, end the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(STOPPED_WITHIN)
+            self._thread = None
+
+    def _run(self, listener: Any) -> None:
+        from art.testing.llm_app import serve
+
+        asyncio.run(serve(self, listener, self._stop))
+
+    def __enter__(self) -> LlmServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> LlmServer:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
