@@ -1,0 +1,95 @@
+"""Sums of rewards."""
+
+from __future__ import annotations
+
+import pytest
+
+from art.errors import BudgetExceededError, ConfigurationError
+from art.rewards.function_reward import FunctionReward
+from art.rewards.reward import Reward, Score
+from art.rewards.weighted import Weighted
+from art.trajectories import Trajectory, TrajectoryGroup
+from art.types import Unscored
+
+
+def source(name: str, *values: float | Unscored | Exception, why: str = "") -> Reward:
+    def scores(group: TrajectoryGroup) -> list[Score]:
+        if isinstance(values[0], Exception):
+            raise values[0]
+        return [Score(value=value, explanation=why) for value in values]  # type: ignore[arg-type]
+
+    return FunctionReward(scores, name=name, sees="group")
+
+
+def group(size: int = 1) -> TrajectoryGroup:
+    return TrajectoryGroup([Trajectory() for _ in range(size)])
+
+
+async def test_a_sum_weighs_its_parts_and_names_them() -> None:
+    total = 0.7 * source("ruler", 0.5, why="so so") + 0.3 * source("form", 1.0)
+    kept = (await total.score_group(group())).trajectories[0]
+    assert kept.reward == pytest.approx(0.65)
+    assert kept.metrics == {
+        "independent_reward": 0.0,
+        "reward/ruler": 0.5,
+        "reward/form": 1.0,
+        "reward/total": pytest.approx(0.65),
+    }
+    assert kept.logs == ["ruler explanation: so so"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        (lambda a, b: a + b, 3.0),
+        (lambda a, b: a - b, -1.0),
+        (lambda a, b: sum([a, b]), 3.0),
+        (lambda a, b: a * 2 + b, 4.0),
+        (lambda a, b: 0.5 * (a + 2 * b), 2.5),
+        (lambda a, b: 0.5 * (a + b).named("both") + source("c", 1.0), 2.5),
+        (lambda a, b: a + b - (source("c", 1.0) + source("d", 1.0)), 1.0),
+        (lambda a, b: a.optional() + b.optional(), 3.0),
+    ],
+)
+async def test_operators(expression: object, value: float) -> None:
+    total = expression(source("a", 1.0), source("b", 2.0))  # type: ignore[operator]
+    assert isinstance(total, Weighted)
+    assert (await total.score_group(group())).trajectories[0].reward == value
+
+
+async def test_a_missing_part_leaves_the_trajectory_unscored_and_keeps_the_others() -> None:
+    total = source("a", Unscored("cut off"), 1.0) + source("b", 0.5, 0.5)
+    lost, whole = await total.score_group(group(2))
+    assert lost.reward == Unscored("cut off")
+    assert lost.metrics["reward/b"] == 0.5 and "reward/a" not in lost.metrics
+    assert whole.reward == 1.5
+
+
+async def test_an_optional_part_that_is_missing_neither_helps_nor_hurts() -> None:
+    total = source("a", Unscored("cut off"), 1.0, 0.0).optional() + source("b", 0.5, 0.5, 0.5)
+    scored = await total.score_group(group(3))
+    assert [t.reward for t in scored] == [1.0, 1.5, 0.5]
+    assert scored.trajectories[0].logs == ["a gave no score: cut off"]
+
+
+async def test_a_spent_budget_of_a_part_is_raised() -> None:
+    with pytest.raises(BudgetExceededError):
+        await (source("a", BudgetExceededError("spent")) + source("b", 1.0)).score_group(group())
+
+
+def test_two_parts_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="called 'a'"):
+        source("a", 1.0) + source("a", 2.0)
+    with pytest.raises(ConfigurationError, match="called 'total'"):
+        source("total", 1.0) + source("a", 2.0)
+
+
+@pytest.mark.parametrize("weight", ["0.5", None, True])
+def test_a_weight_is_a_number(weight: object) -> None:
+    with pytest.raises(TypeError):
+        weight * source("a", 1.0)  # type: ignore[operator]
+
+
+def test_a_weight_is_finite() -> None:
+    with pytest.raises(ConfigurationError, match="weight nan"):
+        float("nan") * source("a", 1.0)
