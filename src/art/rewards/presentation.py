@@ -53,7 +53,7 @@ def block(tag: str, value: Any, *, identity: str | None = None) -> str:
 def exhibit(views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = "") -> Exhibit:
     """The views side by side, what all of them begin with shown once.
 
-    order: indices of `views` as they are shown; None: drawn. Alone, or all equal, they are shown whole.
+    order: indices of `views` as they are shown; None: drawn, with a salt another one than without. Alone, or all equal, they are shown whole.
     """
     shared = common_prefix(views) if len(views) > 1 else 0
     parts = [block("context", list(views[0].conversations[0][:shared]))] if shared else []
@@ -61,15 +61,17 @@ def exhibit(views: Sequence[View], *, order: Sequence[int] | None = None, salt: 
         parts.append(block("available_tools", list(views[0].tools)))
     parts.append("Trajectories:")
     texts = [escape(_rest(view, shared)) for view in views]
-    draw = _dice(views, salt)
-    names = _names(len(views), draw, "\n".join([*parts, *texts]))
-    # Sorted first: in which order the attempts ended is chance, and must not make another question.
-    sequence = list(order) if order is not None else sorted(range(len(views)), key=texts.__getitem__)
-    if order is None:
-        draw.shuffle(sequence)
+    names = _names(len(views), _dice(views, salt), "\n".join([*parts, *texts]))
+    sequence = list(order) if order is not None else _order(views, texts, salt)
     named = dict(zip(sequence, names, strict=True))
     parts += [f'<trajectory id="{named[i]}">\n{texts[i]}\n</trajectory>' for i in sequence]
     return Exhibit(text="\n\n".join(parts), ids=tuple(named[i] for i in range(len(views))))
+
+
+def drawn_order(views: Sequence[View], *, salt: str = "") -> list[int]:
+    """In which order `exhibit` shows the views when it is given none."""
+    shown = exhibit(views, salt=salt)
+    return sorted(range(len(views)), key=lambda i: shown.text.index(f'<trajectory id="{shown.ids[i]}">'))
 
 
 def common_prefix(views: Sequence[View]) -> int:
@@ -96,6 +98,15 @@ def _rest(view: View, shared: int) -> Any:
     main, *further = view.conversations
     rest = list(main[shared:])
     return {"messages": rest, "additional_histories": [list(h) for h in further]} if further else rest
+
+
+def _order(views: Sequence[View], texts: Sequence[str], salt: str) -> list[int]:
+    # Sorted first: in which order the attempts ended is chance, and must not make another question.
+    ranked = sorted(range(len(views)), key=texts.__getitem__)
+    drawn = _dice(views, f"order {salt}").sample(ranked, len(ranked))
+    if salt and drawn == _order(views, texts, ""):
+        drawn.reverse()  # a second opinion in the same order would tell less
+    return drawn
 
 
 def _dice(views: Sequence[View], salt: str) -> random.Random:

@@ -1,0 +1,88 @@
+"""Where the figures of a watched judge stand against their limits. Pure functions of its record."""
+
+from __future__ import annotations
+
+from art.rewards.checks.alarms import Reading
+from art.rewards.checks.correlation import Covariation
+from art.rewards.checks.judge_checks import JudgeChecks
+from art.rewards.checks.record import Record
+
+
+def length_correlation(record: Record) -> float | None:
+    """Of score and length within groups, over the window: -1 to 1."""
+    sums = zip(*(record.last(f"length_{name}") for name in ("xy", "xx", "yy")), strict=True)
+    return sum((Covariation(xy=xy, xx=xx, yy=yy) for xy, xx, yy in sums), Covariation()).correlation()
+
+
+def divergence(record: Record) -> float | None:
+    """How far the judge rose above the hold-out since the run began: in the mean, or in the order (half of
+    what their rank correlation lost), whichever is more. None before there is a beginning to compare with."""
+    gap, order = record.moved("holdout_gap"), record.moved("holdout_agreement")
+    return None if gap is None else max(gap, -(order or 0.0) / 2)
+
+
+def readings(checks: JudgeChecks, record: Record) -> list[Reading]:
+    """Of the checks that are on."""
+    enough = len(record.last("length_xy")) >= record.half
+    found = [_length(checks, length_correlation(record) if enough else None)]
+    if checks.agreement_share:
+        found.append(_agreement(checks, record))
+    if checks.holdout is not None:
+        found += [_holdout(checks, record), _divergence(checks, record)]
+    if checks.calibration:
+        found.append(_calibration(checks, record))
+    return [one for one in found if one.limit is not None]
+
+
+def _length(checks: JudgeChecks, value: float | None) -> Reading:
+    return Reading(
+        check="length",
+        value=value,
+        limit=checks.length_alarm,
+        above=True,
+        meaning="longer is scored higher: rank correlation {value} of score and length within groups, limit "
+        "{limit}",
+    )
+
+
+def _agreement(checks: JudgeChecks, record: Record) -> Reading:
+    return Reading(
+        check="agreement",
+        value=record.mean("agreement"),
+        limit=checks.agreement_alarm,
+        above=False,
+        meaning="shown the same trajectories in another order it ranks them otherwise: rank correlation "
+        "{value}, limit {limit}",
+    )
+
+
+def _holdout(checks: JudgeChecks, record: Record) -> Reading:
+    return Reading(
+        check="holdout",
+        value=record.mean("holdout_agreement"),
+        limit=checks.holdout_alarm,
+        above=False,
+        meaning="the hold-out ranks the same trajectories otherwise: rank correlation {value}, limit {limit}",
+    )
+
+
+def _divergence(checks: JudgeChecks, record: Record) -> Reading:
+    return Reading(
+        check="divergence",
+        value=divergence(record),
+        limit=checks.divergence_alarm,
+        above=True,
+        meaning="it and the hold-out have moved {value} apart since the run began, limit {limit}; the policy "
+        "may be gaming it",
+    )
+
+
+def _calibration(checks: JudgeChecks, record: Record) -> Reading:
+    newest = record.last("calibration")[-1:]
+    return Reading(
+        check="calibration",
+        value=newest[0] if newest else None,
+        limit=checks.calibration_alarm,
+        above=False,
+        meaning="it ranks a share of {value} of the known pairs right, limit {limit}",
+    )

@@ -1,0 +1,80 @@
+"""What the checks of a judge found, group by group: the windows that figures are averaged over."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+
+from art.errors import ConfigurationError
+
+
+class Record:
+    """The newest observations of each name, and its first ones. With a file it outlives the process.
+
+    The file has one JSON object a line: the group's key and its observations. Groups that are scored again
+    after a restart are not counted again.
+    """
+
+    def __init__(self, window: int, path: str | Path | None = None) -> None:
+        self.window, self.half = window, max(1, window // 2)
+        self.groups = 0
+        self._first: dict[str, list[float]] = {}
+        self._last: dict[str, deque[float]] = {}
+        self._known: Counter[str] = Counter()
+        self._path = Path(path) if path is not None else None
+        if self._path is not None and self._path.exists():
+            self._read(self._path)
+
+    def add(self, key: str, found: Mapping[str, float]) -> None:
+        """One group's observations."""
+        if self._known[key] > 0:
+            self._known[key] -= 1
+            return
+        self._count(found)
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"key": key, **found}) + "\n")
+
+    def last(self, name: str) -> list[float]:
+        """Observations in the window, oldest first."""
+        return list(self._last.get(name, ()))
+
+    def mean(self, name: str) -> float | None:
+        """Over the window; None before half of it is known."""
+        values = self.last(name)
+        return fmean(values) if len(values) >= self.half else None
+
+    def moved(self, name: str) -> float | None:
+        """The mean of the newest half window less that of the run's first; None before both are known."""
+        values = self.last(name)
+        if len(values) < 2 * self.half:
+            return None
+        return fmean(values[-self.half :]) - fmean(self._first[name])
+
+    def _count(self, found: Mapping[str, float]) -> None:
+        self.groups += 1
+        for name, value in found.items():
+            first = self._first.setdefault(name, [])
+            if len(first) < self.half:
+                first.append(value)
+            self._last.setdefault(name, deque(maxlen=self.window)).append(value)
+
+    def _read(self, path: Path) -> None:
+        *whole, last = path.read_text(encoding="utf-8").split("\n")
+        if last:  # a line that a killed process did not end: its group is not counted yet
+            path.write_text("".join(line + "\n" for line in whole), encoding="utf-8")
+        for number, line in enumerate(whole, 1):
+            try:
+                found = json.loads(line)
+                key = found.pop("key")
+                self._count({name: float(value) for name, value in found.items()})
+            except (ValueError, TypeError, AttributeError, KeyError) as error:
+                raise ConfigurationError(
+                    f"{path}, line {number}: {line[:80]!r} is no line of a judge's record ({error}); "
+                    "JudgeChecks(record=...) takes a file of its own"
+                ) from error
+            self._known[key] += 1

@@ -1,0 +1,119 @@
+"""A judge watched while it trains: what it says twice, beside a hold-out, of lengths and of known groups."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import reduce
+
+from art.errors import LlmError
+from art.rewards.checks.alarms import Bells
+from art.rewards.checks.calibration import calibrate
+from art.rewards.checks.judge_checks import JudgeChecks
+from art.rewards.checks.opinions import agreement, holdout_gap, length_sums, scored_by_both
+from art.rewards.checks.readings import divergence, length_correlation, readings
+from art.rewards.checks.record import Record
+from art.rewards.checks.selection import content_key, is_chosen
+from art.rewards.presentation import drawn_order
+from art.rewards.reward import Reward, Score
+from art.rewards.scorer import Scorer
+from art.rewards.view import View
+from art.trajectories import Trajectory, TrajectoryGroup
+from art.turns import is_choice
+from art.wire.headers import STEP_FIELD
+
+_log = logging.getLogger(__name__)
+
+Figures = dict[str, float]
+
+
+class JudgeWatch:
+    """Checks of one judge over a run. It changes no score; a check that fails is told and costs no reward."""
+
+    def __init__(self, scorer: Scorer, checks: JudgeChecks) -> None:
+        self.scorer, self.checks = scorer, checks
+        self._record = Record(checks.window, checks.record)
+        self._bells = Bells(scorer.name)
+        self._groups = self._record.groups
+        self._step: int | None = None
+
+    async def after(self, views: Sequence[View], scores: Sequence[Score], group: TrajectoryGroup) -> Figures:
+        """Check the scores that `group` just got; returns metrics of the group, named `judge/...`.
+
+        Raises what `on_alarm` raises.
+        """
+        key, checks = content_key(views), self.checks
+        number, self._groups = self._groups, self._groups + 1
+        asked = []
+        if len(views) > 1 and is_chosen(key, checks.agreement_share, sample="agreement", seed=checks.seed):
+            asked.append(self._twice(views, scores))
+        if checks.holdout is not None and self._in_slice(key, group):
+            asked.append(self._beside_holdout(checks.holdout, views, scores, group))
+        if checks.calibration and number % checks.calibration_every == 0:
+            asked.append(self._calibrated(number))
+        found = await asyncio.gather(*asked)
+        observed = reduce(lambda a, b: a | b, found, length_sums(views, scores))
+        failed = {"judge/check_failed": observed.pop("check_failed", 0.0)} if asked else {}
+        self._record.add(key, observed)
+        told = {f"judge/{name}": value for name, value in observed.items() if not name.startswith("length_")}
+        alarms = await self._bells.hear(readings(checks, self._record), checks.on_alarm)
+        return {**told, **self._trends(), **failed, **alarms}
+
+    def _trends(self) -> Figures:
+        known = {
+            "length_correlation": length_correlation(self._record),
+            "divergence": divergence(self._record),
+        }
+        return {f"judge/{name}": value for name, value in known.items() if value is not None}
+
+    def _in_slice(self, key: str, group: TrajectoryGroup) -> bool:
+        """In the sample, or the first group of its policy step: no step goes without."""
+        step = max((found for one in group if (found := _step(one)) is not None), default=None)
+        first = step is not None and (self._step is None or step > self._step)
+        if first:
+            self._step = step
+        return first or is_chosen(key, self.checks.holdout_share, sample="holdout", seed=self.checks.seed)
+
+    async def _twice(self, views: Sequence[View], scores: Sequence[Score]) -> Figures:
+        try:
+            opposite = drawn_order(views)[::-1]
+            second = await self.scorer.score(views, order=opposite, salt="second opinion")
+        except LlmError as error:
+            return self._failure("second opinion", error)
+        return agreement(scored_by_both(scores, second))
+
+    async def _beside_holdout(
+        self, holdout: Scorer | Reward, views: Sequence[View], scores: Sequence[Score], group: TrajectoryGroup
+    ) -> Figures:
+        try:
+            if isinstance(holdout, Reward):
+                held = await holdout.scores(group)
+            else:
+                held = await holdout.score(views)
+        except LlmError as error:
+            return self._failure("hold-out", error)
+        return holdout_gap(scored_by_both(scores, held))
+
+    async def _calibrated(self, number: int) -> Figures:
+        try:
+            found = await calibrate(self.scorer, self.checks.calibration, salt=f"calibration {number}")
+        except LlmError as error:
+            return self._failure("calibration", error)
+        return {} if found.accuracy is None else {"calibration": found.accuracy}
+
+    def _failure(self, check: str, error: LlmError) -> Figures:
+        _log.warning("judge %r: %s failed, its figure is missing: %s", self.scorer.name, check, error)
+        return {"check_failed": 1.0}
+
+
+def _step(trajectory: Trajectory) -> int | None:
+    """The policy's step that sampled it, as far as it says."""
+    if trajectory.initial_policy_version is not None:
+        return trajectory.initial_policy_version
+    for item in trajectory.messages_and_choices:
+        if is_choice(item):
+            fields = item if isinstance(item, dict) else item.model_extra or {}
+            found = fields.get(STEP_FIELD)
+            return found if isinstance(found, int) else None
+    return None
