@@ -13,7 +13,8 @@ from art.testing.generator import ScriptedGenerator
 from art.testing.judge import TruthfulJudge
 from art.testing.llm_server import LlmServer, Served
 from art.testing.mischief import Mischief
-from art.testing.truth import KnownQualities, fingerprint, tic_tac_toe
+from art.testing.task_truths import mail, tic_tac_toe
+from art.testing.truth import KnownQualities, fingerprint
 
 __all__ = [
     "KnownQualities",
@@ -24,5 +25,6 @@ __all__ = [
     "TruthfulJudge",
     "either",
     "fingerprint",
+    "mail",
     "tic_tac_toe",
 ]

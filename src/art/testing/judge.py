@@ -86,5 +86,8 @@ def winner_of(perceived: Mapping[str, float]) -> dict[str, Any]:
 
 
 def written(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Characters that the agent wrote."""
-    return sum(len(text_of(message)) for message in messages if message["role"] == "assistant")
+    """Characters that the agent wrote: its texts, and the arguments of its calls."""
+    own = [message for message in messages if message["role"] == "assistant"]
+    calls = [call for message in own for call in message.get("tool_calls") or []]
+    arguments = [str((call.get("function") or {}).get("arguments", "")) for call in calls]
+    return sum(len(text_of(message)) for message in own) + sum(map(len, arguments))

@@ -1,4 +1,4 @@
-"""What attempts are really worth: by a function of the messages, or as somebody who knew it wrote it down."""
+"""What attempts are really worth, as somebody who knew it wrote it down."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from art.tasks import tic_tac_toe as game
 from art.testing.prompt import text_of
 
 
@@ -45,32 +44,6 @@ class KnownQualities:
     def __call__(self, messages: Sequence[Mapping[str, Any]]) -> float:
         """Raises KeyError for messages that nobody noted."""
         return self._qualities[fingerprint(messages)]
-
-
-def tic_tac_toe(messages: Sequence[Mapping[str, Any]]) -> float:
-    """The reward of a finished game of `art.tasks.tic_tac_toe`, -1 to 1 mapped onto 0 to 1.
-
-    Moves are read one after another, as the referee did; what a player says beside them counts for nothing.
-    The opponent's last move is not shown: a game that ended after a legal move without win or draw is lost.
-    """
-    board, ended = game.EMPTY, "lost"
-    for message in messages:
-        if message["role"] == "assistant":
-            cell = game.parse_move(text_of(message))
-            if cell is None or board[cell] != ".":
-                ended = "invalid"
-                break
-            board = game.place(board, cell, "X")
-        elif message["role"] == "user" and (answer := opponents_move(text_of(message))) is not None:
-            board = game.place(board, answer, "O")
-    else:
-        ended = game.outcome(board) or "lost"
-    return (game.REWARDS[ended] + 1) / 2
-
-
-def opponents_move(text: str) -> int | None:
-    """The cell named in "O plays B2 ..."."""
-    return game.parse_move(text.split("\n")[0]) if text.startswith("O plays ") else None
 
 
 def _call(call: Mapping[str, Any]) -> list[Any]:
