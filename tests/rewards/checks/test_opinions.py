@@ -1,0 +1,71 @@
+"""Figures of two opinions, and of scores beside lengths."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.rewards.checks.formula_judge import scores_of
+
+from art.rewards.checks.correlation import Covariation, covariation, rank_correlation, ranks
+from art.rewards.checks.opinions import agreement, holdout_gap, length_sums, scored_by_both
+from art.rewards.view import View
+from art.types import Unscored
+
+values = st.lists(st.integers(0, 9).map(float), min_size=2, max_size=9)
+
+
+def test_ranks_share_places() -> None:
+    assert ranks([3.0, 1.0, 3.0, 2.0]) == [3.5, 1.0, 3.5, 2.0]
+    assert ranks([]) == []
+
+
+@given(values)
+def test_an_order_agrees_with_itself_and_not_with_its_reverse(found: list[float]) -> None:
+    assert rank_correlation(found, found) == pytest.approx(1.0)
+    if len(set(found)) > 1:
+        assert rank_correlation(found, [-one for one in found]) == pytest.approx(-1.0)
+
+
+def test_a_known_rank_correlation_with_ties() -> None:
+    """Ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4: Pearson's of them is 4.5 / sqrt(4.5 * 5)."""
+    assert rank_correlation([1, 2, 2, 3], [10, 30, 20, 40]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
+
+
+def test_one_that_ranks_nothing_agrees_with_none_that_does() -> None:
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0.0
+    assert rank_correlation([1, 1, 1], [2, 2, 2]) == 1.0
+
+
+def test_unscored_are_in_no_pair() -> None:
+    first = scores_of(0.5, Unscored("late"), 0.1)
+    second = scores_of(0.4, 0.3, Unscored("late"))
+    assert scored_by_both(first, second) == [(0.5, 0.4)]
+    assert agreement(scored_by_both(first, second)) == {}
+    assert "holdout_agreement" not in holdout_gap(scored_by_both(first, second))
+
+
+def test_agreement_is_order_and_distance() -> None:
+    found = agreement(scored_by_both(scores_of(0.9, 0.5, 0.1), scores_of(0.7, 0.5, 0.3)))
+    assert found == {"agreement": pytest.approx(1.0), "order_difference": pytest.approx(0.4 / 3)}
+
+
+def test_holdout_gap_is_signed() -> None:
+    found = holdout_gap(scored_by_both(scores_of(0.9, 0.7), scores_of(0.2, 0.4)))
+    assert found["holdout"] == pytest.approx(0.3)
+    assert found["holdout_gap"] == pytest.approx(0.5)
+    assert found["holdout_agreement"] == pytest.approx(-1.0)
+
+
+def test_lengths_are_compared_within_groups_only() -> None:
+    """In each group the longer is worse; over both it would seem better."""
+
+    def views(*lengths: int) -> list[View]:
+        return [View(conversations=((),), length=length) for length in lengths]
+
+    total = Covariation()
+    for lengths, scores in (((10, 20), (0.2, 0.1)), ((100, 200), (0.9, 0.8))):
+        sums = length_sums(views(*lengths), scores_of(*scores))
+        total += Covariation(**{name.removeprefix("length_"): value for name, value in sums.items()})
+    assert total.correlation() == pytest.approx(-1.0)
+    assert covariation([1, 1], [2, 3]).correlation() is None
