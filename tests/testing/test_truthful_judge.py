@@ -121,6 +121,18 @@ def test_noise_is_noise_and_comes_again_for_the_same_question() -> None:
     assert scores(judge(asked)) == first != scores(other(asked))
 
 
+def test_only_those_asked_about_get_a_score() -> None:
+    asked = question({"aaaaaa": said("2"), "bbbbbb": said("9")})
+    asked["messages"][1]["content"] += '\n\n<scores_needed>\n[{"trajectory_id": "bbbbbb"}]\n</scores_needed>'
+    assert scores(TruthfulJudge(count)(asked)) == {"bbbbbb": 0.9}
+
+
+def test_a_schema_in_the_instructions_decides_as_well() -> None:
+    system = 'Compare.\n\nAnswer to fit this JSON schema:\n{"properties": {"winner": {"type": "string"}}}'
+    asked = question({"aaaaaa": said("2"), "bbbbbb": said("9")}, system=system)
+    assert TruthfulJudge(count)(asked)["winner"] == "bbbbbb"
+
+
 def test_a_question_without_trajectories_is_refused() -> None:
     with pytest.raises(ValueError, match="no trajectory"):
         TruthfulJudge(count)({"messages": [{"role": "user", "content": "hello"}]})

@@ -52,6 +52,7 @@ class TruthfulJudge:
             "scores": [
                 {"trajectory_id": key, "explanation": f"worth {value:.2f}", "score": value}
                 for key, value in perceived.items()
+                if key in prompt.wanted
             ]
         }
 

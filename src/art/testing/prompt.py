@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,13 +20,10 @@ class JudgePrompt:
     kind: Kind
     trajectories: dict[str, list[dict[str, Any]]]
     """By id, in the order shown: the shared beginning, the rest, then further histories, as one list."""
+    wanted: frozenset[str]
+    """Ids of those that are asked about: all, or what stands under <scores_needed>."""
     criteria: tuple[str, ...] = ()
     """Names of what is to be judged, in a rubric's question."""
-
-    def only(self, ids: Sequence[str]) -> JudgePrompt:
-        """The same question about some of the trajectories."""
-        kept = {key: value for key, value in self.trajectories.items() if key in ids}
-        return JudgePrompt(kind=self.kind, trajectories=kept, criteria=self.criteria)
 
 
 def read_judge_prompt(body: Mapping[str, Any]) -> JudgePrompt:
@@ -41,11 +38,12 @@ def read_judge_prompt(body: Mapping[str, Any]) -> JudgePrompt:
     outside = TRAJECTORY.sub("", shown)
     shared = _block("context", outside) or []
     criteria = _block("criteria", outside) or _block("criteria", instructions) or []
+    trajectories = {key: [*shared, *_messages(json.loads(data))] for key, data in TRAJECTORY.findall(shown)}
+    needed = _block("scores_needed", outside)
     return JudgePrompt(
         kind=_kind(body, instructions, has_criteria=bool(criteria)),
-        trajectories={
-            key: [*shared, *_messages(json.loads(data))] for key, data in TRAJECTORY.findall(shown)
-        },
+        trajectories=trajectories,
+        wanted=frozenset(trajectories if needed is None else (one["trajectory_id"] for one in needed)),
         criteria=tuple(str(one["name"]) for one in criteria),
     )
 
@@ -59,9 +57,16 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def asked_properties(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties of the JSON schema that the answer must keep to; empty where none is given."""
-    schema = ((body.get("response_format") or {}).get("json_schema") or {}).get("schema") or {}
-    return dict(schema.get("properties") or {})
+    """The properties of the JSON schema that the answer must keep to; empty where none is given.
+
+    It stands in `response_format`, or where that is not understood, after "JSON schema:" in the instructions.
+    """
+    schema = ((body.get("response_format") or {}).get("json_schema") or {}).get("schema")
+    for message in body["messages"]:
+        if schema is None and message["role"] == "system":
+            _, _, text = text_of(message).rpartition("JSON schema:\n")
+            schema = json.JSONDecoder().raw_decode(text)[0] if text.startswith("{") else None
+    return dict((schema or {}).get("properties") or {})
 
 
 def _messages(data: Any) -> list[dict[str, Any]]:
