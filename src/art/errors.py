@@ -26,6 +26,9 @@
      │    │                                   the model has no checkpoint at all
      │         └── StepMissingError (ValueError)
      │                                        it has checkpoints, but none of the steps asked for
+     ├── McpError                             an MCP server is not there or breaks the protocol
+     │    ├── McpTimeoutError (DeadlineError) it did not answer in time
+     │    └── CassetteError                   a recording of one lacks what is asked, or is damaged
      ├── StorageError                         files could not be copied to or from a bucket or folder
      │    └── ForbiddenBucketCreationError    a bucket is missing and may not be made (403)
      └── DeploymentError                      a model could not be given to a provider
@@ -220,6 +223,14 @@ class LlmBusyError(LlmUnavailableError):
         self.retry_after = retry_after
 
 
+class LlmTimeoutError(LlmUnavailableError):
+    """It did not answer before the deadline."""
+
+
+class LlmTooLongError(LlmError):
+    """The question does not fit into its context; a shorter one may."""
+
+
 class LlmRefusedError(LlmError):
     """It declined to answer."""
 
@@ -234,6 +245,14 @@ class BudgetExceededError(LlmError):
 
 class McpError(ARTError):
     """An MCP server could not be started or reached, or does not keep to the protocol."""
+
+
+class McpTimeoutError(McpError, DeadlineError):
+    """An MCP server did not answer in time."""
+
+
+class CassetteError(McpError):
+    """What was asked of an MCP server is not on the cassette, or the file is damaged."""
 
 
 class VerifierError(ARTError):

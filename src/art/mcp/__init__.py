@@ -1,18 +1,40 @@
-"""Tools of MCP servers as training tasks: their types, and scenarios made from them."""
+"""Tools of MCP servers as training tasks: sessions, rollouts, and scenarios made from them."""
 
 from __future__ import annotations
 
+from art.mcp.cassette import Cassette
 from art.mcp.default_tools import complete_task_tool
 
-# The function must win over the module of the same name, whichever is imported first.
+# The functions must win over the modules of the same names, whichever is imported first.
 from art.mcp.generate_scenarios import generate_scenarios
-from art.mcp.types import GeneratedScenario, GeneratedScenarioCollection, MCPResource, MCPTool
+from art.mcp.results import ToolResult
+from art.mcp.rollout import rollout
+from art.mcp.server import HttpServer, InProcessServer, Server, StdioServer, parse_server
+from art.mcp.session import Session, connect
+from art.mcp.types import (
+    GeneratedScenario,
+    GeneratedScenarioCollection,
+    MCPPrompt,
+    MCPResource,
+    MCPTool,
+)
 
 __all__ = [
+    "Cassette",
     "GeneratedScenario",
     "GeneratedScenarioCollection",
+    "HttpServer",
+    "InProcessServer",
+    "MCPPrompt",
     "MCPResource",
     "MCPTool",
+    "Server",
+    "Session",
+    "StdioServer",
+    "ToolResult",
     "complete_task_tool",
+    "connect",
     "generate_scenarios",
+    "parse_server",
+    "rollout",
 ]

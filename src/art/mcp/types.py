@@ -7,7 +7,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 from art.errors import ConfigurationError
@@ -22,19 +22,23 @@ class MCPTool:
     name: str
     description: str
     parameters: dict[str, Any]
+    read_only: bool | None = None
+    """Whether calling it changes nothing; None: the server does not say."""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MCPTool:
         """The inverse of `to_dict`. Raises KeyError for a missing field."""
-        return cls(data["name"], data["description"], data["parameters"])
+        return cls(data["name"], data["description"], data["parameters"], data.get("read_only"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+        """Plain values; `read_only` only where it is known."""
+        plain = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return plain if self.read_only is None else {**plain, "read_only": self.read_only}
 
     def to_tool_schema(self) -> dict[str, Any]:
         """The tool as OpenAI's `tools=` takes it."""
-        return {"type": "function", "function": self.to_dict()}
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
 
 
 @dataclass
@@ -56,6 +60,24 @@ class MCPResource:
         """Plain values, spelt as the protocol does: `mimeType`, and only where there is one."""
         plain = {"uri": self.uri, "name": self.name, "description": self.description}
         return plain if self.mime_type is None else {**plain, "mimeType": self.mime_type}
+
+
+@dataclass
+class MCPPrompt:
+    """A prompt template that a server offers; `arguments`: what it must or may be given."""
+
+    name: str
+    description: str
+    arguments: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> MCPPrompt:
+        """The inverse of `to_dict`. Raises KeyError for a missing field."""
+        return cls(data["name"], data["description"], list(data.get("arguments", ())))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "description": self.description, "arguments": self.arguments}
 
 
 @dataclass
