@@ -44,8 +44,14 @@ class Reply:
 class Llm(Protocol):
     """A model that can be asked, wherever it lives."""
 
-    name: str
-    """As people write it: "openai/o3". Part of the cache's key, of metrics and of logs."""
+    @property
+    def name(self) -> str:
+        """As people write it: "openai/o3". Part of the cache's key, of metrics and of logs.
+
+        Further attributes that a model may have: `identity` (what the cache knows it by; None: nothing is
+        kept), `pricing` (of its tokens), `attempts` (at one question).
+        """
+        ...
 
     async def complete(self, request: Request) -> Reply:
         """One attempt, without retries.

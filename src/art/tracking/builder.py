@@ -171,6 +171,11 @@ class MetricsBuilder:
         other._prices = copy.deepcopy(self._prices)
         return other
 
+    @property
+    def prices(self) -> PriceBook:
+        """Prices and extractors, shared with the builders of `for_cost_context`."""
+        return self._prices
+
     def register_cost_extractor(self, provider: str, extractor: CostExtractor) -> None:
         """Ask `extractor` for the price of this provider's responses; None falls back to their tokens."""
         self._prices.extractors[provider] = extractor

@@ -29,24 +29,32 @@ class PriceBook:
 
         Raises ConfigurationError when it has tokens and no price is known.
         """
-        if (told := stated_cost(response)) is not None:
+        if (told := self.stated(response, provider=provider)) is not None:
             return told
-        extractor = self.extractors.get(provider)
-        if extractor is not None and (extracted := extractor(response)) is not None:
-            return float(extracted)
         usage = token_usage(response, provider)
         if usage is None:
             return None
         return _price(usage, self._pricing(provider, model_name, given))
 
-    def _pricing(self, provider: str, model_name: str, given: TokenPricing | None) -> TokenPricing:
-        known = (
+    def stated(self, response: Any, *, provider: str) -> float | None:
+        """What the response itself or the provider's extractor says; None when neither does."""
+        if (told := stated_cost(response)) is not None:
+            return told
+        extractor = self.extractors.get(provider)
+        extracted = None if extractor is None else extractor(response)
+        return None if extracted is None else float(extracted)
+
+    def pricing_of(self, model_name: str) -> TokenPricing | None:
+        """A model's price: registered, else published; None where none is known."""
+        return (
             self.registered.get(model_name)
             or MODEL_TOKEN_PRICING.get(model_name)
             or _litellm_pricing(model_name)
             or _training_pricing(model_name)
-            or TokenPricing()
         )
+
+    def _pricing(self, provider: str, model_name: str, given: TokenPricing | None) -> TokenPricing:
+        known = self.pricing_of(model_name) or TokenPricing()
         over = {name: value for name, value in vars(given or TokenPricing()).items() if value is not None}
         pricing = dataclasses.replace(known, **over)
         if pricing.prompt_per_million is None or pricing.completion_per_million is None:

@@ -1,0 +1,75 @@
+"""JSON in what a model wrote: also with thoughts before it, in a fence, or among prose."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from art.llm.request import Reply, Request
+
+THOUGHTS_END = "</think>"
+SHOWN = 300
+
+
+class NotJsonError(ValueError):
+    """There is no whole JSON value in the text."""
+
+
+def json_in(text: str) -> Any:
+    """The JSON value of a text: all of it, or the longest object or list in it.
+
+    Raises NotJsonError. NaN and Infinity are no JSON.
+
+    >>> json_in('Here you are: {"score": 1}')
+    {'score': 1}
+    """
+    text = text.rpartition(THOUGHTS_END)[2].strip()
+    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    try:
+        return decoder.decode(text)
+    except (ValueError, RecursionError):
+        found = _longest(decoder, text)
+    if found is None:
+        raise NotJsonError(f"no JSON in {text[:SHOWN]!r}")
+    return found
+
+
+def _longest(decoder: json.JSONDecoder, text: str) -> Any:
+    best, best_length, start = None, 0, 0
+    while (start := _next_start(text, start)) >= 0:
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            start += 1
+            continue
+        if end - start > best_length:
+            best, best_length = value, end - start
+        start = end
+    return best
+
+
+def _next_start(text: str, start: int) -> int:
+    found = [place for place in (text.find("{", start), text.find("[", start)) if place >= 0]
+    return min(found, default=-1)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise NotJsonError(f"{name} is no JSON number")
+
+
+def repair_of(request: Request, reply: Reply, error: Exception) -> Request:
+    """The same question, with the answer that was of no use and what was wrong with it."""
+    cut = reply.finish_reason == "length"
+    why = "it was cut off: answer more briefly" if cut else str(error)[:SHOWN]
+    text = (
+        f"That answer cannot be used: {why}. Answer again, with JSON alone, in the form that was asked for."
+    )
+    said = {"role": "assistant", "content": reply.text or "(nothing)"}
+    return Request(
+        messages=(*request.messages, said, {"role": "user", "content": text}),
+        schema=request.schema,
+        schema_name=request.schema_name,
+        max_tokens=request.max_tokens and request.max_tokens * (2 if cut else 1),
+        temperature=request.temperature,
+        salt=request.salt,
+    )

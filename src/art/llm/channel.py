@@ -1,0 +1,193 @@
+"""The way to a model that is asked: kept answers, a budget, a pace, attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from art.errors import (
+    ConfigurationError,
+    LlmAnswerError,
+    LlmBusyError,
+    LlmError,
+    LlmTimeoutError,
+    LlmUnavailableError,
+)
+from art.llm.answers import json_in, repair_of
+from art.llm.budget import Budget
+from art.llm.cache import AnswerCache, key_of
+from art.llm.pace import Pace
+from art.llm.request import Llm, Reply, Request
+from art.llm.totals import Totals
+from art.tracking.builder import active_builder
+
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
+
+ATTEMPTS = 4
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 30.0
+
+
+class Channel:
+    """What everyone asks through.
+
+    cache -> budget -> pace -> model; equal questions under way share one call.
+
+        channel = Channel(resolve_llm("openai/o3"), budget=Budget(usd=5.0), source="judge/ruler")
+        reply = await channel.ask(Request(messages=({"role": "user", "content": "Hello"},)))
+    """
+
+    def __init__(
+        self,
+        llm: Llm,
+        *,
+        cache: AnswerCache | None = None,
+        budget: Budget | None = None,
+        pace: Pace | None = None,
+        attempts: int | None = None,
+        deadline: float = 120.0,
+        source: str | None = None,
+    ) -> None:
+        """attempts: at one question; None: the model's own `num_retries`, else 4. deadline: seconds of each.
+
+        source: costs become `costs/<context>/<source>` of the active MetricsBuilder; None: not logged.
+        Raises ConfigurationError, also for a budget in dollars where the model's price is unknown.
+        """
+        chosen = attempts if attempts is not None else (getattr(llm, "attempts", None) or ATTEMPTS)
+        if chosen < 1 or not deadline > 0:
+            raise ConfigurationError(f"Channel(attempts={chosen!r}, deadline={deadline!r}): both above 0")
+        self.llm, self.cache, self.budget, self.pace = llm, cache, budget, pace or Pace()
+        self.attempts, self.deadline, self.source = chosen, deadline, source
+        self.totals = Totals()
+        self._asking: dict[str, tuple[asyncio.Task[Reply], list[None]]] = {}
+        if budget is not None:
+            budget.accepts(getattr(llm, "pricing", None), llm.name)
+
+    async def ask(self, request: Request) -> Reply:
+        """An answer as it came. Raises LlmError: of the last attempt, or BudgetExceededError."""
+        kept = self._kept(request)
+        if kept is not None:
+            self.totals.cached += 1
+            return kept
+        key = key_of(self._identity() or self.llm.name, request)
+        if key in self._asking:
+            self.totals.cached += 1
+        return await self._together(key, request)
+
+    async def ask_json(self, request: Request, parse: Callable[[Any], T], *, repairs: int = 1) -> T:
+        """What `parse` makes of the JSON of the answer.
+
+        parse: raises ValueError (pydantic's errors are), TypeError or LookupError for an answer that is of no
+        use; the model is then told and asked again, `repairs` times. Raises LlmAnswerError after that.
+        """
+        asked: list[Request] = []
+        for repair in range(repairs + 1):
+            asked.append(request)
+            reply = await self.ask(request)
+            try:
+                return parse(json_in(reply.text))
+            except (ValueError, TypeError, LookupError) as error:
+                if repair == repairs:
+                    self._forget(asked)
+                    raise LlmAnswerError(
+                        f"{self.llm.name!r} was asked {repairs + 1} times and gave no answer of the right "
+                        f"form: {error}"
+                    ) from error
+                self.totals.repairs += 1
+                request = repair_of(request, reply, error)
+        raise LlmAnswerError(f"ask_json(repairs={repairs!r}): 0 or more")
+
+    def _identity(self) -> str | None:
+        """What the cache knows the model by; None: nothing is kept of it."""
+        identity: str | None = getattr(self.llm, "identity", self.llm.name)
+        return identity
+
+    def _kept(self, request: Request) -> Reply | None:
+        identity = self._identity()
+        return None if self.cache is None or identity is None else self.cache.get(identity, request)
+
+    def _keep(self, request: Request, reply: Reply) -> None:
+        identity = self._identity()
+        if self.cache is not None and identity is not None:
+            self.cache.put(identity, request, reply)
+
+    def _forget(self, requests: list[Request]) -> None:
+        identity = self._identity()
+        if self.cache is not None and identity is not None:
+            for request in requests:
+                self.cache.forget(identity, request)
+
+    async def _together(self, key: str, request: Request) -> Reply:
+        """One call for equal questions; it ends early only when all that wait for it are cancelled."""
+        task, waiters = self._asking.get(key) or (None, [])
+        if task is None:
+            task = asyncio.create_task(self._ask_now(request))
+            self._asking[key] = (task, waiters)
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
+        waiters.append(None)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if len(waiters) == 1:
+                task.cancel()
+            raise
+        finally:
+            waiters.pop()
+
+    async def _ask_now(self, request: Request) -> Reply:
+        for attempt in range(1, self.attempts + 1):
+            try:
+                reply = await self._attempt(request)
+            except LlmUnavailableError as error:
+                if attempt == self.attempts:
+                    self.totals.failures += 1
+                    raise
+                self.totals.retries += 1
+                _LOGGER.info("%s: attempt %d of %d: %s", self.llm.name, attempt, self.attempts, error)
+                await asyncio.sleep(_wait(attempt, error))
+            except LlmError:
+                self.totals.failures += 1
+                raise
+            else:
+                self._keep(request, reply)
+                return reply
+        raise AssertionError("attempts are at least one")
+
+    async def _attempt(self, request: Request) -> Reply:
+        reserved = None
+        if self.budget is not None:
+            reserved = await self.budget.reserve(request, getattr(self.llm, "pricing", None))
+        usage = None
+        try:
+            async with self.pace.slot():
+                self.totals.calls += 1
+                reply = await self._in_time(request)
+            usage = reply.usage
+        finally:
+            if self.budget is not None and reserved is not None:
+                self.budget.settle(reserved, usage)
+        self.totals.add(reply.usage)
+        builder = active_builder()
+        if self.source is not None and builder is not None and reply.usage.usd:
+            builder.add_cost(f"{builder.cost_context}/{self.source}", reply.usage.usd)
+        return reply
+
+    async def _in_time(self, request: Request) -> Reply:
+        try:
+            async with asyncio.timeout(self.deadline):
+                return await self.llm.complete(request)
+        except TimeoutError as error:
+            raise LlmTimeoutError(f"{self.llm.name!r} did not answer within {self.deadline:g} s") from error
+
+
+def _wait(attempt: int, error: LlmUnavailableError) -> float:
+    """Seconds before the next attempt: twice as long each time, scattered; the pace heeds `Retry-After`."""
+    if isinstance(error, LlmBusyError) and error.retry_after is not None:
+        return random.uniform(0, FIRST_WAIT_S)  # not all at the same moment
+    longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (attempt - 1))
+    return random.uniform(longest / 2, longest)
