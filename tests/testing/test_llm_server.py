@@ -91,7 +91,8 @@ async def test_more_than_its_capacity_is_turned_away_with_a_time() -> None:
     ],
 )
 async def test_trouble_on_the_wire_reaches_the_client(kind: str, error: type[Exception]) -> None:
-    async with LlmServer(lambda body: "x" * 1000, mischief=Mischief(**{kind: 1.0})) as server:
+    trouble: dict[str, Any] = {kind: 1.0}
+    async with LlmServer(lambda body: "x" * 1000, mischief=Mischief(**trouble)) as server:
         async with client(server, timeout=0.2) as asking:
             with pytest.raises(error):
                 await asking.chat.completions.create(model="any", messages=QUESTION)

@@ -45,9 +45,13 @@ def scores(answer: dict[str, Any]) -> dict[str, float]:
 
 
 def test_quality_sees_the_shared_beginning_and_the_rest() -> None:
-    seen = []
-    judge = TruthfulJudge(lambda messages: seen.append(messages) or 0.5)
-    judge(question({"aaaaaa": said("1"), "bbbbbb": said("2", "3")}))
+    seen: list[Any] = []
+
+    def quality(messages: list[dict[str, Any]]) -> float:
+        seen.append(messages)
+        return 0.5
+
+    TruthfulJudge(quality)(question({"aaaaaa": said("1"), "bbbbbb": said("2", "3")}))
     assert seen == [SHARED + said("1"), SHARED + said("2", "3")]
 
 
