@@ -14,8 +14,6 @@ from art.errors import ARTError, NotBuiltError
 from art.unbuilt import Unbuilt
 
 NAMES = [
-    "art.rewards.ruler",
-    "art.rewards.ruler_score_group",
     "art.mcp.generate_scenarios",
     "art.loss.loss_fn",
     "art.preprocessing.tokenize.tokenize_trajectory_groups",
@@ -65,7 +63,7 @@ def test_annotations_and_inspection_still_work() -> None:
 
 def test_it_is_both_of_the_house_and_of_python() -> None:
     with pytest.raises(NotImplementedError):
-        named("art.rewards.ruler")([])
+        named("art.loss.loss_fn")([])
     assert issubclass(NotBuiltError, ARTError)
 
 

@@ -53,7 +53,8 @@ def block(tag: str, value: Any, *, identity: str | None = None) -> str:
 def exhibit(views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = "") -> Exhibit:
     """The views side by side, what all of them begin with shown once.
 
-    order: indices of `views` as they are shown; None: drawn, with a salt another one than without. Alone, or all equal, they are shown whole.
+    order: indices of `views` as they are shown; None: drawn, with a salt another one than without. Alone, or
+    all equal, they are shown whole.
     """
     shared = common_prefix(views) if len(views) > 1 else 0
     parts = [block("context", list(views[0].conversations[0][:shared]))] if shared else []

@@ -1,0 +1,86 @@
+"""The way from what a user names as a judge to something that can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from art.errors import ConfigurationError
+from art.llm.budget import Budget
+from art.llm.cache import AnswerCache
+from art.llm.channel import Channel
+from art.llm.names import base_of, resolve_llm
+from art.llm.pace import Pace
+from art.llm.request import Llm
+
+if TYPE_CHECKING:
+    from art.prompted_model import Model
+
+    JudgeModel = str | Model | Llm | Callable[..., Any]
+
+DEFAULT_JUDGE = "openai/o3"
+Cache = AnswerCache | str | Path | bool
+
+
+def judge_channel(
+    judge_model: JudgeModel = DEFAULT_JUDGE,
+    *,
+    name: str,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    cache: Cache = True,
+    budget: Budget | None = None,
+    pace: Pace | None = None,
+    attempts: int | None = None,
+    deadline: float = 120.0,
+) -> Channel:
+    """A channel whose costs are `costs/<context>/judge/<name>`.
+
+    judge_model: a name ("openai/o3"; with `base_url` any name at that address); a function of the messages;
+    an `art.Model`; an `art.TrainableModel`, which judges as its own base, the adapter off; an `Llm`.
+    cache: True is the file `.art/llm-cache.sqlite3`; a path is another one; False asks anew each time.
+    deadline: seconds of one attempt. Raises ConfigurationError.
+    """
+    return Channel(
+        judge_llm(judge_model, base_url=base_url, api_key=api_key, params=params),
+        cache=_cache(cache),
+        budget=budget,
+        pace=pace,
+        attempts=attempts,
+        deadline=deadline,
+        source=f"judge/{name}",
+    )
+
+
+def judge_llm(
+    judge_model: JudgeModel,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Llm:
+    """The model that is asked. Raises ConfigurationError."""
+    from art.prompted_model import Model
+
+    if not (isinstance(judge_model, str) and judge_model.strip()) and not (
+        isinstance(judge_model, Model) or callable(judge_model) or hasattr(judge_model, "complete")
+    ):
+        raise ConfigurationError(
+            f"judge_model={judge_model!r}: name a model such as 'openai/o3', or give a function, an "
+            "art.Model or an art.TrainableModel (its own base judges)"
+        )
+    if isinstance(judge_model, Model) and getattr(judge_model, "base_model", None) is not None:
+        given = {"api_base": base_url, "api_key": api_key, **(params or {})}
+        chosen = {key: value for key, value in given.items() if value is not None}
+        return base_of(judge_model, params=chosen)  # type: ignore[arg-type]  # it has a base model
+    return resolve_llm(judge_model, base_url=base_url, api_key=api_key, params=params)
+
+
+def _cache(cache: Cache) -> AnswerCache | None:
+    if isinstance(cache, AnswerCache):
+        return cache
+    if isinstance(cache, bool):
+        return AnswerCache() if cache else None
+    return AnswerCache(cache)
