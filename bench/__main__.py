@@ -20,6 +20,7 @@ BENCHES = (
     "together",
     "overlap",
     "end_to_end",
+    "ruler",
 )
 ON_REQUEST = ("algorithms", "gpu")
 """Only when named: half an hour that writes into docs, and what needs a CUDA device."""

@@ -1,0 +1,142 @@
+"""RULER against the rewards that people write by hand: `python -m bench.ruler [--tasks mail] [--seeds 0]`.
+
+`ruler-ttt-*`, `ruler-mail-*`: the built-in tasks, learned with RULER from a judge that knows the truth, asked
+over real HTTP, beside the same run with the task's own reward. The goal is the same score less three points.
+`ruler-chaos`: the mean reward where half of the judge's answers are in trouble, beside its calm self.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import art
+from art import tasks
+from art.rewards import Ruler
+from art.testing import LlmServer, Mischief, TruthfulJudge
+from bench.rows import Row, write_rows
+from bench.ruler_learning import Learned, learn
+
+TASKS = {"ttt": "tic-tac-toe", "mail": "mail"}
+SEEDS = (0, 1, 2)
+POINTS = 0.03
+"""How far below the hand-written reward a run may end: a share of attempts."""
+ATTEMPTS = 2000
+"""Of an evaluation: a share of 0.9 is known to 0.7 points."""
+GROUPS, SIZE = 400, 8
+TROUBLE = Mischief.everything(0.5, slow_seconds=0.1, retry_after=0.05)
+TOLERANCE = 0.01
+
+
+def compared(task: str, seed: int) -> tuple[Learned, Learned]:
+    """The run with the judge, and the one with the hand-written reward."""
+
+    def run(judged: bool) -> Learned:
+        with tempfile.TemporaryDirectory(prefix="art-bench-") as folder:
+            return asyncio.run(learn(task, seed, Path(folder), judged=judged, attempts=ATTEMPTS))
+
+    return run(True), run(False)
+
+
+def learning_rows(short: str, seed: int, judged: Learned, written: Learned) -> list[Row]:
+    name, score = f"ruler-{short}-{seed}", tasks.find(TASKS[short]).SCORE
+    return [
+        score_row(f"{name}: {score}", judged.score, written.score),
+        plain_row(f"{name}: own reward", judged.reward, written.reward, "mean"),
+        Row(
+            name=f"{name}: time of the steps",
+            ours=judged.seconds,
+            peer=written.seconds,
+            unit="s",
+            ratio=written.seconds / judged.seconds,
+        ),
+        plain_row(f"{name}: questions to the judge", judged.questions, judged.questions, "requests"),
+        plain_row(f"{name}: rollouts without a score", judged.unscored, 0, "rollouts"),
+    ]
+
+
+def score_row(name: str, ours: float, peer: float) -> Row:
+    """A share of attempts that went well, to be at most `POINTS` below the peer's."""
+    return Row(name=name, ours=ours, peer=peer, unit="share", ratio=ours / peer, goal=1 - POINTS / peer)
+
+
+def plain_row(name: str, ours: float, peer: float, unit: str) -> Row:
+    """Two figures side by side, without a goal."""
+    return Row(name=name, ours=ours, peer=peer, unit=unit, ratio=ours / peer if peer else float(ours == peer))
+
+
+def mean_rows(short: str, runs: Sequence[tuple[Learned, Learned]]) -> list[Row]:
+    means = [sum(run[side].score for run in runs) / len(runs) for side in (0, 1)]
+    return [score_row(f"ruler-{short}-mean: {tasks.find(TASKS[short]).SCORE}", *means)]
+
+
+async def judged_groups(mischief: Mischief) -> tuple[float, float, float]:
+    """The mean reward, the share of rollouts with a score, groups a second."""
+
+    def worth(messages: list[dict[str, Any]]) -> float:
+        return float(messages[-1]["content"])
+
+    dice = random.Random(0)
+
+    def attempt(number: int) -> art.Trajectory:
+        texts = [("user", f"task {number}"), ("assistant", f"{dice.random():.4f}")]
+        messages: list[Any] = [{"role": role, "content": text} for role, text in texts]
+        return art.Trajectory(messages_and_choices=messages, reward=0.0)
+
+    groups = [art.TrajectoryGroup(attempt(number) for _ in range(SIZE)) for number in range(GROUPS)]
+    async with LlmServer(TruthfulJudge(worth), mischief=mischief) as server:
+        ruler = Ruler(
+            "openai/truth",
+            base_url=server.base_url,
+            api_key=server.key,
+            cache=False,
+            deadline=1.0,
+            attempts=6,
+        )
+        begin = time.perf_counter()
+        judged = await asyncio.gather(*(ruler.score_group(group) for group in groups))
+        seconds = time.perf_counter() - begin
+    rewards = [one.reward for group in judged for one in group]
+    scored = [reward for reward in rewards if not isinstance(reward, art.Unscored)]
+    return sum(scored) / len(scored), len(scored) / len(rewards), GROUPS / seconds
+
+
+def chaos_rows() -> list[Row]:
+    chaos, calm = (asyncio.run(judged_groups(mischief)) for mischief in (TROUBLE, Mischief()))
+    difference = abs(chaos[0] - calm[0]) / calm[0]
+    return [
+        Row(
+            name="ruler-chaos: mean reward",
+            ours=chaos[0],
+            peer=calm[0],
+            unit="mean",
+            ratio=1 - difference,
+            goal=1 - TOLERANCE,
+        ),
+        plain_row("ruler-chaos: rollouts with a score", chaos[1], calm[1], "share"),
+        plain_row("ruler-chaos: throughput", chaos[2], calm[2], "groups/s"),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ruler", description=__doc__)
+    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=tuple(TASKS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    options = parser.parse_args()
+    rows = chaos_rows()
+    for short in options.tasks:
+        runs = [compared(TASKS[short], seed) for seed in options.seeds]
+        for seed, run in zip(options.seeds, runs, strict=True):
+            rows += learning_rows(short, seed, *run)
+        rows += mean_rows(short, runs)
+    write_rows("ruler", rows)
+
+
+if __name__ == "__main__":
+    main()
