@@ -26,6 +26,13 @@
      │    │                                   the model has no checkpoint at all
      │         └── StepMissingError (ValueError)
      │                                        it has checkpoints, but none of the steps asked for
+     ├── LlmError                             a judge or generator gave no usable answer
+     │    ├── LlmUnavailableError             no answer in time, or a fault of its own
+     │    │    └── LlmBusyError               it asks for fewer requests; `retry_after`
+     │    ├── LlmRefusedError                 it declined
+     │    ├── LlmAnswerError (ValueError)     not in the form asked for, also when asked again
+     │    └── BudgetExceededError             the next question would go beyond the budget
+     ├── VerifierError                        a verifier could not decide
      ├── McpError                             an MCP server is not there or breaks the protocol
      │    ├── McpTimeoutError (DeadlineError) it did not answer in time
      │    └── CassetteError                   a recording of one lacks what is asked, or is damaged
