@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rewards.checks.formula_judge import FormulaJudge, attempts, watched
+from formula_judge import FormulaJudge, attempts, watched
 
 from art.errors import ConfigurationError, LlmUnavailableError
 from art.rewards.checks import Alarm, CalibrationGroup, JudgeChecks, JudgeWatch, calibrate

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from formula_judge import scores_of
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rewards.checks.formula_judge import scores_of
 
 from art.rewards.checks.correlation import Covariation, covariation, rank_correlation, ranks
 from art.rewards.checks.opinions import agreement, holdout_gap, length_sums, scored_by_both

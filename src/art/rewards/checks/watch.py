@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from functools import reduce
 
-from art.errors import LlmError
+from art.errors import LlmError, VerifierError
 from art.rewards.checks.alarms import Bells
 from art.rewards.checks.calibration import calibrate
 from art.rewards.checks.judge_checks import JudgeChecks
@@ -15,7 +15,7 @@ from art.rewards.checks.opinions import agreement, holdout_gap, length_sums, sco
 from art.rewards.checks.readings import divergence, length_correlation, readings
 from art.rewards.checks.record import Record
 from art.rewards.checks.selection import content_key, is_chosen
-from art.rewards.presentation import drawn_order
+from art.rewards.presentation import drawn_order, signature
 from art.rewards.reward import Reward, Score
 from art.rewards.scorer import Scorer
 from art.rewards.view import View
@@ -77,8 +77,7 @@ class JudgeWatch:
 
     async def _twice(self, views: Sequence[View], scores: Sequence[Score]) -> Figures:
         try:
-            opposite = drawn_order(views)[::-1]
-            second = await self.scorer.score(views, order=opposite, salt="second opinion")
+            second = await self.scorer.score(views, order=_opposite(views), salt="second opinion")
         except LlmError as error:
             return self._failure("second opinion", error)
         return agreement(scored_by_both(scores, second))
@@ -91,7 +90,7 @@ class JudgeWatch:
                 held = await holdout.scores(group)
             else:
                 held = await holdout.score(views)
-        except LlmError as error:
+        except (LlmError, VerifierError) as error:
             return self._failure("hold-out", error)
         return holdout_gap(scored_by_both(scores, held))
 
@@ -102,9 +101,17 @@ class JudgeWatch:
             return self._failure("calibration", error)
         return {} if found.accuracy is None else {"calibration": found.accuracy}
 
-    def _failure(self, check: str, error: LlmError) -> Figures:
+    def _failure(self, check: str, error: LlmError | VerifierError) -> Figures:
         _log.warning("judge %r: %s failed, its figure is missing: %s", self.scorer.name, check, error)
         return {"check_failed": 1.0}
+
+
+def _opposite(views: Sequence[View]) -> list[int]:
+    """The reverse of the order that the judge was shown: of equal ones it is shown the first."""
+    keys = [signature(view) for view in views]
+    firsts = [i for i, key in enumerate(keys) if key not in keys[:i]]
+    shown = [firsts[i] for i in reversed(drawn_order([views[i] for i in firsts]))]
+    return [*shown, *(i for i in range(len(views)) if i not in shown)]
 
 
 def _step(trajectory: Trajectory) -> int | None:
