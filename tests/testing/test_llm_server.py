@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import openai
@@ -40,6 +42,18 @@ def test_it_serves_programs_without_an_event_loop() -> None:
             reply = asking.chat.completions.create(model="any", messages=QUESTION)
             assert [model.id for model in asking.models.list()] == ["truth"]
     assert reply.choices[0].message.content == "plain"
+
+
+def test_a_server_that_nobody_stops_keeps_no_program_from_ending() -> None:
+    program = "from art.testing import LlmServer; LlmServer(lambda body: '').start()"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_it_is_started_once_and_may_be_started_again_after_it_stopped() -> None:
+    server = LlmServer(lambda body: "")
+    for _ in range(2):
+        with server, pytest.raises(ConfigurationError, match="running already"):
+            server.start()
 
 
 async def test_a_wrong_key_is_turned_away() -> None:

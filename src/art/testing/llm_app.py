@@ -7,7 +7,6 @@ import hmac
 import inspect
 import json
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ REFUSAL = "I'm sorry, but I can't help with that."
 CHARACTERS_PER_TOKEN = 4
 
 
-async def serve(server: LlmServer, listener: socket.socket, stop: threading.Event) -> None:
+async def serve(server: LlmServer, listener: socket.socket, stop: asyncio.Event) -> None:
     """Serve until `stop` is set."""
     endpoint = Endpoint(server)
     routes = [
@@ -49,7 +48,7 @@ async def serve(server: LlmServer, listener: socket.socket, stop: threading.Even
     )
     process = uvicorn.Server(config)
     serving = asyncio.create_task(process.serve(sockets=[listener]))
-    await asyncio.to_thread(stop.wait)
+    await stop.wait()
     endpoint.closing.set()
     process.should_exit = True
     await serving

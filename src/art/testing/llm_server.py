@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class LlmServer:
         self.served: list[Served] = []
         self._port = port
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
 
     @property
     def requests(self) -> list[dict[str, Any]]:
@@ -85,23 +87,27 @@ class LlmServer:
                 "The test endpoint needs the extra 'server': "
                 "pip install 'agent-reinforcement-trainer[server]'"
             ) from error
+        if self._thread is not None:
+            raise ConfigurationError(f"The test endpoint at {self.base_url} is running already.")
         listener = listen("127.0.0.1", self._port)
         self._port = listener.getsockname()[1]
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, args=(listener,), name="llm-server", daemon=True)
+        self._loop, self._stop = asyncio.new_event_loop(), asyncio.Event()
+        options = (listener, self._loop)
+        self._thread = threading.Thread(target=self._run, args=options, name="llm-server", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Let go of what hangs, close all connections, end the thread."""
-        self._stop.set()
-        if self._thread is not None:
+        if self._thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(STOPPED_WITHIN)
             self._thread = None
 
-    def _run(self, listener: Any) -> None:
+    def _run(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         from art.testing.llm_app import serve
 
-        asyncio.run(serve(self, listener, self._stop))
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(serve(self, listener, self._stop))
 
     def __enter__(self) -> LlmServer:
         self.start()
