@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from art.errors import ConfigurationError
+from art.mcp.quiet import root_logger_kept
 
 EVERY_TOOL = "*"
 """In `read_only`: all tools of the server only read."""
@@ -94,7 +95,10 @@ class InProcessServer:
 
     def make(self) -> Any:
         """The server of a new session."""
-        return self.server() if _is_factory(self.server) else self.server
+        if not _is_factory(self.server):
+            return self.server
+        with root_logger_kept():
+            return self.server()
 
 
 Server = StdioServer | HttpServer | InProcessServer

@@ -1,0 +1,18 @@
+"""Servers of the `mcp` SDK in a process that has other things to do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def root_logger_kept() -> Iterator[None]:
+    """`MCPServer()` sets up the root logger of its process, unless that has a handler: here it has one."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)

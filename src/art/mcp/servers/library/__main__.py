@@ -1,0 +1,37 @@
+"""Run the library's server: over stdio, or with --http over streamable HTTP at http://HOST:PORT/mcp."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from art.mcp.servers.library.database import Database, Limits, QueryError
+from art.mcp.servers.library.server import create_server
+
+MEMORY = 256 << 20
+"""Bytes; the process has no other use for SQLite."""
+
+
+def main() -> None:
+    """Serve until the client leaves (stdio) or the process is ended (HTTP)."""
+    parser = argparse.ArgumentParser(prog="python -m art.mcp.servers.library", description=__doc__)
+    parser.add_argument("--database", metavar="FILE", help="a SQLite database instead of the shipped library")
+    parser.add_argument("--rows", type=int, default=Limits.rows, help="rows of an answer (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=Limits.seconds, help="time of a query (%(default)s)")
+    parser.add_argument("--http", action="store_true", help="streamable HTTP instead of stdio")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    options = parser.parse_args()
+    limits = Limits(rows=options.rows, seconds=options.seconds, memory=MEMORY)
+    try:
+        server = create_server(Database(options.database, limits=limits))
+    except QueryError as error:
+        sys.exit(str(error))
+    if options.http:
+        server.run("streamable-http", host=options.host, port=options.port)
+    else:
+        server.run("stdio")
+
+
+if __name__ == "__main__":
+    main()

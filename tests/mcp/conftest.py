@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_endpoint import DONE, Agent, script
+
+from art.mcp import StdioServer
+from art.process.listening import find_free_tcp_port
+
+PROGRAM = Path(__file__).with_name("troublesome.py")
+
+
+@pytest.fixture
+def program() -> StdioServer:
+    """The troublesome server as a program."""
+    return StdioServer(command=sys.executable, args=(str(PROGRAM),))
+
+
+@pytest.fixture(scope="module")
+def http_address() -> Iterator[str]:
+    """The troublesome server over streamable HTTP."""
+    port = find_free_tcp_port()
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), "--http", str(port)],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        for _ in range(600):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Agent]:
+    with Agent() as agent:
+        yield agent
+
+
+@pytest.fixture
+def agent(endpoint: Agent) -> Agent:
+    """A model that is a function, behind a real endpoint."""
+    endpoint.policy = script(DONE)
+    endpoint.asked.clear()
+    return endpoint

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from art.mcp import connect
+from art.mcp.servers.library.database import Database, Limits, QueryError
+from art.mcp.servers.library.server import create_server
+
+GREEDY = """
+    WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 5000),
+    blobs AS MATERIALIZED (SELECT randomblob(400000) AS b FROM n)
+    SELECT count(*) FROM (SELECT b FROM blobs ORDER BY b)
+"""
+"""Two gigabytes to sort."""
+
+
+@pytest.fixture(scope="module")
+def library() -> Database:
+    return Database()
+
+
+def test_the_schema_shows_how_tables_are_made_and_their_size(library: Database) -> None:
+    whole = library.schema()
+    assert [part.split()[2] for part in whole.split("\n\n")] == ["authors", "books", "members", "loans"]
+    one = library.schema("books")
+    assert one in whole and "genre TEXT NOT NULL" in one and one.endswith("-- 62 rows")
+    with pytest.raises(QueryError, match="no such table: book; the tables are: authors, books"):
+        library.schema("book")
+
+
+def test_the_shipped_data_holds_together(library: Database) -> None:
+    def one(sql: str) -> str:
+        return library.query(sql).splitlines()[1]
+
+    assert one("SELECT count(*) FROM books WHERE author_id NOT IN (SELECT id FROM authors)") == "0"
+    assert one("SELECT count(*) FROM loans WHERE due_on <> date(lent_on, '28 days')") == "0"
+    assert one("SELECT count(*) FROM loans WHERE returned_on < lent_on") == "0"
+    assert int(one("SELECT count(*) FROM loans WHERE returned_on IS NULL")) > 5
+    never = "SELECT count(*) FROM books WHERE id NOT IN (SELECT book_id FROM loans)"
+    assert int(one(never)) > 0
+
+
+def test_rows_come_as_lines_under_the_columns_names(library: Database) -> None:
+    sql = "SELECT title AS book, year FROM books WHERE author_id = 15"
+    assert library.query(sql) == "book | year\nLittle Women | 1868"
+    assert library.query("SELECT 1 AS a, NULL AS b, x'00ff' AS c") == "a | b | c\n1 | NULL | <2 bytes>"
+    assert library.query("SELECT id FROM books WHERE 0") == "id\n(no rows)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("DELETE FROM books", "only SELECT is allowed"),
+        ("UPDATE books SET copies = 9", "only SELECT is allowed"),
+        ("CREATE TEMP TABLE t (x)", "only SELECT is allowed"),
+        ("PRAGMA query_only = OFF", "only SELECT is allowed"),
+        ("ATTACH '/tmp/other.db' AS other", "only SELECT is allowed"),
+        ("SELECT load_extension('/tmp/x.so')", "only SELECT is allowed"),
+        ("SELECT * FROM pragma_database_list", "only SELECT is allowed"),
+        ("SELECT 1; DELETE FROM books", "one statement at a time"),
+        ("SELECT * FROM shelves", "no such table: shelves"),
+        ("SELEC 1", "syntax error"),
+        ("-- nothing", "no SELECT"),
+        ("SELECT hex(zeroblob(900000))", "too big"),
+    ],
+)
+def test_whatever_is_no_harmless_select_is_refused(library: Database, sql: str, said: str) -> None:
+    before = library.query("SELECT count(*), sum(copies) FROM books")
+    with pytest.raises(QueryError, match=said):
+        library.query(sql)
+    assert library.query("SELECT count(*), sum(copies) FROM books") == before
+
+
+def test_time_rows_and_cells_have_limits() -> None:
+    limited = Database(limits=Limits(rows=3, seconds=0.05, cell=10))
+    with pytest.raises(QueryError, match=r"took longer than 0\.05 s"):
+        limited.query("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n")
+    lines = limited.query("SELECT id, title FROM books ORDER BY id").splitlines()
+    assert lines[1:] == [
+        "1 | Pride and ...",
+        "2 | Emma",
+        "3 | Persuasion",
+        "(more rows follow; only the first 3 are shown)",
+    ]
+    limited.close()
+
+
+async def test_as_a_server_both_tools_only_read() -> None:
+    async with connect(create_server) as session:
+        assert [(tool.name, tool.read_only) for tool in await session.tools()] == [
+            ("schema", True),
+            ("query", True),
+        ]
+        assert (await session.read_resource("database://schema")).startswith("CREATE TABLE authors")
+        assert (await session.call("schema", {"table": "loans"})).text.startswith("CREATE TABLE loans")
+        wrong = await session.call("query", {"sql": "DROP TABLE books"})
+        assert wrong.is_error and "only SELECT is allowed here" in wrong.text
+
+
+async def test_a_database_of_ones_own_is_served_and_never_written(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    with sqlite3.connect(path) as own:
+        own.execute("CREATE TABLE stars (name TEXT)")
+        own.execute("INSERT INTO stars VALUES ('Vega')")
+    own.close()
+    before = path.read_bytes()
+    command = [sys.executable, "-m", "art.mcp.servers.library", "--database", str(path), "--seconds", "60"]
+    async with connect(command) as session:
+        assert (await session.call("query", {"sql": "SELECT name FROM stars"})).text == "name\nVega"
+        assert (await session.call("query", {"sql": "INSERT INTO stars VALUES ('Deneb')"})).is_error
+        greedy = await session.call("query", {"sql": GREEDY})
+        assert greedy.is_error and "memory" in greedy.text
+        assert (await session.call("query", {"sql": "SELECT name FROM stars"})).text == "name\nVega"
+    assert path.read_bytes() == before
+    with pytest.raises(QueryError, match="no SQLite database"):
+        Database(tmp_path / "missing.db")
+    (tmp_path / "text.db").write_text("no database at all, although it is long enough" * 50)
+    with pytest.raises(QueryError, match="no SQLite database"):
+        Database(tmp_path / "text.db")

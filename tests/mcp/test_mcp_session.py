@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from troublesome import create_server
+
+from art.errors import ConfigurationError, McpError, McpTimeoutError
+from art.mcp import HttpServer, MCPPrompt, MCPResource, Session, StdioServer, connect
+
+
+async def gone(pid: int) -> bool:
+    """Whether a process has ended, within a few seconds."""
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+async def pid_of(session: Session) -> int:
+    return int((await session.call("notes/pid.of")).text)
+
+
+@pytest.fixture(params=["stdio", "http", "in process"])
+def server(request: pytest.FixtureRequest) -> Any:
+    if request.param == "stdio":
+        return request.getfixturevalue("program")
+    return request.getfixturevalue("http_address") if request.param == "http" else create_server
+
+
+async def test_every_way_to_a_server_gives_the_same_session(server: Any) -> None:
+    async with connect(server) as session:
+        tools = {tool.name: tool for tool in await session.tools()}
+        assert tools["add"].description == "Add two numbers."
+        assert tools["add"].parameters["required"] == ["a", "b"]
+        marks = {name: tools[name].read_only for name in ("add", "write", "unmarked")}
+        assert marks == {"add": True, "write": False, "unmarked": None}
+        resource = MCPResource("trouble://list", "list", "All troubles.", "text/plain")
+        assert await session.resources() == [resource]
+        assert await session.read_resource("trouble://list") == "fire, water"
+        arguments = [{"name": "trouble", "required": True}]
+        assert await session.prompts() == [MCPPrompt("advice", "What to do about it.", arguments)]
+        assert (await session.call("add", {"a": 2, "b": 3})).text == "5"
+        failed = await session.call("refuse")
+        assert failed.is_error and "no such place" in failed.text
+        wrong = await session.call("add", {"a": "two"})
+        assert wrong.is_error and "integer" in wrong.text
+        with pytest.raises(McpTimeoutError, match=r"did not call 'hang' within 0\.2 s"):
+            await session.call("hang", timeout=0.2)
+        assert (await session.call("add", {"a": 1, "b": 1})).text == "2", "the session goes on"
+
+
+async def test_sessions_are_used_and_left_by_whichever_task(program: StdioServer) -> None:
+    """The SDK's cancel scopes would not allow this by themselves."""
+    session_context = connect(create_server)
+    session = await asyncio.create_task(session_context.__aenter__())
+    sums = await asyncio.gather(*(session.call("add", {"a": n, "b": n}) for n in range(20)))
+    assert [result.text for result in sums] == [str(2 * n) for n in range(20)]
+    await asyncio.create_task(session_context.__aexit__(None, None, None))
+
+    async def one(n: int) -> str:
+        async with connect(create_server) as own:
+            await asyncio.sleep(0.001 * (n % 3))
+            if n % 4 == 3:
+                raise ValueError("a rollout that fails")
+            return (await own.call("add", {"a": n, "b": 1})).text
+
+    ended = await asyncio.gather(*(one(n) for n in range(12)), return_exceptions=True)
+    assert [str(end) for end in ended] == [
+        "a rollout that fails" if n % 4 == 3 else str(n + 1) for n in range(12)
+    ]
+
+
+async def test_each_session_has_a_process_of_its_own_that_ends_with_it(program: StdioServer) -> None:
+    async with connect(program) as first, connect(program) as second:
+        pids = [await pid_of(first), await pid_of(second)]
+        assert len({*pids, os.getpid()}) == 3
+    assert await gone(pids[0]) and await gone(pids[1])
+
+
+async def test_a_server_that_dies_in_a_call_is_an_error_at_once_with_its_last_words(
+    program: StdioServer,
+) -> None:
+    async with connect(program) as session:
+        with pytest.raises(McpError) as error:
+            await session.call("die", timeout=60)
+        assert not isinstance(error.value, McpTimeoutError)
+        assert "the disk is on fire" in str(error.value)
+        with pytest.raises(McpError):
+            await session.call("add", {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize(
+    ("server", "kind", "said"),
+    [
+        ("no-such-program --x", McpError, "No such file"),
+        ([sys.executable, "-c", "raise SystemExit('no license')"], McpError, "no license"),
+        ("http://127.0.0.1:9/mcp", McpError, "ConnectError"),
+        ([sys.executable, "-c", "import time; time.sleep(99)"], McpTimeoutError, "not ready within 0.3 s"),
+        (lambda: 7, McpError, "gave a int"),
+    ],
+)
+async def test_a_server_that_is_not_there_is_named_with_the_reason(
+    server: Any, kind: type[McpError], said: str
+) -> None:
+    with pytest.raises(kind) as error:
+        async with connect(server, timeout=0.3 if kind is McpTimeoutError else 30):
+            pass
+    assert said in str(error.value)
+
+
+async def test_long_answers_are_cut_and_say_so(program: StdioServer) -> None:
+    async with connect(program) as session:
+        whole = await session.call("flood", {"characters": 3_000_000})
+        assert (len(whole.text), whole.truncated) == (3_000_000, False)
+        cut = await session.call("flood", {"characters": 3_000_000}, limit=1000)
+    assert cut.truncated and len(cut.text) < 1100
+    assert cut.text.startswith("ax") and cut.text.endswith("xz")
+    assert "2999000 characters are left out" in cut.text
+
+
+async def test_tools_that_may_write_are_refused_unless_allowed(tmp_path: Path) -> None:
+    target = tmp_path / "written"
+    arguments = {"path": str(target), "text": "hello"}
+    async with connect(create_server) as session:
+        for name in ("write", "unmarked"):
+            assert not session.allows(name)
+            with pytest.raises(ConfigurationError, match="may write: allow it with"):
+                await session.call(name, arguments)
+        assert not target.exists()
+    async with connect(create_server, allow_writes=["write"]) as session:
+        await session.call("write", arguments)
+        assert target.read_text() == "hello"
+        assert not session.allows("unmarked")
+    async with connect(create_server, allow_writes=True) as session:
+        assert session.allows("unmarked")
+
+
+async def test_people_may_say_that_a_tool_only_reads(program: StdioServer) -> None:
+    named = StdioServer(command=program.command, args=program.args, read_only=("unmarked",))
+    async with connect(named) as session:
+        assert (await session.call("unmarked")).text == "unmarked"
+        assert not session.allows("write")
+
+
+async def test_unknown_tools_are_refused_with_the_known_ones() -> None:
+    async with connect(create_server) as session:
+        with pytest.raises(ConfigurationError, match=r"no tool 'subtract'; it has .*'add'"):
+            await session.call("subtract")
+    for wrong in (["wirte"], "write"):
+        with pytest.raises(ConfigurationError, match="allow_writes="):
+            async with connect(create_server, allow_writes=wrong):
+                pass
+
+
+async def test_keys_reach_the_server_and_no_log(
+    http_address: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import httpx2
+
+    sent: list[httpx2.Request] = []
+    plain = httpx2.AsyncHTTPTransport.handle_async_request
+
+    async def watched(self: Any, request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return await plain(self, request)
+
+    monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", watched)
+    server = HttpServer(url=f"{http_address}?api_key=s3cret", headers={"X-Key": "s3cret too"})
+    with caplog.at_level(logging.DEBUG):
+        async with connect(server) as session:
+            assert (await session.call("add", {"a": 1, "b": 2})).text == "3"
+    assert sent and all(request.url.params["api_key"] == "s3cret" for request in sent)
+    assert all(request.headers["x-key"] == "s3cret too" for request in sent)
+    assert caplog.text and "s3cret" not in caplog.text
+
+
+async def test_a_program_does_not_inherit_our_keys(
+    program: StdioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    own = StdioServer(command=program.command, args=program.args, env={"WANTED": "yes"})
+    async with connect(own) as session:
+        environment = await asyncio.to_thread(
+            Path(f"/proc/{await pid_of(session)}/environ").read_bytes  # how the process was started
+        )
+    assert b"WANTED=yes" in environment and b"PATH=" in environment
+    assert b"s3cret" not in environment
+
+
+def test_a_server_object_leaves_the_loggers_of_its_process_alone() -> None:
+    before = list(logging.getLogger().handlers), logging.getLogger().level
+    create_server()
+    assert (list(logging.getLogger().handlers), logging.getLogger().level) == before

@@ -1,0 +1,94 @@
+"""A real MCP server that can fail in every way: `python troublesome.py [--http PORT | --never-ready]`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+from art.mcp.quiet import root_logger_kept
+
+READS = ToolAnnotations(read_only_hint=True)
+WRITES = ToolAnnotations(read_only_hint=False)
+
+
+def create_server() -> MCPServer:
+    with root_logger_kept():
+        server = MCPServer("troublesome", instructions="Trouble.")
+    counted = {"calls": 0}
+
+    @server.tool(annotations=READS)
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @server.tool(annotations=READS)
+    def count() -> str:
+        """How often this was called in this process."""
+        counted["calls"] += 1
+        return f"call {counted['calls']}"
+
+    @server.tool(annotations=READS, structured_output=False)
+    def flood(characters: int) -> str:
+        """A long answer."""
+        return "a" + "x" * (characters - 2) + "z"
+
+    @server.tool(annotations=READS)
+    def refuse() -> str:
+        """Always fails."""
+        raise ToolError("there is no such place")
+
+    @server.tool(annotations=READS)
+    async def hang() -> str:
+        """Never answers."""
+        await asyncio.sleep(1000)
+        return "late"
+
+    @server.tool(annotations=READS)
+    def die() -> str:
+        """Ends the process."""
+        sys.stderr.write("the disk is on fire\n")
+        sys.stderr.flush()
+        os._exit(7)
+
+    @server.tool(name="notes/pid.of", annotations=READS)
+    def pid() -> int:
+        """The process."""
+        return os.getpid()
+
+    @server.tool(annotations=WRITES)
+    def write(path: str, text: str) -> str:
+        """Write a file."""
+        Path(path).write_text(text)
+        return "written"
+
+    @server.tool()
+    def unmarked() -> str:
+        """Says nothing about itself."""
+        return "unmarked"
+
+    @server.resource("trouble://list", name="list", description="All troubles.")
+    def listed() -> str:
+        return "fire, water"
+
+    @server.prompt()
+    def advice(trouble: str) -> str:
+        """What to do about it."""
+        return f"What to do about {trouble}?"
+
+    return server
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--never-ready"]:
+        time.sleep(1000)
+    elif sys.argv[1:2] == ["--http"]:
+        create_server().run("streamable-http", port=int(sys.argv[2]))
+    else:
+        create_server().run("stdio")
