@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from art.errors import ConfigurationError
 from art.rewards.checks.judge_checks import JudgeChecks
 from art.rewards.checks.watch import JudgeWatch
 from art.rewards.reward import GroupScores, Reward, Score
@@ -25,7 +26,14 @@ class JudgedReward(Reward):
     def __init__(
         self, scorer: Scorer, *, checks: JudgeChecks | None = None, digest_chars: int = DIGEST_CHARS
     ) -> None:
-        """checks: what the judge undergoes; None: nothing. digest_chars: of a tool output, as it is shown."""
+        """checks: what the judge undergoes; None: nothing. digest_chars: of a tool output, as it is shown.
+
+        Raises ConfigurationError.
+        """
+        if digest_chars < 1:
+            raise ConfigurationError(
+                f"digest_chars={digest_chars!r}: characters of a tool output, at least 1"
+            )
         self.name, self.scorer, self.digest_chars = scorer.name, scorer, digest_chars
         self.watch = JudgeWatch(scorer, checks) if checks is not None else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from art.errors import (
     BudgetExceededError,
@@ -199,7 +200,11 @@ class Sitting:
         return await self._scorer.channel.ask_json(asked, lambda said: read_answer(said, question.wanted))
 
     def _keep(self, names: Mapping[str, int], answer: Answer) -> None:
-        self._given |= {names[name]: one for name, one in answer.given.items()}
+        for name, one in answer.given.items():
+            said = one.explanation
+            for other, i in names.items():
+                said = said.replace(other, f"#{i + 1}")  # the ids mean nothing afterwards, places in the group do
+            self._given[names[name]] = replace(one, explanation=said)
         self._reasons |= {names[name]: problem for name, problem in answer.problems.items()}
 
     def _scale(self) -> list[int]:
