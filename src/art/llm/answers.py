@@ -9,6 +9,8 @@ from art.llm.request import Reply, Request
 
 THOUGHTS_END = "</think>"
 SHOWN = 300
+DEAD_ENDS = 1000
+"""Brackets that begin no JSON: each may cost as much time as the text is long."""
 
 
 class NotJsonError(ValueError):
@@ -35,12 +37,14 @@ def json_in(text: str) -> Any:
 
 
 def _longest(decoder: json.JSONDecoder, text: str) -> Any:
-    best, best_length, start = None, 0, 0
-    while (start := _next_start(text, start)) >= 0:
+    best, best_length, start, dead_ends = None, 0, 0, 0
+    while dead_ends < DEAD_ENDS and (start := _next_start(text, start)) >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            start += 1
+        except RecursionError:
+            return best
+        except ValueError:
+            start, dead_ends = start + 1, dead_ends + 1
             continue
         if end - start > best_length:
             best, best_length = value, end - start

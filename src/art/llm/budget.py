@@ -63,13 +63,16 @@ class Budget:
                 "{'input_cost_per_token': ..., 'output_cost_per_token': ...}, or a budget in calls or tokens"
             )
 
-    async def reserve(self, request: Request, pricing: TokenPricing | None) -> Spending:
+    async def reserve(
+        self, request: Request, pricing: TokenPricing | None, *, limit: int | None = None
+    ) -> Spending:
         """Set aside what the request may cost; waits for calls under way where only they stand in the way.
 
+        limit: of the answer, in tokens, where the model has one of its own.
         Raises BudgetExceededError, and then nothing may be asked.
         """
         while True:
-            need = self._estimate(request, pricing)
+            need = self._estimate(request, pricing, limit or request.max_tokens)
             over = self._over(self.spent + need)
             if over is not None:
                 raise BudgetExceededError(
@@ -93,10 +96,10 @@ class Budget:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _estimate(self, request: Request, pricing: TokenPricing | None) -> Spending:
+    def _estimate(self, request: Request, pricing: TokenPricing | None, limit: int | None) -> Spending:
         written = sum(len(str(message)) for message in request.messages)
         prompt = written // CHARACTERS_PER_TOKEN + 1
-        completion = request.max_tokens or self._longest
+        completion = limit or self._longest
         usd = 0.0
         if pricing is not None:
             usd = prompt * (pricing.prompt_per_million or 0) + completion * (

@@ -13,6 +13,7 @@ from art.errors import (
     LlmAnswerError,
     LlmBusyError,
     LlmError,
+    LlmRefusedError,
     LlmTimeoutError,
     LlmUnavailableError,
 )
@@ -29,7 +30,6 @@ T = TypeVar("T")
 _LOGGER = logging.getLogger(__name__)
 
 ATTEMPTS = 4
-FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 
 
@@ -51,9 +51,12 @@ class Channel:
         pace: Pace | None = None,
         attempts: int | None = None,
         deadline: float = 120.0,
+        first_wait: float = 0.5,
         source: str | None = None,
     ) -> None:
         """attempts: at one question; None: the model's own `num_retries`, else 4. deadline: seconds of each.
+
+        first_wait: seconds before the second attempt; twice as long before each further one, at most 30.
 
         source: costs become `costs/<context>/<source>` of the active MetricsBuilder; None: not logged.
         Raises ConfigurationError, also for a budget in dollars where the model's price is unknown.
@@ -63,6 +66,7 @@ class Channel:
             raise ConfigurationError(f"Channel(attempts={chosen!r}, deadline={deadline!r}): both above 0")
         self.llm, self.cache, self.budget, self.pace = llm, cache, budget, pace or Pace()
         self.attempts, self.deadline, self.source = chosen, deadline, source
+        self._first_wait = first_wait
         self.totals = Totals()
         self._asking: dict[str, tuple[asyncio.Task[Reply], list[None]]] = {}
         if budget is not None:
@@ -83,12 +87,18 @@ class Channel:
         """What `parse` makes of the JSON of the answer.
 
         parse: raises ValueError (pydantic's errors are), TypeError or LookupError for an answer that is of no
-        use; the model is then told and asked again, `repairs` times. Raises LlmAnswerError after that.
+        use; the model is then told and asked again, `repairs` times, as it is once more when it declined.
+        Raises LlmAnswerError after that, LlmRefusedError where it declines for good.
         """
         asked: list[Request] = []
         for repair in range(repairs + 1):
             asked.append(request)
-            reply = await self.ask(request)
+            try:
+                reply = await self.ask(request)
+            except LlmRefusedError:
+                if repair == repairs:
+                    raise
+                continue
             try:
                 return parse(json_in(reply.text))
             except (ValueError, TypeError, LookupError) as error:
@@ -149,7 +159,7 @@ class Channel:
                     raise
                 self.totals.retries += 1
                 _LOGGER.info("%s: attempt %d of %d: %s", self.llm.name, attempt, self.attempts, error)
-                await asyncio.sleep(_wait(attempt, error))
+                await asyncio.sleep(self._wait(attempt, error))
             except LlmError:
                 self.totals.failures += 1
                 raise
@@ -161,7 +171,9 @@ class Channel:
     async def _attempt(self, request: Request) -> Reply:
         reserved = None
         if self.budget is not None:
-            reserved = await self.budget.reserve(request, getattr(self.llm, "pricing", None))
+            reserved = await self.budget.reserve(
+                request, getattr(self.llm, "pricing", None), limit=getattr(self.llm, "max_tokens", None)
+            )
         usage = None
         try:
             async with self.pace.slot():
@@ -184,10 +196,9 @@ class Channel:
         except TimeoutError as error:
             raise LlmTimeoutError(f"{self.llm.name!r} did not answer within {self.deadline:g} s") from error
 
-
-def _wait(attempt: int, error: LlmUnavailableError) -> float:
-    """Seconds before the next attempt: twice as long each time, scattered; the pace heeds `Retry-After`."""
-    if isinstance(error, LlmBusyError) and error.retry_after is not None:
-        return random.uniform(0, FIRST_WAIT_S)  # not all at the same moment
-    longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (attempt - 1))
-    return random.uniform(longest / 2, longest)
+    def _wait(self, attempt: int, error: LlmUnavailableError) -> float:
+        """Seconds before the next attempt, scattered; `Retry-After` itself is heeded by the pace."""
+        if isinstance(error, LlmBusyError) and error.retry_after is not None:
+            return random.uniform(0, self._first_wait)
+        longest = min(LONGEST_WAIT_S, self._first_wait * 2 ** (attempt - 1))
+        return random.uniform(longest / 2, longest)

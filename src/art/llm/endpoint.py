@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from art.capture.listening import listening
 from art.errors import LlmError, LlmRefusedError, LlmUnavailableError
 from art.llm.failures import typed
-from art.llm.forms import Form
+from art.llm.forms import LIMITS, Form
 from art.llm.params import Params
 from art.llm.prices import pricing_of, usd_of
 from art.llm.request import Reply, Request, Usage
@@ -54,15 +54,17 @@ class EndpointLlm:
         self._form = Form(token_limit=token_limit)
         self.identity = identity or self._own_identity()
 
+    @property
+    def max_tokens(self) -> int | None:
+        """The limit of an answer that the user chose; None: the request's."""
+        chosen = [self.params.sampling[name] for name in LIMITS if name in self.params.sampling]
+        return int(min(chosen)) if chosen else None
+
     def _own_identity(self) -> str:
         host = urlsplit(self.base_url).hostname
         # A server of this machine has another port each time, and is the same.
-        parts = [self.name, None if host in LOOPBACK else host, self.sampling_identity()]
+        parts = [self.name, None if host in LOOPBACK else host, self.params.identity()]
         return json.dumps(parts, sort_keys=True, default=str)
-
-    def sampling_identity(self) -> list[Any]:
-        """The options that change an answer."""
-        return [dict(self.params.sampling), dict(self.params.body)]
 
     @property
     def pricing(self) -> TokenPricing | None:

@@ -42,7 +42,7 @@ class OwnModelLlm:
         """With the step: the next step gives other answers."""
         trained = getattr(self._model, "base_model", "")
         told = [self._model.project, trained, self._asked_as]
-        return json.dumps([told, dict(self._params.sampling), dict(self._params.body)], default=str)
+        return json.dumps([told, self._params.identity()], default=str)
 
     @property
     def pricing(self) -> TokenPricing | None:
@@ -50,6 +50,11 @@ class OwnModelLlm:
         if self._params.pricing is not None or not self._model.trainable:
             return self._endpoint().pricing
         return FREE
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The limit of an answer that the user chose; None: the request's."""
+        return self._endpoint().max_tokens
 
     async def complete(self, request: Request) -> Reply:
         """One attempt at the model's own address. Raises NotRegisteredError before `register`."""

@@ -42,6 +42,10 @@ class Params:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     pricing: TokenPricing | None = None
 
+    def identity(self) -> list[Any]:
+        """The options that change an answer."""
+        return [dict(self.sampling), dict(self.body)]
+
 
 def read_params(
     params: Mapping[str, Any] | None, *, base_url: str | None = None, api_key: str | None = None

@@ -49,7 +49,8 @@ class Llm(Protocol):
         """As people write it: "openai/o3". Part of the cache's key, of metrics and of logs.
 
         Further attributes that a model may have: `identity` (what the cache knows it by; None: nothing is
-        kept), `pricing` (of its tokens), `attempts` (at one question).
+        kept), `pricing` (of its tokens), `max_tokens` (of an answer, whatever the request says), `attempts`
+        (at one question).
         """
         ...
 
