@@ -14,7 +14,6 @@ from art.errors import ARTError, NotBuiltError
 from art.unbuilt import Unbuilt
 
 NAMES = [
-    "art.mcp.generate_scenarios",
     "art.loss.loss_fn",
     "art.preprocessing.tokenize.tokenize_trajectory_groups",
     "art.preprocessing.pack.packed_tensors_from_tokenized_results",

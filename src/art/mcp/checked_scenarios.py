@@ -1,0 +1,175 @@
+"""Scenarios that passed their checks, for training and for the test, generated until there are enough."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from art.errors import ConfigurationError, LlmAnswerError
+from art.mcp.near_duplicates import SIMILARITY
+from art.mcp.planned import PlannedScenario
+from art.mcp.probe import Probe
+from art.mcp.scenario_checks import (
+    Rejection,
+    check_new,
+    check_plan,
+    may_call,
+    select_spread,
+    split_apart,
+    tool_counts,
+)
+from art.mcp.scenario_writer import ScenarioWriter
+from art.mcp.types import MCPResource, MCPTool
+
+if TYPE_CHECKING:
+    from art.llm.channel import Channel
+    from art.mcp.session import Writes
+
+logger = logging.getLogger(__name__)
+
+ROUNDS = 6
+SPARE = 1.25
+"""How many more are asked for than are needed: some do not pass, and of the others the spread decides."""
+ENOUGH = 0.5
+"""Share of what was asked for below which there is no point in going on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioSet:
+    """What a run trains on and is tested on; no test scenario is the same as a training one."""
+
+    train: tuple[PlannedScenario, ...]
+    test: tuple[PlannedScenario, ...]
+    rejected: tuple[Rejection, ...] = ()
+    tools: Mapping[str, int]
+    """In how many plans each tool of the server is."""
+
+    @property
+    def rejections(self) -> dict[str, int]:
+        """How many were rejected, by reason."""
+        return dict(Counter(one.reason for one in self.rejected))
+
+    @property
+    def unplanned(self) -> int:
+        """How many came without a plan: nothing could be checked but that they are new."""
+        return sum(not scenario.plan for scenario in (*self.train, *self.test))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "train": [scenario.to_dict() for scenario in self.train],
+            "test": [scenario.to_dict() for scenario in self.test],
+            "rejected": [asdict(one) for one in self.rejected],
+            "tools": dict(self.tools),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ScenarioSet:
+        """The inverse of `to_dict`. Raises ConfigurationError for scenarios of another shape."""
+        return cls(
+            train=tuple(PlannedScenario.from_dict(item) for item in data["train"]),
+            test=tuple(PlannedScenario.from_dict(item) for item in data["test"]),
+            rejected=tuple(Rejection(**item) for item in data.get("rejected", ())),
+            tools=data.get("tools", {}),
+        )
+
+    def with_train(self, train: Sequence[PlannedScenario]) -> ScenarioSet:
+        """The same with other training scenarios."""
+        return replace(self, train=tuple(train))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """What a scenario must pass. similarity: see `near_duplicate`."""
+
+    tools: Sequence[MCPTool]
+    allow_writes: Writes = ()
+    similarity: float = SIMILARITY
+
+    async def rejection(
+        self, scenario: PlannedScenario, others: Sequence[PlannedScenario], probe: Probe
+    ) -> Rejection | None:
+        """Why the scenario is not used; None when it is. The server is asked last."""
+        return (
+            check_plan(scenario, self.tools, allow_writes=self.allow_writes)
+            or check_new(scenario, others, similarity=self.similarity)
+            or await probe.rejection(scenario)
+        )
+
+
+async def generate_checked(
+    probe: Probe,
+    channel: Channel,
+    *,
+    num_train: int,
+    num_test: int,
+    instructions: str | None = None,
+    checks: Checks,
+    resources: Sequence[MCPResource] = (),
+    seed: int = 0,
+) -> ScenarioSet:
+    """Scenarios that pass the checks, spread over the tools, split into training and test.
+
+    With fewer, but at least half of them, a warning says so and the run can go on. Raises ConfigurationError
+    when the server has no tool that a rollout may call, LlmAnswerError when too few pass, with the reasons;
+    and what the channel and the probe raise.
+    """
+    callable_tools = callable_by_rollouts(checks.tools, checks.allow_writes)
+    writer = ScenarioWriter(
+        channel=channel, tools=callable_tools, resources=resources, instructions=instructions, plans=True
+    )
+    wanted = num_train + num_test
+    good: list[PlannedScenario] = []
+    rejected: list[Rejection] = []
+    for turn in range(ROUNDS):
+        missing = wanted - len(good)
+        asked = max(1, round(SPARE * missing))
+        neglected = [name for name, count in tool_counts(good, callable_tools).items() if not count]
+        tasks = [scenario.task for scenario in good]
+        salt = f"round {turn}" if turn else ""
+        for scenario in await writer.write(
+            asked, existing=tasks, neglected=neglected if good else (), salt=salt
+        ):
+            problem = await checks.rejection(scenario, good, probe)
+            good, rejected = (
+                ([*good, scenario], rejected) if problem is None else (good, [*rejected, problem])
+            )
+        logger.info("%s of %s scenarios passed their checks", len(good), wanted)
+        if len(good) >= wanted:
+            break
+    require_enough(good, rejected, wanted)
+    chosen = select_spread(good, wanted)
+    train, test = split_apart(chosen, max(1, min(num_test, len(chosen) - 1)), seed=seed)
+    return ScenarioSet(
+        train=tuple(train),
+        test=tuple(test),
+        rejected=tuple(rejected),
+        tools=tool_counts(chosen, callable_tools),
+    )
+
+
+def callable_by_rollouts(tools: Sequence[MCPTool], allow_writes: Writes) -> list[MCPTool]:
+    """The tools that rollouts may call. Raises ConfigurationError when there is none."""
+    kept = [tool for tool in tools if may_call(tool, allow_writes)]
+    if not kept:
+        names = ", ".join(tool.name for tool in tools) or "none at all"
+        raise ConfigurationError(
+            f"the server marks no tool as read-only (it has: {names}). Name those that only read with "
+            "read_only= of the server (--read-only), or those that may change something with allow_writes= "
+            "(--allow-write)"
+        )
+    return kept
+
+
+def require_enough(good: Sequence[PlannedScenario], rejected: Sequence[Rejection], wanted: int) -> None:
+    """Raises LlmAnswerError when fewer than half of what is wanted passed; warns when some are missing."""
+    reasons = ", ".join(f"{name} {count}" for name, count in Counter(one.reason for one in rejected).items())
+    found = f"{len(good)} of {wanted} scenarios passed the checks (rejected: {reasons or 'none'})"
+    if len(good) < max(2, ENOUGH * wanted):
+        example = f"; for instance {rejected[-1].task!r}: {rejected[-1].detail}" if rejected else ""
+        raise LlmAnswerError(f"{found}{example}. Ask for fewer, or give the generator instructions")
+    if len(good) < wanted:
+        logger.warning("%s; going on with those", found)
