@@ -37,7 +37,8 @@ MESSAGE = st.fixed_dictionaries(
     },
 )
 CONVERSATION = st.lists(MESSAGE, max_size=3)
-VIEW = st.lists(CONVERSATION, min_size=1, max_size=2).map(lambda c: view_of(c))
+TOOLS = st.lists(st.dictionaries(CONTENT, CONTENT, max_size=2), max_size=2)
+VIEW = st.builds(view_of, st.lists(CONVERSATION, min_size=1, max_size=2), tools=TOOLS)
 
 
 def views(*answers: str, asked: str = "two plus two?") -> list[View]:
@@ -49,7 +50,7 @@ def blocks(text: str) -> dict[str, Any]:
     return {identity: json.loads(body) for identity, body in TRAJECTORY.findall(text)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(VIEW, min_size=1, max_size=4), st.text(max_size=5))
 def test_no_content_can_open_or_close_a_block(group: list[View], salt: str) -> None:
     shown = exhibit(group, salt=salt)
