@@ -60,3 +60,9 @@ def test_what_is_no_group_is_refused() -> None:
         train_groups([attempt("a" * 9000)])
     assert len(str(caught.value)) < 200  # not the whole conversation
     assert "art.TrajectoryGroup([...])" in str(caught.value)
+
+
+def test_what_is_known_of_the_judge_goes_to_the_server_and_nothing_else_of_the_metrics() -> None:
+    metrics = {"judge/agreement": 0.5, "judge/alarm": True, "judge/holdout": float("nan"), "acc": 1.0}
+    (group,) = train_groups([art.TrajectoryGroup([attempt("a")], metrics=metrics)])
+    assert group.judge == {"judge/agreement": 0.5, "judge/alarm": 1.0}

@@ -21,11 +21,11 @@ from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.jobs.plot import plot_batch
 from art.server.jobs.rate import rate_factor
 from art.server.jobs.reference import reference_folder
-from art.server.jobs.train_rows import check_origin, group_rows, sampled_from
+from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, sampled_from
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, TeacherSpec, UpdatesSpec
 from art.wire.constraint import ConstraintBody
-from art.wire.jobs import RateSpec, TrainJobRequest
+from art.wire.jobs import RateSpec, TrainGroup, TrainJobRequest
 from art.wire.training import SamplingSpec, TrainRequest
 
 
@@ -339,3 +339,10 @@ def test_the_picture_of_a_batch(tmp_path: Path) -> None:
     ]
     path = plot_batch(build_batch(groups), tmp_path, 3)
     assert path == tmp_path / "packed_tensors_plot_0003.png" and path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_figures_of_a_judge_are_means_over_the_groups_that_have_them() -> None:
+    told = [{"judge/alarm": 0.0}, {"judge/alarm": 1.0, "judge/agreement": 0.5}, {}]
+    groups = [TrainGroup(trajectories=[], judge=figures) for figures in told]
+    assert judge_figures(groups) == {"group_judge/alarm": 0.5, "group_judge/agreement": 0.5}
+    assert judge_figures([]) == {}

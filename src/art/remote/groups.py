@@ -12,7 +12,7 @@ from art.remote.plain import plain_messages, plain_tools
 from art.trajectories import History, Trajectory, TrajectoryGroup, is_choice
 from art.types import Unscored
 from art.wire.headers import SAMPLE_FIELD
-from art.wire.jobs import GivenHistory, TrainGroup, TrainTrajectory
+from art.wire.jobs import JUDGE_PREFIX, GivenHistory, TrainGroup, TrainTrajectory
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,20 @@ def train_groups(
             _train_trajectory(trajectory, _name(trajectory, f"g{g}.t{t}", taken), given=given)
             for t, trajectory in enumerate(group)
         ]
-        wire.append(TrainGroup(trajectories=trajectories, failed=len(group.exceptions)))
+        wire.append(
+            TrainGroup(trajectories=trajectories, failed=len(group.exceptions), judge=_judge_figures(group))
+        )
     return wire
+
+
+def _judge_figures(group: TrajectoryGroup) -> dict[str, float]:
+    """What the group's metrics say of its judge; the step's record keeps it."""
+    found = {
+        name: float(value)
+        for name, value in group.metrics.items()
+        if name.startswith(JUDGE_PREFIX) and value is not None
+    }
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _name(trajectory: Trajectory, fallback: str, taken: set[str]) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from art.rewards.checks import Alarm, CalibrationGroup, JudgeChecks, calibrate
+from art.rewards.criterion import Criterion
 from art.rewards.judged import JudgedReward
+from art.rewards.pairwise import Pairwise
 from art.rewards.reward import GroupScores, Reward, Score
+from art.rewards.rubric import Rubric
 
 # The functions must win over the modules of the same names, whichever is imported first.
 from art.rewards.ruler import ruler, ruler_score_group
@@ -12,13 +16,20 @@ from art.rewards.scorer import Scorer
 from art.rewards.view import View
 
 __all__ = [
+    "Alarm",
+    "CalibrationGroup",
+    "Criterion",
     "GroupScores",
+    "JudgeChecks",
     "JudgedReward",
+    "Pairwise",
     "Reward",
+    "Rubric",
     "Ruler",
     "Score",
     "Scorer",
     "View",
+    "calibrate",
     "ruler",
     "ruler_score_group",
 ]

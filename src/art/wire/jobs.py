@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from art.wire.algorithm import Algorithm
 from art.wire.strict import Strict
@@ -42,11 +42,18 @@ class TrainTrajectory(Strict):
     """All histories with their messages, where what was not sampled is trained too."""
 
 
+JUDGE_PREFIX = "judge/"
+"""Begins the names of a group's metrics that say how far its judge can be trusted."""
+
+
 class TrainGroup(Strict):
     """Attempts at one scenario. `failed` counts rollouts that ended in an exception."""
 
     trajectories: list[TrainTrajectory]
     failed: int = Field(0, ge=0)
+    judge: dict[str, FiniteFloat] = Field(default_factory=dict, max_length=100)
+    """How far the judge of the rewards can be trusted (`judge/agreement` ...). The step's record keeps the
+    mean over its groups, as `group_judge/agreement`."""
 
 
 class RateSpec(Strict):

@@ -86,6 +86,12 @@ async def test_a_judge_that_goes_by_length_is_told_once() -> None:
     assert quiet[-1]["judge/alarm"] == 0 and "judge/alarm_length" not in quiet[-1]
 
 
+async def test_a_few_pairs_ring_no_length_alarm() -> None:
+    """Two groups of four: anything may come out longest."""
+    few = await run(FormulaJudge(by_length), 2, agreement_share=0, window=2)
+    assert few[-1]["judge/length_correlation"] == pytest.approx(1.0) and few[-1]["judge/alarm"] == 0
+
+
 async def test_what_on_alarm_raises_ends_the_scoring() -> None:
     def stop(alarm: Alarm) -> None:
         raise RuntimeError(str(alarm))
@@ -190,12 +196,12 @@ async def test_a_resumed_run_goes_on_with_its_windows(tmp_path: Path) -> None:
     file = tmp_path / "run" / "checks.jsonl"
     options: dict[str, Any] = {"agreement_share": 0, "window": 8, "record": file}
     whole = await run(FormulaJudge(by_length), 20, **{**options, "record": None})
-    await run(FormulaJudge(by_length), 6, **options)
+    await run(FormulaJudge(by_length), 7, **options)
     file.write_text(file.read_text() + '{"key": "cut of')  # killed in the middle of a line
-    resumed = await run(FormulaJudge(by_length), 20, **options)  # begins with the same six groups
+    resumed = await run(FormulaJudge(by_length), 20, **options)  # begins with the same seven groups
     assert resumed[-1] == whole[-1]
     assert len(file.read_text().splitlines()) == 20
-    assert resumed[0]["judge/alarm_length"] == 1  # six groups were known already
+    assert resumed[0]["judge/alarm_length"] == 1  # seven groups were known already
 
 
 async def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_lengths_are_compared_within_groups_only() -> None:
     total = Covariation()
     for lengths, scores in (((10, 20), (0.2, 0.1)), ((100, 200), (0.9, 0.8))):
         sums = length_sums(views(*lengths), scores_of(*scores))
-        total += Covariation(**{name.removeprefix("length_"): value for name, value in sums.items()})
+        total += Covariation(xy=sums["length_xy"], xx=sums["length_xx"], yy=sums["length_yy"])
+        assert sums["length_pairs"] == 1
     assert total.correlation() == pytest.approx(-1.0)
     assert covariation([1, 1], [2, 3]).correlation() is None

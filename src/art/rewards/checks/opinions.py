@@ -54,10 +54,18 @@ def holdout_gap(pairs: Sequence[Pair]) -> dict[str, float]:
 
 def length_sums(views: Sequence[View], scores: Sequence[Score]) -> dict[str, float]:
     """Sums of a group from which the correlation of score and length over many groups is made: of ranks as
-    shares of the group's size, about the group's own mean, so that groups of any kind can be added up."""
+    shares of the group's size, about the group's own mean, so that groups of any kind can be added up.
+
+    `length_pairs`: how many comparisons it is worth, one less than the trajectories.
+    """
     known = [(v.length, s.value) for v, s in zip(views, scores, strict=True) if isinstance(s.value, float)]
     if len(known) < 2:
         return {}
     lengths, values = ([r / len(known) for r in ranks(side)] for side in zip(*known, strict=True))
     shared = covariation(lengths, values)
-    return {"length_xy": shared.xy, "length_xx": shared.xx, "length_yy": shared.yy}
+    return {
+        "length_xy": shared.xy,
+        "length_xx": shared.xx,
+        "length_yy": shared.yy,
+        "length_pairs": len(known) - 1.0,
+    }

@@ -7,6 +7,9 @@ from art.rewards.checks.correlation import Covariation
 from art.rewards.checks.judge_checks import JudgeChecks
 from art.rewards.checks.record import Record
 
+LEAST_PAIRS = 20
+"""Of fewer, a correlation says too little: by chance alone it is above 0.5 once in a hundred times."""
+
 
 def length_correlation(record: Record) -> float | None:
     """Of score and length within groups, over the window: -1 to 1."""
@@ -23,7 +26,8 @@ def divergence(record: Record) -> float | None:
 
 def readings(checks: JudgeChecks, record: Record) -> list[Reading]:
     """Of the checks that are on."""
-    enough = len(record.last("length_xy")) >= record.half
+    pairs = record.last("length_pairs")
+    enough = len(pairs) >= record.half and sum(pairs) >= LEAST_PAIRS
     found = [_length(checks, length_correlation(record) if enough else None)]
     if checks.agreement_share:
         found.append(_agreement(checks, record))

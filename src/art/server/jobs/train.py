@@ -21,7 +21,7 @@ from art.server.jobs.step import StepJob
 from art.server.jobs.store import Job
 from art.server.jobs.teacher import Teacher
 from art.server.jobs.teacher_settings import TeacherSettings
-from art.server.jobs.train_rows import check_origin, group_rows, policy_ages
+from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, policy_ages
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
 from art.server.tenants.tenancy import tenant_of
@@ -68,15 +68,16 @@ class TrainJob(StepJob):
         samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
         seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
         canary = await self.canary(opened, canary_rows(seen))
+        judged = judge_figures(self.request.groups)
         if batch.empty:
-            return await self.carry_forward(opened.step, canary, batch.metrics, batch.sheet)
+            return await self.carry_forward(opened.step, canary, {**judged, **batch.metrics}, batch.sheet)
         if teacher is not None:
             batch = await _taught(batch, teacher)
         factor = rate_factor(self.request.rate, rows, batch)
         metrics = await self._train(opened, batch, reference, factor)
         if self.request.compute.plot:
             await asyncio.to_thread(plot_batch, batch, self.stage.checkpoints.folder.parent, opened.step + 1)
-        metrics = {**batch.metrics, **policy_ages(rows, opened.step), **metrics}
+        metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **metrics}
         return await self.finish(opened, canary, metrics, batch.sheet)
 
     async def some_ids(self) -> Sequence[Sequence[int]]:

@@ -18,7 +18,7 @@ from art.samples.types import GroupRow, RolloutRow, SampleRow
 from art.server.jobs.sft_rows import assistant_rows
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm
-from art.wire.jobs import TrainJobRequest, TrainTrajectory
+from art.wire.jobs import TrainGroup, TrainJobRequest, TrainTrajectory
 from art.wire.training import PLAIN_SAMPLING, SamplingSpec
 
 _NEUTRAL: Mapping[str, Any] = MappingProxyType(
@@ -78,6 +78,18 @@ def policy_ages(groups: Sequence[GroupRow], step: int) -> dict[str, float]:
     kept = (one for group in groups if not group.discarded for one in group.rollouts if not one.stale)
     ages = [float(step - row.step) for one in kept for row in one.samples if row.step is not None]
     return {"offpolicy/steps_mean": fmean(ages), "offpolicy/steps_max": max(ages)} if ages else {}
+
+
+def judge_figures(groups: Sequence[TrainGroup]) -> dict[str, float]:
+    """What the groups say of their judge: means over those that say it, named as in the program's log.
+
+    >>> judge_figures([TrainGroup(trajectories=[], judge={"judge/agreement": value}) for value in (0.5, 1)])
+    {'group_judge/agreement': 0.75}
+    """
+    names = dict.fromkeys(name for group in groups for name in group.judge)
+    return {
+        f"group_{name}": fmean(group.judge[name] for group in groups if name in group.judge) for name in names
+    }
 
 
 def _samples(

@@ -1,0 +1,73 @@
+"""A judge over HTTP, a real server: what is known of the judge is in the log and in the step's record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import art
+from art.rewards import CalibrationGroup, JudgeChecks, Rubric, Ruler
+from art.testing import LlmServer, TruthfulJudge
+
+QUESTION = {"role": "user", "content": "yes, no or maybe?"}
+
+
+def quality(messages: list[dict[str, Any]]) -> float:
+    """Anything that tells attempts apart."""
+    return sum(map(ord, str(messages[-1]["content"]))) % 10 / 10
+
+
+async def play(model: art.TrainableModel) -> art.Trajectory:
+    said = art.Trajectory(messages_and_choices=[QUESTION])
+    completion = await model.openai_client().chat.completions.create(
+        model=model.get_inference_name(), messages=said.messages(), max_tokens=6
+    )
+    said.messages_and_choices.append(completion.choices[0])
+    return said
+
+
+KNOWN = CalibrationGroup(
+    trajectories=tuple([QUESTION, {"role": "assistant", "content": word}] for word in ("a", "b", "c")),
+    quality=(0.7, 0.8, 0.9),
+)
+
+
+@pytest.mark.slow
+async def test_the_log_and_the_steps_record_say_how_the_judge_did(tmp_path: Path) -> None:
+    model = art.TrainableModel(name="judged", project="p", base_model="art/nano")
+    async with LlmServer(TruthfulJudge(quality)) as judge, art.LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        where = {"base_url": judge.base_url, "api_key": judge.key, "cache": False}
+        checks = JudgeChecks(
+            agreement_share=1,
+            holdout=Rubric({"good": "It is good."}, "gold", **where),
+            holdout_share=1,
+            calibration=(KNOWN,),
+            length_alarm=None,
+            window=2,
+        )
+        ruler = Ruler("truth", checks=checks, **where)
+        groups = await art.gather_trajectory_groups(
+            (art.TrajectoryGroup(play(model) for _ in range(4)) for _ in range(2)),
+            after_each=ruler.score_group,
+        )
+        result = await model.train(groups)
+
+    folder = tmp_path / "p" / "models" / "judged"
+    row = json.loads((folder / "history.jsonl").read_text().splitlines()[-1])
+    record = json.loads((folder / "checkpoints" / "0001" / "job.json").read_text())["result"]["metrics"]
+    for name, value in {
+        "agreement": 1.0,
+        "order_difference": 0.0,
+        "holdout_gap": 0.0,
+        "holdout_agreement": 1.0,
+        "calibration": 1.0,
+        "check_failed": 0.0,
+        "alarm": 0.0,
+    }.items():
+        assert record[f"group_judge/{name}"] == row[f"train/group_judge/{name}"] == value, name
+    assert record["group_judge/holdout"] == result.metrics["group_judge/holdout"] > 0
+    assert record["group_judge/divergence"] == 0
