@@ -1,0 +1,180 @@
+"""The walls around a limited process, of what the kernel has: namespaces, else Landlock.
+
+With namespaces it sees a root of its own that holds the interpreter and the system's libraries, read-only,
+and one small folder in memory; no network device; no process but its own, which all die with its first one.
+There is no `/proc`. Where only the root is refused, as on some desktops, Landlock stands in for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from . import kernel, landlock
+
+NOBODY = 65534
+SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+FOLDER = "/box"
+"""Where a process behind namespaces works."""
+
+
+class Walls:
+    """What holds, and by which means."""
+
+    def __init__(self) -> None:
+        self.files = self.network = self.processes = ""
+        self.refused = ""
+        """What the kernel did not allow."""
+        self.others = 0
+        """Processes that count beside ours where the limit on them holds for the user as a whole."""
+
+    def report(self) -> dict[str, str]:
+        """By what means files, network and other processes are out of reach; "" where they are not."""
+        return {
+            "files": self.files,
+            "network": self.network,
+            "processes": self.processes,
+            "refused": self.refused,
+        }
+
+
+def leave_namespaces(walls: Walls) -> None:
+    """In the supervisor, before it forks: the child will be the first process of new namespaces."""
+    if sys.platform != "linux":
+        walls.refused = f"{sys.platform} has none"
+        return
+    wanted = kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
+    user, group = os.getuid(), os.getgid()
+    try:
+        # Root needs no user namespace here: it has the privilege, and takes another user later.
+        kernel.unshare(wanted if user == 0 else wanted | kernel.CLONE_NEWUSER)
+        walls.network = walls.processes = "namespace"
+        if user != 0:
+            _write("/proc/self/setgroups", "deny")
+            _write("/proc/self/uid_map", f"{user} {user} 1")
+            _write("/proc/self/gid_map", f"{group} {group} 1")
+    except OSError as error:
+        walls.refused = str(error)
+
+
+def close_walls(walls: Walls, *, base: str, readable: list[str], disk_bytes: int) -> str:
+    """In the child, before it reads anything of others. Gives the folder it may write to.
+
+    base: an empty folder that this process may use.
+    """
+    if sys.platform != "linux":
+        return base
+    folder, seen = base, [*SYSTEM, *readable]
+    if _enter_own_root(walls, base, readable, disk_bytes):
+        folder, seen = FOLDER, ["/"]
+        walls.files = "namespace"
+    else:
+        if os.getuid() == 0:
+            _become_nobody(base)
+        walls.others = _tasks_of(os.getuid())
+        kernel.drop_capabilities()
+    version = landlock.restrict(readable=seen, writable=[folder], devices=DEVICES)
+    walls.files = walls.files or ("landlock" if version else "")
+    walls.network = walls.network or ("landlock (TCP only)" if version >= 4 else "")
+    walls.processes = walls.processes or ("landlock" if version >= 6 else "")
+    return folder
+
+
+def _enter_own_root(walls: Walls, base: str, readable: list[str], disk_bytes: int) -> bool:
+    """Whether it could be done. If not, nothing has changed that this process could see."""
+    if walls.processes != "namespace":
+        return False
+    try:
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    except OSError as error:
+        walls.refused = str(error)
+        return False
+    try:
+        _build_root(base, readable, disk_bytes)
+        settings = os.open("/proc/sys/user", os.O_PATH | os.O_DIRECTORY)
+        kernel.enter_root(base)
+    except OSError as error:
+        walls.refused = str(error)
+        kernel.forget_mount(base)
+        return False
+    if os.getuid() == 0:
+        _become_nobody()
+        kernel.unshare(kernel.CLONE_NEWUSER)  # processes are counted here alone, not with others of the user
+    with contextlib.suppress(OSError):  # a second lock on what Landlock and the lack of privileges close
+        number = os.open("max_user_namespaces", os.O_WRONLY, dir_fd=settings)
+        os.write(number, b"0")
+        os.close(number)
+    os.close(settings)
+    kernel.drop_capabilities()
+    return True
+
+
+def _build_root(base: str, readable: list[str], disk_bytes: int) -> None:
+    inert = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("tmpfs", base, "tmpfs", inert, "mode=755,size=1m")
+    for path in [*SYSTEM, *readable]:
+        _show(path, base)
+    for path in DEVICES:
+        _bind(path, base + path)
+    os.mkdir(base + FOLDER)
+    size = f"mode=1777,size={disk_bytes},nr_inodes=4096"
+    kernel.mount("tmpfs", base + FOLDER, "tmpfs", inert, size)
+    if not os.path.lexists(base + "/tmp"):  # an interpreter may live there
+        os.symlink(FOLDER, base + "/tmp")
+    kernel.set_mount(base, kernel.MOUNT_ATTR_RDONLY, recursive=False)
+
+
+def _show(path: str, base: str) -> None:
+    """A path of the system, read-only, at its place in the new root."""
+    if os.path.islink(path):
+        os.symlink(os.readlink(path), base + path)
+    elif os.path.lexists(path) and not os.path.lexists(base + path):
+        _bind(path, base + path)
+        inert = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
+        kernel.set_mount(base + path, inert, recursive=True)
+
+
+def _bind(path: str, target: str) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.isdir(path):
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+    kernel.mount(path, target, None, kernel.MS_BIND | kernel.MS_REC)
+
+
+def _become_nobody(base: str | None = None) -> None:
+    """Root gives itself up. base: the folder that the new user will need."""
+    try:
+        if base is not None:
+            os.chown(base, NOBODY, NOBODY)
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    except PermissionError:
+        return  # root of a container that may not even do this
+    try:
+        os.listdir(os.path.dirname(os.__file__))
+    except PermissionError as error:
+        raise PermissionError(
+            f"run by root, limited processes become user {NOBODY}, who cannot read the interpreter's "
+            f"library: {error}. Run as another user, or make it readable"
+        ) from error
+
+
+def _tasks_of(user: int) -> int:
+    """Processes and threads of a user."""
+    count = 0
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.stat(f"/proc/{name}").st_uid == user:
+                count += len(os.listdir(f"/proc/{name}/task"))
+    return count
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
