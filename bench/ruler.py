@@ -2,13 +2,15 @@
 
 `ruler-ttt-*`, `ruler-mail-*`: the built-in tasks, learned with RULER from a judge that knows the truth, asked
 over real HTTP, beside the same run with the task's own reward. The goal is the same score less three points.
-`ruler-chaos`: the mean reward where half of the judge's answers are in trouble, beside its calm self.
+`ruler-chaos`: the mean reward where half of the judge's answers are in trouble, beside its calm self;
+`ruler-*-chaos`: the same trouble through all of a run.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import random
 import tempfile
 import time
@@ -34,20 +36,17 @@ TROUBLE = Mischief.everything(0.5, slow_seconds=0.1, retry_after=0.05)
 TOLERANCE = 0.01
 
 
-def compared(task: str, seed: int) -> tuple[Learned, Learned]:
-    """The run with the judge, and the one with the hand-written reward."""
-
-    def run(judged: bool) -> Learned:
-        with tempfile.TemporaryDirectory(prefix="art-bench-") as folder:
-            return asyncio.run(learn(task, seed, Path(folder), judged=judged, attempts=ATTEMPTS))
-
-    return run(True), run(False)
+def learned(task: str, seed: int, judge: Mischief | None) -> Learned:
+    """One run in a folder of its own; without a judge, with the hand-written reward."""
+    with tempfile.TemporaryDirectory(prefix="art-bench-") as folder:
+        return asyncio.run(learn(task, seed, Path(folder), judge=judge, attempts=ATTEMPTS))
 
 
-def learning_rows(short: str, seed: int, judged: Learned, written: Learned) -> list[Row]:
-    name, score = f"ruler-{short}-{seed}", tasks.find(TASKS[short]).SCORE
+def learning_rows(short: str, label: int | str, judged: Learned, written: Learned) -> list[Row]:
+    """A run with the judge beside the one with the hand-written reward."""
+    name = f"ruler-{short}-{label}"
     return [
-        score_row(f"{name}: {score}", judged.score, written.score),
+        score_row(f"{name}: {tasks.find(TASKS[short]).SCORE}", judged.score, written.score),
         plain_row(f"{name}: own reward", judged.reward, written.reward, "mean"),
         Row(
             name=f"{name}: time of the steps",
@@ -124,17 +123,26 @@ def chaos_rows() -> list[Row]:
     ]
 
 
+def task_rows(short: str, seeds: Sequence[int]) -> list[Row]:
+    """Each seed, their mean, and the first one once more with a judge that is often in trouble."""
+    task, rows, runs = TASKS[short], [], []
+    for seed in seeds:
+        runs.append((learned(task, seed, Mischief()), learned(task, seed, None)))
+        rows += learning_rows(short, seed, *runs[-1])
+    rows += mean_rows(short, runs)
+    return rows + learning_rows(short, "chaos", learned(task, seeds[0], TROUBLE), runs[0][1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.ruler", description=__doc__)
     parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=tuple(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     options = parser.parse_args()
+    # Late in a run most groups are alike, and each would say so.
+    logging.getLogger("art.rewards").setLevel(logging.ERROR)
     rows = chaos_rows()
     for short in options.tasks:
-        runs = [compared(TASKS[short], seed) for seed in options.seeds]
-        for seed, run in zip(options.seeds, runs, strict=True):
-            rows += learning_rows(short, seed, *run)
-        rows += mean_rows(short, runs)
+        rows += task_rows(short, options.seeds)
     write_rows("ruler", rows)
 
 

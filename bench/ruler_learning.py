@@ -10,18 +10,19 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import art
 from art import tasks
 from art.rewards import Ruler
-from art.testing import LlmServer, TruthfulJudge
+from art.testing import LlmServer, Mischief, TruthfulJudge
 from art.testing.task_truths import BY_TASK
 
 EVALUATION_SEED = 1_000_003
 RUBRIC = (
     "An attempt that reaches its goal is better than one that does not; one that breaks the rules is worst."
 )
+DEADLINE = 2.0
+"""Seconds for an answer of the judge, which takes some ms where it is not in trouble."""
 
 AfterEach = Callable[[art.TrajectoryGroup], Awaitable[art.TrajectoryGroup]]
 
@@ -42,17 +43,25 @@ class Learned:
     """Rollouts to which it gave no score."""
 
 
-async def learn(name: str, seed: int, folder: Path, *, judged: bool, attempts: int) -> Learned:
-    """Train a model on the task `name`, then let it make `attempts` fresh attempts."""
+async def learn(name: str, seed: int, folder: Path, *, judge: Mischief | None, attempts: int) -> Learned:
+    """Train a model on the task `name`, then let it make `attempts` fresh attempts.
+
+    judge: how the judge misbehaves; None: there is none, the task's own reward counts.
+    """
     task = tasks.find(name)
     model = art.TrainableModel(name=f"{name}-{seed}", project="ruler", base_model=task.DEFAULTS.base_model)
     async with AsyncExitStack() as stack:
         after_each: AfterEach | None = None
-        questions: list[dict[str, Any]] = []
-        if judged:
-            server = await stack.enter_async_context(LlmServer(TruthfulJudge(BY_TASK[name])))
+        server = LlmServer(TruthfulJudge(BY_TASK[name]), mischief=judge)
+        if judge is not None:
+            await stack.enter_async_context(server)
             ruler = Ruler(
-                "openai/truth", rubric=RUBRIC, base_url=server.base_url, api_key=server.key, cache=False
+                "openai/truth",
+                rubric=RUBRIC,
+                base_url=server.base_url,
+                api_key=server.key,
+                cache=False,
+                deadline=DEADLINE,
             )
             after_each = ruler.score_group
         backend = await stack.enter_async_context(art.LocalBackend(path=str(folder)))
@@ -61,8 +70,7 @@ async def learn(name: str, seed: int, folder: Path, *, judged: bool, attempts: i
         for step in range(task.DEFAULTS.steps):
             unscored += await train_one_step(model, task, seed, step, after_each)
         seconds = time.perf_counter() - begin
-        if judged:
-            questions = server.requests
+        questions = len(server.requests)
         fresh = await art.gather_trajectories(
             (task.rollout(model, task.scenario(EVALUATION_SEED, index)) for index in range(attempts)),
             pbar_desc=None,
@@ -71,7 +79,7 @@ async def learn(name: str, seed: int, folder: Path, *, judged: bool, attempts: i
         score=sum(float(one.metrics[task.SCORE]) for one in fresh) / len(fresh),
         reward=sum(own_reward(one) for one in fresh) / len(fresh),
         seconds=seconds,
-        questions=len(questions),
+        questions=questions,
         unscored=unscored,
     )
 
