@@ -7,7 +7,7 @@ from formula_judge import scores_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.rewards.checks.correlation import Covariation, covariation, rank_correlation, ranks
+from art.rewards.checks.correlation import Covariation, covariation, pair_agreement, ranks
 from art.rewards.checks.opinions import agreement, holdout_gap, length_sums, scored_by_both
 from art.rewards.view import View
 from art.types import Unscored
@@ -22,19 +22,23 @@ def test_ranks_share_places() -> None:
 
 @given(values)
 def test_an_order_agrees_with_itself_and_not_with_its_reverse(found: list[float]) -> None:
-    assert rank_correlation(found, found) == pytest.approx(1.0)
-    if len(set(found)) > 1:
-        assert rank_correlation(found, [-one for one in found]) == pytest.approx(-1.0)
+    assert pair_agreement(found, found) == 1.0
+    reverse = pair_agreement(found, [-one for one in found])
+    assert reverse == -1.0 if len(set(found)) == len(found) else reverse > -1.0
 
 
-def test_a_known_rank_correlation_with_ties() -> None:
-    """Ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4: Pearson's of them is 4.5 / sqrt(4.5 * 5)."""
-    assert rank_correlation([1, 2, 2, 3], [10, 30, 20, 40]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
+def test_pairs_are_counted_alike_otherwise_and_undecided() -> None:
+    """Of six pairs four are ordered alike, one the other way round, and one is a tie to one side only."""
+    assert pair_agreement([0.1, 0.2, 0.2, 0.3], [0.1, 0.4, 0.2, 0.3]) == pytest.approx((4 - 1) / 6)
 
 
-def test_one_that_ranks_nothing_agrees_with_none_that_does() -> None:
-    assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0.0
-    assert rank_correlation([1, 1, 1], [2, 2, 2]) == 1.0
+def test_one_that_sees_no_difference_neither_agrees_nor_disagrees_with_one_that_does() -> None:
+    assert pair_agreement([0.5, 0.5, 0.5], [0.1, 0.5, 0.9]) == 0.0
+    assert pair_agreement([0.5, 0.5, 0.5], [0.2, 0.2, 0.2]) == 1.0
+
+
+def test_noise_where_nothing_differs_is_no_disagreement() -> None:
+    assert pair_agreement([0.70, 0.71, 0.69], [0.72, 0.69, 0.70]) == 1.0
 
 
 def test_unscored_are_in_no_pair() -> None:

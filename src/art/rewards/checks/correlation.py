@@ -1,11 +1,15 @@
-"""Correlation of ranks: whether two judges order alike, whether scores grow with length. Pure functions."""
+"""Whether two judges order alike, and whether scores grow with length. Pure functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import fmean
+
+TIE = 0.05
+"""Scores that differ by less are as good as equal."""
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -27,16 +31,21 @@ def ranks(values: Sequence[float]) -> list[float]:
     return placed
 
 
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's, -1 to 1. Where only one of the two ranks at all it is 0; where neither does they agree: 1.
+def pair_agreement(first: Sequence[float], second: Sequence[float]) -> float:
+    """Whether two opinions order the same values alike, -1 to 1: pairs ordered alike less those ordered the
+    other way round, of all pairs. Kendall's tau, but scores that differ by less than `TIE` are as good as
+    equal, and pairs that both find equal count as agreed: where nothing differs, noise is no disagreement.
 
-    >>> rank_correlation([0.1, 0.5, 0.9], [2, 3, 7])
-    1.0
+    >>> pair_agreement([0.1, 0.5, 0.9], [0.3, 0.2, 0.7])
+    0.3333333333333333
     """
-    shared = covariation(ranks(first), ranks(second))
-    if shared.xx == 0 and shared.yy == 0:
-        return 1.0
-    return shared.correlation() or 0.0
+    pairs = list(combinations(zip(first, second, strict=True), 2))
+    signs = [(_sign(a - b), _sign(x - y)) for (a, x), (b, y) in pairs]
+    return fmean(1.0 if one == other else float(one * other) for one, other in signs)
+
+
+def _sign(difference: float) -> int:
+    return 0 if abs(difference) < TIE else 1 if difference > 0 else -1
 
 
 @dataclass(frozen=True, kw_only=True)

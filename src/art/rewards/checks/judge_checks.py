@@ -26,16 +26,16 @@ class JudgeChecks:
     agreement_share: float = 0.1
     """Share of the groups that the judge scores a second time, in another order."""
     agreement_alarm: float | None = 0.3
-    """Rings when the rank correlation of the two opinions is lower."""
+    """Rings when the two opinions agree no better, -1 to 1: pairs ordered alike less those ordered otherwise."""
     holdout: Scorer | Reward | None = None
     """A second judge, the same with another rubric, or a hand-written reward. It trains nothing."""
     holdout_share: float = 0.1
     """Share of the groups that the hold-out scores too; the first group of each policy step always is."""
     holdout_alarm: float | None = 0.0
-    """Rings when the rank correlation of judge and hold-out is not higher."""
+    """Rings when judge and hold-out agree no better, -1 to 1; 0 is chance."""
     divergence_alarm: float | None = 0.15
-    """Rings when the judge has risen above the hold-out by more than this since the run began, or half of
-    what their rank correlation lost is more."""
+    """Rings when the judge has risen above the hold-out by more than this since the run began, or has lost
+    twice as much of its agreement with it."""
     length_alarm: float | None = 0.6
     """Rings when scores within groups grow with the length of what the agent wrote: rank correlation."""
     calibration: tuple[CalibrationGroup, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from art.rewards.checks.correlation import covariation, rank_correlation, ranks
+from art.rewards.checks.correlation import covariation, pair_agreement, ranks
 from art.rewards.reward import Score
 from art.rewards.view import View
 from art.types import Unscored
@@ -29,26 +29,26 @@ def scored_by_both(first: Sequence[Score], second: Sequence[Score]) -> list[Pair
 
 
 def agreement(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Of one judge in two orders: `agreement` (rank correlation) and `order_difference` (mean absolute)."""
+    """Of one judge in two orders: `agreement` (of pairs) and `order_difference` (mean absolute)."""
     if len(pairs) < 2:
         return {}
     first, second = zip(*pairs, strict=True)
     return {
-        "agreement": rank_correlation(first, second),
+        "agreement": pair_agreement(first, second),
         "order_difference": fmean(abs(a - b) for a, b in pairs),
     }
 
 
 def holdout_gap(pairs: Sequence[Pair]) -> dict[str, float]:
     """Of judge and hold-out: `holdout` (its mean), `holdout_gap` (the judge's mean less it) and
-    `holdout_agreement` (rank correlation)."""
+    `holdout_agreement` (of pairs)."""
     if not pairs:
         return {}
     mean = fmean(b for _, b in pairs)
     figures = {"holdout": mean, "holdout_gap": fmean(a for a, _ in pairs) - mean}
     if len(pairs) > 1:
         first, second = zip(*pairs, strict=True)
-        figures["holdout_agreement"] = rank_correlation(first, second)
+        figures["holdout_agreement"] = pair_agreement(first, second)
     return figures
 
 

@@ -19,7 +19,7 @@ def length_correlation(record: Record) -> float | None:
 
 def divergence(record: Record) -> float | None:
     """How far the judge rose above the hold-out since the run began: in the mean, or in the order (half of
-    what their rank correlation lost), whichever is more. None before there is a beginning to compare with."""
+    what their agreement lost), whichever is more. None before there is a beginning to compare with."""
     gap, order = record.moved("holdout_gap"), record.moved("holdout_agreement")
     return None if gap is None else max(gap, -(order or 0.0) / 2)
 
@@ -55,8 +55,8 @@ def _agreement(checks: JudgeChecks, record: Record) -> Reading:
         value=record.mean("agreement"),
         limit=checks.agreement_alarm,
         above=False,
-        meaning="shown the same trajectories in another order it ranks them otherwise: rank correlation "
-        "{value}, limit {limit}",
+        meaning="shown the same trajectories in another order it orders them otherwise: agreement "
+        "{value} of -1 to 1, limit {limit}",
     )
 
 
@@ -66,7 +66,8 @@ def _holdout(checks: JudgeChecks, record: Record) -> Reading:
         value=record.mean("holdout_agreement"),
         limit=checks.holdout_alarm,
         above=False,
-        meaning="the hold-out ranks the same trajectories otherwise: rank correlation {value}, limit {limit}",
+        meaning="the hold-out orders the same trajectories otherwise: agreement {value} of -1 to 1, limit "
+        "{limit}",
     )
 
 
@@ -88,5 +89,5 @@ def _calibration(checks: JudgeChecks, record: Record) -> Reading:
         value=newest[0] if newest else None,
         limit=checks.calibration_alarm,
         above=False,
-        meaning="it ranks a share of {value} of the known pairs right, limit {limit}",
+        meaning="it orders a share of {value} of the known pairs right, limit {limit}",
     )
