@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,23 @@ KNOWN = CalibrationGroup(
 )
 
 
+async def judged_by_its_own_base(model: art.TrainableModel, group: art.TrajectoryGroup, ledger: Path) -> None:
+    """The trained model's base judges, the adapter off; what a model of this size cannot do is unscored."""
+    ruler = Ruler(model, rubric="Short.", params={"max_tokens": 60, "temperature": 0}, cache=False)
+    judged = await ruler.score_group(group)
+
+    assert ruler.channel.totals.calls > 0
+    for trajectory in judged:
+        reward = trajectory.reward
+        assert (isinstance(reward, art.Unscored) and reward.reason) or 0 <= reward <= 1
+    rows = sqlite3.connect(f"file:{ledger}?mode=ro", uri=True).execute(
+        "select model, step, adapter from samples"
+    )
+    asked = set(rows.fetchall())
+    assert {row for row in asked if row[0] != "judged"} == {(model.base_model, None, None)}
+    assert {row for row in asked if row[0] == "judged"} == {("judged", 0, "p/judged@0")}
+
+
 @pytest.mark.slow
 async def test_the_log_and_the_steps_record_say_how_the_judge_did(tmp_path: Path) -> None:
     model = art.TrainableModel(name="judged", project="p", base_model="art/nano")
@@ -55,6 +73,7 @@ async def test_the_log_and_the_steps_record_say_how_the_judge_did(tmp_path: Path
             after_each=ruler.score_group,
         )
         result = await model.train(groups)
+        await judged_by_its_own_base(model, groups[0], tmp_path / "server" / "ledger.sqlite")
 
     folder = tmp_path / "p" / "models" / "judged"
     row = json.loads((folder / "history.jsonl").read_text().splitlines()[-1])

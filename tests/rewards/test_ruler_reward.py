@@ -23,6 +23,11 @@ PRICED = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
 """US dollars."""
 
 
+def rows_of(model: art.Model) -> list[dict[str, Any]]:
+    text = Path(model._get_output_dir(), "history.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
 async def test_a_run_that_goes_on_does_not_pay_twice(tmp_path: Path) -> None:
     group = group_of(0.2, 0.9, 0.5)
     other_order = art.TrajectoryGroup(group.trajectories[::-1])
@@ -76,7 +81,7 @@ async def test_without_a_builder_the_cost_of_a_step_is_in_its_row(tmp_path: Path
         ruler = ruler_at(server, params=PRICED)
         groups = [await ruler.score_group(group_of(low, 0.9)) for low in (0.2, 0.3)]
         await model.log(groups, split="train", step=1)
-    row = json.loads(Path(model._get_output_dir(), "history.jsonl").read_text())
+    row = rows_of(model)[0]
     assert row["costs/judge/ruler"] == pytest.approx(ruler.channel.totals.usd)
     assert ruler.channel.totals.usd > 0 and ruler.channel.totals.calls == 2
 

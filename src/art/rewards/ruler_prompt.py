@@ -72,7 +72,7 @@ def user_text(question: Question) -> str:
 
 
 def schema(ids: Sequence[str]) -> dict[str, Any]:
-    """The answer's JSON schema, as strict as OpenAI's strict mode takes it: no other ids can be named."""
+    """The answer's JSON schema: no other ids can be named. Without bounds, which some providers refuse."""
     entry = {
         "type": "object",
         "properties": {
