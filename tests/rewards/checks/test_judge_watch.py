@@ -24,7 +24,7 @@ def by_place(answer: str, place: int) -> float:
 
 
 def by_length(answer: str, place: int) -> float:
-    return len(answer) / 15
+    return len(answer) / 10
 
 
 def numbered(number: int, *, step: int | None = None) -> Any:

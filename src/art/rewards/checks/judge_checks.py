@@ -26,7 +26,8 @@ class JudgeChecks:
     agreement_share: float = 0.1
     """Share of the groups that the judge scores a second time, in another order."""
     agreement_alarm: float | None = 0.3
-    """Rings when the two opinions agree no better, -1 to 1: pairs ordered alike less those ordered otherwise."""
+    """Rings when the two opinions agree no better: pairs ordered alike less those ordered otherwise, -1 to
+    1."""
     holdout: Scorer | Reward | None = None
     """A second judge, the same with another rubric, or a hand-written reward. It trains nothing."""
     holdout_share: float = 0.1
