@@ -29,6 +29,8 @@ HOME = str(Path(__file__).parent)
 START = f"import sys; sys.path.append({HOME!r}); from confined.supervisor import main; main()"
 LINE_BYTES = 5 << 20
 """The longest line that is read."""
+FLOOD = 4
+"""So many times `output_bytes` may go to stderr, of which the end is kept; more ends it."""
 GRACE_S = 10.0
 """What a supervisor may need beyond the deadline, on a busy machine, to start and to end."""
 
@@ -73,13 +75,16 @@ class Child:
         self._until = time.monotonic() + (GRACE_S + (wall_s or 1e9))
         self.errors = b""
         self.ending: Ending | None = None
-        self._rest, self._overflow = b"", False
+        self._rest, self._flood, self._overflow = b"", 0, False
         self.base = tempfile.mkdtemp(prefix="art-limited-")
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = _start(theirs.fileno())
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            os.set_blocking(stream.fileno(), False)  # type: ignore[union-attr]
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None and stdout is not None and stderr is not None
+        self._streams = (stdin, stdout, stderr)
+        for stream in self._streams:
+            os.set_blocking(stream.fileno(), False)
         self._control_lines = self._control.makefile("rb")
         try:
             told = {**asdict(limits), **order, "work": work, "wall_s": wall_s, "base": self.base}
@@ -132,14 +137,15 @@ class Child:
 
     def _exchange(self, pending: bytes, until: float, *, close_stdin: bool = False) -> bytes | None:
         """Wait until something can be written or read, and do it. What is left to write; None at the end."""
-        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
-        assert stdin is not None and stdout is not None and stderr is not None
-        if not pending and close_stdin and not stdin.closed:
+        stdin, stdout, stderr = self._streams
+        if not pending and close_stdin:
             stdin.close()
         with selectors.DefaultSelector() as waiting:
-            waiting.register(stdout, selectors.EVENT_READ)
-            if not stderr.closed:
-                waiting.register(stderr, selectors.EVENT_READ)
+            for stream in (stdout, stderr):
+                if not stream.closed:
+                    waiting.register(stream, selectors.EVENT_READ)
+            if not waiting.get_map():
+                return None
             if pending and not stdin.closed:
                 waiting.register(stdin, selectors.EVENT_WRITE)
             ready = waiting.select(max(0.0, until - time.monotonic()))
@@ -148,30 +154,31 @@ class Child:
         for key, _ in ready:
             if key.fileobj is stdin:
                 pending = self._feed(pending)
-            elif key.fileobj is stderr:
-                part = os.read(stderr.fileno(), 1 << 16)
-                self.errors = (self.errors + part)[-self._limits.output_bytes :]
-                if not part:
-                    stderr.close()
-            elif part := os.read(stdout.fileno(), 1 << 16):
+                continue
+            stream = stdout if key.fileobj is stdout else stderr
+            part = os.read(stream.fileno(), 1 << 16)
+            if not part:
+                stream.close()
+            elif stream is stdout:
                 self._rest += part
             else:
-                return None
+                self.errors = (self.errors + part)[-self._limits.output_bytes :]
+                self._flood += len(part)
+        if self._flood > FLOOD * self._limits.output_bytes:
+            self._overflow = True
+            return None
         return pending
 
     def _feed(self, pending: bytes) -> bytes:
-        stdin = self._process.stdin
-        assert stdin is not None
         try:
-            return pending[os.write(stdin.fileno(), pending[: 1 << 16]) :]
+            return pending[os.write(self._streams[0].fileno(), pending[: 1 << 16]) :]
         except BrokenPipeError:  # it does not read; what it says may still count
-            stdin.close()
+            self._streams[0].close()
             return b""
 
     def end_input(self) -> None:
         """Nothing more will be asked."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._streams[0].close()
 
     def finish(self) -> Ending:
         """Wait until it ended, at most until its deadline; nothing of it is left then.
@@ -208,9 +215,8 @@ class Child:
             with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
                 os.killpg(self._process.pid, 9)
             self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        for stream in self._streams:
+            stream.close()
         self._control_lines.close()
         self._control.close()
         shutil.rmtree(self.base, ignore_errors=True)
