@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from art.cli.keys import keys
+from art.cli.mcp import mcp
 from art.cli.runtime import runtime
 from art.cli.verbs import Verbs, help_text
 
@@ -162,6 +163,7 @@ def run(
     raise typer.Exit(serve_forever(host=host, port=port, data_dir=data_dir))
 
 
+app.add_typer(mcp)
 app.add_typer(keys)
 app.add_typer(runtime)
 

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 ORDER = (
     "quickstart",
     "init",
+    "mcp",
     "serve",
     "run",
     "keys",

@@ -11,6 +11,8 @@ from art.mcp.checked_scenarios import ScenarioSet
 from art.mcp.comparison import Comparison
 from art.mcp.run_folder import StepRow
 
+HARDLY = 0.25
+"""Share of attempts with a gradient below which a report says what to do about it."""
 LESS_IS_BETTER = ("ran_out_of_turns", "num_turns", "tool_errors")
 
 
@@ -115,6 +117,13 @@ class McpReport:
             f"{row.trained} |"
             for row in self.steps
         ]
+        made, trained = sum(row.rollouts for row in self.steps), sum(row.trained for row in self.steps)
+        if trained < HARDLY * made:
+            rows.append(
+                f"\nOnly {trained} of {made} attempts could teach anything: the others were as good as their whole "
+                "group, or had no score. Make attempts differ (a higher temperature, larger groups, more turns), "
+                "or begin with scenarios that the base model sometimes does."
+            )
         return [*head, *rows, "\nRULER's scores compare the attempts of one group: their mean says little.\n"]
 
     def _generated(self) -> list[str]:

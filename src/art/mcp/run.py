@@ -26,8 +26,9 @@ from art.trajectories import TrajectoryGroup
 from art.types import Unscored
 
 if TYPE_CHECKING:
+    from art.llm.channel import Channel
     from art.mcp.asked import Asked
-    from art.mcp.types import GeneratedScenario, MCPTool
+    from art.mcp.types import GeneratedScenario, MCPResource, MCPTool
     from art.model import TrainableModel
 
     Scenarios = ScenarioSet | Iterable[GeneratedScenario | Mapping[str, Any] | str]
@@ -72,30 +73,14 @@ class Run:
         saved = self._folder.scenarios()
         if saved is not None:
             return saved
-        async with connect(self._server, allow_writes=self._settings.allow_writes) as session:
-            tools, resources = await session.tools(), await session.resources()
+        tools, resources = await offered(self._server, self._settings)
         self._tell(
             f"{len(tools)} tools: {', '.join(tool.name for tool in tools)}; {len(resources)} resources"
         )
-        chosen = self._settings
         if given is not None:
-            made = of_ones_own(given, chosen, tools)
-        elif isinstance(self._asked.generator, ConfigurationError):
-            raise self._asked.generator
+            made = of_ones_own(given, self._settings, tools)
         else:
-            async with Probe(self._server, tools, call_timeout=chosen.call_timeout) as probe:
-                made = await generate_checked(
-                    probe,
-                    self._asked.generator,
-                    num_train=chosen.num_train,
-                    num_test=chosen.num_test,
-                    instructions=chosen.instructions,
-                    checks=Checks(
-                        tools=tools, allow_writes=chosen.allow_writes, similarity=chosen.similarity
-                    ),
-                    resources=resources,
-                    seed=chosen.seed,
-                )
+            made = await generated(self._server, self._asked.generator, self._settings, tools, resources)
         rejected = ", ".join(f"{name} {count}" for name, count in made.rejections.items()) or "none"
         self._tell(
             f"{len(made.train)} scenarios to train on, {len(made.test)} held out; rejected: {rejected}"
@@ -174,7 +159,14 @@ class Run:
 
     async def _train(self, attempts: Attempts, made: ScenarioSet) -> None:
         model, total = attempts.model, self._settings.total_steps(len(made.train))
-        for step in range(await model.get_step(), total):
+        done = await model.get_step()
+        if done < total:
+            size = self._settings.group_size
+            self._tell(
+                f"{total - done} steps of {self._settings.groups} x {size} attempts; the judge is asked about "
+                f"{(total - done) * self._settings.groups} groups, and then about {len(made.test)} side by side"
+            )
+        for step in range(done, total):
             row = await self._train_step(attempts, made, step, total)
             self._folder.add_step(row)
             reward = "no scores" if row.reward is None else f"reward {row.reward:.3f}"
@@ -220,6 +212,43 @@ class Run:
         except BudgetExceededError as error:
             self._tell(f"before and after are not judged: {error}")
             return await compare(tasks, before, after, sides=sides, score=None)
+
+
+async def offered(server: Any, chosen: TrainSettings) -> tuple[list[MCPTool], list[MCPResource]]:
+    """Tools and resources of the server. Raises McpError, and ConfigurationError for unknown allow_writes."""
+    async with connect(server, allow_writes=chosen.allow_writes) as session:
+        return await session.tools(), await session.resources()
+
+
+async def checked_scenarios_of(
+    server: Any, channel: Channel | ConfigurationError, chosen: TrainSettings
+) -> ScenarioSet:
+    """Generated scenarios for a server that pass the checks, split; without training."""
+    tools, resources = await offered(server, chosen)
+    return await generated(server, channel, chosen, tools, resources)
+
+
+async def generated(
+    server: Any,
+    channel: Channel | ConfigurationError,
+    chosen: TrainSettings,
+    tools: list[MCPTool],
+    resources: list[MCPResource],
+) -> ScenarioSet:
+    """See `generate_checked`. Raises the error that stands in the place of a channel."""
+    if isinstance(channel, ConfigurationError):
+        raise channel
+    async with Probe(server, tools, call_timeout=chosen.call_timeout) as probe:
+        return await generate_checked(
+            probe,
+            channel,
+            num_train=chosen.num_train,
+            num_test=chosen.num_test,
+            instructions=chosen.instructions,
+            checks=Checks(tools=tools, allow_writes=chosen.allow_writes, similarity=chosen.similarity),
+            resources=resources,
+            seed=chosen.seed,
+        )
 
 
 def of_ones_own(given: Scenarios, chosen: TrainSettings, tools: list[MCPTool]) -> ScenarioSet:

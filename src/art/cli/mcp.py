@@ -1,0 +1,162 @@
+"""`art mcp`: train a model on the tools of an MCP server. All options; the work is in `mcp_work.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+mcp = typer.Typer(
+    name="mcp",
+    help="Teach a model to use the tools of an MCP server: inspect it, generate scenarios, train.",
+    no_args_is_help=True,
+)
+OWN_WORDS = {"allow_interspersed_args": False}
+"""What follows the server's command is the server's, dashes included."""
+
+Server = Annotated[
+    list[str], typer.Argument(help="After --: the command that starts the server, or its http(s) address.")
+]
+ReadOnly = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A tool that only reads, though the server does not say so; '*': all. May be repeated."
+    ),
+]
+AllowWrite = Annotated[
+    list[str] | None,
+    typer.Option(help="A tool that may be called though it may write; '*': all. May be repeated."),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME of an environment variable to pass on to the server. May be repeated."),
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME=VARIABLE: a header for an http server, its value from a variable. May be repeated."
+    ),
+]
+DataDir = Annotated[Path, typer.Option(help="Runs, models, and the answers that are kept.")]
+Generator = Annotated[str, typer.Option(help="Writes the scenarios: provider/model.")]
+GeneratorUrl = Annotated[
+    str | None, typer.Option(help="Its address; key in ART_GENERATOR_API_KEY. Default: the provider's own.")
+]
+Judge = Annotated[str, typer.Option(help="Compares the attempts (RULER): provider/model.")]
+JudgeUrl = Annotated[
+    str | None, typer.Option(help="Its address; key in ART_JUDGE_API_KEY. Default: the provider's own.")
+]
+Instructions = Annotated[str | None, typer.Option(help="More for the generator to pay attention to.")]
+NumTrain = Annotated[int, typer.Option(min=1, help="Scenarios to train on.")]
+NumTest = Annotated[int, typer.Option(min=1, help="Scenarios held out.")]
+BudgetCalls = Annotated[int | None, typer.Option(min=1, help="Calls of generator and judge, at most.")]
+BudgetTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of both, at most.")]
+BudgetUsd = Annotated[float | None, typer.Option(help="US dollars for both, at most.")]
+Seed = Annotated[int, typer.Option(help="Of the split, the order and the test attempts.")]
+DATA_DIR = Path(".art")
+GENERATOR, JUDGE = "openai/gpt-4.1-mini", "openai/o4-mini"
+
+
+@mcp.command(context_settings=OWN_WORDS)
+def inspect(
+    server: Server,
+    read_only: ReadOnly = None,
+    env: Env = None,
+    header: Header = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the tools, resources and prompts of a server, and which tools a rollout may call."""
+    from art.cli.mcp_work import Place, inspect_server, reported
+
+    place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [])
+    raise typer.Exit(reported(lambda: inspect_server(place, as_json=json)))
+
+
+@mcp.command(context_settings=OWN_WORDS)
+def generate(
+    server: Server,
+    output: Annotated[Path, typer.Option(help="The file to write.")] = Path("scenarios.json"),
+    num_train: NumTrain = 16,
+    num_test: NumTest = 8,
+    generator: Generator = GENERATOR,
+    generator_base_url: GeneratorUrl = None,
+    instructions: Instructions = None,
+    allow_write: AllowWrite = None,
+    read_only: ReadOnly = None,
+    env: Env = None,
+    header: Header = None,
+    budget_calls: BudgetCalls = None,
+    budget_tokens: BudgetTokens = None,
+    budget_usd: BudgetUsd = None,
+    seed: Seed = 0,
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Have scenarios written for a server's tools, check them on the server, and keep them in a file.
+
+    `art mcp train --scenarios FILE` takes the file; edit it as you like before.
+    """
+    from art.cli.mcp_work import generate_file, options_of
+
+    raise typer.Exit(generate_file(options_of(locals()), output))
+
+
+@mcp.command(context_settings=OWN_WORDS)
+def train(
+    server: Server,
+    base_model: Annotated[
+        str, typer.Option(help="The model to train: a hub name, a folder, a built-in one.")
+    ],
+    name: Annotated[
+        str, typer.Option(help="The model's name; the same name goes on with its run.")
+    ] = "mcp-agent",
+    project: Annotated[str, typer.Option(help="The project's name.")] = "mcp",
+    judge: Judge = JUDGE,
+    judge_base_url: JudgeUrl = None,
+    generator: Generator = GENERATOR,
+    generator_base_url: GeneratorUrl = None,
+    scenarios: Annotated[
+        Path | None, typer.Option(help="A file of scenarios instead of generated ones.")
+    ] = None,
+    num_train: NumTrain = 16,
+    num_test: NumTest = 8,
+    instructions: Instructions = None,
+    rubric: Annotated[str | None, typer.Option(help="What a good attempt is, for the judge.")] = None,
+    system_prompt: Annotated[str | None, typer.Option(help="Of the agent. Default: the rollout's.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Training steps. Default: --epochs of them.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the scenarios.")] = 1,
+    groups: Annotated[int, typer.Option(min=1, help="Scenarios a step.")] = 2,
+    group_size: Annotated[int, typer.Option(min=2, help="Attempts at each.")] = 4,
+    learning_rate: Annotated[float, typer.Option(help="Of the adapter.")] = 1e-5,
+    max_turns: Annotated[int, typer.Option(min=1, help="Completions of one attempt.")] = 10,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one completion.")] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds an attempt may take.")] = 300.0,
+    test_attempts: Annotated[
+        int, typer.Option(min=1, help="At each held-out scenario, before and after.")
+    ] = 2,
+    difficulty_attempts: Annotated[
+        int, typer.Option(min=0, help="Of the base model, to measure difficulty; 0: none.")
+    ] = 2,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Attempts at once, each with its own session.")
+    ] = 16,
+    allow_write: AllowWrite = None,
+    read_only: ReadOnly = None,
+    env: Env = None,
+    header: Header = None,
+    budget_calls: BudgetCalls = None,
+    budget_tokens: BudgetTokens = None,
+    budget_usd: BudgetUsd = None,
+    seed: Seed = 0,
+    data_dir: DataDir = DATA_DIR,
+    json: Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")] = None,
+) -> None:
+    """Train a model to use a server's tools, without labels, and compare it before and after.
+
+    Stopped or killed, the same command goes on where it was, and pays for no answer twice.
+    """
+    from art.cli.mcp_work import options_of, train_run
+
+    raise typer.Exit(train_run(options_of(locals()), scenarios, json))

@@ -1,0 +1,263 @@
+"""What the verbs of `art mcp` do, and how it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from art import environment
+from art.errors import ARTError, ConfigurationError
+
+if TYPE_CHECKING:
+    from art.llm.budget import Budget
+    from art.mcp import McpReport, Server
+
+INTERRUPTED = 130
+EVERYTHING = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the server is, as the command line says it."""
+
+    words: list[str]
+    read_only: list[str]
+    env: list[str]
+    headers: list[str]
+
+    def server(self) -> Server:
+        """Raises ConfigurationError for a variable that is not set, or does not fit the kind of server."""
+        from art.mcp import HttpServer, StdioServer, parse_server
+
+        server = parse_server(self.words)
+        more: dict[str, Any] = {"read_only": tuple(self.read_only)}
+        if isinstance(server, StdioServer):
+            if self.headers:
+                raise ConfigurationError(
+                    "--header is for an http server; a command takes variables with --env"
+                )
+            more["env"] = {name: value_of(name, "--env") for name in self.env}
+        elif isinstance(server, HttpServer):
+            if self.env:
+                raise ConfigurationError(
+                    "--env is for a command; an http server takes --header NAME=VARIABLE"
+                )
+            more["headers"] = dict(header(text) for text in self.headers)
+        return dataclasses.replace(server, **more)
+
+
+def header(text: str) -> tuple[str, str]:
+    name, equals, variable = text.partition("=")
+    if not (name and equals and variable):
+        raise ConfigurationError(f"--header {text!r}: write NAME=VARIABLE, such as Authorization=MY_TOKEN")
+    return name, value_of(variable, "--header")
+
+
+def value_of(variable: str, option: str) -> str:
+    """Of an environment variable. Raises ConfigurationError when it is not set."""
+    value = environment.variable(variable)
+    if value is None:
+        raise ConfigurationError(f"{option} names the environment variable {variable!r}, which is not set")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Of what generator and judge may cost."""
+
+    calls: int | None
+    tokens: int | None
+    usd: float | None
+
+    def budget(self) -> Budget | None:
+        from art.llm.budget import Budget
+
+        return None if self == Limits(calls=None, tokens=None, usd=None) else Budget(**vars(self))
+
+
+def reported(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Run it, and turn every expected failure into one readable line. Returns the exit code."""
+    try:
+        asyncio.run(work())
+    except ARTError as error:
+        complain(error)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def complain(error: ARTError) -> None:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"{type(error).__name__}: {error}", markup=False)
+
+
+async def inspect_server(place: Place, *, as_json: bool) -> None:
+    """Print what the server offers."""
+    from art.mcp import connect
+
+    async with connect(place.server()) as session:
+        tools, resources, prompts = await session.tools(), await session.resources(), await session.prompts()
+    if as_json:
+        offered: dict[str, list[Any]] = {"tools": tools, "resources": resources, "prompts": prompts}
+        plain = {name: [dataclasses.asdict(one) for one in found] for name, found in offered.items()}
+        sys.stdout.write(json.dumps({"server": session.label, **plain}, indent=1, ensure_ascii=False) + "\n")
+        return
+    console = Console(highlight=False, soft_wrap=True)
+
+    def say(text: str) -> None:
+        console.print(text, markup=False)
+
+    say(f"{session.label}: {len(tools)} tools, {len(resources)} resources, {len(prompts)} prompts")
+    for tool in tools:
+        kind = {True: "reads", False: "writes", None: "does not say whether it writes"}[tool.read_only]
+        say(f"  {tool.name}({', '.join(tool.parameters.get('properties', {}))})  [{kind}]")
+        say(f"    {first_line(tool.description)}")
+    for resource in resources:
+        say(f"  {resource.uri}  {first_line(resource.description)}")
+    for prompt in prompts:
+        say(f"  prompt {prompt.name}  {first_line(prompt.description)}")
+    shut = [tool.name for tool in tools if tool.read_only is not True]
+    if shut:
+        say(
+            f"Rollouts may not call {', '.join(shut)}: name those that only read with --read-only, those "
+            "that may be called though they write with --allow-write."
+        )
+
+
+def first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+OURS = (
+    *("server", "read_only", "env", "header", "allow_write", "data_dir", "json", "scenarios", "output"),
+    *("judge_base_url", "generator_base_url", "budget_calls", "budget_tokens", "budget_usd"),
+)
+"""Options of the command line that `art.mcp.train` has under another name or not at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A command: what goes to `art.mcp.train` as it is, and the rest."""
+
+    place: Place
+    limits: Limits
+    keywords: dict[str, Any]
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """Of a verb's arguments by name; what is imported beside them is left out."""
+    place = Place(
+        words=given["server"],
+        read_only=given["read_only"] or [],
+        env=given["env"] or [],
+        headers=given["header"] or [],
+    )
+    keywords = {name: value for name, value in given.items() if name not in OURS and not callable(value)}
+    writes = given["allow_write"] or []
+    keywords |= {"allow_writes": True if EVERYTHING in writes else tuple(writes), "path": given["data_dir"]}
+    for name, variable in (
+        ("judge", environment.JUDGE_API_KEY),
+        ("generator", environment.GENERATOR_API_KEY),
+    ):
+        if name in given:
+            keywords[f"{name}_params"] = params_of(given[f"{name}_base_url"], variable)
+    limits = Limits(calls=given["budget_calls"], tokens=given["budget_tokens"], usd=given["budget_usd"])
+    return Options(place=place, limits=limits, keywords=keywords)
+
+
+def params_of(base_url: str | None, variable: str) -> dict[str, Any]:
+    """Options of a judge or generator by name; an address has a key of its own."""
+    if base_url is None:
+        return {}
+    key = environment.variable(variable)
+    return {"base_url": base_url, **({"api_key": key} if key else {})}
+
+
+def generate_file(options: Options, output: Path) -> int:
+    """Write checked scenarios to a file. Returns the exit code."""
+
+    async def work() -> None:
+        from art.mcp.asked import generator_of
+        from art.mcp.run import checked_scenarios_of
+        from art.mcp.settings import TrainSettings
+        from art.mcp.training import cache_in
+
+        chosen = dict(options.keywords)
+        cache, budget = cache_in(chosen.pop("path")), options.limits.budget()
+        channel = generator_of(
+            chosen.pop("generator"), chosen.pop("generator_params"), cache=cache, budget=budget
+        )
+        made = await checked_scenarios_of(options.place.server(), channel, TrainSettings.of(chosen))
+        write_json(output, made.to_dict())
+        told = ", ".join(f"{name} {count}" for name, count in made.rejections.items()) or "none"
+        covered = ", ".join(f"{name} {count}" for name, count in made.tools.items())
+        sys.stdout.write(
+            f"{len(made.train)} scenarios to train on and {len(made.test)} held out are in {output}.\n"
+            f"Rejected: {told}. In plans: {covered}.\n"
+        )
+
+    if output.exists():
+        complain(ConfigurationError(f"{str(output)!r} is there already: give another --output"))
+        return 1
+    return reported(work)
+
+
+def write_json(path: Path, data: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def train_run(options: Options, scenarios: Path | None, json_file: Path | None) -> int:
+    """Train, and show the report. Returns the exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+
+    async def work() -> None:
+        from art.mcp import train
+
+        report = await train(
+            options.place.server(),
+            scenarios=None if scenarios is None else read_scenarios_file(scenarios),
+            budget=options.limits.budget(),
+            tell=lambda line: console.print(line, markup=False),
+            **options.keywords,
+        )
+        show(console, report, json_file)
+
+    code = reported(work)
+    if code == INTERRUPTED:
+        again = shlex.join(["art", *sys.argv[1:]])
+        console.print(f"\nStopped. Nothing committed is lost; go on with:\n  {again}", markup=False)
+    return code
+
+
+def read_scenarios_file(path: Path) -> Any:
+    """A file of `art mcp generate`, or a list of scenarios. Raises ConfigurationError for another one."""
+    from art.mcp import ScenarioSet
+    from art.mcp.planned import as_planned, scenario_list
+
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"--scenarios {str(path)!r} cannot be read as JSON: {error}") from error
+    if isinstance(data, dict) and {"train", "test"} <= data.keys():
+        return ScenarioSet.from_dict(data)
+    return [as_planned(item) for item in scenario_list(data)]
+
+
+def show(console: Console, report: McpReport, json_file: Path | None) -> None:
+    from rich.markdown import Markdown
+
+    console.print(Markdown(report.to_markdown()))
+    console.print(f"\n{report.folder / 'report.md'}", markup=False)
+    if json_file is not None:
+        write_json(json_file, report.to_dict())
