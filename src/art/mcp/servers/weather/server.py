@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from art.mcp.quiet import root_logger_kept
 from art.mcp.servers.weather.service import UnknownNameError, Weather, shipped
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def create_server(weather: Weather | None = None) -> MCPServer:
     from mcp.types import ToolAnnotations
 
     data = weather or shipped()
-    server: MCPServer = MCPServer("weather", instructions=INSTRUCTIONS)
+    with root_logger_kept():
+        server: MCPServer = MCPServer("weather", instructions=INSTRUCTIONS)
     tool = server.tool(
         annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
         structured_output=False,
