@@ -81,6 +81,7 @@ _ROOMS = frozenset(
     {
         "algorithms",
         "api_costs",
+        "autorl",
         "backend",
         "batches",
         "capture",
@@ -91,6 +92,7 @@ _ROOMS = frozenset(
         "gather",
         "guided_completion",
         "langgraph",
+        "llm",
         "local",
         "loss",
         "mcp",

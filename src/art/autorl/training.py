@@ -1,0 +1,169 @@
+"""AutoRL: from the description of a task to a trained model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from art.autorl.ask import generator_channel, spent
+from art.autorl.folder import AutoRLFolder
+from art.autorl.run import AutoRLRun, Given, Judges
+from art.autorl.settings import AutoRLSettings
+from art.errors import ConfigurationError
+from art.llm.cache import DEFAULT_PATH, AnswerCache
+
+if TYPE_CHECKING:
+    from art.autorl.ask import Generator
+    from art.autorl.comparison import Measure
+    from art.autorl.report import AutoRLReport
+    from art.autorl.run import Tell
+    from art.backend import Backend
+    from art.llm.budget import Budget
+    from art.model import TrainableModel
+    from art.rewards.checks import JudgeChecks
+    from art.rewards.reward import Reward
+
+_LOGGER = logging.getLogger(__name__)
+
+GENERATOR = "openai/gpt-4.1-mini"
+JUDGE = "openai/o4-mini"
+
+
+async def train(
+    task_description: str,
+    *,
+    base_model: str | None = None,
+    model: TrainableModel[Any, Any] | None = None,
+    name: str = "autorl",
+    project: str = "autorl",
+    backend: Backend | None = None,
+    generator: Generator = GENERATOR,
+    generator_params: Mapping[str, Any] | None = None,
+    judge: Any = JUDGE,
+    judge_params: Mapping[str, Any] | None = None,
+    referee: Any = None,
+    referee_params: Mapping[str, Any] | None = None,
+    inputs: Iterable[str] | None = None,
+    system_prompt: str | None = None,
+    rubric: str | None = None,
+    measure: Measure | None = None,
+    path: str | Path | None = None,
+    cache: AnswerCache | None = None,
+    budget: Budget | None = None,
+    checks: JudgeChecks | None = None,
+    tell: Tell | None = None,
+    **settings: Any,
+) -> AutoRLReport:
+    """Teach a model a task from its description alone, and compare it before and after.
+
+    base_model, or a `model` of your own (its name, project and folder are then the run's). generator, judge:
+    names ("openai/o3"), functions, models, or (judge) a `Reward`; *_params: litellm's options of a name.
+    referee: who compares before and after, where it is not the judge. inputs, system_prompt ("" for none),
+    rubric: your own instead of generated ones; of inputs, `num_test` are held out. measure: the true quality
+    of an attempt, where you know it: reported, never trained on. backend: None is a `LocalBackend` under
+    `path` (None: ./.art), closed at the end. cache: None is `llm-cache.sqlite3` under `path`. budget: of all
+    that are asked, together; when it is spent, training ends with what is learned. checks: what the judge
+    undergoes while it trains. tell: is given lines about the progress. settings: of `AutoRLSettings`.
+
+    All is written to `<path>/<project>/autorl/<name>`; the same call goes on where a run ended. Raises
+    ConfigurationError, LlmErrors, and what rollouts and the backend raise.
+    """
+    begin, chosen = time.monotonic(), AutoRLSettings.of(settings)
+    if not task_description.strip():
+        raise ConfigurationError(
+            "task_description is empty: say in a sentence or more what the model shall do"
+        )
+    if model is not None:
+        name, project, path = model.name, model.project, path or model.base_path
+    trained = _base_of(model, base_model)
+    root = Path(path) if path is not None else Path.cwd() / ".art"
+    shared: dict[str, Any] = {"cache": cache or AnswerCache(root / DEFAULT_PATH.name), "budget": budget}
+    run = AutoRLRun(
+        task=task_description.strip(),
+        folder=AutoRLFolder(root / project / "autorl" / name),
+        settings=chosen,
+        generator=generator_channel(generator, params=generator_params, **shared),
+        measure=measure,
+        tell=tell or _LOGGER.info,
+    )
+    run.open(trained)
+    prepared = await run.prepare(Given(inputs=inputs, system_prompt=system_prompt, rubric=rubric))
+    judging = _reward(judge, judge_params, rubric=prepared[2], checks=checks, **shared)
+    comparing = judging if referee is None else _reward(referee, referee_params, rubric=prepared[2], **shared)
+
+    def costs() -> dict[str, dict[str, float | None]]:
+        asked = {"generator": run.generator, "judge": _channel(judging), "referee": _channel(comparing)}
+        if referee is None:
+            asked.pop("referee")
+        return {who: spent(channel) for who, channel in asked.items() if channel is not None}
+
+    async with _served(model, backend, root, name=name, project=project, base_model=trained) as learner:
+        judges = Judges(training=judging, referee=comparing)
+        return await run.learn(learner, prepared, judges, costs, begin)
+
+
+def _base_of(model: TrainableModel[Any, Any] | None, base_model: str | None) -> str:
+    if model is None and base_model is None:
+        raise ConfigurationError("give base_model= (a hub name, a folder or a built-in one), or a model=")
+    if model is not None and base_model not in {None, model.base_model}:
+        raise ConfigurationError(
+            f"base_model={base_model!r}, but model= has {model.base_model!r}: give one of them"
+        )
+    return model.base_model if model is not None else str(base_model)
+
+
+def _reward(
+    judge: Any,
+    params: Mapping[str, Any] | None,
+    *,
+    rubric: str,
+    cache: AnswerCache,
+    budget: Budget | None,
+    checks: JudgeChecks | None = None,
+) -> Reward:
+    """RULER with a judge by name, or the user's own reward."""
+    from art.rewards.reward import Reward
+    from art.rewards.ruler_reward import Ruler
+
+    if isinstance(judge, Reward):
+        if params or checks is not None:
+            raise ConfigurationError(
+                f"params and checks are for judges by name; give them to {judge.name!r} itself"
+            )
+        return judge
+    return Ruler(judge, rubric=rubric, params=params, cache=cache, budget=budget, checks=checks)
+
+
+def _channel(reward: Reward) -> Any:
+    """None for rewards that ask in ways of their own."""
+    return getattr(reward, "channel", None)
+
+
+@asynccontextmanager
+async def _served(
+    model: TrainableModel[Any, Any] | None,
+    backend: Backend | None,
+    root: Path,
+    *,
+    name: str,
+    project: str,
+    base_model: str,
+) -> AsyncIterator[TrainableModel[Any, Any]]:
+    """The model, registered; a backend of our own lives as long as the block."""
+    from art.model import TrainableModel
+
+    learner: TrainableModel[Any, Any] = model or TrainableModel(
+        name=name, project=project, base_model=base_model, base_path=str(root)
+    )
+    async with AsyncExitStack() as stack:
+        if backend is not None:
+            await learner.register(backend)
+        elif learner._backend is None:
+            from art.local import LocalBackend
+
+            await learner.register(await stack.enter_async_context(LocalBackend(path=str(root))))
+        yield learner
