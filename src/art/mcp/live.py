@@ -12,7 +12,8 @@ from art.errors import ARTError, McpError, McpTimeoutError
 from art.mcp.results import ToolResult, resource_text, tool_result
 from art.mcp.server import EVERY_TOOL, Server
 from art.mcp.source import Offer
-from art.mcp.transports import Stderr, open_client
+from art.mcp.stdio import LastWords
+from art.mcp.transports import open_client
 from art.mcp.types import MCPPrompt, MCPResource, MCPTool
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class LiveServer:
         self._server, self._timeout = server, timeout
         self._client: Any = None
         self._stop = asyncio.Event()
-        self._stderr = Stderr()
+        self._words = LastWords()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -54,15 +55,15 @@ class LiveServer:
             if isinstance(error, ARTError):
                 raise error
             raise McpError(
-                f"MCP server {self.label!r} could not be reached: {_reason(error)}{self._last_words()}"
+                f"MCP server {self.label!r} could not be reached: {_reason(error)}{self._words.text()}"
             )
         raise McpTimeoutError(
-            f"MCP server {self.label!r} was not ready within {self._timeout:g} s{self._last_words()}"
+            f"MCP server {self.label!r} was not ready within {self._timeout:g} s{self._words.text()}"
         )
 
     async def _live(self, ready: asyncio.Future[Any]) -> None:
         async with AsyncExitStack() as stack:
-            client = await open_client(self._server, stack, self._stderr)
+            client = await open_client(self._server, stack, self._words)
             if not ready.done():
                 ready.set_result(client)
             await self._stop.wait()
@@ -137,11 +138,11 @@ class LiveServer:
             if request.done():
                 return request.result()
             if self._task.done():
-                raise McpError(f"MCP server {self.label!r} is gone{self._last_words()}")
+                raise McpError(f"MCP server {self.label!r} is gone{self._words.text()}")
             raise McpTimeoutError(f"MCP server {self.label!r} did not {what} within {timeout:g} s")
         except MCPError as error:
             raise McpError(
-                f"MCP server {self.label!r} failed to {what}: {error.message}{self._last_words()}"
+                f"MCP server {self.label!r} failed to {what}: {error.message}{self._words.text()}"
             ) from error
         except ValidationError as error:
             raise McpError(
@@ -151,10 +152,6 @@ class LiveServer:
             if not request.done():
                 request.cancel()
                 await asyncio.wait({request}, timeout=CLOSING_S)
-
-    def _last_words(self) -> str:
-        text = self._stderr.text()
-        return f"\nIts standard error ends with:\n{text}" if text else ""
 
 
 def _tool(tool: Any, read_only: tuple[str, ...]) -> MCPTool:

@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
-from typing import Any, TextIO
+from contextlib import AsyncExitStack
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from art.errors import ConfigurationError, McpError
 from art.mcp.server import HttpServer, InProcessServer, Server, StdioServer
-
-STDERR_KEPT = 2000
-"""Characters of the end of a server's standard error that an error message shows."""
-
-
-class Stderr:
-    """The end of what a server wrote on its standard error; the rest is dropped, however much it is."""
-
-    def __init__(self) -> None:
-        self._kept = b""
-
-    @contextmanager
-    def open(self) -> Iterator[TextIO]:
-        """A file to give to the server's process."""
-        reading, writing = os.pipe()
-        # A thread, since a pipe of a process cannot be read by every event loop on every system. It ends
-        # when the last process that has the pipe does.
-        threading.Thread(target=self._drain, args=(reading,), name="mcp-stderr", daemon=True).start()
-        with os.fdopen(writing, "w") as file:
-            yield file
-
-    def _drain(self, reading: int) -> None:
-        with os.fdopen(reading, "rb", buffering=0) as file:
-            while piece := file.read(65536):
-                self._kept = (self._kept + piece)[-STDERR_KEPT:]
-
-    def text(self) -> str:
-        """What is kept, as text."""
-        return self._kept.decode("utf-8", errors="replace").strip()
+from art.mcp.stdio import LastWords, program
 
 
 def load_sdk() -> Any:
@@ -55,26 +24,17 @@ def load_sdk() -> Any:
     return mcp
 
 
-async def open_client(server: Server, stack: AsyncExitStack, stderr: Stderr) -> Any:
-    """An SDK client that has shaken hands with `server`; `stack` closes it."""
+async def open_client(server: Server, stack: AsyncExitStack, words: LastWords) -> Any:
+    """An SDK client that has shaken hands with `server`; `stack` closes it. `words`: what a program says."""
     sdk = load_sdk()
+    transport: Any
     if isinstance(server, StdioServer):
-        transport = _stdio(sdk, server, stack.enter_context(stderr.open()))
+        transport = program(server, words)
     elif isinstance(server, HttpServer):
         transport = await _http(server, stack)
     else:
-        transport = _object(sdk, server)
+        transport = _object(server)
     return await stack.enter_async_context(sdk.Client(transport, cache=None))
-
-
-def _stdio(sdk: Any, server: StdioServer, stderr: TextIO) -> Any:
-    # The SDK gives the process a group of its own and, at the end, closes its input, then kills the group.
-    from mcp.client.stdio import stdio_client
-
-    parameters = sdk.StdioServerParameters(
-        command=server.command, args=list(server.args), env=dict(server.env) or None, cwd=server.cwd
-    )
-    return stdio_client(parameters, errlog=stderr)
 
 
 async def _http(server: HttpServer, stack: AsyncExitStack) -> Any:
@@ -112,7 +72,7 @@ async def _http(server: HttpServer, stack: AsyncExitStack) -> Any:
     )
 
 
-def _object(sdk: Any, server: InProcessServer) -> Any:
+def _object(server: InProcessServer) -> Any:
     from mcp.server import MCPServer
     from mcp.server.lowlevel import Server as LowLevelServer
 
