@@ -77,6 +77,7 @@ crosscheck: $(VENV)/.installed        ## every loss and advantage against TRL, v
 nano: $(VENV)/.installed              ## build the shipped nano models again, from nothing
 	$(BIN)/python -m nano.build --model nano-games
 	$(BIN)/python -m nano.build --model nano-tools
+	$(BIN)/python -m nano.build --model nano-mcp
 
 clean:           ## forget the virtual environment, caches and results
 	rm -rf $(VENV) .venv-frameworks .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from art import tasks
 from nano.play import measure
-from nano.recipes import RECIPES
+from nano.recipes import RECIPES, find_task
 
 EVAL_SEED = 20_000
 """Stream of scenarios that no gate and no training dialog uses."""
@@ -59,7 +58,7 @@ def write_card(
     recipe, config = RECIPES[name], model.config
     rows = []
     for task_name in recipe.tasks:
-        task = tasks.find(task_name)
+        task = find_task(task_name)
         sampled = measure(model, tokenizer, task, count=count, seed=EVAL_SEED)
         greedy = measure(model, tokenizer, task, count=count, seed=EVAL_SEED, greedy=True)
         rows += [f"| {task_name} | {key} | {sampled[key]:.3f} | {greedy[key]:.3f} |" for key in sampled]

@@ -23,6 +23,7 @@ SIZES = {
         "intermediate_size": 384,
     },
 }
+SIZES["nano-mcp"] = SIZES["nano-tools"]
 
 
 def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:

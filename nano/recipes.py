@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from art import tasks
-from nano import games, tools
+from art.tasks import Task
+from nano import games, tools, weather
 from nano.examples import batch_loss
 from nano.model import rounded
 from nano.play import measure
-from nano.tokenizer import GAMES_PATTERN, TOOLS_PATTERN
+from nano.tokenizer import GAMES_PATTERN, MCP_PATTERN, TOOLS_PATTERN
 from nano.train import Stage
 
 GATE_SEED = 10_000
@@ -151,10 +153,72 @@ def tools_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
     ]
 
 
+def mcp_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
+    """Copying beside an agent of the weather server without mistakes, then a careless agent.
+
+    Copying alone, of these few words, stays at a plateau for a thousand steps; beside dialogs it does not.
+    """
+    dialogs = weather.WeatherDialogs(tokenizer, seed)
+
+    def learn_loss(model: Qwen3ForCausalLM) -> Tensor:
+        repetitions = batch_loss(model, [dialogs.repetition() for _ in range(24)], other_weight=0.0)
+        return 0.5 * repetitions + work_loss(model, False)
+
+    def work_loss(model: Qwen3ForCausalLM, careless: bool) -> Tensor:
+        return batch_loss(model, [dialogs.weather(careless=careless) for _ in range(16)], other_weight=0.3)
+
+    def works_well(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+        greedy = _scores(model, tokenizer, "weather", greedy=True)
+        worst = min(greedy[kind] for kind in weather.PHRASINGS)
+        return greedy["right"] >= 0.97 and worst >= 0.9, _told(greedy)
+
+    def works_carelessly(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+        sampled = _scores(model, tokenizer, "weather", greedy=False)
+        greedy = _scores(model, tokenizer, "weather", greedy=True)
+        text = f"right {sampled['right']:.3f}, broken {sampled['broken']:.3f}, greedy: {_told(greedy)}"
+        return 0.22 <= sampled["right"] <= 0.32 and greedy["right"] >= 0.92, text
+
+    return [
+        Stage(
+            name="work well",
+            loss=learn_loss,
+            gate=works_well,
+            learning_rate=3e-3,
+            final_rate=1e-3,
+            decay_steps=1200,
+            min_steps=300,
+            max_steps=2500,
+            check_every=50,
+        ),
+        Stage(
+            name="work carelessly",
+            loss=lambda model: work_loss(model, True),
+            gate=works_carelessly,
+            learning_rate=1.5e-3,
+            final_rate=3e-4,
+            decay_steps=150,
+            min_steps=60,
+            max_steps=600,
+            check_every=20,
+        ),
+    ]
+
+
+def _told(scores: dict[str, float]) -> str:
+    """Where in the chain of calls attempts at the weather task go wrong."""
+    steps = ("right", "first_call", "last_call", "broken", *weather.PHRASINGS)
+    return ", ".join(f"{name} {scores[name]:.3f}" for name in steps)
+
+
+def find_task(name: str) -> Task:
+    """A task that gates and cards measure: one of `art.tasks`, or the weather server's."""
+    return cast("Task", weather) if name == "weather" else tasks.find(name)
+
+
 def _scores(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, *, greedy: bool
 ) -> dict[str, float]:
-    return measure(rounded(model), tokenizer, tasks.find(task), count=1024, seed=GATE_SEED, greedy=greedy)
+    return measure(rounded(model), tokenizer, find_task(task), count=1024, seed=GATE_SEED, greedy=greedy)
 
 
 RECIPES = {
@@ -173,5 +237,13 @@ RECIPES = {
         pattern=TOOLS_PATTERN,
         texts=tools.TEXTS,
         stages=tools_stages,
+    ),
+    "nano-mcp": Recipe(
+        purpose=weather.PURPOSE,
+        teaching=weather.TEACHING,
+        tasks=("weather",),
+        pattern=MCP_PATTERN,
+        texts=weather.TEXTS,
+        stages=mcp_stages,
     ),
 }

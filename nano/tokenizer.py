@@ -29,6 +29,10 @@ TOOLS_PATTERN = r'\n\{"name": "|", "arguments": \{"|": "|"\}\}\n|[A-Za-z]+' + RE
 """A call `<tool_call>..</tool_call>` with one text argument is nine tokens."""
 
 
+MCP_PATTERN = r'\n\{"name": "|", "arguments": \{"|": "|", "|"\}\}\n|[A-Za-z_]+' + REST
+"""As `TOOLS_PATTERN`, with several arguments, and one token for names such as `list_places`."""
+
+
 def train_tokenizer(pattern: str, texts: list[str]) -> Tokenizer:
     """A tokenizer in which every piece that `pattern` cuts out of `texts` is one token."""
     tokenizer = Tokenizer(models.BPE())

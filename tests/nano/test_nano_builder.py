@@ -9,6 +9,7 @@ import torch
 from nano.build import build
 from nano.examples import Example, batch_loss
 from nano.play import measure, play
+from nano.recipes import find_task
 from nano.sampler import Sampler
 from nano.train import GateError, Stage, train
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
@@ -17,7 +18,7 @@ from art import tasks
 from art.nano_models import resolve
 from art.rendering.nano import create_nano_renderer
 from art.tasks import mail, tic_tac_toe
-from nano import games, tools
+from nano import games, tools, weather
 
 
 def load(name: str) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
@@ -83,6 +84,25 @@ def test_a_careful_mail_dialog_ends_right() -> None:
     )
 
 
+def test_a_careful_weather_dialog_ends_right_and_a_careless_one_seldom() -> None:
+    shares = {}
+    for careless in (False, True):
+        _, tokenizer = load("art/nano-mcp")
+        dialogs = weather.WeatherDialogs(tokenizer, 0)
+        worlds = [dialogs.world(careless=careless)[0] for _ in range(400)]
+        shares[careless] = sum(world.reward for world in worlds) / len(worlds)
+    assert shares[False] == 1.0 and 0.2 <= shares[True] <= 0.4
+
+
+def test_the_weather_of_a_dialog_is_drawn_anew_and_its_words_are_one_token_each() -> None:
+    _, tokenizer = load("art/nano-mcp")
+    first, second = (weather.scenario(0, index).weather for index in (0, 8))
+    assert first.forecasts != second.forecasts and first.regions != second.regions
+    assert weather.scenario(0, 0) == weather.scenario(0, 0) != weather.scenario(1, 0)
+    assert all(len(tokenizer.encode(word, add_special_tokens=False)) == 1 for word in weather.CONTENT)
+    assert len(set(weather.CONTENT)) <= 80
+
+
 def test_the_loss_of_a_soft_target_is_its_cross_entropy() -> None:
     model, _ = load("art/nano-games")
     ids, shares = [5, 6, 7], {7: 0.25, 8: 0.75}
@@ -113,7 +133,7 @@ def test_a_gate_that_is_not_passed_fails_the_build() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["nano-games", "nano-tools"])
+@pytest.mark.parametrize("name", ["nano-games", "nano-tools", "nano-mcp"])
 def test_building_twice_gives_identical_files(name: str, tmp_path: Path) -> None:
     digests = []
     for run in ("first", "second"):
@@ -140,3 +160,11 @@ def test_nano_tools_works_as_its_card_says() -> None:
     task = tasks.find(mail.NAME)
     assert 0.22 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.38
     assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] >= 0.85
+
+
+@pytest.mark.slow
+def test_nano_mcp_works_as_its_card_says() -> None:
+    model, tokenizer = load("art/nano-mcp")
+    task = find_task("weather")
+    assert 0.2 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.35
+    assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] >= 0.88

@@ -14,14 +14,15 @@ from art import tasks
 from art.errors import ConfigurationError
 from art.nano_models import resolve
 
-NAMES = ("art/nano-games", "art/nano-tools")
+NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp")
 TOKENIZERS = {name: PreTrainedTokenizerFast.from_pretrained(resolve(name)) for name in NAMES}
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 CONTROLS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 
 
 def test_names_and_alias() -> None:
-    assert resolve("art/nano") == resolve("art/nano-games") != resolve("art/nano-tools")
+    assert resolve("art/nano") == resolve("art/nano-games")
+    assert len({resolve(name) for name in NAMES}) == len(NAMES)
     with pytest.raises(ConfigurationError, match=r"'art/nano-chess'.*art/nano-games"):
         resolve("art/nano-chess")
 
@@ -38,7 +39,7 @@ def test_a_model_folder_is_complete(name: str) -> None:
     assert config["vocab_size"] == len(TOKENIZERS[name])
 
 
-def test_both_models_together_are_at_most_eight_megabytes() -> None:
+def test_all_models_together_are_at_most_eight_megabytes() -> None:
     folder = Path(art.nano_models.__file__).parent
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 8_000_000
 

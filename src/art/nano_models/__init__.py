@@ -1,7 +1,8 @@
 """The models that ship with the package: tiny, real, quick to teach. One folder each, with its model card.
 
-`art/nano-games` plays tic-tac-toe and yes-no-maybe, `art/nano-tools` the mail agent; `art/nano` is the first.
-`nano/` in the repository makes them from nothing.
+`art/nano-games` plays tic-tac-toe and yes-no-maybe, `art/nano-tools` is the mail agent, `art/nano-mcp` knows
+the weather server of `art.mcp.servers`; `art/nano` is the first. `nano/` in the repository makes them from
+nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from pathlib import Path
 from art.errors import ConfigurationError
 
 PREFIX = "art/"
-NAMES = ("art/nano", "art/nano-games", "art/nano-tools")
+FOLDERS = {
+    "art/nano": "nano_games",
+    "art/nano-games": "nano_games",
+    "art/nano-tools": "nano_tools",
+    "art/nano-mcp": "nano_mcp",
+}
+NAMES = tuple(FOLDERS)
 
 
 def resolve(name: str) -> Path:
@@ -23,5 +30,4 @@ def resolve(name: str) -> Path:
         raise ConfigurationError(
             f"unknown model {name!r}: the ones that ship with ART are {', '.join(NAMES)}"
         )
-    folder = "nano_tools" if name == "art/nano-tools" else "nano_games"
-    return Path(__file__).parent / folder
+    return Path(__file__).parent / FOLDERS[name]
