@@ -205,13 +205,13 @@ async def test_a_gather_judges_groups_as_they_end_and_drops_those_without_a_scor
 
     def answer(body: Any) -> Any:
         scores = {i: float(m[-1]["content"]) for i, m in shown(body).items()}
-        if min(scores.values()) == 0.0:
+        if set(scores.values()) & {0.0, 0.95}:
             raise ValueError("I like this group not")
         return entries(scores)
 
     async with LlmServer(answer) as server:
         groups = await art.gather_trajectory_groups(
-            (art.TrajectoryGroup(rollout(q) for q in (low, 0.9)) for low in (0.1, 0.0, 0.2)),
+            (art.TrajectoryGroup(map(rollout, pair)) for pair in ((0.1, 0.9), (0.0, 0.95), (0.2, 0.9))),
             pbar_desc=None,
             after_each=lambda group: ruler_score_group(group, swallow_exceptions=True, **at(server)),
         )

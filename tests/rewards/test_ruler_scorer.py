@@ -274,3 +274,41 @@ async def test_a_key_that_is_not_accepted_is_an_error_not_a_reward() -> None:
         wrong = Ruler("truth", base_url=server.base_url, api_key="wrong", cache=False)
         with pytest.raises(ConfigurationError, match="does not accept the key"):
             await wrong.score_group(group_of(0.1, 0.9))
+
+
+async def test_a_question_that_is_refused_as_a_bad_request_costs_only_the_attempt_that_is_at_fault() -> None:
+    def answer(body: Mapping[str, Any]) -> Any:
+        if "0.66" in user_text(body):
+            raise ValueError("I take no 0.66")
+        return entries(truth(body))
+
+    async with LlmServer(answer) as server:
+        ruler = ruler_at(server)
+        with pytest.raises(ConfigurationError, match=r"I take no 0\.66"):
+            await ruler.score_group(group_of(0.66, 0.1))  # it never answered: the options may be wrong
+        await ruler.score_group(group_of(0.1, 0.9))
+        judged = await ruler.score_group(group_of(0.1, 0.66, 0.9, 0.4))
+    assert rewards(judged) == [0.1, None, 0.9, 0.4] and "I take no 0.66" in reasons(judged)[0]
+
+
+async def test_a_judge_that_refuses_group_after_group_is_an_error() -> None:
+    async with LlmServer(scripted()) as server:
+        ruler = ruler_at(server)
+        await ruler.score_group(group_of(0.1, 0.9))
+        server.key = "another"
+        for _ in range(2):
+            assert rewards(await ruler.score_group(group_of(0.2, 0.8))) == [None, None]
+        with pytest.raises(ConfigurationError, match="does not accept the key"):
+            await ruler.score_group(group_of(0.2, 0.8))
+
+
+async def test_a_judge_that_finds_everything_too_long_is_given_up_and_keeps_its_limit() -> None:
+    def answer(body: Mapping[str, Any]) -> Any:
+        raise ValueError("This model's maximum context length is 0 tokens")
+
+    async with LlmServer(answer) as server:
+        ruler = ruler_at(server)
+        limit = ruler.scorer.max_prompt_chars
+        judged = await ruler.score_group(group_of(0.1, 0.9))
+    assert rewards(judged) == [None, None] and ruler.scorer.max_prompt_chars == limit
+    assert len(server.requests) == 3

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from art.errors import BudgetExceededError, LlmError
 from art.rewards.presentation import exhibit
-from art.rewards.ruler_scorer import SHORTER
+from art.rewards.ruler_sitting import SHORTER
 from art.rewards.view import View
 from art.rewards.views import shortened
 

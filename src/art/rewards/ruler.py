@@ -90,14 +90,14 @@ async def ruler_score_group(
     Metrics: `independent_reward` (the reward it came with), `ruler_score`. Where the judge scored some of the
     trajectories, the others have `Unscored(reason)`, which leaves statistics and loss.
 
-    Where nothing could be scored: raises LlmError or ConfigurationError, or with `swallow_exceptions` says so
-    in the log and returns None, and a gather's `after_each` drops the group.
+    Where nothing could be scored: raises LlmAnswerError (a ValueError) or ConfigurationError, or with
+    `swallow_exceptions` says so in the log and returns None, and a gather's `after_each` drops the group.
     """
     try:
         judged = await shared_ruler(judge_model, extra_litellm_params, rubric).score_group(group)
         reasons = [t.reward.reason for t in judged if isinstance(t.reward, Unscored)]
         if reasons and len(reasons) == len(judged):
-            raise LlmError(f"RULER scored none of {len(judged)} trajectories: {reasons[0]}")
+            raise LlmAnswerError(f"RULER scored none of {len(judged)} trajectories: {reasons[0]}")
     except (LlmError, ConfigurationError) as error:
         if not swallow_exceptions:
             raise

@@ -1,31 +1,17 @@
-"""RULER: trajectories of one goal scored beside each other, by a judge that may fail in any way.
-
-Equal trajectories are shown once and share a score. What the judge leaves out or gets wrong is asked for
-again, by its ids alone; what is still missing is asked about in smaller groups, in which the best and the
-worst that are already scored show the scale; what is missing then is `Unscored`. No score is ever made up.
-"""
+"""RULER: trajectories of one goal scored beside each other. `Sitting` has what happens if the judge fails."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from art.errors import (
-    BudgetExceededError,
-    ConfigurationError,
-    LlmAnswerError,
-    LlmError,
-    LlmRefusedError,
-    LlmTooLongError,
-)
+from art.errors import ConfigurationError
 from art.llm.channel import Channel
-from art.rewards.presentation import exhibit, signature
+from art.rewards.presentation import signature
 from art.rewards.reward import Score
-from art.rewards.ruler_answer import Answer, Given, read_answer
-from art.rewards.ruler_prompt import DEFAULT_RUBRIC, Question, request, user_text
+from art.rewards.ruler_prompt import DEFAULT_RUBRIC
+from art.rewards.ruler_sitting import Sitting
 from art.rewards.view import View
-from art.rewards.views import shortened
 from art.types import Unscored
 
 log = logging.getLogger(__name__)
@@ -33,12 +19,8 @@ log = logging.getLogger(__name__)
 PROMPT_TOKENS = 100_000
 CHARS_PER_TOKEN = 3.5
 """For an estimate: English has about 4, code and other languages fewer."""
-SHORTER = (1000, 200)
-"""Characters of a tool output where one trajectory alone is too long for the judge."""
-TOO_LONG_SHARE = 0.9
-"""Of a question that the judge found too long: no question is longer from then on."""
-FAILED_QUESTIONS = 6
-"""After so many questions about one group without a usable answer, the rest of it stays unscored."""
+REJECTED_GROUPS = 3
+"""So many groups in a row may be refused as bad requests, by a judge that worked, before that is an error."""
 
 
 class RulerScorer:
@@ -63,14 +45,17 @@ class RulerScorer:
         self.name, self.rubric, self.channel = name, rubric, channel
         self.max_prompt_chars = int(max_prompt_tokens * CHARS_PER_TOKEN)
         """Of one question; lowered where the judge says that one was too long."""
+        self.answered = False
+        """Whether it ever was of use: then a bad request says something of the group, not of the options."""
+        self._rejected = 0
 
     async def score(
         self, views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = ""
     ) -> list[Score]:
         """One score for each view, `Unscored(reason)` where the judge gave none.
 
-        Raises ConfigurationError (no key, unknown model), and BudgetExceededError where nothing could be
-        asked.
+        Raises ConfigurationError (no key, unknown model) before the judge ever answered, or when it refuses
+        group after group; BudgetExceededError where nothing could be asked.
         """
         signatures = [signature(view) for view in views]
         first = {name: i for i, name in reversed(list(enumerate(signatures)))}
@@ -84,133 +69,17 @@ class RulerScorer:
         # In an order of their own: in which order the attempts ended must not make another question.
         distinct = [first[name] for name in sorted(first)]
         await sitting.settle(distinct, [i for i in order if i in distinct] if order is not None else None)
-        return [sitting.score(first[name]) for name in signatures]
+        scores = [sitting.score(first[name]) for name in signatures]
+        self._notice(sitting, scores)
+        return scores
 
-
-class Sitting:
-    """One group before the judge: what is known so far, by index of `views`."""
-
-    def __init__(self, scorer: RulerScorer, views: Sequence[View], salt: str) -> None:
-        self._scorer, self._views, self._salt = scorer, views, salt
-        self._given: dict[int, Given] = {}
-        self._reasons: dict[int, str] = {}
-        self._failed = 0
-
-    def score(self, i: int) -> Score:
-        """What trajectory `i` got, or why it got nothing."""
-        name = self._scorer.name
-        if i not in self._given:
-            return Score(value=Unscored(f"{name}: {self._reasons.get(i, 'the judge gave no score')}"))
-        given = self._given[i]
-        return Score(
-            value=given.score,
-            explanation=given.explanation,
-            metrics={f"{name}_score": given.score},
-            notes=(given.note,) if given.note else (),
-        )
-
-    async def settle(self, part: Sequence[int], order: Sequence[int] | None = None) -> None:
-        """Score these, in one question if the judge can, else in smaller ones."""
-        if not part:
+    def _notice(self, sitting: Sitting, scores: Sequence[Score]) -> None:
+        reasons = [score.value.reason for score in scores if isinstance(score.value, Unscored)]
+        if reasons:
+            log.warning("%d of %d trajectories have no score: %s", len(reasons), len(scores), reasons[0])
+        if sitting.rejection is None or len(reasons) < len(scores):
+            self._rejected = 0
             return
-        if self._failed >= FAILED_QUESTIONS:
-            self._give_up(part, f"{self._failed} questions about its group had no usable answer")
-            return
-        asked = self._question(part, order)
-        try:
-            if asked is not None:
-                await self._ask(*asked)
-        except LlmTooLongError:
-            self._remember_length(asked)
-            await self.settle([i for i in part if i not in self._given])  # what is built now is shorter
-            return
-        except (LlmRefusedError, LlmAnswerError) as error:
-            self._failed += 1
-            self._give_up(part, str(error))
-        except BudgetExceededError as error:
-            if not self._given:
-                raise
-            self._give_up(part, str(error))
-            return
-        except LlmError as error:
-            # The channel asked several times already: smaller questions would only wait as long.
-            self._give_up(part, str(error))
-            return
-        await self._settle_smaller(part)
-
-    def _remember_length(self, asked: tuple[Mapping[str, int], Question] | None) -> None:
-        length = len(user_text(asked[1])) if asked else 0
-        self._scorer.max_prompt_chars = min(self._scorer.max_prompt_chars, int(length * TOO_LONG_SHARE))
-
-    async def _settle_smaller(self, part: Sequence[int]) -> None:
-        missing = [i for i in part if i not in self._given]
-        if len(missing) < len(part):
-            await self.settle(missing)
-        elif len(part) > 1:
-            half = (len(part) + 1) // 2
-            await self.settle(part[:half])
-            await self.settle(part[half:])
-
-    def _question(
-        self, part: Sequence[int], order: Sequence[int] | None
-    ) -> tuple[dict[str, int], Question] | None:
-        """What to ask, and whom the ids mean; None where it is too long."""
-        scale = self._scale()
-        for shown in ([*scale, *part], list(order or part)) if scale else (list(order or part),):
-            views = {i: self._views[i] for i in shown}
-            if (asked := self._laid_out(views, part, fixed=order is not None)) is not None:
-                return asked
-        for chars in SHORTER if len(part) == 1 else ():
-            views = {i: shortened(self._views[i], chars) for i in part}
-            if (asked := self._laid_out(views, part, fixed=True)) is not None:
-                return asked
-        self._give_up(part, f"it is longer than the {self._scorer.max_prompt_chars} characters of a question")
-        return None
-
-    def _laid_out(
-        self, views: Mapping[int, View], part: Sequence[int], *, fixed: bool
-    ) -> tuple[dict[str, int], Question] | None:
-        places = range(len(views)) if fixed else None
-        shown = exhibit(list(views.values()), order=places, salt=self._salt)
-        names = dict(sorted(zip(shown.ids, views, strict=True)))
-        question = Question(
-            shown=shown,
-            wanted={name: "" for name, i in names.items() if i in part},
-            known={name: self._given[i].score for name, i in names.items() if i not in part},
-        )
-        fits = len(user_text(question)) <= self._scorer.max_prompt_chars
-        return (names, question) if fits else None
-
-    async def _ask(self, names: Mapping[str, int], question: Question) -> None:
-        """Ask; then once more for the ids that were left out or have no usable score."""
-        answer = await self._answer(question)
-        self._keep(names, answer)
-        if not answer.problems:
-            return
-        known = {name: one.score for name, one in answer.given.items()}
-        again = Question(
-            shown=question.shown,
-            wanted=answer.problems,
-            known=dict(sorted((dict(question.known) | known).items())),
-        )
-        self._keep(names, await self._answer(again))
-
-    async def _answer(self, question: Question) -> Answer:
-        asked = request(question, self._scorer.rubric, salt=self._salt)
-        return await self._scorer.channel.ask_json(asked, lambda said: read_answer(said, question.wanted))
-
-    def _keep(self, names: Mapping[str, int], answer: Answer) -> None:
-        for name, one in answer.given.items():
-            said = one.explanation
-            for other, i in names.items():
-                said = said.replace(other, f"#{i + 1}")  # the ids mean nothing afterwards, places in the group do
-            self._given[names[name]] = replace(one, explanation=said)
-        self._reasons |= {names[name]: problem for name, problem in answer.problems.items()}
-
-    def _scale(self) -> list[int]:
-        """The worst and the best of those that are scored."""
-        ranked = sorted(self._given, key=lambda i: self._given[i].score)
-        return ranked if len(ranked) < 2 else [ranked[0], ranked[-1]]
-
-    def _give_up(self, part: Sequence[int], reason: str) -> None:
-        self._reasons |= {i: reason for i in part if i not in self._given}
+        self._rejected += 1
+        if self._rejected >= REJECTED_GROUPS:
+            raise sitting.rejection
