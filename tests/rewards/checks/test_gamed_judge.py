@@ -1,11 +1,12 @@
-"""A policy that learns to please a judge over HTTP: the checks tell when the judge is gamed, and when not."""
+"""A policy that learns to please its judge: the checks tell when the judge is gamed, and when not."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -70,10 +71,21 @@ class Policy:
                 self.logits[style] += rate * (reward - mean) * ((style == chosen) - shares[style])
 
 
-async def train(server: LlmServer, groups: int = 36, **checks: Any) -> tuple[Policy, list[dict[str, Any]]]:
-    where: dict[str, Any] = {"base_url": server.base_url, "api_key": server.key, "cache": False}
-    options = {"agreement_share": 0.2, "holdout": Ruler("gold", **where), "holdout_share": 0.5, "window": 8}
-    reward = Ruler("judge", checks=JudgeChecks(**{**options, **checks}), **where)
+def in_process(judge: TruthfulJudge) -> Callable[..., Any]:
+    """The same judge as a function: a judge model as well, and no network."""
+
+    def answer(messages: list[dict[str, Any]]) -> Any:
+        return judge({"messages": messages})
+
+    return answer
+
+
+async def train(
+    judge: Any, gold: Any, groups: int = 36, *, where: Mapping[str, Any] = MappingProxyType({}), **checks: Any
+) -> tuple[Policy, list[dict[str, Any]]]:
+    holdout = Ruler(gold, cache=False, **where)
+    options = {"agreement_share": 0.2, "holdout": holdout, "holdout_share": 0.5, "window": 8}
+    reward = Ruler(judge, checks=JudgeChecks(**{**options, **checks}), cache=False, **where)
     policy, history = Policy(seed=0), []
     for number in range(groups):
         group = await reward.score_group(policy.group(number))
@@ -90,7 +102,8 @@ async def test_a_policy_that_pleads_is_caught_while_it_learns() -> None:
 
     told: list[Alarm] = []
     async with server_of(TruthfulJudge(swayed)) as server:
-        policy, history = await train(server, on_alarm=told.append)
+        where = {"base_url": server.base_url, "api_key": server.key}
+        policy, history = await train("judge", "gold", where=where, on_alarm=told.append)
     assert policy.shares()["padded"] > 0.8
     assert {"divergence", "length"} <= {alarm.check for alarm in told}
     assert next(number for number, figures in enumerate(history) if figures["judge/alarm"]) < 30
@@ -102,8 +115,8 @@ async def test_a_policy_that_pleads_is_caught_while_it_learns() -> None:
 
 async def test_a_policy_that_grows_longer_for_a_judge_that_likes_length_is_caught() -> None:
     told: list[Alarm] = []
-    async with server_of(TruthfulJudge(quality, length_bias=0.9)) as server:
-        policy, history = await train(server, holdout=None, on_alarm=told.append)
+    fond = in_process(TruthfulJudge(quality, length_bias=0.9))
+    policy, history = await train(fond, fond, holdout=None, on_alarm=told.append)
     assert policy.shares()["padded"] > 0.8
     assert [alarm.check for alarm in told][:1] == ["length"]
     assert next(number for number, figures in enumerate(history) if figures["judge/alarm_length"]) < 30
@@ -111,15 +124,15 @@ async def test_a_policy_that_grows_longer_for_a_judge_that_likes_length_is_caugh
 
 async def test_an_honest_judge_rings_nothing() -> None:
     told: list[Alarm] = []
-    async with server_of(TruthfulJudge(quality, noise=0.03)) as server:
-        policy, history = await train(server, on_alarm=told.append)
+    honest, gold = in_process(TruthfulJudge(quality, noise=0.03)), in_process(TruthfulJudge(quality))
+    policy, history = await train(honest, gold, on_alarm=told.append)
     assert policy.shares()["careful"] > 0.8
     assert told == [] and history[-1]["judge/divergence"] < 0.1
 
 
 async def test_a_judge_that_goes_by_position_contradicts_itself() -> None:
-    async with server_of(TruthfulJudge(quality, position_bias=1.0)) as server:
-        _, history = await train(server, groups=10, agreement_share=1, holdout=None)
+    dizzy = in_process(TruthfulJudge(quality, position_bias=1.0))
+    _, history = await train(dizzy, dizzy, groups=10, agreement_share=1, holdout=None)
     assert all(figures["judge/agreement"] < 0 for figures in history)
     assert history[-1]["judge/alarm_agreement"] == 1
 

@@ -11,6 +11,9 @@ from formula_judge import FormulaJudge, attempts, watched
 
 from art.errors import ConfigurationError, LlmUnavailableError
 from art.rewards.checks import Alarm, CalibrationGroup, JudgeChecks, JudgeWatch, calibrate
+from art.rewards.function_reward import FunctionReward
+from art.trajectories import Trajectory
+from art.types import Unscored
 
 RIGHT = "12"
 
@@ -184,12 +187,23 @@ async def test_a_check_that_fails_is_told_and_costs_no_reward(caplog: pytest.Log
         async def score(self, *args: Any, **kwargs: Any) -> Any:
             raise LlmUnavailableError("nobody answers")
 
-    with caplog.at_level(logging.WARNING, "art.rewards"):
-        figures = await run(
-            FormulaJudge(honest), 1, agreement_share=0, holdout=Absent(honest), holdout_share=1
-        )
-    assert figures[0]["judge/check_failed"] == 1 and "judge/holdout" not in figures[0]
-    assert "hold-out failed" in caplog.text and "nobody answers" in caplog.text
+    def lost(answer: str, place: int) -> Any:
+        return Unscored("no answer in time")
+
+    for holdout, words in ((Absent(honest), "nobody answers"), (FormulaJudge(lost), "no answer in time")):
+        with caplog.at_level(logging.WARNING, "art.rewards"):
+            figures = await run(FormulaJudge(honest), 1, agreement_share=0, holdout=holdout, holdout_share=1)
+        assert figures[0]["judge/check_failed"] == 1 and "judge/holdout" not in figures[0]
+        assert f"hold-out failed, its figure is missing: {words}" in caplog.text
+
+
+async def test_a_reward_of_any_kind_may_be_the_holdout() -> None:
+    def gold(trajectory: Trajectory) -> float:
+        return honest(str(trajectory.messages()[-1]["content"]), 0)
+
+    holdout = FunctionReward(gold)
+    figures = await run(FormulaJudge(honest), 1, agreement_share=0, holdout=holdout, holdout_share=1)
+    assert figures[0]["judge/holdout_agreement"] == 1 and figures[0]["judge/check_failed"] == 0
 
 
 async def test_a_resumed_run_goes_on_with_its_windows(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 from art.errors import LlmError, VerifierError
 from art.rewards.checks.alarms import Bells
 from art.rewards.checks.calibration import calibrate
 from art.rewards.checks.judge_checks import JudgeChecks
-from art.rewards.checks.opinions import agreement, holdout_gap, length_sums, scored_by_both
+from art.rewards.checks.opinions import Pair, agreement, holdout_gap, length_sums, scored_by_both
 from art.rewards.checks.readings import divergence, length_correlation, readings
 from art.rewards.checks.record import Record
 from art.rewards.checks.selection import content_key, is_chosen
@@ -21,6 +21,7 @@ from art.rewards.scorer import Scorer
 from art.rewards.view import View
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.turns import is_choice
+from art.types import Unscored
 from art.wire.headers import STEP_FIELD
 
 _log = logging.getLogger(__name__)
@@ -79,8 +80,8 @@ class JudgeWatch:
         try:
             second = await self.scorer.score(views, order=_opposite(views), salt="second opinion")
         except LlmError as error:
-            return self._failure("second opinion", error)
-        return agreement(scored_by_both(scores, second))
+            return self._failure("second opinion", str(error))
+        return self._compared("second opinion", scores, second, agreement)
 
     async def _beside_holdout(
         self, holdout: Scorer | Reward, views: Sequence[View], scores: Sequence[Score], group: TrajectoryGroup
@@ -91,18 +92,33 @@ class JudgeWatch:
             else:
                 held = await holdout.score(views)
         except (LlmError, VerifierError) as error:
-            return self._failure("hold-out", error)
-        return holdout_gap(scored_by_both(scores, held))
+            return self._failure("hold-out", str(error))
+        return self._compared("hold-out", scores, held, holdout_gap)
 
     async def _calibrated(self, number: int) -> Figures:
         try:
             found = await calibrate(self.scorer, self.checks.calibration, salt=f"calibration {number}")
         except LlmError as error:
-            return self._failure("calibration", error)
-        return {} if found.accuracy is None else {"calibration": found.accuracy}
+            return self._failure("calibration", str(error))
+        if found.accuracy is None:
+            return self._failure("calibration", "no pair of it was scored")
+        return {"calibration": found.accuracy}
 
-    def _failure(self, check: str, error: LlmError | VerifierError) -> Figures:
-        _log.warning("judge %r: %s failed, its figure is missing: %s", self.scorer.name, check, error)
+    def _compared(
+        self,
+        check: str,
+        scores: Sequence[Score],
+        other: Sequence[Score],
+        figures: Callable[[Sequence[Pair]], Figures],
+    ) -> Figures:
+        """Figures of two opinions. That the judge itself scored nothing is no failure of a check."""
+        reasons = [one.value.reason for one in other if isinstance(one.value, Unscored)]
+        if reasons and len(reasons) == len(other):
+            return self._failure(check, reasons[0])
+        return figures(scored_by_both(scores, other))
+
+    def _failure(self, check: str, reason: str) -> Figures:
+        _log.warning("judge %r: %s failed, its figure is missing: %s", self.scorer.name, check, reason)
         return {"check_failed": 1.0}
 
 
