@@ -1,8 +1,8 @@
 """One group before a judge that may fail in any way.
 
 What it leaves out or gets wrong is asked for again, by its ids alone; what is still missing is asked about
-in smaller groups, in which the best and the worst that are already scored show the scale; what is missing then
-is `Unscored`. No score is ever made up.
+in smaller groups, in which the best and the worst that are already scored show the scale; what is missing
+then is `Unscored`. No score is ever made up.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Sitting:
         if not part:
             return
         if self._failed >= FAILED_QUESTIONS:
-            self._give_up(part, f"{self._failed} questions about its group had no usable answer")
+            unknown = [i for i in part if i not in self._reasons]
+            self._give_up(unknown, f"{self._failed} questions about its group had no usable answer")
             return
         asked = self._question(part, order)
         try:
