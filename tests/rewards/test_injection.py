@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import QUESTION, entries, rewards, ruler_at, shown, user_text, wanted
+from scripted_judges import QUESTION, entries, rewards, ruler_at, shown, user_text, wanted
 
 import art
 from art.rewards.presentation import exhibit

@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 import pytest
-from scripted import QUESTION, attempt, entries, group_of, rewards, scripted, shown, user_text
+from scripted_judges import QUESTION, attempt, entries, group_of, rewards, scripted, shown, user_text
 
 import art
 from art.errors import ConfigurationError, LlmAnswerError, LlmError

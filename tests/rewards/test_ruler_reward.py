@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import attempt, entries, group_of, rewards, ruler_at, scripted, shown
+from scripted_judges import attempt, entries, group_of, rewards, ruler_at, scripted, shown
 
 import art
 from art.errors import ConfigurationError, NotRegisteredError

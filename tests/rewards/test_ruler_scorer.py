@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from scripted import (
+from scripted_judges import (
     QUESTION,
     attempt,
     entries,
