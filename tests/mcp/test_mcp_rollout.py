@@ -49,6 +49,7 @@ async def test_an_attempt_is_a_trajectory_with_what_the_model_saw(agent: Agent, 
 async def test_only_what_may_be_called_is_offered_under_names_that_endpoints_take(agent: Agent) -> None:
     agent.policy = script({"tool_calls": [call("notes_pid_of")]}, DONE)
     trajectory = await rollout(agent.model(), "Who?", create_server, system_prompt="")
+    assert trajectory.metadata == {"scenario": "Who?", "server": "create_server"}
     assert trajectory.messages()[0]["role"] == "user", "an empty system prompt is none"
     names = [tool["function"]["name"] for tool in agent.asked[0]["tools"]]
     assert "notes_pid_of" in names and names[-1] == "complete_task"

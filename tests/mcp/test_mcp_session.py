@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from starlette.responses import JSONResponse
 from troublesome import create_server
 
 from art.errors import ConfigurationError, McpError, McpTimeoutError
 from art.mcp import HttpServer, MCPPrompt, MCPResource, Session, StdioServer, connect
+from art.process.listening import listen
 
 
 async def gone(pid: int) -> bool:
@@ -96,6 +99,48 @@ async def test_a_server_that_dies_in_a_call_is_an_error_at_once_with_its_last_wo
         assert "the disk is on fire" in str(error.value)
         with pytest.raises(McpError):
             await session.call("add", {"a": 1, "b": 1})
+
+
+async def test_an_http_server_that_refuses_or_goes_away_is_an_error_at_once() -> None:
+    open_to, busy = ["k"], [0]
+    application = create_server().streamable_http_app()
+
+    async def gate(scope: Any, receive: Any, send: Any) -> None:
+        """Lets in who has the key."""
+        keys = [value.decode() for name, value in scope.get("headers", ()) if name == b"x-key"]
+        if scope["type"] == "http" and keys != open_to:
+            await JSONResponse({"error": "who are you?"}, status_code=401)(scope, receive, send)
+        elif busy[0] > 0:
+            busy[0] -= 1
+            late = {"retry-after": "0"}
+            await JSONResponse({"error": "busy"}, status_code=429, headers=late)(scope, receive, send)
+        else:
+            await application(scope, receive, send)
+
+    listener = listen("127.0.0.1", 0)
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+    running = uvicorn.Server(uvicorn.Config(gate, log_config=None, ws="none", timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(running.serve(sockets=[listener]))
+    with pytest.raises(McpError, match="HTTP status 401"):
+        async with connect(address):
+            pass
+    async with connect(HttpServer(url=address, headers={"x-key": "k"})) as session:
+        assert (await session.call("add", {"a": 1, "b": 2})).text == "3"
+        open_to.clear()
+        with pytest.raises(McpError, match="HTTP status 401"):
+            await session.call("add", {"a": 1, "b": 2}, timeout=60)
+        open_to.append("k")
+        busy[0] = 2
+        assert (await session.call("add", {"a": 1, "b": 2})).text == "3", "back again, and asked again"
+        busy[0] = 99
+        with pytest.raises(McpError, match="HTTP status 429"):
+            await session.call("add", {"a": 1, "b": 2}, timeout=60)
+        busy[0] = 0
+        running.should_exit = True
+        await serving
+        with pytest.raises(McpError) as error:
+            await session.call("add", {"a": 1, "b": 2}, timeout=60)
+    assert not isinstance(error.value, McpTimeoutError)
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ class LiveServer:
             try:
                 return tool_result(await self._client.call_tool(tool.name, dict(arguments)))
             except MCPError as error:
-                if error.code == _CLOSED:
-                    raise
+                if error.code == _CLOSED or self._words.trouble:
+                    raise  # the server's state, not the call
                 return ToolResult(text=error.message, is_error=True)
             except RuntimeError as error:  # the SDK's word for an answer that its own schema forbids
                 return ToolResult(text=str(error), is_error=True)

@@ -19,7 +19,7 @@ from art.tasks.task import turn_seed
 if TYPE_CHECKING:
     from art.mcp.cassette import Cassette
     from art.model import Model
-    from art.trajectories import MetadataValue, Trajectory
+    from art.trajectories import Trajectory
 
 SYSTEM_PROMPT = (
     "You complete tasks with the tools that you have. You have at most {max_turns} turns. When the task is "
@@ -70,7 +70,8 @@ async def rollout(
 
     What goes wrong with a call (its arguments, the tool's own error, its deadline) is told to the model,
     which goes on. Metrics: task_completed (it called complete_task), success (and said what it did),
-    ran_out_of_turns, num_turns, tool_errors. Metadata: scenario, difficulty, server.
+    ran_out_of_turns, num_turns, tool_errors. Metadata: scenario (the task's
+    text), difficulty where it is known, server.
 
     Raises McpError when the server cannot be reached or is gone, McpTimeoutError at the deadline,
     ConfigurationError when there is no tool to offer, and what the model's client raises: the attempt failed,
@@ -79,7 +80,7 @@ async def rollout(
     limits = _Limits(
         max_turns=max_turns, deadline=deadline, call_timeout=call_timeout, result_limit=result_limit
     )
-    task = _task_of(scenario)
+    task, difficulty = _task_of(scenario)
     sampling: dict[str, Any] = {"temperature": temperature}
     if max_tokens is not None:
         sampling["max_tokens"] = max_tokens
@@ -91,19 +92,20 @@ async def rollout(
             ) as session,
         ):
             attempt = await _Attempt.begin(model, session, task, limits, system_prompt)
+            attempt.trajectory.metadata.update(difficulty)
             return await attempt.run(sampling, seed)
     except TimeoutError as error:
         if isinstance(error, McpTimeoutError) or not clock.expired():
             raise
-        raise McpTimeoutError(f"the attempt at {task.preview()!r} took longer than {deadline:g} s") from error
+        raise McpTimeoutError(f"the attempt at {task[:80]!r} took longer than {deadline:g} s") from error
 
 
-def _task_of(scenario: GeneratedScenario | Mapping[str, Any] | str) -> GeneratedScenario:
+def _task_of(scenario: GeneratedScenario | Mapping[str, Any] | str) -> tuple[str, dict[str, int]]:
+    """The task's text, and its difficulty where it has one."""
     if isinstance(scenario, str):
-        return GeneratedScenario(task=scenario, difficulty=1)
-    if isinstance(scenario, Mapping):
-        return GeneratedScenario.from_dict(scenario)
-    return scenario
+        return scenario, {}
+    known = GeneratedScenario.from_dict(scenario) if isinstance(scenario, Mapping) else scenario
+    return known.task, {"difficulty": known.difficulty}
 
 
 class _Attempt:
@@ -113,7 +115,7 @@ class _Attempt:
         self, model: Model, session: Session, offered: Offered, trajectory: Trajectory, limits: _Limits
     ) -> None:
         self._model, self._session, self._offered = model, session, offered
-        self._trajectory, self._limits = trajectory, limits
+        self.trajectory, self._limits = trajectory, limits
         self._record: list[Any] = trajectory.messages_and_choices
         self._tool_errors = 0
         self._completed = self._summarised = False
@@ -123,7 +125,7 @@ class _Attempt:
         cls,
         model: Model,
         session: Session,
-        task: GeneratedScenario,
+        task: str,
         limits: _Limits,
         system_prompt: str | None,
     ) -> _Attempt:
@@ -139,16 +141,11 @@ class _Attempt:
         system = SYSTEM_PROMPT.format(max_turns=limits.max_turns) if system_prompt is None else system_prompt
         # A plain dict of the shape that OpenAI's message types describe, as all that is added later.
         opening: list[Any] = [{"role": "system", "content": system}] if system else []
-        metadata: dict[str, MetadataValue] = {
-            "scenario": task.task,
-            "difficulty": task.difficulty,
-            "server": session.label,
-        }
         trajectory = Trajectory(
-            messages_and_choices=[*opening, {"role": "user", "content": task.task}],
+            messages_and_choices=[*opening, {"role": "user", "content": task}],
             tools=cast("list[Any]", offered.schemas),
             reward=0.0,
-            metadata=metadata,
+            metadata={"scenario": task, "server": session.label},
         )
         return cls(model, session, offered, trajectory, limits)
 
@@ -160,8 +157,8 @@ class _Attempt:
             optional: dict[str, Any] = {} if seed is None else {"seed": turn_seed(seed, turn)}
             completion = await completions.create(
                 model=self._model.get_inference_name(),
-                messages=self._trajectory.messages(),
-                tools=cast("Any", self._trajectory.tools),
+                messages=self.trajectory.messages(),
+                tools=cast("Any", self.trajectory.tools),
                 timeout=self._limits.deadline,
                 **{**sampling, **optional},
             )
@@ -169,14 +166,14 @@ class _Attempt:
             self._record.append(choice)
             turn += 1
             stopped = await self._answer(choice.message.tool_calls or [])
-        self._trajectory.metrics.update(
+        self.trajectory.metrics.update(
             task_completed=self._completed,
             success=self._completed and self._summarised,
             ran_out_of_turns=not stopped,
             num_turns=turn,
             tool_errors=self._tool_errors,
         )
-        return self._trajectory.finish()
+        return self.trajectory.finish()
 
     async def _answer(self, calls: list[Any]) -> bool:
         """Carry out the calls of a turn in their order; whether the attempt has ended."""

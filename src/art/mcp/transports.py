@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from art.errors import ConfigurationError, McpError
+from art.mcp.http import open_http
 from art.mcp.server import HttpServer, InProcessServer, Server, StdioServer
 from art.mcp.stdio import LastWords, program
 
@@ -31,45 +31,10 @@ async def open_client(server: Server, stack: AsyncExitStack, words: LastWords) -
     if isinstance(server, StdioServer):
         transport = program(server, words)
     elif isinstance(server, HttpServer):
-        transport = await _http(server, stack)
+        transport = await open_http(server, stack, words)
     else:
         transport = _object(server)
     return await stack.enter_async_context(sdk.Client(transport, cache=None))
-
-
-async def _http(server: HttpServer, stack: AsyncExitStack) -> Any:
-    import httpx2
-    from mcp.client.streamable_http import streamable_http_client
-
-    address = urlsplit(server.url)
-
-    class WithQuery(httpx2.AsyncHTTPTransport):
-        """Adds the query on the way out: the client logs the address of each request that it knows."""
-
-        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            if address.query:
-                url = request.url.copy_with(query=address.query.encode())
-                request = httpx2.Request(
-                    request.method,
-                    url,
-                    headers=request.headers,
-                    stream=request.stream,
-                    extensions=request.extensions,
-                )
-            return await super().handle_async_request(request)
-
-    login = (address.username or "", address.password or "") if address.username else None
-    client = httpx2.AsyncClient(
-        headers=dict(server.headers),
-        auth=login,
-        transport=WithQuery(),
-        timeout=httpx2.Timeout(30.0, read=None),  # every question to a session has a deadline of its own
-    )
-    await stack.enter_async_context(client)
-    host = address.netloc.rpartition("@")[2]
-    return streamable_http_client(
-        urlunsplit((address.scheme, host, address.path or "/", "", "")), http_client=client
-    )
 
 
 def _object(server: InProcessServer) -> Any:
