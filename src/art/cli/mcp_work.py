@@ -188,7 +188,7 @@ def generate_file(options: Options, output: Path) -> int:
 
     async def work() -> None:
         from art.mcp.asked import generator_of
-        from art.mcp.run import checked_scenarios_of
+        from art.mcp.scenario_source import checked_scenarios_of
         from art.mcp.settings import TrainSettings
         from art.mcp.training import cache_in
 

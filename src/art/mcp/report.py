@@ -120,9 +120,9 @@ class McpReport:
         made, trained = sum(row.rollouts for row in self.steps), sum(row.trained for row in self.steps)
         if trained < HARDLY * made:
             rows.append(
-                f"\nOnly {trained} of {made} attempts could teach anything: the others were as good as their whole "
-                "group, or had no score. Make attempts differ (a higher temperature, larger groups, more turns), "
-                "or begin with scenarios that the base model sometimes does."
+                f"\nOnly {trained} of {made} attempts could teach anything: the others were as good as their "
+                "whole group, or had no score. Make attempts differ (a higher temperature, larger groups, more "
+                "turns), or begin with scenarios that the base model does sometimes."
             )
         return [*head, *rows, "\nRULER's scores compare the attempts of one group: their mean says little.\n"]
 

@@ -5,33 +5,28 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from art.errors import BudgetExceededError, ConfigurationError
 from art.mcp.attempts import Attempts
-from art.mcp.checked_scenarios import Checks, ScenarioSet, generate_checked
+from art.mcp.checked_scenarios import ScenarioSet
 from art.mcp.comparison import Comparison, compare, figures_of, side_of
 from art.mcp.difficulty import Measure, clean_finish, learnable_first, value_of
-from art.mcp.near_duplicates import words
-from art.mcp.planned import PlannedScenario, as_planned
-from art.mcp.probe import Probe
+from art.mcp.planned import PlannedScenario
 from art.mcp.report import McpReport
 from art.mcp.run_folder import RunFolder, StepRow
-from art.mcp.scenario_checks import split_apart, tool_counts
+from art.mcp.scenario_source import generated, of_ones_own, offered
 from art.mcp.server import parse_server
-from art.mcp.session import connect
 from art.mcp.settings import TrainSettings
 from art.trajectories import TrajectoryGroup
 from art.types import Unscored
 
 if TYPE_CHECKING:
-    from art.llm.channel import Channel
     from art.mcp.asked import Asked
-    from art.mcp.types import GeneratedScenario, MCPResource, MCPTool
+    from art.mcp.scenario_source import Scenarios
     from art.model import TrainableModel
 
-    Scenarios = ScenarioSet | Iterable[GeneratedScenario | Mapping[str, Any] | str]
 
 Tell = Callable[[str], None]
 
@@ -163,8 +158,8 @@ class Run:
         if done < total:
             size = self._settings.group_size
             self._tell(
-                f"{total - done} steps of {self._settings.groups} x {size} attempts; the judge is asked about "
-                f"{(total - done) * self._settings.groups} groups, and then about {len(made.test)} side by side"
+                f"{total - done} steps of {self._settings.groups} x {size} attempts; the judge is asked "
+                f"about {(total - done) * self._settings.groups} groups, then about {len(made.test)} to compare"
             )
         for step in range(done, total):
             row = await self._train_step(attempts, made, step, total)
@@ -212,53 +207,6 @@ class Run:
         except BudgetExceededError as error:
             self._tell(f"before and after are not judged: {error}")
             return await compare(tasks, before, after, sides=sides, score=None)
-
-
-async def offered(server: Any, chosen: TrainSettings) -> tuple[list[MCPTool], list[MCPResource]]:
-    """Tools and resources of the server. Raises McpError, and ConfigurationError for unknown allow_writes."""
-    async with connect(server, allow_writes=chosen.allow_writes) as session:
-        return await session.tools(), await session.resources()
-
-
-async def checked_scenarios_of(
-    server: Any, channel: Channel | ConfigurationError, chosen: TrainSettings
-) -> ScenarioSet:
-    """Generated scenarios for a server that pass the checks, split; without training."""
-    tools, resources = await offered(server, chosen)
-    return await generated(server, channel, chosen, tools, resources)
-
-
-async def generated(
-    server: Any,
-    channel: Channel | ConfigurationError,
-    chosen: TrainSettings,
-    tools: list[MCPTool],
-    resources: list[MCPResource],
-) -> ScenarioSet:
-    """See `generate_checked`. Raises the error that stands in the place of a channel."""
-    if isinstance(channel, ConfigurationError):
-        raise channel
-    async with Probe(server, tools, call_timeout=chosen.call_timeout) as probe:
-        return await generate_checked(
-            probe,
-            channel,
-            num_train=chosen.num_train,
-            num_test=chosen.num_test,
-            instructions=chosen.instructions,
-            checks=Checks(tools=tools, allow_writes=chosen.allow_writes, similarity=chosen.similarity),
-            resources=resources,
-            seed=chosen.seed,
-        )
-
-
-def of_ones_own(given: Scenarios, chosen: TrainSettings, tools: list[MCPTool]) -> ScenarioSet:
-    """The user's scenarios, each once, split. Raises ConfigurationError when there are not two."""
-    if isinstance(given, ScenarioSet):
-        return given
-    different = {" ".join(words(one.task)): one for one in map(as_planned, given)}
-    every = list(different.values())
-    train, test = split_apart(every, min(chosen.num_test, len(every) - 1), seed=chosen.seed)
-    return ScenarioSet(train=tuple(train), test=tuple(test), tools=tool_counts(every, tools))
 
 
 def scenarios_of_step(

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from art.llm.budget import Budget
     from art.llm.cache import AnswerCache
     from art.mcp.report import McpReport
-    from art.mcp.run import Scenarios, Tell
+    from art.mcp.run import Tell
+    from art.mcp.scenario_source import Scenarios
     from art.model import TrainableModel
     from art.rewards.checks.judge_checks import JudgeChecks
 

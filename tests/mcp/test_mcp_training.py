@@ -1,0 +1,304 @@
+"""The whole of MCP-RL, offline: real server, real backend, a judge and a generator behind a real endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import art
+from art.errors import ConfigurationError, LlmAnswerError
+from art.llm.budget import Budget
+from art.mcp import ScenarioSet, TrainSettings
+from art.mcp.asked import judge_of
+from art.mcp.comparison import Comparison, Side, compare, side_of
+from art.mcp.planned import PlannedScenario
+from art.mcp.report import McpReport
+from art.mcp.run import scenarios_of_step
+from art.mcp.run_folder import RunFolder, StepRow
+from art.mcp.scenario_source import of_ones_own
+from art.mcp.servers.weather.server import create_server
+from art.mcp.servers.weather.service import shipped
+from art.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, scenarios
+from art.mcp.servers.weather.truth import quality
+from art.rewards import ruler
+from art.rewards.reward import Reward, Score
+from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+
+MODEL = "art/nano-mcp"
+SMALL = {
+    **{"num_train": 4, "num_test": 2, "groups": 2, "group_size": 4, "test_attempts": 1},
+    **{"difficulty_attempts": 1, "max_turns": 6, "max_tokens": 48, "learning_rate": 1e-3},
+    **{"system_prompt": SYSTEM_PROMPT},
+}
+
+
+def stock(count: int) -> list[dict[str, Any]]:
+    """Tasks as a generator would write them, with their plans."""
+    found = []
+    for one in list(scenarios(train=count, test=1).train):
+        question = Question.parse(one.task)
+        assert question is not None
+        calls = [{"tool": tool, "arguments": given} for tool, given in question.plan(shipped())]
+        found.append({**one.to_dict(), "plan": calls})
+    return found
+
+
+def truth(trajectory: art.Trajectory) -> float:
+    return quality(trajectory.messages())
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[LlmServer]:
+    judge, generator = TruthfulJudge(quality), ScriptedGenerator(scenarios=stock(24))
+    with LlmServer(either(judge=judge, generator=generator)) as server:
+        yield server
+
+
+def asked(oracle: LlmServer) -> tuple[int, int]:
+    """Questions to the judge and to the generator so far."""
+    judged = sum("<trajectory" in json.dumps(body["messages"]) for body in oracle.requests)
+    return judged, len(oracle.requests) - judged
+
+
+@pytest.mark.slow
+async def test_a_run_from_server_to_report(oracle: LlmServer, tmp_path: Path) -> None:
+    async with art.LocalBackend(path=str(tmp_path / "art")) as backend:
+        await runs(oracle, backend, tmp_path)
+
+
+async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> None:
+    params = {"base_url": oracle.base_url, "api_key": oracle.key}
+    told: list[str] = []
+
+    async def run(name: str, **more: Any) -> McpReport:
+        common = {"base_model": MODEL, "judge": "truth", "generator": "writer", "backend": backend}
+        asked = {"judge_params": params, "generator_params": params, "path": tmp_path, "tell": told.append}
+        return await art.mcp.train(create_server, name=name, **{**common, **asked, **SMALL, **more})
+
+    # The whole run.
+    report = await run("weather", steps=1, measure=truth)
+    assert report.step == 1 and report.stopped is None and len(report.steps) == 1
+    assert report.steps[0].rollouts == 8 and report.steps[0].trained > 0
+    both = report.comparison
+    assert both.before.attempts == both.after.attempts == 2 and both.unjudged == 0
+    assert both.before.judged == pytest.approx(both.before.figures["measure"], abs=0.02)  # it knows the truth
+    assert both.wins + both.ties + both.losses == 2
+    assert all(one.pass_rate is not None for one in report.scenarios.train)
+    assert report.costs["generator"]["calls"] == 1 and report.costs["judge"]["calls"] >= 4
+    folder = tmp_path / "mcp" / "mcp" / "weather"
+    assert "## Before and after" in (folder / "report.md").read_text()
+    assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(report.to_dict()))
+    assert told[0].startswith("4 tools: list_places") and any(line.startswith("step 1/1") for line in told)
+
+    # Again: nothing is left to do, and nobody is asked.
+    before = asked(oracle)
+    again = await run("weather", steps=1, measure=truth)
+    assert again.comparison == both and again.scenarios == report.scenarios and asked(oracle) == before
+
+    # Further: one more step, with the scenarios and the attempts of before that there are.
+    further = await run("weather", steps=2)
+    assert further.step == 2 and further.steps[0] == report.steps[0]
+    assert asked(oracle)[1] == before[1] and asked(oracle)[0] > before[0]
+    assert further.comparison.before.figures["num_turns"] == both.before.figures["num_turns"]
+
+    # Not on other terms.
+    with pytest.raises(ConfigurationError, match="group_size=5, but the run was started with 4"):
+        await run("weather", group_size=5)
+    with pytest.raises(ConfigurationError, match="base_model='art/nano-mcp', not 'art/nano-games'"):
+        await run("weather", base_model="art/nano-games")
+
+    # A spent budget ends training with what is learned, and with a report.
+    poor = await run("poor", steps=3, budget=Budget(calls=3), cache=None, seed=7)
+    assert poor.stopped is not None and "budget is spent" in poor.stopped and poor.step < 3
+    assert poor.comparison.unjudged == 2 and "Training stopped before its end" in poor.to_markdown()
+
+    # A model that was trained elsewhere has no "before".
+    with pytest.raises(ConfigurationError, match="has been trained already"):
+        await art.mcp.train(
+            create_server,
+            **{"base_model": MODEL, "name": "weather", "judge": "truth", "judge_params": params},
+            **{"backend": backend, "path": tmp_path / "elsewhere", "scenarios": stock(6), **SMALL},
+        )
+
+
+def test_settings_act_or_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"groupsize=3 is no option.*did you mean 'group_size'.*known: "
+    ):
+        TrainSettings.of({"groupsize": 3})
+    for name, value in (("group_size", 1), ("num_test", 0), ("max_turns", 0), ("difficulty_attempts", -1)):
+        with pytest.raises(ConfigurationError, match=f"{name}={value} must be at least"):
+            TrainSettings.of({name: value})
+    with pytest.raises(ConfigurationError, match="give a list of tools, or True"):
+        TrainSettings.of({"allow_writes": "write"})
+    with pytest.raises(ConfigurationError, match="are shares"):
+        TrainSettings.of({"max_failed": 2.0})
+    assert TrainSettings.of({"allow_writes": ["a"]}).allow_writes == ("a",)
+    chosen = TrainSettings.of({"groups": 3, "epochs": 2, "warmup_steps": 1, "final_share": 0.5})
+    assert chosen.total_steps(16) == 11 and TrainSettings.of({"steps": 0}).total_steps(16) == 0
+    assert [round(chosen.rate_at(step, 2) / chosen.learning_rate, 3) for step in (0, 1, 2)] == [
+        0.5,
+        0.75,
+        0.5,
+    ]
+
+
+def test_settings_survive_json_and_hold_a_run_to_them() -> None:
+    chosen = TrainSettings.of({"allow_writes": ["a"], "rubric": "Short.", "seed": 3})
+    saved = TrainSettings.of(json.loads(json.dumps(chosen.to_dict())))
+    assert saved == chosen
+    more = TrainSettings.of(
+        {"allow_writes": ["a"], "rubric": "Short.", "seed": 3, "steps": 9, "concurrency": 2}
+    )
+    assert more.resumed(saved) == more
+    with pytest.raises(ConfigurationError, match=r"rubric=None, but the run was started with 'Short\.'"):
+        TrainSettings.of({"allow_writes": ["a"], "seed": 3}).resumed(saved)
+
+
+def test_every_epoch_has_an_order_of_its_own() -> None:
+    train = tuple(PlannedScenario(str(n), 1) for n in range(6))
+    epochs = [
+        [one.task for step in (0, 1, 2) for one in scenarios_of_step(train, 3 * epoch + step, 2, 5)]
+        for epoch in (0, 1)
+    ]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list("012345") and epochs[0] != epochs[1]
+    assert len(scenarios_of_step(train, 0, 8, 5)) == 8  # more than there are: some twice
+
+
+def test_scenarios_of_ones_own() -> None:
+    settings = TrainSettings(num_test=2)
+    made = of_ones_own(["a", {"task": "b"}, PlannedScenario("c", 4), "A!", "d"], settings, [])
+    assert len(made.test) == 2 and sorted(one.task for one in (*made.train, *made.test)) == [
+        "A!",
+        "b",
+        "c",
+        "d",
+    ]
+    assert of_ones_own(made, settings, []) is made
+    with pytest.raises(ConfigurationError, match="cannot be split"):
+        of_ones_own(["only one"], settings, [])
+
+
+async def test_a_generator_is_needed_only_when_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no provider 'nosuch'"):
+        await art.mcp.train(
+            create_server, base_model=MODEL, judge=lambda messages: {}, generator="nosuch/x", path=tmp_path
+        )
+    with pytest.raises(LlmAnswerError, match="gave no answer of the right form"):
+        await art.mcp.train(
+            create_server,
+            base_model=MODEL,
+            judge=lambda messages: {},
+            generator=lambda messages: "no",
+            path=tmp_path,
+        )
+
+
+class Judged(Reward):
+    """Scores that are known."""
+
+    name = "known"
+
+    def __init__(self, *values: float | art.Unscored) -> None:
+        self.values = iter(values)
+
+    async def scores(self, group: art.TrajectoryGroup) -> list[Score]:
+        return [Score(value=next(self.values)) for _ in group]
+
+
+def attempt(turns: int) -> art.Trajectory:
+    return art.Trajectory(metrics={"num_turns": turns, "success": turns < 3, "tool_errors": 0})
+
+
+async def test_before_and_after_side_by_side() -> None:
+    before, after = (
+        [[attempt(3), attempt(5)], [attempt(4)], [attempt(4)]],
+        [[attempt(1)], [attempt(4)], [attempt(2)]],
+    )
+
+    async def measured(one: art.Trajectory) -> float:
+        return float(one.metrics["num_turns"]) / 10
+
+    sides = (await side_of(before, 2, measured), await side_of(after, 1, None))
+    assert sides[0].failed == 2 and sides[0].figures["measure"] == pytest.approx(0.4)
+    assert sides[1].figures["clean_finish"] == pytest.approx(2 / 3) and "measure" not in sides[1].figures
+    judge = Judged(0.0, 0.4, 0.8, 0.5, 0.5, art.Unscored("no"), 1.0)
+    both = await compare(["a", "b", "c"], before, after, sides=sides, score=judge.score_group)
+    assert (both.wins, both.ties, both.losses, both.unjudged) == (1, 1, 0, 1)
+    assert both.before.judged == pytest.approx(0.35) and both.after.judged == pytest.approx(0.65)
+    assert both.scenarios[2] == {"task": "c", "before": None, "after": 1.0}
+    unjudged = await compare(["a", "b", "c"], before, after, sides=sides, score=None)
+    assert unjudged.before.judged is None and unjudged.unjudged == 3
+
+
+def test_a_folder_keeps_what_was_done(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert folder.run() is None
+    folder.save_run({"a": 1})
+    rows = [step_row(step) for step in (1, 2, 2)]
+    for row in rows:
+        folder.add_step(row)
+    assert folder.steps() == rows[:2] and folder.run() == {"a": 1}
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hi"}}
+    whole = art.Trajectory(
+        messages_and_choices=[{"role": "user", "content": "Hello"}, choice], metrics={"num_turns": 1}
+    )
+    folder.save_evaluation(3, [[whole], []])
+    kept = folder.evaluation(3)
+    assert kept is not None and kept[1] == [] and kept[0][0].messages() == whole.messages()
+    assert folder.evaluation(4) is None and folder.scenarios() is None
+
+
+def step_row(step: int, trained: int = 8) -> StepRow:
+    return StepRow(
+        step=step,
+        reward=None,
+        figures={"success": 0.5},
+        rollouts=8,
+        failed=1,
+        unscored=8,
+        trained=trained,
+        learning_rate=1e-5,
+        seconds_rollouts=1.0,
+        seconds_training=1.0,
+    )
+
+
+def test_a_report_says_what_is_not_known() -> None:
+    side = Side(attempts=2, failed=1, figures={"num_turns": 2.0})
+    report = McpReport(
+        server="weather",
+        base_model="m",
+        model="p/n",
+        step=1,
+        scenarios=ScenarioSet(train=(PlannedScenario("a", 1),), test=(PlannedScenario("b", 1),), tools={}),
+        steps=(step_row(1, trained=0),),
+        comparison=Comparison(before=side, after=side, unjudged=1),
+        costs={"judge": {"calls": 3, "usd": None}},
+        seconds=2.0,
+        stopped="the budget is spent",
+        folder=Path("somewhere"),
+    )
+    text = report.to_markdown()
+    assert "| num_turns (less is better) | 2.000 | 2.000 |" in text and "judge, both side by side" not in text
+    assert "1 have no verdict" in text and "| judge | 3 | 0 | 0 | 0 | not known |" in text
+    assert (
+        "Only 0 of 8 attempts could teach anything" in text and "before its end: the budget is spent" in text
+    )
+    assert report.base_rate is None and json.dumps(report.to_dict())
+
+
+def test_a_reward_of_ones_own_judges_alone() -> None:
+    reward = Judged()
+    cache: Any = None
+    judge = judge_of(reward, None, rubric=None, checks=None, cache=cache, budget=None)
+    assert judge.reward is judge.comparing is reward and judge.channel is None
+    with pytest.raises(ConfigurationError, match=r"rubric='Short\.' is for a judge by name"):
+        judge_of(reward, None, rubric="Short.", checks=None, cache=cache, budget=None)
+    with pytest.raises(ConfigurationError, match="judge_model"):
+        judge_of(3, None, rubric=None, checks=None, cache=cache, budget=None)
+    assert callable(ruler)
