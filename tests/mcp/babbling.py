@@ -1,6 +1,6 @@
 """An MCP server of an older protocol version, by hand: it greets people on its output, and misbehaves there.
 
-`python babbling.py MODE`: what calling its only tool does.
+`python babbling.py MODE`: what calling its only tool does; the answer is the number of the process.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import time
 from typing import Any
 
+CALLS: list[str] = []
 TOOL = {"name": "go", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
 
 
@@ -28,8 +29,15 @@ def misbehave(mode: str) -> str:
         sys.stderr.write(f"child {child.pid}\n")
         sys.stderr.flush()
         os._exit(3)
+    if mode == "dies":
+        sys.stderr.write("the disk is on fire\n")
+        sys.stderr.flush()
+        os._exit(7)
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if mode == "hangs the second time" and CALLS:
+        time.sleep(1000)
+    CALLS.append(mode)
     return str(os.getpid())
 
 

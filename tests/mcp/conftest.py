@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,17 @@ from art.mcp import StdioServer
 from art.process.listening import find_free_tcp_port
 
 PROGRAM = Path(__file__).with_name("troublesome.py")
+
+
+@pytest.fixture
+def babbling() -> Callable[[str], StdioServer]:
+    """A small server that starts at once, by what calling its tool `go` does."""
+
+    def make(mode: str) -> StdioServer:
+        # Without `site` the interpreter is up in no time.
+        return StdioServer(command=sys.executable, args=("-S", str(PROGRAM.with_name("babbling.py")), mode))
+
+    return make
 
 
 @pytest.fixture

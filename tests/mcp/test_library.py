@@ -12,7 +12,7 @@ from art.mcp.servers.library.server import create_server
 
 GREEDY = """
     WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 5000),
-    blobs AS MATERIALIZED (SELECT randomblob(400000) AS b FROM n)
+    blobs AS MATERIALIZED (SELECT CAST(zeroblob(900000) AS TEXT) AS b FROM n)
     SELECT count(*) FROM (SELECT b FROM blobs ORDER BY b)
 """
 """Two gigabytes to sort."""

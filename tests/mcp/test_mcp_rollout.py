@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from agent_endpoint import DONE, Agent, call, script
 from mcp.server import MCPServer
-from test_mcp_session import gone
+from processes import gone
 from troublesome import create_server
 
 import art
@@ -24,9 +25,9 @@ def tool_messages(trajectory: art.Trajectory) -> list[str]:
     return [message["content"] for message in trajectory.messages() if message["role"] == "tool"]  # type: ignore[misc]
 
 
-async def test_an_attempt_is_a_trajectory_with_what_the_model_saw(agent: Agent, program: StdioServer) -> None:
+async def test_an_attempt_is_a_trajectory_with_what_the_model_saw(agent: Agent) -> None:
     agent.policy = script(ADD, DONE)
-    trajectory = await rollout(agent.model(), TASK, program, max_tokens=99, temperature=0.5, seed=7)
+    trajectory = await rollout(agent.model(), TASK, create_server, max_tokens=99, temperature=0.5, seed=7)
     roles = [message["role"] for message in trajectory.messages()]
     assert roles == ["system", "user", "assistant", "tool", "assistant"]
     assert "at most 10 turns" in trajectory.messages()[0]["content"]  # type: ignore[operator, typeddict-item]
@@ -35,7 +36,7 @@ async def test_an_attempt_is_a_trajectory_with_what_the_model_saw(agent: Agent, 
     outcome = {name: trajectory.metrics[name] for name in ("task_completed", "success", "ran_out_of_turns")}
     assert outcome == {"task_completed": True, "success": True, "ran_out_of_turns": False}
     assert (trajectory.metrics["num_turns"], trajectory.metrics["tool_errors"]) == (2, 0)
-    assert trajectory.metadata == {"scenario": TASK.task, "difficulty": 2, "server": program.label}
+    assert trajectory.metadata == {"scenario": TASK.task, "difficulty": 2, "server": "create_server"}
 
     first, second = agent.asked
     assert first["tools"] == second["tools"] == trajectory.tools
@@ -140,7 +141,9 @@ async def test_rollouts_side_by_side_have_sessions_of_their_own_in_a_gather(agen
             assert tool_messages(trajectory) == [f"call {k}" for k in range(1, n + 1)]
 
 
-async def test_a_cancelled_rollout_leaves_no_process(agent: Agent, program: StdioServer) -> None:
+async def test_a_cancelled_rollout_leaves_no_process(
+    agent: Agent, babbling: Callable[[str], StdioServer]
+) -> None:
     heard: list[str] = []
     hangs = threading.Event()
 
@@ -148,10 +151,10 @@ async def test_a_cancelled_rollout_leaves_no_process(agent: Agent, program: Stdi
         heard.append(messages[-1]["content"])
         if len(heard) == 2:
             hangs.set()
-        return {"tool_calls": [call("notes_pid_of" if messages[-1]["role"] == "user" else "hang")]}
+        return {"tool_calls": [call("go")]}
 
     agent.policy = policy
-    attempt = asyncio.create_task(rollout(agent.model(), TASK, program))
+    attempt = asyncio.create_task(rollout(agent.model(), TASK, babbling("hangs the second time")))
     assert await asyncio.to_thread(hangs.wait, 60)
     await asyncio.sleep(0.1)  # the tool is called
     attempt.cancel()
@@ -166,10 +169,14 @@ async def test_the_deadline_of_an_attempt_is_an_error_and_no_reward(agent: Agent
         await rollout(agent.model(), TASK, create_server, deadline=0.5)
 
 
-async def test_a_server_that_dies_fails_the_attempt(agent: Agent, program: StdioServer) -> None:
-    agent.policy = script({"tool_calls": [call("die")]})
+async def test_a_server_that_dies_fails_the_attempt(
+    agent: Agent, babbling: Callable[[str], StdioServer]
+) -> None:
+    agent.policy = script({"tool_calls": [call("go")]})
     group = await art.gather_trajectory_groups(
-        [art.TrajectoryGroup([rollout(agent.model(), TASK, program)])], pbar_desc=None, max_exceptions=1
+        [art.TrajectoryGroup([rollout(agent.model(), TASK, babbling("dies"))])],
+        pbar_desc=None,
+        max_exceptions=1,
     )
     (failed,) = group[0].exceptions
     assert not group[0].trajectories
