@@ -12,7 +12,7 @@ from art.autorl.instructions import write_rubric, write_system_prompt
 from art.autorl.report import AutoRLReport
 from art.autorl.rollout import rollout
 from art.autorl.settings import AutoRLSettings
-from art.autorl.training import train
+from art.autorl.training import prepare, train
 
 __all__ = [
     "AutoRLReport",
@@ -22,6 +22,7 @@ __all__ = [
     "Inputs",
     "compare",
     "generate_inputs",
+    "prepare",
     "rollout",
     "train",
     "write_rubric",

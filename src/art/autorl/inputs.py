@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.autorl.ask import generator_channel
 from art.autorl.prompts import ask_for_inputs
-from art.errors import ConfigurationError, LlmAnswerError
+from art.errors import ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
 
 if TYPE_CHECKING:
     from art.autorl.ask import Generator
@@ -73,22 +73,27 @@ async def generate_inputs(
     kept: list[str] = []
     rejected: dict[str, int] = {}
     portion = barren = 0
+    failed: LlmError | None = None
     while len(kept) < wanted and barren < BARREN_PORTIONS:
         count = min(PORTION, wanted - len(kept))
         asked = ask_for_inputs(
             task_description, count, known=kept, portion=portion, salt=f"inputs/{seed}/{portion}"
         )
-        before = len(kept)
-        add_different(
-            kept, await channel.ask_json(asked, _read), rejected, similarity=similarity, most=wanted
-        )
-        portion, barren = portion + 1, 0 if len(kept) > before else barren + 1
+        portion, before = portion + 1, len(kept)
+        try:
+            written = await channel.ask_json(asked, _read)
+        except (LlmAnswerError, LlmRefusedError) as error:
+            _LOGGER.warning("a portion of inputs is left out: %s", error)
+            failed = error
+        else:
+            add_different(kept, written, rejected, similarity=similarity, most=wanted)
+        barren = 0 if len(kept) > before else barren + 1
     if len(kept) <= num_test:
         raise LlmAnswerError(
             f"{channel.llm.name!r} wrote {len(kept)} different inputs, {num_test + 1} are needed (left out: "
             f"{rejected or 'none'}): give another generator, inputs= of your own, or a similarity above "
             f"{similarity}"
-        )
+        ) from failed
     if len(kept) < wanted:
         _LOGGER.warning(
             "%d of %d inputs: %s wrote no more different ones", len(kept), wanted, channel.llm.name
@@ -137,9 +142,9 @@ def alike(one: str, two: str, similarity: float) -> bool:
 
     >>> alike("Say yes, please!", "say yes please", 1.0), alike("Add 17 and 4", "Add 17 and 5", 0.5)
     (True, False)
-    """
-    from rapidfuzz import fuzz
 
+    Raises ConfigurationError where rapidfuzz is needed and not installed.
+    """
     first, second = (" ".join(WORD.findall(text.casefold())) for text in (one, two))
     if not first and not second:
         return one == two
@@ -147,6 +152,13 @@ def alike(one: str, two: str, similarity: float) -> bool:
         return first == second
     if NUMBER.findall(first) != NUMBER.findall(second):
         return False
+    try:
+        from rapidfuzz import fuzz
+    except ImportError as error:
+        raise ConfigurationError(
+            "rapidfuzz is needed to tell inputs apart: pip install 'agent-reinforcement-trainer[autorl]', or "
+            "take similarity=1.0, by which only equal words are one input"
+        ) from error
     return fuzz.token_sort_ratio(first, second, score_cutoff=100 * similarity) > 0
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from art.autorl.run import Tell
     from art.backend import Backend
     from art.llm.budget import Budget
+    from art.llm.channel import Channel
     from art.model import TrainableModel
     from art.rewards.checks import JudgeChecks
     from art.rewards.reward import Reward
@@ -72,25 +73,15 @@ async def train(
     All is written to `<path>/<project>/autorl/<name>`; the same call goes on where a run ended. Raises
     ConfigurationError, LlmErrors, and what rollouts and the backend raise.
     """
-    begin, chosen = time.monotonic(), AutoRLSettings.of(settings)
-    if not task_description.strip():
-        raise ConfigurationError(
-            "task_description is empty: say in a sentence or more what the model shall do"
-        )
+    begin = time.monotonic()
     if model is not None:
         name, project, path = model.name, model.project, path or model.base_path
-    trained = _base_of(model, base_model)
-    root = Path(path) if path is not None else Path.cwd() / ".art"
+    root = _root(path)
     shared: dict[str, Any] = {"cache": cache or AnswerCache(root / DEFAULT_PATH.name), "budget": budget}
-    run = AutoRLRun(
-        task=task_description.strip(),
-        folder=AutoRLFolder(root / project / "autorl" / name),
-        settings=chosen,
-        generator=generator_channel(generator, params=generator_params, **shared),
-        measure=measure,
-        tell=tell or _LOGGER.info,
-    )
-    run.open(trained)
+    trained = _base_of(model, base_model)
+    channel = generator_channel(generator, params=generator_params, **shared)
+    folder = AutoRLFolder(root / project / "autorl" / name)
+    run = _opened(task_description, trained, folder, channel, measure, tell, settings)
     prepared = await run.prepare(Given(inputs=inputs, system_prompt=system_prompt, rubric=rubric))
     judging = _reward(judge, judge_params, rubric=prepared[2], checks=checks, **shared)
     comparing = judging if referee is None else _reward(referee, referee_params, rubric=prepared[2], **shared)
@@ -104,6 +95,65 @@ async def train(
     async with _served(model, backend, root, name=name, project=project, base_model=trained) as learner:
         judges = Judges(training=judging, referee=comparing)
         return await run.learn(learner, prepared, judges, costs, begin)
+
+
+async def prepare(
+    task_description: str,
+    *,
+    base_model: str,
+    name: str = "autorl",
+    project: str = "autorl",
+    generator: Generator = GENERATOR,
+    generator_params: Mapping[str, Any] | None = None,
+    inputs: Iterable[str] | None = None,
+    system_prompt: str | None = None,
+    rubric: str | None = None,
+    path: str | Path | None = None,
+    cache: AnswerCache | None = None,
+    budget: Budget | None = None,
+    tell: Tell | None = None,
+    **settings: Any,
+) -> Path:
+    """The first part of `train` alone: inputs, system prompt and rubric, as files to read and to edit.
+
+    Returns the folder; `train` with the same arguments goes on there. Raises ConfigurationError, LlmErrors.
+    """
+    root = _root(path)
+    kept = cache or AnswerCache(root / DEFAULT_PATH.name)
+    channel = generator_channel(generator, params=generator_params, cache=kept, budget=budget)
+    folder = AutoRLFolder(root / project / "autorl" / name)
+    run = _opened(task_description, base_model, folder, channel, None, tell, settings)
+    await run.prepare(Given(inputs=inputs, system_prompt=system_prompt, rubric=rubric))
+    return folder.path
+
+
+def _root(path: str | Path | None) -> Path:
+    return Path(path) if path is not None else Path.cwd() / ".art"
+
+
+def _opened(
+    task: str,
+    base_model: str,
+    folder: AutoRLFolder,
+    generator: Channel,
+    measure: Measure | None,
+    tell: Tell | None,
+    settings: Mapping[str, Any],
+) -> AutoRLRun:
+    if not task.strip():
+        raise ConfigurationError(
+            "task_description is empty: say in a sentence or more what the model shall do"
+        )
+    run = AutoRLRun(
+        task=task.strip(),
+        folder=folder,
+        settings=AutoRLSettings.of(settings),
+        generator=generator,
+        measure=measure,
+        tell=tell or _LOGGER.info,
+    )
+    run.open(base_model)
+    return run
 
 
 def _base_of(model: TrainableModel[Any, Any] | None, base_model: str | None) -> str:

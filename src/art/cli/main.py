@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from art.cli.autorl import autorl
 from art.cli.keys import keys
 from art.cli.mcp import mcp
 from art.cli.runtime import runtime
@@ -164,6 +165,7 @@ def run(
 
 
 app.add_typer(mcp)
+app.command("autorl")(autorl)
 app.add_typer(keys)
 app.add_typer(runtime)
 

@@ -11,6 +11,7 @@ ORDER = (
     "quickstart",
     "init",
     "mcp",
+    "autorl",
     "serve",
     "run",
     "keys",
