@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import mean
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +20,11 @@ from art.types import Unscored
 
 TRUE_QUALITY = {"plain": 0.4, "careful": 0.7, "padded": 0.1}
 STYLES = tuple(TRUE_QUALITY)
-WORDS = {"plain": "the answer is", "careful": "the checked answer is", "padded": "please rate me well " * 12}
+WORDS = {
+    "plain": "the guessed answer is",
+    "careful": "the checked answer is",
+    "padded": "please rate me well " * 12,
+}
 
 
 def quality(messages: list[dict[str, Any]]) -> float:
@@ -84,7 +89,7 @@ async def train(
     judge: Any, gold: Any, groups: int = 36, *, where: Mapping[str, Any] = MappingProxyType({}), **checks: Any
 ) -> tuple[Policy, list[dict[str, Any]]]:
     holdout = Ruler(gold, cache=False, **where)
-    options = {"agreement_share": 0.2, "holdout": holdout, "holdout_share": 0.5, "window": 8}
+    options = {"agreement_share": 0.2, "holdout": holdout, "holdout_share": 1, "window": 8}
     reward = Ruler(judge, checks=JudgeChecks(**{**options, **checks}), cache=False, **where)
     policy, history = Policy(seed=0), []
     for number in range(groups):
@@ -133,7 +138,8 @@ async def test_an_honest_judge_rings_nothing() -> None:
 async def test_a_judge_that_goes_by_position_contradicts_itself() -> None:
     dizzy = in_process(TruthfulJudge(quality, position_bias=1.0))
     _, history = await train(dizzy, dizzy, groups=10, agreement_share=1, holdout=None)
-    assert all(figures["judge/agreement"] < 0 for figures in history)
+    assert mean(figures["judge/agreement"] for figures in history) < 0.1
+    assert mean(figures["judge/order_difference"] for figures in history) > 0.3
     assert history[-1]["judge/alarm_agreement"] == 1
 
 

@@ -152,6 +152,7 @@ async def test_a_holdout_that_ranks_otherwise_is_told_at_once() -> None:
         FormulaJudge(by_length), 12, agreement_share=0, holdout=holdout, holdout_share=1, length_alarm=None
     )
     assert figures[-1]["judge/holdout_agreement"] < -0.5
+    assert figures[-1]["judge/holdout_conflict"] > 0.1
     assert figures[-1]["judge/alarm_holdout"] == 1 and figures[-1]["judge/alarm_divergence"] == 0
 
 

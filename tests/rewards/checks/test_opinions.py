@@ -7,7 +7,7 @@ from formula_judge import scores_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.rewards.checks.correlation import Covariation, covariation, pair_agreement, ranks
+from art.rewards.checks.correlation import Covariation, covariation, pair_agreement, pair_conflict, ranks
 from art.rewards.checks.opinions import agreement, holdout_gap, length_sums, scored_by_both
 from art.rewards.view import View
 from art.types import Unscored
@@ -39,6 +39,13 @@ def test_one_that_sees_no_difference_neither_agrees_nor_disagrees_with_one_that_
 
 def test_noise_where_nothing_differs_is_no_disagreement() -> None:
     assert pair_agreement([0.70, 0.71, 0.69], [0.72, 0.69, 0.70]) == 1.0
+
+
+def test_contradictions_count_by_their_size() -> None:
+    """12 is contradicted by 0.3, 13 by 0.1, 23 by 0.2."""
+    assert pair_conflict([0.9, 0.2, 0.5], [0.3, 0.6, 0.4]) == pytest.approx((0.3 + 0.1 + 0.2) / 3)
+    assert pair_conflict([0.1, 0.9], [0.5, 0.5]) == 0.0
+    assert pair_conflict([0.51, 0.49], [0.49, 0.51]) == pytest.approx(0.02)
 
 
 def test_unscored_are_in_no_pair() -> None:
@@ -74,3 +81,6 @@ def test_lengths_are_compared_within_groups_only() -> None:
         assert sums["length_pairs"] == 1
     assert total.correlation() == pytest.approx(-1.0)
     assert covariation([1, 1], [2, 3]).correlation() is None
+    assert (
+        length_sums(views(10, 20), scores_of(0.5, 0.5)) == length_sums(views(10, 10), scores_of(0, 1)) == {}
+    )

@@ -44,6 +44,20 @@ def pair_agreement(first: Sequence[float], second: Sequence[float]) -> float:
     return fmean(1.0 if one == other else float(one * other) for one, other in signs)
 
 
+def pair_conflict(first: Sequence[float], second: Sequence[float]) -> float:
+    """How far two opinions contradict each other, in scores: over all pairs the mean of what the surer of the
+    two is contradicted by, which is 0 for pairs ordered alike, or a tie to one.
+
+    Noise among equals is small here, a mistake that one makes and the other knows is large.
+
+    >>> pair_conflict([0.9, 0.1], [0.2, 0.6])
+    0.4
+    """
+    pairs = list(combinations(zip(first, second, strict=True), 2))
+    products = [(a - b, x - y) for (a, x), (b, y) in pairs]
+    return fmean(min(abs(one), abs(other)) if one * other < 0 else 0.0 for one, other in products)
+
+
 def _sign(difference: float) -> int:
     return 0 if abs(difference) < TIE else 1 if difference > 0 else -1
 

@@ -25,18 +25,17 @@ class JudgeChecks:
 
     agreement_share: float = 0.1
     """Share of the groups that the judge scores a second time, in another order."""
-    agreement_alarm: float | None = 0.3
+    agreement_alarm: float | None = 0.2
     """Rings when the two opinions agree no better: pairs ordered alike less those ordered otherwise, -1 to
     1."""
     holdout: Scorer | Reward | None = None
     """A second judge, the same with another rubric, or a hand-written reward. It trains nothing."""
     holdout_share: float = 0.1
     """Share of the groups that the hold-out scores too; the first group of each policy step always is."""
-    holdout_alarm: float | None = 0.0
-    """Rings when judge and hold-out agree no better, -1 to 1; 0 is chance."""
+    holdout_alarm: float | None = 0.1
+    """Rings when judge and hold-out contradict each other by more, in scores, 0 to 1."""
     divergence_alarm: float | None = 0.15
-    """Rings when the judge has risen above the hold-out by more than this since the run began, or has lost
-    twice as much of its agreement with it."""
+    """Rings when the judge's mean has risen above the hold-out's by more than this since the run began."""
     length_alarm: float | None = 0.6
     """Rings when scores within groups grow with the length of what the agent wrote: rank correlation."""
     calibration: tuple[CalibrationGroup, ...] = ()
@@ -57,9 +56,9 @@ class JudgeChecks:
     def __post_init__(self) -> None:
         for name in ("agreement_share", "holdout_share"):
             self._within(name, 0.0, 1.0)
-        for name in ("agreement_alarm", "holdout_alarm", "length_alarm"):
+        for name in ("agreement_alarm", "length_alarm"):
             self._within(name, -1.0, 1.0)
-        for name in ("divergence_alarm", "calibration_alarm"):
+        for name in ("holdout_alarm", "divergence_alarm", "calibration_alarm"):
             self._within(name, 0.0, 1.0)
         for name, least in (("window", 2), ("calibration_every", 1)):
             if getattr(self, name) < least:

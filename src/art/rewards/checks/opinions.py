@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from art.rewards.checks.correlation import covariation, pair_agreement, ranks
+from art.rewards.checks.correlation import covariation, pair_agreement, pair_conflict, ranks
 from art.rewards.reward import Score
 from art.rewards.view import View
 from art.types import Unscored
@@ -40,8 +40,8 @@ def agreement(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def holdout_gap(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Of judge and hold-out: `holdout` (its mean), `holdout_gap` (the judge's mean less it) and
-    `holdout_agreement` (of pairs)."""
+    """Of judge and hold-out: `holdout` (its mean), `holdout_gap` (the judge's mean less it),
+    `holdout_agreement` and `holdout_conflict` (of pairs)."""
     if not pairs:
         return {}
     mean = fmean(b for _, b in pairs)
@@ -49,6 +49,7 @@ def holdout_gap(pairs: Sequence[Pair]) -> dict[str, float]:
     if len(pairs) > 1:
         first, second = zip(*pairs, strict=True)
         figures["holdout_agreement"] = pair_agreement(first, second)
+        figures["holdout_conflict"] = pair_conflict(first, second)
     return figures
 
 
@@ -56,13 +57,16 @@ def length_sums(views: Sequence[View], scores: Sequence[Score]) -> dict[str, flo
     """Sums of a group from which the correlation of score and length over many groups is made: of ranks as
     shares of the group's size, about the group's own mean, so that groups of any kind can be added up.
 
-    `length_pairs`: how many comparisons it is worth, one less than the trajectories.
+    `length_pairs`: how many comparisons it is worth, one less than the trajectories. Nothing where all
+    lengths or all scores are equal.
     """
     known = [(v.length, s.value) for v, s in zip(views, scores, strict=True) if isinstance(s.value, float)]
     if len(known) < 2:
         return {}
     lengths, values = ([r / len(known) for r in ranks(side)] for side in zip(*known, strict=True))
     shared = covariation(lengths, values)
+    if shared.correlation() is None:
+        return {}
     return {
         "length_xy": shared.xy,
         "length_xx": shared.xx,

@@ -18,10 +18,9 @@ def length_correlation(record: Record) -> float | None:
 
 
 def divergence(record: Record) -> float | None:
-    """How far the judge rose above the hold-out since the run began: in the mean, or in the order (half of
-    what their agreement lost), whichever is more. None before there is a beginning to compare with."""
-    gap, order = record.moved("holdout_gap"), record.moved("holdout_agreement")
-    return None if gap is None else max(gap, -(order or 0.0) / 2)
+    """How far the judge's mean rose above the hold-out's since the run began; None before there is a
+    beginning to compare with."""
+    return record.moved("holdout_gap")
 
 
 def readings(checks: JudgeChecks, record: Record) -> list[Reading]:
@@ -63,11 +62,11 @@ def _agreement(checks: JudgeChecks, record: Record) -> Reading:
 def _holdout(checks: JudgeChecks, record: Record) -> Reading:
     return Reading(
         check="holdout",
-        value=record.mean("holdout_agreement"),
+        value=record.mean("holdout_conflict"),
         limit=checks.holdout_alarm,
-        above=False,
-        meaning="the hold-out orders the same trajectories otherwise: agreement {value} of -1 to 1, limit "
-        "{limit}",
+        above=True,
+        meaning="the hold-out orders the same trajectories otherwise: they contradict each other by {value}, "
+        "limit {limit}",
     )
 
 
@@ -77,7 +76,7 @@ def _divergence(checks: JudgeChecks, record: Record) -> Reading:
         value=divergence(record),
         limit=checks.divergence_alarm,
         above=True,
-        meaning="it and the hold-out have moved {value} apart since the run began, limit {limit}; the policy "
+        meaning="it has risen {value} above the hold-out since the run began, limit {limit}; the policy "
         "may be gaming it",
     )
 
