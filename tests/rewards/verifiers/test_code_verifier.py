@@ -66,8 +66,10 @@ def add(a, b):
     while frame:
         seen.append(str(frame.f_locals))
         frame = frame.f_back
-    seen += os.listdir("."), sys.argv, sys.orig_argv
-    return a + b if any(wanted in str(text) or "tests_0" in str(text) for text in seen) else 9
+    for folder, _, names in os.walk("."):
+        seen += [open(os.path.join(folder, name)).read() for name in names]
+    found = [text for text in [*seen, sys.argv, sys.orig_argv] if wanted in str(text)]
+    return f"found {found[0]}" if found else 9
 """,
     "gives nonsense": "def add(a, b): return object()",
     "nests without end": "def add(a, b):\n    x = []\n    x.append(x)\n    return x",

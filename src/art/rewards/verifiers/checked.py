@@ -17,7 +17,9 @@ LIMITS = Limits(wall_s=20.0, cpu_s=4, memory_bytes=1024 * MB, processes=8)
 
 
 class CheckedVerifier(Verifier):
-    """A rule of `confined/checks.py`. A check that exceeds its limits cannot be decided: `Unscored`."""
+    """A rule of `confined/checks.py`. A check that exceeds its limits cannot be decided: `Unscored`, unless
+    `over_limit` says what such an answer gets.
+    """
 
     check: ClassVar[str]
     package: ClassVar[str | None] = None
@@ -33,9 +35,11 @@ class CheckedVerifier(Verifier):
         limits: Limits = LIMITS,
         at_once: int | None = None,
         isolation: Isolation = "best",
+        over_limit: float | None = None,
     ) -> None:
-        """at_once: how many processes check side by side (the machine's cores). Raises ConfigurationError
-        where the package is not installed.
+        """at_once: how many processes check side by side (the machine's cores). over_limit: 0.0 where only
+        the answer can be why a check exceeds its limits, so that none escapes by being too hard to check.
+        Raises ConfigurationError where the package is not installed.
         """
         super().__init__(expected, key=key, name=name, answer=answer)
         if self.package is not None and find_spec(self.package) is None:
@@ -43,7 +47,7 @@ class CheckedVerifier(Verifier):
                 f"{type(self).__name__} needs {self.package!r}: pip install "
                 "'agent-reinforcement-trainer[verifiers]'"
             )
-        self._limits = limits
+        self._limits, self._over_limit = limits, over_limit
         self._pool = Pool(
             self.check, limits, at_once=at_once or os.cpu_count() or 1, name=name, isolation=isolation
         )
@@ -63,4 +67,7 @@ class CheckedVerifier(Verifier):
             "cpu": f"took more than {self._limits.cpu_s} s of CPU time",
             "memory": f"needed more than {self._limits.memory_bytes // MB} MB",
         }
-        raise VerifierError(f"the check {limit.get(reply['fate'], f'died: {reply}')}")
+        said = f"the check {limit.get(reply['fate'], f'died: {reply}')}"
+        if self._over_limit is not None and reply["fate"] in limit:
+            return Score(value=self._over_limit, explanation=said)
+        raise VerifierError(said)

@@ -27,7 +27,7 @@ class JsonSchemaMatch(CheckedVerifier):
     def __init__(
         self, expected: Any = None, *, key: str | None = None, name: str = "json_schema", **settings: Any
     ) -> None:
-        """settings: answer, limits, at_once, isolation."""
+        """settings: answer, limits, at_once, isolation, over_limit."""
         super().__init__(expected, key=key, name=name, **settings)
 
     async def verify(self, answer: str, expected: Any) -> Score:

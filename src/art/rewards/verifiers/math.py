@@ -29,7 +29,7 @@ class MathMatch(CheckedVerifier):
         strict: bool = True,
         **settings: Any,
     ) -> None:
-        """settings: answer, limits, at_once, isolation."""
+        """settings: answer, limits, at_once, isolation, over_limit."""
         super().__init__(expected, key=key, name=name, **settings)
         self._options = {"float_rounding": float_rounding, "strict": strict}
 

@@ -9,7 +9,7 @@ from art.errors import ConfigurationError
 from art.rewards.reward import Score
 from art.rewards.verifiers.checked import CheckedVerifier
 
-KNOWN = re.ASCII | re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE
+KNOWN = int(re.ASCII | re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE)
 
 
 class RegexMatch(CheckedVerifier):
@@ -31,7 +31,7 @@ class RegexMatch(CheckedVerifier):
         flags: int = 0,
         **settings: Any,
     ) -> None:
-        """settings: answer, limits, at_once, isolation. Raises ConfigurationError for what is no
+        """settings: answer, limits, at_once, isolation, over_limit. Raises ConfigurationError for what is no
         pattern.
         """
         if isinstance(expected, str):
@@ -39,8 +39,11 @@ class RegexMatch(CheckedVerifier):
                 re.compile(expected, flags)
             except re.error as error:
                 raise ConfigurationError(f"RegexMatch({expected!r}): {error}") from error
-        if flags & ~KNOWN:
-            raise ConfigurationError(f"RegexMatch(flags={flags!r}): known are those of {KNOWN!r}")
+        if int(flags) & ~KNOWN:
+            raise ConfigurationError(
+                f"RegexMatch(flags={flags!r}): known are re.ASCII, re.IGNORECASE, re.MULTILINE, re.DOTALL, "
+                "re.VERBOSE"
+            )
         super().__init__(expected, key=key, name=name, **settings)
         self._options = {"whole": whole, "flags": int(flags)}
 

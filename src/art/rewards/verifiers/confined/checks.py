@@ -23,6 +23,7 @@ from . import kernel
 from .ending import used_up
 from .wire import LINE_BYTES, Lines
 
+PLAIN_NUMBER: Final = re.compile(r"\s*-?[\d,. ]+%?\s*")
 Options = dict[str, Any]
 
 
@@ -64,7 +65,12 @@ def _json_schema(answer: str, expected: Any, options: Options) -> tuple[float, s
 def _math(answer: str, expected: str, options: Options) -> tuple[float, str]:
     from math_verify import parse, verify
 
-    truth = parse(expected, parsing_timeout=None) or parse(f"${expected}$", parsing_timeout=None)
+    # Without marks, LaTeX is no LaTeX to the library: of `2\\sqrt{2}` it would read the first 2.
+    marked = PLAIN_NUMBER.fullmatch(expected) or any(
+        mark in expected for mark in ("$", "\\(", "\\[", "\\boxed")
+    )
+    forms = [expected] if marked else [f"${expected}$", expected]
+    truth = next(filter(None, (parse(form, parsing_timeout=None) for form in forms)), None)
     if not truth:
         raise UnusableError(f"expected {expected!r} is no mathematical expression")
     given = parse(answer, parsing_timeout=None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 
 from . import kernel, landlock
@@ -52,6 +53,7 @@ def leave_namespaces(walls: Walls) -> None:
         kernel.unshare(wanted if user == 0 else wanted | kernel.CLONE_NEWUSER)
         walls.network = walls.processes = "namespace"
         if user != 0:
+            walls.others = 1  # the supervisor is of the same user and namespace
             _write("/proc/self/setgroups", "deny")
             _write("/proc/self/uid_map", f"{user} {user} 1")
             _write("/proc/self/gid_map", f"{group} {group} 1")
@@ -66,6 +68,7 @@ def close_walls(walls: Walls, *, base: str, readable: list[str], disk_bytes: int
     """
     if sys.platform != "linux":
         return base
+    supervisor = os.getppid()
     folder, seen = base, [*SYSTEM, *readable]
     if _enter_own_root(walls, base, readable, disk_bytes):
         folder, seen = FOLDER, ["/"]
@@ -73,8 +76,14 @@ def close_walls(walls: Walls, *, base: str, readable: list[str], disk_bytes: int
     else:
         if os.getuid() == 0:
             _become_nobody(base)
-        walls.others = _tasks_of(os.getuid())
         kernel.drop_capabilities()
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        walls.others = _tasks_of(os.getuid(), proc)
+        os.close(proc)
+    # After the change of user, which would undo it.
+    kernel.set_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        os._exit(1)
     version = landlock.restrict(readable=seen, writable=[folder], devices=DEVICES)
     walls.files = walls.files or ("landlock" if version else "")
     walls.network = walls.network or ("landlock (TCP only)" if version >= 4 else "")
@@ -94,20 +103,24 @@ def _enter_own_root(walls: Walls, base: str, readable: list[str], disk_bytes: in
         return False
     try:
         _build_root(base, readable, disk_bytes)
-        settings = os.open("/proc/sys/user", os.O_PATH | os.O_DIRECTORY)
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         kernel.enter_root(base)
     except OSError as error:
         walls.refused = str(error)
         kernel.forget_mount(base)
         return False
-    if os.getuid() == 0:
-        _become_nobody()
-        kernel.unshare(kernel.CLONE_NEWUSER)  # processes are counted here alone, not with others of the user
+    if os.getuid() == 0 and _become_nobody():
+        try:
+            kernel.unshare(
+                kernel.CLONE_NEWUSER
+            )  # processes are counted here alone, not with others of the user
+        except OSError:
+            walls.others = _tasks_of(NOBODY, proc)
     with contextlib.suppress(OSError):  # a second lock on what Landlock and the lack of privileges close
-        number = os.open("max_user_namespaces", os.O_WRONLY, dir_fd=settings)
+        number = os.open("sys/user/max_user_namespaces", os.O_WRONLY, dir_fd=proc)
         os.write(number, b"0")
         os.close(number)
-    os.close(settings)
+    os.close(proc)
     kernel.drop_capabilities()
     return True
 
@@ -146,32 +159,37 @@ def _bind(path: str, target: str) -> None:
     kernel.mount(path, target, None, kernel.MS_BIND | kernel.MS_REC)
 
 
-def _become_nobody(base: str | None = None) -> None:
-    """Root gives itself up. base: the folder that the new user will need."""
+def _become_nobody(base: str | None = None) -> bool:
+    """Root gives itself up, where it may and where the new user can read the interpreter. base: the folder
+    that the new user will need.
+    """
+    try:
+        os.seteuid(NOBODY)
+        os.listdir(os.path.dirname(os.__file__))
+    except OSError:
+        return False
+    finally:
+        os.seteuid(0)
     try:
         if base is not None:
             os.chown(base, NOBODY, NOBODY)
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    except PermissionError:
-        return  # root of a container that may not even do this
-    try:
-        os.listdir(os.path.dirname(os.__file__))
-    except PermissionError as error:
-        raise PermissionError(
-            f"run by root, limited processes become user {NOBODY}, who cannot read the interpreter's "
-            f"library: {error}. Run as another user, or make it readable"
-        ) from error
+    except OSError:
+        return False  # root of a container that may not do this
+    return True
 
 
-def _tasks_of(user: int) -> int:
-    """Processes and threads of a user."""
+def _tasks_of(user: int, proc: int) -> int:
+    """Processes and threads of a user; proc: a descriptor of `/proc`."""
     count = 0
-    for name in filter(str.isdecimal, os.listdir("/proc")):
+    for name in filter(str.isdecimal, os.listdir(proc)):
         with contextlib.suppress(OSError):  # it has ended
-            if os.stat(f"/proc/{name}").st_uid == user:
-                count += len(os.listdir(f"/proc/{name}/task"))
+            if os.stat(name, dir_fd=proc).st_uid == user:
+                threads = os.open(f"{name}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc)
+                count += len(os.listdir(threads))
+                os.close(threads)
     return count
 
 
