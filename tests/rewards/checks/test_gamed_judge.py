@@ -86,12 +86,18 @@ def in_process(judge: TruthfulJudge) -> Callable[..., Any]:
 
 
 async def train(
-    judge: Any, gold: Any, groups: int = 36, *, where: Mapping[str, Any] = MappingProxyType({}), **checks: Any
+    judge: Any,
+    gold: Any,
+    groups: int = 36,
+    *,
+    seed: int = 0,
+    where: Mapping[str, Any] = MappingProxyType({}),
+    **checks: Any,
 ) -> tuple[Policy, list[dict[str, Any]]]:
     holdout = Ruler(gold, cache=False, **where)
     options = {"agreement_share": 0.2, "holdout": holdout, "holdout_share": 1, "window": 8}
     reward = Ruler(judge, checks=JudgeChecks(**{**options, **checks}), cache=False, **where)
-    policy, history = Policy(seed=0), []
+    policy, history = Policy(seed=seed), []
     for number in range(groups):
         group = await reward.score_group(policy.group(number))
         policy.learn(group)
@@ -118,19 +124,21 @@ async def test_a_policy_that_pleads_is_caught_while_it_learns() -> None:
     assert slices[-1]["judge/divergence"] > 0.3
 
 
-async def test_a_policy_that_grows_longer_for_a_judge_that_likes_length_is_caught() -> None:
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_policy_that_grows_longer_for_a_judge_that_likes_length_is_caught(seed: int) -> None:
     told: list[Alarm] = []
-    fond = in_process(TruthfulJudge(quality, length_bias=0.9))
-    policy, history = await train(fond, fond, holdout=None, on_alarm=told.append)
+    fond, gold = in_process(TruthfulJudge(quality, length_bias=0.9)), in_process(TruthfulJudge(quality))
+    policy, history = await train(fond, gold, seed=seed, on_alarm=told.append)
     assert policy.shares()["padded"] > 0.8
-    assert [alarm.check for alarm in told][:1] == ["length"]
-    assert next(number for number, figures in enumerate(history) if figures["judge/alarm_length"]) < 30
+    assert {"length", "holdout", "divergence"} <= {alarm.check for alarm in told}
+    assert next(number for number, figures in enumerate(history) if figures["judge/alarm_length"]) < 10
 
 
-async def test_an_honest_judge_rings_nothing() -> None:
+@pytest.mark.parametrize("seed", range(4))
+async def test_an_honest_judge_rings_nothing(seed: int) -> None:
     told: list[Alarm] = []
     honest, gold = in_process(TruthfulJudge(quality, noise=0.03)), in_process(TruthfulJudge(quality))
-    policy, history = await train(honest, gold, on_alarm=told.append)
+    policy, history = await train(honest, gold, seed=seed, on_alarm=told.append)
     assert policy.shares()["careful"] > 0.8
     assert told == [] and history[-1]["judge/divergence"] < 0.1
 
