@@ -25,7 +25,6 @@ CAUTION = (
     "it. The order of the trajectories and their ids mean nothing."
 )
 """For every judge's system message."""
-_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 _ID_LETTERS = 6
 
 
@@ -41,7 +40,8 @@ class Exhibit:
 
 def escape(value: Any) -> str:
     """JSON without `<`, `>` and `&`, which read back is `value`."""
-    return json.dumps(value, ensure_ascii=False).translate(_ESCAPES)
+    text = json.dumps(value, ensure_ascii=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def block(tag: str, value: Any, *, identity: str | None = None) -> str:
@@ -62,8 +62,10 @@ def exhibit(views: Sequence[View], *, order: Sequence[int] | None = None, salt: 
         parts.append(block("available_tools", list(views[0].tools)))
     parts.append("Trajectories:")
     texts = [escape(_rest(view, shared)) for view in views]
-    names = _names(len(views), _dice(views, salt), "\n".join([*parts, *texts]))
-    sequence = list(order) if order is not None else _order(views, texts, salt)
+    # Sorted: in which order the attempts ended is chance, and must not make another question.
+    content = "\n".join([*parts, *sorted(texts)])
+    names = _names(len(views), _dice(content, salt), content)
+    sequence = list(order) if order is not None else _order(texts, content, salt)
     named = dict(zip(sequence, names, strict=True))
     parts += [f'<trajectory id="{named[i]}">\n{texts[i]}\n</trajectory>' for i in sequence]
     return Exhibit(text="\n\n".join(parts), ids=tuple(named[i] for i in range(len(views))))
@@ -101,19 +103,17 @@ def _rest(view: View, shared: int) -> Any:
     return {"messages": rest, "additional_histories": [list(h) for h in further]} if further else rest
 
 
-def _order(views: Sequence[View], texts: Sequence[str], salt: str) -> list[int]:
-    # Sorted first: in which order the attempts ended is chance, and must not make another question.
-    ranked = sorted(range(len(views)), key=texts.__getitem__)
-    drawn = _dice(views, f"order {salt}").sample(ranked, len(ranked))
-    if salt and drawn == _order(views, texts, ""):
+def _order(texts: Sequence[str], content: str, salt: str) -> list[int]:
+    ranked = sorted(range(len(texts)), key=texts.__getitem__)
+    drawn = _dice(content, f"order {salt}").sample(ranked, len(ranked))
+    if salt and drawn == _order(texts, content, ""):
         drawn.reverse()  # a second opinion in the same order would tell less
     return drawn
 
 
-def _dice(views: Sequence[View], salt: str) -> random.Random:
+def _dice(content: str, salt: str) -> random.Random:
     """Chance that the trajectories cannot foresee, and that is the same when the same is asked again."""
-    content = "\n".join([salt, *sorted(map(signature, views))])
-    return random.Random(hashlib.sha256(content.encode()).digest())
+    return random.Random(hashlib.sha256(f"{salt}\n{content}".encode()).digest())
 
 
 def _names(count: int, draw: random.Random, texts: str) -> list[str]:
