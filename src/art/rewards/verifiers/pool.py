@@ -78,6 +78,8 @@ class Pool:
             child.close()
             raise VerifierError(f"the process that checks was lost {said}")
         self._idle.put(child)
+        if not self.close.alive:  # closed meanwhile
+            _close_all(self._idle, self._threads)
         answer: dict[str, Any] = json.loads(reply)
         return answer
 
@@ -97,6 +99,7 @@ class Pool:
 
 
 def _close_all(idle: queue.SimpleQueue[Child], threads: ThreadPoolExecutor) -> None:
-    threads.shutdown(wait=True, cancel_futures=True)
+    # Without waiting: the collector may call this in one of the threads themselves.
+    threads.shutdown(wait=False, cancel_futures=True)
     while not idle.empty():
         idle.get_nowait().close()

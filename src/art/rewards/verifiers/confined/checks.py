@@ -70,7 +70,8 @@ def _math(answer: str, expected: str, options: Options) -> tuple[float, str]:
         mark in expected for mark in ("$", "\\(", "\\[", "\\boxed")
     )
     forms = [expected] if marked else [f"${expected}$", expected]
-    truth = next(filter(None, (parse(form, parsing_timeout=None) for form in forms)), None)
+    readings = (parse(form, parsing_timeout=None, fallback_mode="no_fallback") for form in forms)
+    truth = next(filter(None, readings), None)
     if not truth:
         raise UnusableError(f"expected {expected!r} is no mathematical expression")
     given = parse(answer, parsing_timeout=None)
