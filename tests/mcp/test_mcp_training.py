@@ -24,7 +24,7 @@ from art.mcp.servers.weather.server import create_server
 from art.mcp.servers.weather.service import shipped
 from art.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, scenarios
 from art.mcp.servers.weather.truth import quality
-from art.rewards import ruler
+from art.mcp.training import model_of
 from art.rewards.reward import Reward, Score
 from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 
@@ -301,4 +301,10 @@ def test_a_reward_of_ones_own_judges_alone() -> None:
         judge_of(reward, None, rubric="Short.", checks=None, cache=cache, budget=None)
     with pytest.raises(ConfigurationError, match="judge_model"):
         judge_of(3, None, rubric=None, checks=None, cache=cache, budget=None)
-    assert callable(ruler)
+
+
+def test_the_base_model_judges_itself(tmp_path: Path) -> None:
+    cache: Any = None
+    model = model_of(tmp_path, "n", "p", MODEL)
+    judge = judge_of(model, None, rubric=None, checks=None, cache=cache, budget=Budget(usd=1.0))
+    assert judge.channel is not None and judge.channel.llm.name == MODEL

@@ -43,7 +43,9 @@ Generator = Annotated[str, typer.Option(help="Writes the scenarios: provider/mod
 GeneratorUrl = Annotated[
     str | None, typer.Option(help="Its address; key in ART_GENERATOR_API_KEY. Default: the provider's own.")
 ]
-Judge = Annotated[str, typer.Option(help="Compares the attempts (RULER): provider/model.")]
+Judge = Annotated[
+    str, typer.Option(help="Compares the attempts (RULER): provider/model; base: the base model itself.")
+]
 JudgeUrl = Annotated[
     str | None, typer.Option(help="Its address; key in ART_JUDGE_API_KEY. Default: the provider's own.")
 ]

@@ -34,16 +34,18 @@ async def generate_scenarios(
     generator_api_key: str | None = None,
     generator_base_url: str | None = OPENROUTER,
     *,
-    server_url: str | None = None,
+    server_url: Any = None,
     budget: Any = None,
     cache: Any = None,
 ) -> GeneratedScenarioCollection:
     """`num_scenarios` tasks for an agent with these tools and resources, as a model imagines them.
 
-    tools, resources: as types or as dicts. server_url: connect to this MCP server (an address, or a command)
-    and take its own, instead. generator_model: a name at generator_base_url (the key: generator_api_key or
-    the variable OPENROUTER_API_KEY; none is needed on this machine), a callable, or a model of `art.llm`.
-    budget, cache: of `art.llm`. Shows how difficult they are, and with show_preview the first tasks.
+    tools, resources: as types or as dicts. server_url: take those of this MCP server instead, an address or
+    whatever else `art.mcp.connect` takes. generator_model: a name at generator_base_url (the key:
+    generator_api_key or the variable OPENROUTER_API_KEY; none is needed on this machine), a callable, or a
+    model of `art.llm`. budget, cache: of `art.llm`.
+
+    Shows how difficult they are, and with show_preview the first tasks.
 
     What is malformed or missing is asked for again. Raises ConfigurationError (a ValueError) for missing
     tools or a missing key, LlmAnswerError (a ValueError) "Expected N scenarios, got M" when the model does

@@ -121,8 +121,8 @@ class McpReport:
         if trained < HARDLY * made:
             rows.append(
                 f"\nOnly {trained} of {made} attempts could teach anything: the others were as good as their "
-                "whole group, or had no score. Make attempts differ (a higher temperature, larger groups, more "
-                "turns), or begin with scenarios that the base model does sometimes."
+                "whole group, or had no score. Make attempts differ (a higher temperature, larger groups, "
+                "more turns), or begin with scenarios that the base model does sometimes."
             )
         return [*head, *rows, "\nRULER's scores compare the attempts of one group: their mean says little.\n"]
 

@@ -159,7 +159,7 @@ class Run:
             size = self._settings.group_size
             self._tell(
                 f"{total - done} steps of {self._settings.groups} x {size} attempts; the judge is asked "
-                f"about {(total - done) * self._settings.groups} groups, then about {len(made.test)} to compare"
+                f"about {(total - done) * self._settings.groups} groups, then {len(made.test)} to compare"
             )
         for step in range(done, total):
             row = await self._train_step(attempts, made, step, total)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+BASE = "base"
+"""As a judge: the model's own base."""
+
 
 async def train(
     server: Any,
@@ -50,8 +53,8 @@ async def train(
 ) -> McpReport:
     """Teach `base_model` to use the tools of an MCP server, without labels, and compare before and after.
 
-    server: as `art.mcp.connect` takes it. judge, generator: names ("openai/o3"), functions, models, or
-    (judge) a `Reward`; *_params: litellm's options of a name (base_url, api_key, temperature, ...).
+    server: as `art.mcp.connect` takes it. judge, generator: names ("openai/o3"), functions, models; a judge
+    is also a `Reward`, or "base": the base model, its adapter off. *_params: litellm's options of a name.
     scenarios: your own instead of generated ones: a list, of which `num_test` are held out, or a
     `ScenarioSet`. measure: the true quality of a trajectory, 0 to 1, where you know it: reported, never
     trained on. backend: None is a `LocalBackend` under `path` (None: ./.art), closed at the end. cache: None
@@ -65,13 +68,21 @@ async def train(
     chosen, begin = TrainSettings.of(settings), time.monotonic()
     root = Path(path) if path is not None else Path.cwd() / ".art"
     kept = cache or cache_in(root)
-    judging = judge_of(judge, judge_params, rubric=chosen.rubric, checks=checks, cache=kept, budget=budget)
+    model = model_of(root, name, project, base_model)
+    judging = judge_of(
+        model if judge == BASE else judge,
+        judge_params,
+        rubric=chosen.rubric,
+        checks=checks,
+        cache=kept,
+        budget=budget,
+    )
     writing = generator_of(generator, generator_params, cache=kept, budget=budget)
     asked = Asked(judge=judging, generator=writing)
     run = Run(server, RunFolder(root / project / "mcp" / name), chosen, asked, measure, tell or logger.info)
     run.open(base_model)
     made = await run.scenarios(scenarios)
-    async with served(backend, root, name, project, base_model) as model:
+    async with served(model, backend, root):
         return await run.learn(model, made, begin)
 
 
@@ -81,16 +92,15 @@ def cache_in(root: Path) -> AnswerCache:
     return AnswerCache(root / DEFAULT_PATH.name)
 
 
-@asynccontextmanager
-async def served(
-    backend: Backend | None, root: Path, name: str, project: str, base_model: str
-) -> AsyncIterator[TrainableModel[Any, Any]]:
-    """The model, registered with the backend; a backend of our own lives as long as the block."""
+def model_of(root: Path, name: str, project: str, base_model: str) -> TrainableModel[Any, Any]:
     from art.model import TrainableModel
 
-    model: TrainableModel[Any, Any] = TrainableModel(
-        name=name, project=project, base_model=base_model, base_path=str(root)
-    )
+    return TrainableModel(name=name, project=project, base_model=base_model, base_path=str(root))
+
+
+@asynccontextmanager
+async def served(model: TrainableModel[Any, Any], backend: Backend | None, root: Path) -> AsyncIterator[None]:
+    """The model is registered with the backend; a backend of our own lives as long as the block."""
     async with AsyncExitStack() as stack:
         if backend is not None:
             await model.register(backend)
@@ -98,4 +108,4 @@ async def served(
             from art.local import LocalBackend
 
             await model.register(await stack.enter_async_context(LocalBackend(path=str(root))))
-        yield model
+        yield
