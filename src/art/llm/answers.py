@@ -64,7 +64,9 @@ def _refuse_constant(name: str) -> Any:
 def repair_of(request: Request, reply: Reply, error: Exception) -> Request:
     """The same question, with the answer that was of no use and what was wrong with it."""
     cut = reply.finish_reason == "length"
-    why = "it was cut off: answer more briefly" if cut else str(error)[:SHOWN]
+    # What it said is repeated as its own words alone: it may be somebody else's, whom it was to judge.
+    told = "there is no JSON in it" if isinstance(error, NotJsonError) else str(error)[:SHOWN]
+    why = "it was cut off: answer more briefly" if cut else told
     text = (
         f"That answer cannot be used: {why}. Answer again, with JSON alone, in the form that was asked for."
     )
