@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -72,3 +74,13 @@ def test_labels_show_no_secrets(server: Any) -> None:
         assert "s3cret" not in repr(server)
     else:
         assert "--fast" in server.label
+
+
+def test_the_sdk_is_loaded_when_a_server_is_reached_and_no_earlier() -> None:
+    code = (
+        "import sys, art.mcp\n"
+        "art.mcp.parse_server('python x'), art.mcp.Cassette\n"
+        "print([name for name in ('mcp', 'httpx2', 'openai', 'torch', 'jsonschema') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
