@@ -183,7 +183,7 @@ def test_rates_are_means_over_the_group(players: int, dice: Any) -> None:
     rates = win_rates(players, results)
     assert sum(rates) == pytest.approx(players / 2)
     turned = win_rates(players, {pair: 1 - result for pair, result in results.items()})
-    assert turned == pytest.approx([1 - rate for rate in rates], abs=1e-6)
+    assert turned == pytest.approx([1 - rate for rate in rates], abs=1e-3)
 
 
 @given(st.integers(2, 20), st.randoms(use_true_random=False))

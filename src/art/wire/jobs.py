@@ -51,7 +51,7 @@ class TrainGroup(Strict):
 
     trajectories: list[TrainTrajectory]
     failed: int = Field(0, ge=0)
-    judge: dict[str, FiniteFloat] = Field(default_factory=dict, max_length=100)
+    judge: dict[str, FiniteFloat] = Field(default_factory=dict)
     """How far the judge of the rewards can be trusted (`judge/agreement` ...). The step's record keeps the
     mean over its groups, as `group_judge/agreement`."""
 
