@@ -21,6 +21,7 @@ BENCHES = (
     "overlap",
     "end_to_end",
     "ruler",
+    "mcp",
 )
 ON_REQUEST = ("algorithms", "gpu")
 """Only when named: half an hour that writes into docs, and what needs a CUDA device."""

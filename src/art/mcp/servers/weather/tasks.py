@@ -14,9 +14,23 @@ from itertools import combinations, zip_longest
 from art.errors import ConfigurationError
 from art.mcp.servers.weather.service import DAYS, PLACES, REGIONS, Weather, shipped
 from art.mcp.types import GeneratedScenario, GeneratedScenarioCollection
+from art.tasks.task import TaskDefaults
 
 SYSTEM_PROMPT = "You answer questions about the weather."
 """What `art/nano-mcp` was taught under."""
+
+TURN_LIMIT = 6
+"""Turns of an attempt: twice what the longest task needs."""
+DEFAULTS = TaskDefaults(
+    base_model="art/nano-mcp",
+    groups=16,
+    group_size=8,
+    steps=50,
+    learning_rate=2e-3,
+    warmup_steps=2,
+    final_share=0.2,
+    max_tokens=48,
+)
 
 Call = tuple[str, dict[str, str]]
 """A tool and its arguments."""
