@@ -37,6 +37,11 @@ class JudgedReward(Reward):
         self.name, self.scorer, self.digest_chars = scorer.name, scorer, digest_chars
         self.watch = JudgeWatch(scorer, checks) if checks is not None else None
 
+    @property
+    def label(self) -> str:
+        """Lines of older releases begin with "RULER"."""
+        return "RULER" if self.name == "ruler" else self.name
+
     async def scores(self, group: TrajectoryGroup) -> Sequence[Score]:
         """The scorer's, without checks."""
         return await self.scorer.score(views_of(group, digest_chars=self.digest_chars))

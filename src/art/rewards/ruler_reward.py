@@ -69,10 +69,6 @@ class Ruler(JudgedReward):
         scorer = RulerScorer(channel, rubric=rubric, name=name, max_prompt_tokens=max_prompt_tokens)
         super().__init__(scorer, checks=checks, digest_chars=digest_chars)
 
-    @property
-    def label(self) -> str:
-        return "RULER" if self.name == "ruler" else self.name
-
 
 class Itself:
     """Whatever it holds, compared by identity: models are not hashable."""
