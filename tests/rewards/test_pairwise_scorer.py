@@ -128,7 +128,7 @@ async def test_games_without_a_result_are_left_out_and_who_has_none_is_unscored(
             views_of(attempts_worth(0.1, 0.5, 0.9, 0.7))
         )
     values = [score.value for score in scores]
-    assert isinstance(values[1], Unscored) and "'both' is neither" in values[1].reason
+    assert isinstance(values[1], Unscored) and "is neither" in values[1].reason
     low, high, middle = (value for value in values if not isinstance(value, Unscored))
     assert low < middle < high
     assert scores[0].metrics["pairwise/games"] == 1
