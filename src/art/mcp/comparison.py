@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from art.gather import gather_trajectory_groups
 from art.mcp.difficulty import Measure, clean_finish, value_of
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
@@ -86,8 +87,9 @@ async def compare(
     if score is None:
         return Comparison(before=sides[0], after=sides[1], unjudged=len(tasks))
     rows: list[dict[str, Any]] = []
-    for task, old, new in zip(tasks, before, after, strict=True):
-        group = await score(TrajectoryGroup([*old, *new], metadata={"scenario": task}))
+    pairs = [TrajectoryGroup([*old, *new]) for old, new in zip(before, after, strict=True)]
+    groups = await gather_trajectory_groups(pairs, pbar_desc=None, after_each=score)
+    for task, old, group in zip(tasks, before, groups, strict=True):
         judged = [None if isinstance(one.reward, Unscored) else one.reward for one in group]
         rows.append({"task": task, "before": mean(judged[: len(old)]), "after": mean(judged[len(old) :])})
     known = [row for row in rows if row["before"] is not None and row["after"] is not None]
