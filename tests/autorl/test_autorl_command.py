@@ -12,8 +12,10 @@ from typer.testing import CliRunner, Result
 import art.autorl
 from art.cli import app
 from art.errors import ConfigurationError
+from art.llm import Budget, resolve_llm
 from art.testing import LlmServer, ScriptedGenerator
 
+UNPRICED = resolve_llm("judge", base_url="http://127.0.0.1:9/v1")
 WORDS = ["red", "green", "blue", "white", "black", "grey", "pink", "brown"]
 
 
@@ -71,7 +73,9 @@ def test_inputs_of_ones_own_and_no_system_prompt(here: Path) -> None:
         ({"similarity": 2.0}, "is a share"),
         ({"base_model": None}, "give base_model="),
         ({"task_description": " "}, "task_description is empty"),
-        ({"judge": "no-such"}, "no provider before a slash"),
+        ({"judge": "no-such", "inputs": None}, "no provider before a slash"),
+        ({"referee": "no-such", "rubric": None}, "no provider before a slash"),
+        ({"budget": Budget(usd=1), "judge": UNPRICED}, "needs the price of 'judge'"),
     ],
 )
 async def test_options_are_checked_before_anything_is_asked(

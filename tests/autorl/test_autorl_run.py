@@ -12,7 +12,7 @@ import pytest
 import art
 import art.autorl
 from art.errors import ConfigurationError
-from art.llm import Request, base_of, resolve_llm
+from art.llm import Budget, Request, base_of, resolve_llm
 from art.tasks import yes_no_maybe as task
 from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 
@@ -113,11 +113,14 @@ async def the_base_judges_with_its_adapter_off(
 async def test_a_budget_ends_the_training_and_the_report_says_so(
     server: LlmServer, backend: art.LocalBackend, tmp_path: Path
 ) -> None:
-    from art.llm import Budget
-
-    chosen = options(server, backend, tmp_path, name="short", num_train=8, epochs=3)
-    report = await art.autorl.train("Answer with one of the words.", **chosen, budget=Budget(calls=14))
-    assert len(server.requests) == 14 and 0 < report.step < 3
-    assert report.stopped is not None and "calls=14" in report.stopped
+    # Sixteen inputs, each in one group alone: as many questions, and none that was asked before.
+    own: dict[str, Any] = {
+        "inputs": [text for text in task.phrasings() if "'" not in text][:28],
+        "rubric": "- x",
+    }
+    chosen = options(server, backend, tmp_path, name="short", num_train=16, epochs=1, **own)
+    report = await art.autorl.train("Answer with one of the words.", **chosen, budget=Budget(calls=12))
+    assert len(server.requests) == 12 and report.step == 1
+    assert report.stopped is not None and "calls=12" in report.stopped
     assert report.verdict == "not judged" and report.comparison.measured is not None
     assert "Training stopped before its end" in report.to_markdown()

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from art.autorl.ask import spent
 from art.autorl.attempts import Attempts
 from art.autorl.comparison import Comparison, Measure, compare, mean
 from art.autorl.folder import RUBRIC, SYSTEM_PROMPT, AutoRLFolder, StepRow
 from art.autorl.inputs import Inputs, generate_inputs, own_inputs
 from art.autorl.instructions import write_rubric, write_system_prompt
+from art.autorl.judges import Judges
 from art.autorl.report import AutoRLReport
 from art.autorl.settings import AutoRLSettings
 from art.datasets.iterate import iterate_dataset
@@ -33,18 +35,6 @@ class Given:
     inputs: Iterable[str] | None = None
     system_prompt: str | None = None
     rubric: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judges:
-    """Who scores. `referee` compares before and after: the one that trains, unless another was named."""
-
-    training: Reward
-    referee: Reward
-
-    @property
-    def same(self) -> bool:
-        return self.training is self.referee
 
 
 @dataclass(kw_only=True)
@@ -118,7 +108,6 @@ class AutoRLRun:
         model: TrainableModel[Any, Any],
         prepared: tuple[Inputs, str, str],
         judges: Judges,
-        costs: Callable[[], dict[str, dict[str, float | None]]],
         begin: float,
     ) -> AutoRLReport:
         """Everything that the model is needed for. begin: when the call began, on the monotonic clock."""
@@ -147,7 +136,9 @@ class AutoRLRun:
             steps=tuple(self.folder.steps()),
             comparison=await self._compare(inputs, step, judges.referee),
             same_judge=judges.same,
-            costs=costs(),
+            costs={
+                role: spent(one) for role, one in {"generator": self.generator, **judges.channels()}.items()
+            },
             seconds=time.monotonic() - begin,
             stopped=stopped,
             folder=self.folder.path,

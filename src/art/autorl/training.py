@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.autorl.ask import generator_channel, spent
+from art.autorl.ask import generator_channel
 from art.autorl.folder import AutoRLFolder
-from art.autorl.run import AutoRLRun, Given, Judges
+from art.autorl.judges import Candidate, Judges
+from art.autorl.run import AutoRLRun, Given
 from art.autorl.settings import AutoRLSettings
 from art.errors import ConfigurationError
 from art.llm.cache import DEFAULT_PATH, AnswerCache
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from art.llm.channel import Channel
     from art.model import TrainableModel
     from art.rewards.checks import JudgeChecks
-    from art.rewards.reward import Reward
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -63,15 +63,13 @@ async def train(
 
     base_model, or a `model` of your own (its name, project and folder are then the run's). generator, judge:
     names ("openai/o3"), functions, models, or (judge) a `Reward`; *_params: litellm's options of a name.
-    referee: who compares before and after, where it is not the judge. inputs, system_prompt ("" for none),
-    rubric: your own instead of generated ones; of inputs, `num_test` are held out. measure: the true quality
-    of an attempt, where you know it: reported, never trained on. backend: None is a `LocalBackend` under
-    `path` (None: ./.art), closed at the end. cache: None is `llm-cache.sqlite3` under `path`. budget: of all
-    that are asked, together; when it is spent, training ends with what is learned. checks: what the judge
-    undergoes while it trains. tell: is given lines about the progress. settings: of `AutoRLSettings`.
+    referee: compares before and after in the judge's place. inputs, system_prompt ("" for none), rubric: your
+    own instead of generated ones. measure: the true quality of an attempt, where you know it: reported, never
+    trained on. backend: None is a `LocalBackend` under `path` (None: ./.art), closed at the end. budget: of
+    all that are asked, together. checks: of the judge. tell: is given lines about the progress. settings:
+    those of `AutoRLSettings`. The same call goes on where a run ended.
 
-    All is written to `<path>/<project>/autorl/<name>`; the same call goes on where a run ended. Raises
-    ConfigurationError, LlmErrors, and what rollouts and the backend raise.
+    Raises ConfigurationError, LlmErrors, and what rollouts and the backend raise.
     """
     begin = time.monotonic()
     if model is not None:
@@ -79,22 +77,16 @@ async def train(
     root = _root(path)
     shared: dict[str, Any] = {"cache": cache or AnswerCache(root / DEFAULT_PATH.name), "budget": budget}
     trained = _base_of(model, base_model)
+    candidate = Candidate.of(judge, judge_params, checks=checks, **shared)
+    second = None if referee is None else Candidate.of(referee, referee_params, **shared)
     channel = generator_channel(generator, params=generator_params, **shared)
     folder = AutoRLFolder(root / project / "autorl" / name)
     run = _opened(task_description, trained, folder, channel, measure, tell, settings)
     prepared = await run.prepare(Given(inputs=inputs, system_prompt=system_prompt, rubric=rubric))
-    judging = _reward(judge, judge_params, rubric=prepared[2], checks=checks, **shared)
-    comparing = judging if referee is None else _reward(referee, referee_params, rubric=prepared[2], **shared)
-
-    def costs() -> dict[str, dict[str, float | None]]:
-        asked = {"generator": run.generator, "judge": _channel(judging), "referee": _channel(comparing)}
-        if referee is None:
-            asked.pop("referee")
-        return {who: spent(channel) for who, channel in asked.items() if channel is not None}
-
+    judging = candidate.with_rubric(prepared[2])
+    judges = Judges(training=judging, referee=second.with_rubric(prepared[2]) if second else judging)
     async with _served(model, backend, root, name=name, project=project, base_model=trained) as learner:
-        judges = Judges(training=judging, referee=comparing)
-        return await run.learn(learner, prepared, judges, costs, begin)
+        return await run.learn(learner, prepared, judges, begin)
 
 
 async def prepare(
@@ -164,33 +156,6 @@ def _base_of(model: TrainableModel[Any, Any] | None, base_model: str | None) -> 
             f"base_model={base_model!r}, but model= has {model.base_model!r}: give one of them"
         )
     return model.base_model if model is not None else str(base_model)
-
-
-def _reward(
-    judge: Any,
-    params: Mapping[str, Any] | None,
-    *,
-    rubric: str,
-    cache: AnswerCache,
-    budget: Budget | None,
-    checks: JudgeChecks | None = None,
-) -> Reward:
-    """RULER with a judge by name, or the user's own reward."""
-    from art.rewards.reward import Reward
-    from art.rewards.ruler_reward import Ruler
-
-    if isinstance(judge, Reward):
-        if params or checks is not None:
-            raise ConfigurationError(
-                f"params and checks are for judges by name; give them to {judge.name!r} itself"
-            )
-        return judge
-    return Ruler(judge, rubric=rubric, params=params, cache=cache, budget=budget, checks=checks)
-
-
-def _channel(reward: Reward) -> Any:
-    """None for rewards that ask in ways of their own."""
-    return getattr(reward, "channel", None)
 
 
 @asynccontextmanager

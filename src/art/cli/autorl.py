@@ -7,66 +7,79 @@ from typing import Annotated
 
 import typer
 
+Task = Annotated[str, typer.Argument(help="The task, in a sentence or more; @FILE reads it from a file.")]
+BaseModel = Annotated[str, typer.Option(help="The model to train: a hub name, a folder, or a built-in one.")]
+Name = Annotated[str, typer.Option(help="The model's name; the same name goes on with its run.")]
+Project = Annotated[str, typer.Option(help="The project's name.")]
+Judge = Annotated[str, typer.Option(help="Compares the answers (RULER): provider/model.")]
+JudgeBaseUrl = Annotated[
+    str | None, typer.Option(help="Its address; key in ART_JUDGE_API_KEY. Default: the provider's own.")
+]
+Referee = Annotated[
+    str | None, typer.Option(help="Compares before and after instead of the judge: provider/model.")
+]
+Generator = Annotated[str, typer.Option(help="Writes inputs, system prompt and rubric: provider/model.")]
+GeneratorBaseUrl = Annotated[
+    str | None, typer.Option(help="Its address; key in ART_GENERATOR_API_KEY. Default: the provider's own.")
+]
+Inputs = Annotated[
+    Path | None, typer.Option(help="A file with inputs of your own: a JSON list, or one on each line.")
+]
+SystemPrompt = Annotated[str | None, typer.Option(help="Your own instead of a generated one; '' for none.")]
+Rubric = Annotated[str | None, typer.Option(help="Your own instead of a generated one.")]
+NumTrain = Annotated[int, typer.Option(min=1, help="Inputs to train on.")]
+NumTest = Annotated[int, typer.Option(min=1, help="Inputs held out.")]
+Similarity = Annotated[float, typer.Option(help="From which likeness, 0 to 1, two inputs count as one.")]
+GroupSize = Annotated[int, typer.Option(min=2, help="Attempts at each input.")]
+GroupsPerStep = Annotated[int, typer.Option(min=1, help="Inputs a step.")]
+Epochs = Annotated[int, typer.Option(min=1, help="Passes over the inputs.")]
+LearningRate = Annotated[float, typer.Option(help="Of the adapter.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Of one answer.")]
+TestAttempts = Annotated[int, typer.Option(min=1, help="At each held-out input, before and after.")]
+BudgetCalls = Annotated[int | None, typer.Option(min=1, help="Calls of all that are asked, at most.")]
+BudgetTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of them, at most.")]
+BudgetUsd = Annotated[float | None, typer.Option(help="US dollars for them, at most.")]
+Seed = Annotated[int, typer.Option(help="Of the split, the order and the test attempts.")]
+DataDir = Annotated[Path, typer.Option(help="Runs, models, and the answers that are kept.")]
+PrepareOnly = Annotated[
+    bool,
+    typer.Option(
+        "--prepare-only", help="Write inputs, system prompt and rubric, and stop: edit them, go on."
+    ),
+]
+Json = Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")]
+DATA_DIR = Path(".art")
+
 
 def autorl(
-    task: Annotated[str, typer.Argument(help="The task, in a sentence or more; @FILE reads it from a file.")],
-    base_model: Annotated[
-        str, typer.Option(help="The model to train: a hub name, a folder, or a built-in one.")
-    ],
-    name: Annotated[
-        str, typer.Option(help="The model's name; the same name goes on with its run.")
-    ] = "autorl",
-    project: Annotated[str, typer.Option(help="The project's name.")] = "autorl",
-    judge: Annotated[
-        str, typer.Option(help="Compares the answers (RULER): provider/model.")
-    ] = "openai/o4-mini",
-    judge_base_url: Annotated[
-        str | None, typer.Option(help="Its address; key in ART_JUDGE_API_KEY. Default: the provider's own.")
-    ] = None,
-    referee: Annotated[
-        str | None, typer.Option(help="Compares before and after instead of the judge: provider/model.")
-    ] = None,
-    generator: Annotated[
-        str, typer.Option(help="Writes inputs, system prompt and rubric: provider/model.")
-    ] = "openai/gpt-4.1-mini",
-    generator_base_url: Annotated[
-        str | None,
-        typer.Option(help="Its address; key in ART_GENERATOR_API_KEY. Default: the provider's own."),
-    ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(help="A file with inputs of your own: a JSON list, or one on each line.")
-    ] = None,
-    system_prompt: Annotated[
-        str | None, typer.Option(help="Your own instead of a generated one; '' for none.")
-    ] = None,
-    rubric: Annotated[str | None, typer.Option(help="Your own instead of a generated one.")] = None,
-    num_train: Annotated[int, typer.Option(min=1, help="Inputs to train on.")] = 25,
-    num_test: Annotated[int, typer.Option(min=1, help="Inputs held out.")] = 5,
-    similarity: Annotated[
-        float, typer.Option(help="From which likeness, 0 to 1, two inputs count as one.")
-    ] = 0.9,
-    group_size: Annotated[int, typer.Option(min=2, help="Attempts at each input.")] = 4,
-    groups_per_step: Annotated[int, typer.Option(min=1, help="Inputs a step.")] = 2,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the inputs.")] = 3,
-    learning_rate: Annotated[float, typer.Option(help="Of the adapter.")] = 1e-5,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Of one answer.")] = 1024,
-    test_attempts: Annotated[int, typer.Option(min=1, help="At each held-out input, before and after.")] = 4,
-    budget_calls: Annotated[
-        int | None, typer.Option(min=1, help="Calls of all that are asked, at most.")
-    ] = None,
-    budget_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of them, at most.")] = None,
-    budget_usd: Annotated[float | None, typer.Option(help="US dollars for them, at most.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the split, the order and the test attempts.")] = 0,
-    data_dir: Annotated[Path, typer.Option(help="Runs, models, and the answers that are kept.")] = Path(
-        ".art"
-    ),
-    prepare_only: Annotated[
-        bool,
-        typer.Option(
-            "--prepare-only", help="Write inputs, system prompt and rubric, and stop: edit them, go on."
-        ),
-    ] = False,
-    json: Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")] = None,
+    task: Task,
+    base_model: BaseModel,
+    name: Name = "autorl",
+    project: Project = "autorl",
+    judge: Judge = "openai/o4-mini",
+    judge_base_url: JudgeBaseUrl = None,
+    referee: Referee = None,
+    generator: Generator = "openai/gpt-4.1-mini",
+    generator_base_url: GeneratorBaseUrl = None,
+    inputs: Inputs = None,
+    system_prompt: SystemPrompt = None,
+    rubric: Rubric = None,
+    num_train: NumTrain = 25,
+    num_test: NumTest = 5,
+    similarity: Similarity = 0.9,
+    group_size: GroupSize = 4,
+    groups_per_step: GroupsPerStep = 2,
+    epochs: Epochs = 3,
+    learning_rate: LearningRate = 1e-05,
+    max_tokens: MaxTokens = 1024,
+    test_attempts: TestAttempts = 4,
+    budget_calls: BudgetCalls = None,
+    budget_tokens: BudgetTokens = None,
+    budget_usd: BudgetUsd = None,
+    seed: Seed = 0,
+    data_dir: DataDir = DATA_DIR,
+    prepare_only: PrepareOnly = False,
+    json: Json = None,
 ) -> None:
     """Train a model from the description of a task, without data or labels, and compare it before and after.
 
