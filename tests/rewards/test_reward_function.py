@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from art.errors import ConfigurationError
-from art.rewards.function_reward import FunctionReward, reward
+from art.rewards.function_reward import FunctionReward, as_reward
 from art.rewards.reward import Score
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
 
-@reward
+@as_reward
 def turns(trajectory: Trajectory) -> float:
     return float(len(trajectory.messages_and_choices))
 
 
-@reward(name="slow")
+@as_reward(name="slow")
 async def waits(trajectory: Trajectory) -> Score:
     return Score(value=0.5, explanation="as always")
 
 
-@reward(sees="group")
+@as_reward(sees="group")
 def places(group: TrajectoryGroup) -> list[int]:
     return list(range(len(group)))
 
@@ -70,6 +70,6 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="give it a `name=`"):
         FunctionReward(lambda trajectory: 1.0)
     with pytest.raises(ConfigurationError, match="known are trajectory, group"):
-        reward(sees="all")(turns)
+        as_reward(sees="all")(turns)
     with pytest.raises(ConfigurationError, match="a function of a trajectory"):
-        reward(Trajectory)
+        as_reward(Trajectory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from art.rewards.checks import Alarm, CalibrationGroup, JudgeChecks, calibrate
 from art.rewards.criterion import Criterion
+from art.rewards.function_reward import FunctionReward, as_reward
 from art.rewards.judged import JudgedReward
 from art.rewards.pairwise import Pairwise
 from art.rewards.reward import GroupScores, Reward, Score
@@ -14,11 +15,13 @@ from art.rewards.ruler import ruler, ruler_score_group
 from art.rewards.ruler_reward import Ruler
 from art.rewards.scorer import Scorer
 from art.rewards.view import View
+from art.rewards.weighted import Weighted
 
 __all__ = [
     "Alarm",
     "CalibrationGroup",
     "Criterion",
+    "FunctionReward",
     "GroupScores",
     "JudgeChecks",
     "JudgedReward",
@@ -29,6 +32,8 @@ __all__ = [
     "Score",
     "Scorer",
     "View",
+    "Weighted",
+    "as_reward",
     "calibrate",
     "ruler",
     "ruler_score_group",

@@ -79,12 +79,12 @@ class FunctionReward(Reward):
         )
 
 
-def reward(
+def as_reward(
     function: Callable[..., Any] | None = None, *, name: str | None = None, sees: Sees = "trajectory"
 ) -> Any:
-    """Make a function a `FunctionReward`: as a decorator `@reward`, or `@reward(name=..., sees="group")`."""
+    """Make a function a `FunctionReward`: decorator `@as_reward` or `@as_reward(name=..., sees="group")`."""
     if function is None:
         return lambda later: FunctionReward(later, name=name, sees=sees)
     if not callable(function) or inspect.isclass(function):
-        raise ConfigurationError(f"reward({function!r}): a function of a trajectory is needed")
+        raise ConfigurationError(f"as_reward({function!r}): a function of a trajectory is needed")
     return FunctionReward(function, name=name, sees=sees)

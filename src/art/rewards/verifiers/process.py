@@ -232,7 +232,7 @@ def _start(control: int) -> subprocess.Popen[bytes]:
     if os.name != "posix":
         raise ConfigurationError("limited processes need Linux or macOS; on Windows, run this in WSL")
     # Not the link of a virtual environment: behind the walls there is only what it leads to.
-    command = [os.path.realpath(sys.executable), "-I", "-S", "-B", "-X", "utf8", "-c", START, str(control)]
+    command = [os.path.realpath(sys.executable), "-I", "-S", "-X", "utf8", "-c", START, str(control)]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command,

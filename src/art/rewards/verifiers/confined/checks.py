@@ -10,6 +10,7 @@ is gone with it: the next check begins from the same loaded state.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -100,6 +101,8 @@ def serve(order: dict[str, Any]) -> int:
     sys.path[:] = order["library"]
     check = CHECKS[order["check"]]
     check(*WARM_UP[order["check"]])
+    gc.collect()
+    gc.freeze()  # the collector of a fork would touch, and so copy, all that was loaded
     if sys.platform == "linux":
         kernel.set_process(kernel.PR_SET_DUMPABLE, 0)  # a check cannot look into this process
     lines.write(b'{"ready": true}')

@@ -8,13 +8,11 @@ equals everything, a patched `assert` or a printed "passed" have nothing to act 
 from __future__ import annotations
 
 import builtins
-import inspect
 import json
 import runpy
 import sys
-import traceback
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from .wire import Lines, NotPlainError, from_json, to_json
@@ -109,10 +107,10 @@ def _tests_of(
     tests = [
         (key, value)
         for key, value in namespace.items()
-        if key.startswith("test_") and inspect.isfunction(value)
+        if key.startswith("test_") and isinstance(value, FunctionType)
     ]
     check = namespace.get("check")
-    if entry is not None and inspect.isfunction(check):
+    if entry is not None and isinstance(check, FunctionType):
         if not hasattr(solution, entry):
             return [(name, f"the solution does not define {entry!r}")]
         tests.append((f"check({entry})", lambda: check(getattr(solution, entry))))
@@ -130,7 +128,9 @@ def _run(test: Callable[[], Any]) -> str | None:
     except Exception as error:
         if _is_of_the_tests(error):
             raise UnusableTestError(f"{type(error).__name__}: {error}") from error
-        place = traceback.extract_tb(error.__traceback__)
+        from traceback import extract_tb  # only now: the start of a process is to be cheap
+
+        place = extract_tb(error.__traceback__)
         line = next(
             (frame.line for frame in reversed(place) if frame.filename.endswith(".py") and frame.line), ""
         )
