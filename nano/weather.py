@@ -16,15 +16,23 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from art.mcp.default_tools import complete_task_tool
-from art.mcp.servers.weather import service
+from art.mcp.servers.weather import service, tasks
 from art.mcp.servers.weather.server import create_server
 from art.mcp.servers.weather.service import ALERTS, CONDITIONS, DAYS, PLACES, REGIONS, Weather
-from art.mcp.servers.weather.tasks import PHRASINGS, SYSTEM_PROMPT, Call, Question, questions
+from art.mcp.servers.weather.tasks import (
+    PHRASINGS,
+    SYSTEM_PROMPT,
+    TURN_LIMIT,
+    Call,
+    Question,
+    questions,
+)
 from art.mcp.types import MCPTool
 from art.rendering.nano import create_nano_renderer
-from art.tasks.task import Message, TaskDefaults
+from art.tasks.task import Message
 from nano.examples import Example, from_dialog
 
+DEFAULTS = tasks.DEFAULTS
 DIGITS = tuple("0123456789")
 CONTENT = (*PLACES, *REGIONS, *DAYS, *CONDITIONS, *ALERTS, *DIGITS)
 """The words that the task copies."""
@@ -90,19 +98,6 @@ KINDS = {
     "temperature": tuple(map(str, service.TEMPERATURES)),
 }
 """What may stand for an argument or an answer."""
-
-
-TURN_LIMIT = 6
-DEFAULTS = TaskDefaults(
-    base_model="art/nano-mcp",
-    groups=16,
-    group_size=8,
-    steps=25,
-    learning_rate=2e-3,
-    warmup_steps=2,
-    final_share=0.2,
-    max_tokens=48,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
