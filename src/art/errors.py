@@ -28,7 +28,9 @@
      │                                        it has checkpoints, but none of the steps asked for
      ├── LlmError                             a judge or generator gave no usable answer
      │    ├── LlmUnavailableError             no answer in time, or a fault of its own
-     │    │    └── LlmBusyError               it asks for fewer requests; `retry_after`
+     │    │    ├── LlmBusyError               it asks for fewer requests; `retry_after`
+     │    │    └── LlmTimeoutError            no answer before the deadline
+     │    ├── LlmTooLongError                 the question does not fit; a shorter one may
      │    ├── LlmRefusedError                 it declined
      │    ├── LlmAnswerError (ValueError)     not in the form asked for, also when asked again
      │    └── BudgetExceededError             the next question would go beyond the budget

@@ -233,3 +233,20 @@ def test_options_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="start <= limit"):
         Pace(start=9, limit=8)
     assert issubclass(LlmAnswerError, LlmError)
+
+
+def test_one_channel_serves_one_event_loop_after_another() -> None:
+    """As in a notebook, where a cell may also be stopped."""
+    with LlmServer(lambda body: "x", delay=0.05) as server:
+        channel = Channel(judge(server), pace=Pace(start=2, limit=2), budget=Budget(calls=100))
+
+        async def many(name: str, seconds: float) -> list[Any]:
+            async with asyncio.timeout(seconds):
+                return await asyncio.gather(*(channel.ask(question(f"{name}{i}")) for i in range(10)))
+
+        assert len(asyncio.run(many("a", 30))) == 10
+        with pytest.raises(TimeoutError):
+            asyncio.run(many("b", 0.08))
+        assert len(asyncio.run(many("c", 30))) == 10
+    assert channel.budget is not None
+    assert channel.pace.running == 0 and channel.budget.spent.calls == channel.totals.calls < 30

@@ -209,4 +209,5 @@ async def test_a_judge_asked_inside_a_rollout_is_no_part_of_it() -> None:
     async with LlmServer(lambda body: {"a": 1}) as server:
         trajectory = await art.capture_auto_trajectory(attempt(server))
     assert [message["content"] for message in trajectory.messages()] == ["play", '{"a": 1}']
+    assert not trajectory.additional_histories
     assert len(server.requests) == 2

@@ -84,12 +84,15 @@ class Budget:
                 return need
             await self._settled()
 
-    def settle(self, reserved: Spending, usage: Usage | None) -> None:
-        """Put what was used in the place of what was set aside; None: there was no answer."""
+    def settle(self, reserved: Spending, usage: Usage | None, *, asked: bool = True) -> None:
+        """Put what was used in the place of what was set aside; None: there was no answer.
+
+        asked: whether the attempt was made at all.
+        """
         tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
         usd = 0.0 if usage is None else (reserved.usd if usage.usd is None else usage.usd)
         self._set_aside -= reserved
-        self.spent += Spending(calls=reserved.calls, tokens=tokens, usd=usd)
+        self.spent += Spending(calls=reserved.calls if asked else 0, tokens=tokens, usd=usd)
         self._longest = max(self._longest, 0 if usage is None else usage.completion_tokens)
         while self._waiting:
             waiter = self._waiting.popleft()

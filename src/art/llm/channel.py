@@ -174,15 +174,16 @@ class Channel:
             reserved = await self.budget.reserve(
                 request, getattr(self.llm, "pricing", None), limit=getattr(self.llm, "max_tokens", None)
             )
-        usage = None
+        usage, asked = None, False
         try:
             async with self.pace.slot():
+                asked = True
                 self.totals.calls += 1
                 reply = await self._in_time(request)
             usage = reply.usage
         finally:
             if self.budget is not None and reserved is not None:
-                self.budget.settle(reserved, usage)
+                self.budget.settle(reserved, usage, asked=asked)
         self.totals.add(reply.usage)
         builder = active_builder()
         if self.source is not None and builder is not None and reply.usage.usd:
