@@ -71,6 +71,18 @@ def add(a, b):
     found = [text for text in [*seen, sys.argv, sys.orig_argv] if wanted in str(text)]
     return f"found {found[0]}" if found else 9
 """,
+    "brings tests of its own": (
+        "def add(a, b): return 9\ndef check(candidate): pass\n"
+        "for n in range(100): exec(f'def test_{n}(): pass')"
+    ),
+    "names its functions with what is no name": (
+        "import os\nfor n in range(3, 64):\n    try: os.write(n, b'{\"ready\": [1, null, {}]}\\n')\n"
+        "    except OSError: pass"
+    ),
+    "says that it is ready with nonsense": (
+        "import os\nfor n in range(3, 64):\n    try: os.write(n, b'{\"ready\": 7}\\n')\n"
+        "    except OSError: pass"
+    ),
     "gives nonsense": "def add(a, b): return object()",
     "nests without end": "def add(a, b):\n    x = []\n    x.append(x)\n    return x",
     "gives more than fits": "def add(a, b): return 'x' * 10 ** 8",
@@ -122,6 +134,20 @@ async def test_kinds_of_tests(code: CodeTests) -> None:
         for text in ("def double(x): return 2 * x", "def double(x): return x", "def other(x): return 2 * x")
     )
     assert [t.reward for t in await candidate.score_group(group)] == [1.0, 0.0, 0.0]
+
+
+async def test_what_a_solution_calls_a_test_is_none(code: CodeTests) -> None:
+    source = (
+        "def add(a, b): return abs(a) + b\ndef test_x(): pass\ndef test_y(): pass\ndef check(candidate): pass"
+    )
+    value, why = await score(code, source, TESTS)
+    assert (value, why[:15]) == (0.5, "1 of 2 passed; ")
+
+
+async def test_a_result_that_is_passed_on_cannot_make_the_tests_unusable(code: CodeTests) -> None:
+    source = "def wrap(x):\n    for _ in range(62): x = [x]\n    return x\ndef same(x): return x"
+    value, why = await score(code, source, "assert same([[wrap(1)], [[wrap(1)]]]) == 1")
+    assert value == 0.0 and "of 1 passed" in why
 
 
 async def test_plain_values_keep_their_kind(code: CodeTests) -> None:

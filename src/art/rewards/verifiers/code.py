@@ -110,7 +110,10 @@ class CodeTests(_CodeVerifier):
             started = _words(solution.ask(b""))
             if "ready" not in started:
                 return self._score(0, len(tests), started.get("message") or _how_it_ended(solution))
-            order = {"tests": tests, "names": started["ready"], "entry": self._entry}
+            # The solution's own word: whatever it is, it must not break the tests.
+            said = started["ready"] if isinstance(started["ready"], list) else []
+            names = [name for name in said if isinstance(name, str)]
+            order = {"tests": tests, "names": names, "entry": self._entry}
             # Its time is the solution's, and its own.
             with self._child("tests", wall_s=2 * self._limits.wall_s, **order) as harness:
                 return self._verdict(solution, harness, len(tests))

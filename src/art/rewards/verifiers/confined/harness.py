@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from .wire import Lines, NotPlainError, from_json, to_json
+from .wire import DEPTH_OF_ARGUMENTS, Lines, NotPlainError, from_json, to_json
 from .work import Order, write_source
 
 
@@ -37,7 +37,8 @@ class _Solution(ModuleType):
 def _stand_in(lines: Lines, name: str) -> Callable[..., Any]:
     def ask(*args: Any, **kwargs: Any) -> Any:
         try:
-            call = {"name": name, "args": to_json(args), "kwargs": to_json(kwargs)}
+            given = to_json(args, DEPTH_OF_ARGUMENTS), to_json(kwargs, DEPTH_OF_ARGUMENTS)
+            call = {"name": name, "args": given[0], "kwargs": given[1]}
         except NotPlainError as error:
             raise UnusableTestError(f"{name}(...) is called with what cannot be sent: {error}") from error
         lines.write(json.dumps({"call": call}).encode())
@@ -95,21 +96,23 @@ def _tests_of(
 ) -> list[tuple[str, Callable[[], Any] | str | None]]:
     """Tests by name: a function still to be run, or what came of one: its failure, None."""
     path = write_source(f"tests_{number}.py", source)
-    namespace: dict[str, Any] = {}
+    own: dict[str, Any] = {}
 
     def load() -> None:
         given = {name: getattr(solution, name) for name in solution.__all__}
-        namespace.update(runpy.run_path(path, init_globals=given, run_name="tests"))
+        found = runpy.run_path(path, init_globals=given, run_name="tests")
+        # A function of the solution is no test, whatever it is called.
+        own.update({key: value for key, value in found.items() if value is not given.get(key)})
 
     failure = _run(load)
     name = f"test {number + 1}"
     tests: list[tuple[str, Callable[[], Any] | str | None]]
     tests = [
         (key, value)
-        for key, value in namespace.items()
+        for key, value in own.items()
         if key.startswith("test_") and isinstance(value, FunctionType)
     ]
-    check = namespace.get("check")
+    check = own.get("check")
     if entry is not None and isinstance(check, FunctionType):
         if not hasattr(solution, entry):
             return [(name, f"the solution does not define {entry!r}")]

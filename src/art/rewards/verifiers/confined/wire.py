@@ -13,6 +13,9 @@ from typing import Any, Final
 LINE_BYTES: Final = 4 << 20
 """The longest line."""
 DEPTH: Final = 64
+"""How deep a result may be nested."""
+DEPTH_OF_ARGUMENTS: Final = 2 * DEPTH
+"""More: a test may pass on, in lists of its own, what it was given."""
 NONFINITE: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 

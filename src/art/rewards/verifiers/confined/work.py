@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .wire import LINE_BYTES, Lines, from_json, to_json
+from .wire import DEPTH_OF_ARGUMENTS, LINE_BYTES, Lines, from_json, to_json
 
 Order = dict[str, Any]
 Job = Callable[[Order], int]
@@ -51,7 +51,8 @@ def _answer(namespace: dict[str, Any], call: dict[str, Any]) -> bytes:
     try:
         if call["name"] not in namespace:
             raise NameError(f"name {call['name']!r} is not defined in the solution")
-        value = namespace[call["name"]](*from_json(call["args"]), **from_json(call["kwargs"]))
+        args, kwargs = (from_json(call[kind], DEPTH_OF_ARGUMENTS) for kind in ("args", "kwargs"))
+        value = namespace[call["name"]](*args, **kwargs)
         line = json.dumps({"value": to_json(value)}).encode()
         if len(line) > LINE_BYTES:
             raise ValueError(f"a value of {len(line)} bytes; at most {LINE_BYTES} can be looked at")
