@@ -15,6 +15,9 @@ from nano.train import GateError, Stage, train
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from art import tasks
+from art.mcp import connect
+from art.mcp.offered import Offered
+from art.mcp.servers.weather.server import create_server
 from art.nano_models import resolve
 from art.rendering.nano import create_nano_renderer
 from art.tasks import mail, tic_tac_toe
@@ -92,6 +95,14 @@ def test_a_careful_weather_dialog_ends_right_and_a_careless_one_seldom() -> None
         worlds = [dialogs.world(careless=careless)[0] for _ in range(400)]
         shares[careless] = sum(world.reward for world in worlds) / len(worlds)
     assert shares[False] == 1.0 and 0.2 <= shares[True] <= 0.4
+
+
+async def test_a_weather_dialog_shows_the_tools_as_a_rollout_offers_them() -> None:
+    async with connect(create_server) as session:
+        offered = Offered(await session.tools()).schemas
+    _, tokenizer = load("art/nano-mcp")
+    renderer, opening = create_nano_renderer(tokenizer), weather.World(weather.scenario(0, 0)).opening
+    assert renderer.render_ids(opening, tools=offered) == renderer.render_ids(opening, tools=weather.TOOLS)
 
 
 def test_the_weather_of_a_dialog_is_drawn_anew_and_its_words_are_one_token_each() -> None:
