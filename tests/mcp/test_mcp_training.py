@@ -98,6 +98,7 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
     before = asked(oracle)
     again = await run("weather", steps=1, measure=truth)
     assert again.comparison == both and again.scenarios == report.scenarios and asked(oracle) == before
+    assert told[-1] == f"going on with the run in {folder}"
 
     # Further: one more step, with the scenarios and the attempts of before that there are.
     further = await run("weather", steps=2)

@@ -61,6 +61,7 @@ class Run:
                         "give this one another name"
                     )
             self._settings.resumed(TrainSettings.of(saved["settings"]))
+            self._tell(f"going on with the run in {self._folder.path}")
         self._folder.save_run({**now, "settings": self._settings.to_dict()})
 
     async def scenarios(self, given: Scenarios | None) -> ScenarioSet:
