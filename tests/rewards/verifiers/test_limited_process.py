@@ -260,14 +260,14 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         "from art.rewards.verifiers.process import *\nimport time\n"
         "child = Child('program', Limits(), wall_s=None, source='import time; time.sleep(300)', "
         f"library=[], readable=[sys.base_prefix], note={mark!r})\n"
-        "print(child._process.pid, flush=True)\ntime.sleep(300)"
+        "print(child._process.pid, child.base, flush=True)\ntime.sleep(300)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        supervisor = int(parent.stdout.readline())
+        supervisor, base = parent.stdout.readline().split()
         parent.kill()
     deadline = time.monotonic() + 30
-    while _is_running(supervisor):
+    while _is_running(int(supervisor)) or Path(base).exists():
         assert time.monotonic() < deadline, "the supervisor outlived its parent"
         time.sleep(0.02)
 

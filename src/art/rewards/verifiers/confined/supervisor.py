@@ -49,6 +49,7 @@ def main() -> None:
     fate = _await(child, control, deadline)
     _, status, usage = os.wait4(child, 0)
     _end_orphans()
+    _remove(order["base"])
     code = os.waitstatus_to_exitcode(status)
     if fate == "ended" and used_up(code, usage, order["cpu_s"]):
         fate = "cpu"
@@ -149,6 +150,16 @@ def _end_orphans() -> None:
                 os.kill(number, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(number, 0)
+
+
+def _remove(folder: str) -> None:
+    """Here, too: whoever asked for this process may have been killed."""
+    try:
+        os.rmdir(folder)  # behind namespaces nothing was written to it
+    except OSError:
+        from shutil import rmtree
+
+        rmtree(folder, ignore_errors=True)
 
 
 def _line(descriptor: int) -> bytes:
