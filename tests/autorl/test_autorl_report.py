@@ -134,13 +134,14 @@ async def test_the_report_says_what_speaks_against_it() -> None:
         same_judge=True,
         wanted=(9, 2),
         stopped="the budget is spent",
-        steps=(StepRow(**(vars(row) | {"unscored": 4, "trained": 2})),),
+        steps=(StepRow(**(vars(row) | {"unscored": 4, "trained": 2, "judge": {"judge/alarm": 0.5}})),),
     )
     cautions = " ".join(bad.cautions)
     for words in (
         *("is the one that trained", "2 test inputs are few", "grew from 10 to 100 characters"),
         *("100% of the answers after training end", "where 9 and 2 were asked for", "the budget is spent"),
         *("4 of 8 attempts got no score", "Only 2 of 8 attempts had a gradient"),
+        "raised an alarm in steps 1",
     ):
         assert words in cautions and words in bad.to_markdown()
     plain = json.loads(json.dumps(bad.to_dict()))

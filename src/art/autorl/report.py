@@ -15,6 +15,7 @@ FEW_INPUTS = 10
 LONGER = 1.5
 MANY_UNSCORED = 0.1
 EXAMPLES = 3
+ALARM = "judge/alarm"
 EXAMPLE_CHARS = 600
 
 
@@ -91,6 +92,9 @@ class AutoRLReport:
                 f"{have[0]} inputs to train on and {have[1]} to test, where {self.wanted[0]} and "
                 f"{self.wanted[1]} were asked for: the generator wrote no more different ones."
             )
+        alarms = [row.step for row in self.steps if row.judge.get(ALARM)]
+        if alarms:
+            found.append(f"The judge's checks raised an alarm in steps {', '.join(map(str, alarms))}.")
         rollouts = sum(row.rollouts for row in self.steps)
         unscored, trained = (
             sum(getattr(row, name) for row in self.steps) for name in ("unscored", "trained")
