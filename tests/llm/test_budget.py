@@ -104,3 +104,24 @@ async def test_what_a_cancelled_question_set_aside_is_given_back() -> None:
     reserved = await budget.reserve(question("c", max_tokens=500), FREE)
     budget.settle(reserved, Usage(completion_tokens=1))
     assert budget.spent.tokens == 1 and issubclass(LlmUnavailableError, Exception)
+
+
+@pytest.mark.parametrize("trouble", ["refusal", "hang"])
+async def test_what_is_paid_without_an_answer_counts_as_what_was_set_aside(trouble: str) -> None:
+    async with LlmServer(lambda body: "x", mischief=Mischief(**{trouble: 1.0})) as server:
+        budget = Budget(tokens=3000)
+        channel = Channel(judge(server), budget=budget, attempts=1, deadline=0.2)
+        ended = await outcomes(channel, 12)
+    assert any(isinstance(one, BudgetExceededError) for one in ended) and budget.spent.tokens > 2000
+
+
+async def test_tokens_that_nobody_counts_are_estimated() -> None:
+    budget = Budget(tokens=3000)
+    ended = await outcomes(Channel(resolve_llm(lambda messages: "x"), budget=budget), 12)
+    assert 0 < sum(isinstance(one, BudgetExceededError) for one in ended) < 12
+    assert 2000 < budget.spent.tokens <= 3000
+
+
+async def test_a_character_of_several_bytes_may_be_a_token() -> None:
+    latin, chinese = [await Budget().reserve(question(one * 3000), FREE) for one in ("a", "\u6587")]
+    assert chinese.tokens > latin.tokens + 1900

@@ -128,6 +128,22 @@ async def test_who_gives_up_does_not_take_the_answer_from_others() -> None:
     assert channel.pace.running == 0 and channel.totals.failures == 0
 
 
+async def test_who_asks_what_was_just_given_up_gets_an_answer() -> None:
+    async def slow_to_end(messages: Any) -> str:
+        try:
+            await asyncio.sleep(0.1)
+        finally:
+            await asyncio.sleep(0.05)
+        return "x"
+
+    channel = Channel(resolve_llm(slow_to_end))
+    given_up = asyncio.create_task(channel.ask(question()))
+    await asyncio.sleep(0.05)
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    assert (await channel.ask(question())).text == "x"
+
+
 async def test_json_is_found_among_prose_and_asked_for_again_with_the_error(tmp_path: Path) -> None:
     def answer(body: Any) -> str:
         repaired = len(body["messages"]) > 1

@@ -104,3 +104,23 @@ async def test_an_endpoint_with_little_room_is_asked_by_few_and_answers_all() ->
     busy = sum(one.trouble == "busy" for one in server.served)
     assert len(server.served) == 60 + busy and channel.totals.failures == 0
     assert busy > 0 and channel.pace.window < 16
+
+
+async def test_who_waits_out_a_pause_and_is_cancelled_lets_the_next_one_in() -> None:
+    pace = Pace(start=1, limit=1)
+
+    async def ask() -> None:
+        async with pace.slot():
+            pass
+
+    async def busy() -> None:
+        async with pace.slot():
+            await asyncio.sleep(0.02)
+            raise LlmBusyError("later", retry_after=0.1)
+
+    first, second, third = (asyncio.create_task(one) for one in (busy(), ask(), ask()))
+    await asyncio.sleep(0.05)
+    second.cancel()
+    await asyncio.wait_for(third, 10)
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert pace.running == 0

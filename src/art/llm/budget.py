@@ -10,8 +10,8 @@ from art.errors import BudgetExceededError, ConfigurationError
 from art.llm.request import Request, Usage
 from art.tracking.price_tables import MILLION, TokenPricing
 
-CHARACTERS_PER_TOKEN = 3
-"""On the safe side for English and JSON."""
+BYTES_PER_TOKEN = 3
+"""Of UTF-8: on the safe side for English and JSON, and about right where a character is a token."""
 ASSUMED_COMPLETION = 512
 """Tokens of an answer that has no limit, until a longer one was seen."""
 
@@ -87,9 +87,10 @@ class Budget:
     def settle(self, reserved: Spending, usage: Usage | None, *, asked: bool = True) -> None:
         """Put what was used in the place of what was set aside; None: there was no answer.
 
-        asked: whether the attempt was made at all.
+        A usage that tells no tokens, or no price, counts as what was set aside. asked: whether the attempt
+        was made at all.
         """
-        tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
+        tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens or reserved.tokens
         usd = 0.0 if usage is None else (reserved.usd if usage.usd is None else usage.usd)
         self._set_aside -= reserved
         self.spent += Spending(calls=reserved.calls if asked else 0, tokens=tokens, usd=usd)
@@ -100,8 +101,8 @@ class Budget:
                 waiter.set_result(None)
 
     def _estimate(self, request: Request, pricing: TokenPricing | None, limit: int | None) -> Spending:
-        written = sum(len(str(message)) for message in request.messages)
-        prompt = written // CHARACTERS_PER_TOKEN + 1
+        texts = [*map(str, request.messages), str(request.schema or "")]
+        prompt = sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN + 1
         completion = limit or self._longest
         usd = 0.0
         if pricing is not None:

@@ -21,7 +21,7 @@ from art.llm.answers import json_in, repair_of
 from art.llm.budget import Budget
 from art.llm.cache import AnswerCache, key_of
 from art.llm.pace import Pace
-from art.llm.request import Llm, Reply, Request
+from art.llm.request import Llm, Reply, Request, Usage
 from art.llm.totals import Totals
 from art.tracking.builder import active_builder
 
@@ -138,16 +138,21 @@ class Channel:
         if task is None:
             task = asyncio.create_task(self._ask_now(request))
             self._asking[key] = (task, waiters)
-            task.add_done_callback(lambda _: self._asking.pop(key, None))
+            task.add_done_callback(lambda ended: self._ended(key, ended))
         waiters.append(None)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if len(waiters) == 1:
+                self._ended(key, task)  # who asks now would be cancelled with it
                 task.cancel()
             raise
         finally:
             waiters.pop()
+
+    def _ended(self, key: str, task: asyncio.Task[Reply]) -> None:
+        if key in self._asking and self._asking[key][0] is task:
+            del self._asking[key]
 
     async def _ask_now(self, request: Request) -> Reply:
         for attempt in range(1, self.attempts + 1):
@@ -181,6 +186,9 @@ class Channel:
                 self.totals.calls += 1
                 reply = await self._in_time(request)
             usage = reply.usage
+        except (LlmRefusedError, LlmTimeoutError):
+            usage = Usage()  # it may have worked, and be paid; how much nobody says
+            raise
         finally:
             if self.budget is not None and reserved is not None:
                 self.budget.settle(reserved, usage, asked=asked)

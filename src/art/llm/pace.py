@@ -61,21 +61,18 @@ class Pace:
             self._wake()
 
     async def _enter(self) -> None:
-        while True:
-            pause = self._resumes - time.monotonic()
-            if pause > 0:
-                await asyncio.sleep(pause)
-            elif self.running < int(self.window):
-                self.running += 1
-                return
-            else:
-                waiter = asyncio.get_running_loop().create_future()
-                self._waiting.append(waiter)
-                try:
-                    await waiter
-                except asyncio.CancelledError:
-                    self._pass_on(waiter)
-                    raise
+        try:
+            while (pause := self._resumes - time.monotonic()) > 0 or self.running >= int(self.window):
+                await (asyncio.sleep(pause) if pause > 0 else self._turn())
+        except asyncio.CancelledError:
+            self._wake()  # who was woken, and then cancelled, lets the next one in
+            raise
+        self.running += 1
+
+    async def _turn(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
 
     def _slower(self, slot: Slot) -> None:
         # Of many that began before the last decrease, each would halve the window again.
@@ -94,8 +91,3 @@ class Pace:
             if not waiter.done():
                 waiter.set_result(None)
                 free -= 1
-
-    def _pass_on(self, waiter: asyncio.Future[None]) -> None:
-        """Who was woken and then cancelled lets the next one in."""
-        if waiter.done() and not waiter.cancelled():
-            self._wake()
