@@ -95,6 +95,15 @@ def test_which_of_two_places_is_named_first_makes_no_difference() -> None:
     assert quality(attempt(question, swapped, end)) == 1.0
 
 
+def test_arguments_may_be_given_as_objects() -> None:
+    question = Question(kind="alert", place="Oslo")
+    calls = [*planned(question), call("complete_task", summary=question.answer(shipped()))]
+    for one in calls:
+        function = one["tool_calls"][0]["function"]
+        function["arguments"] = json.loads(function["arguments"])
+    assert quality(attempt(question, *calls)) == 1.0
+
+
 def test_broken_calls_and_what_the_agent_says_about_itself_count_for_nothing() -> None:
     question = Question(kind="alert", place="Oslo")
     broken = call("alerts")

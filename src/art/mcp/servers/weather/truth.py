@@ -53,10 +53,12 @@ def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Call]:
     """Tools called, in their order; what is no call of a tool with named arguments is left out."""
     for message in messages:
         for call in message.get("tool_calls") or []:
-            try:
-                arguments = json.loads(call["function"]["arguments"])
-            except ValueError:
-                continue
+            arguments = call["function"]["arguments"]
+            if isinstance(arguments, str):
+                try:
+                    arguments = json.loads(arguments)
+                except ValueError:
+                    continue
             if isinstance(arguments, dict):
                 yield call["function"]["name"], {key: str(value) for key, value in arguments.items()}
 
