@@ -98,6 +98,17 @@ async def test_failures_and_functions_are_not_kept(tmp_path: Path) -> None:
     assert len(counted) == 2 and len(cache) == 0
 
 
+async def test_the_file_holds_neither_prompts_nor_options(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite3"
+    async with LlmServer(lambda body: "answer") as server:
+        channel = Channel(judge(server, extra_body={"token": "hush"}), cache=AnswerCache(path))
+        await channel.ask(question("psst"))
+    assert channel.cache is not None
+    channel.cache.close()
+    held = path.read_bytes()
+    assert b"answer" in held and not any(word in held for word in (b"hush", b"psst", b"test-key"))
+
+
 def test_a_damaged_cache_is_named_with_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite3"
     path.write_bytes(b"no database at all" * 100)

@@ -211,3 +211,21 @@ async def test_a_judge_asked_inside_a_rollout_is_no_part_of_it() -> None:
     assert [message["content"] for message in trajectory.messages()] == ["play", '{"a": 1}']
     assert not trajectory.additional_histories
     assert len(server.requests) == 2
+
+
+async def test_a_key_that_an_endpoint_repeats_is_in_no_message_and_in_no_repr() -> None:
+    key = "sk-0123456789"
+    async with serving(lambda body: refusal(400, f"what is 'Bearer {key}'?")) as (url, _):
+        llm = resolve_llm("judge", base_url=url, api_key=key, params={"extra_headers": {"x-key": key}})
+        with pytest.raises(ConfigurationError, match=r"Bearer \[the key\]") as caught:
+            await llm.complete(QUESTION)
+    assert key not in str(caught.value) and key not in repr(llm.params)
+
+
+def test_what_the_cache_knows_a_model_by() -> None:
+    def known(url: str) -> str:
+        return resolve_llm("judge", base_url=url, api_key="k").identity  # type: ignore[attr-defined, no-any-return]
+
+    assert known("http://localhost:8000/v1") == known("http://127.0.0.1:9000/v1")
+    others = ["http://127.0.0.1:1/b", "http://box:1/v1", "http://box:2/v1", "http://box:1/deployments/b"]
+    assert len({known(url) for url in others}) == 4

@@ -75,7 +75,8 @@ class AnswerCache:
             "insert or ignore into answers values (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 key_of(identity, request),
-                identity,
+                # Hashed: among the options of a model may be a secret.
+                hashlib.sha256(identity.encode()).hexdigest()[:16],
                 reply.text,
                 reply.finish_reason,
                 used.prompt_tokens,

@@ -23,6 +23,8 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 FORM_CHANGES = 4
 """An endpoint may refuse the schema, then the JSON mode, the token limit's name and the temperature."""
 CONNECT_S = 10.0
+LEAST_KEY = 8
+"""Letters of what can be a secret; a shorter key is a word that a server of one's own wants to see."""
 MOST_S = 3600.0
 """Of one attempt; who asks has a shorter deadline of its own."""
 
@@ -45,7 +47,7 @@ class EndpointLlm:
     ) -> None:
         """name: as people write it; model: as the endpoint does. pricing: where no option gives one.
 
-        identity: what the cache knows the model by; None: name, options and (other than this machine's) host.
+        identity: what the cache knows it by; None: name, options and address (of this machine: the path).
         """
         self.name, self.model, self.base_url, self.provider = name, model, base_url, provider
         self.params = params or Params()
@@ -55,15 +57,20 @@ class EndpointLlm:
         self.identity = identity or self._own_identity()
 
     @property
+    def _secret(self) -> str | None:
+        return self._api_key if len(self._api_key) >= LEAST_KEY else None
+
+    @property
     def max_tokens(self) -> int | None:
         """The limit of an answer that the user chose; None: the request's."""
         chosen = [self.params.sampling[name] for name in LIMITS if name in self.params.sampling]
         return int(min(chosen)) if chosen else None
 
     def _own_identity(self) -> str:
-        host = urlsplit(self.base_url).hostname
+        at = urlsplit(self.base_url)
         # A server of this machine has another port each time, and is the same.
-        parts = [self.name, None if host in LOOPBACK else host, self.params.identity()]
+        place = [at.path] if at.hostname in LOOPBACK else [at.hostname, at.port, at.path]
+        parts = [self.name, place, self.params.identity()]
         return json.dumps(parts, sort_keys=True, default=str)
 
     @property
@@ -92,9 +99,9 @@ class EndpointLlm:
                 return self._reply(await self._create(body))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if not self._form.give_way(str(error), body, request):
-                    raise typed(error, self.name) from error
+                    raise typed(error, self.name, key=self._secret) from error
             except openai.OpenAIError as error:
-                raise typed(error, self.name) from error
+                raise typed(error, self.name, key=self._secret) from error
             except json.JSONDecodeError as error:
                 raise LlmUnavailableError(f"{self.name!r} answered with something else than JSON") from error
         raise LlmError(f"{self.name!r} refuses every form of the question that we know")

@@ -30,15 +30,19 @@ UNSAFE = ("content_filter", "content_policy", "content management policy", "safe
 NO_MONEY = ("insufficient_quota", "insufficient_balance", "billing_hard_limit")
 
 
-def typed(error: openai.OpenAIError, name: str) -> ARTError:
-    """The error of ours that says the same. name: of the model that was asked."""
+def typed(error: openai.OpenAIError, name: str, *, key: str | None = None) -> ARTError:
+    """The error of ours that says the same. name: of the model that was asked.
+
+    key: what no message may hold, though an endpoint repeats it: messages become logs and reasons.
+    """
     import openai
 
-    said = str(error)[:SHOWN]
+    full = str(error).replace(key, "[the key]") if key else str(error)
+    said = full[:SHOWN]
     if isinstance(error, openai.APITimeoutError):
         return LlmTimeoutError(f"{name!r} did not answer in time")
     if isinstance(error, openai.APIStatusError):
-        return of_status(error.status_code, said, f"{_code(error)} {error}", error.response.headers, name)
+        return of_status(error.status_code, said, f"{_code(error)} {full}", error.response.headers, name)
     return LlmUnavailableError(f"{name!r} could not be asked: {said}")
 
 

@@ -30,13 +30,13 @@ class Params:
     """What was chosen, checked."""
 
     base_url: str | None = None
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     organization: str | None = None
     timeout: float | None = None
     """Seconds of one attempt."""
     attempts: int | None = None
     """How often a question is asked that is not answered."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: Mapping[str, Any] = field(default_factory=dict)
     """Fields that OpenAI's client does not name."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def _attempts(retries: Any) -> int | None:
 def _mapping(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = given.get(name, {})
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{name}={value!r}: a dictionary is needed")
+        raise ConfigurationError(f"{name}= is a {type(value).__name__}: a dictionary is needed")
     return dict(value)
 
 

@@ -62,7 +62,7 @@ class LitellmLlm:
         except litellm.ContentPolicyViolationError as error:
             raise LlmRefusedError(f"{self.name!r} declined: {error}") from error
         except openai.OpenAIError as error:  # litellm's own errors are kinds of openai's
-            raise typed(error, self.name) from error
+            raise typed(error, self.name, key=self._params.get("api_key")) from error
         return self._reply(completion)
 
     def _reply(self, completion: Any) -> Reply:
