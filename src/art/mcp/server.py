@@ -19,6 +19,11 @@ EVERY_TOOL = "*"
 """In `read_only`: all tools of the server only read."""
 
 _SECRET = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
+_BEFORE_VALUE = re.compile(r"[=:]")
+"""KEY=value, Authorization: Bearer value, {"apiKey": "value"}."""
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s.*")
+_USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+"""The user and password of an address: postgresql://user:password@host/db."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +45,23 @@ class StdioServer:
         """The command for people, without what looks like a secret."""
         shown, hide = [self.command], False
         for argument in self.args:
-            option, equals, _ = argument.partition("=")
-            if hide or (equals and _SECRET.search(option)):
-                shown.append("***" if hide else f"{option}=***")
-            else:
-                shown.append(argument)
-            hide = not hide and not equals and argument.startswith("-") and bool(_SECRET.search(argument))
+            shown.append("***" if hide else without_secrets(argument))
+            named = argument.startswith("-") and not _BEFORE_VALUE.search(argument)
+            hide = not hide and named and bool(_SECRET.search(argument))
         return shlex.join(shown)
+
+
+def without_secrets(argument: str) -> str:
+    """A word of a command: what follows the name of a secret is hidden, and users of addresses are.
+
+    >>> without_secrets("Authorization: Bearer abc"), without_secrets("postgresql://me:abc@host/db")
+    ('Authorization:***', 'postgresql://***@host/db')
+    """
+    name = _SECRET.search(argument)
+    value = _BEFORE_VALUE.search(argument, name.end()) if name else None
+    if value is not None:
+        argument = f"{argument[: value.end()]}***"
+    return _USER.sub("***", _BEARER.sub(r"\1 ***", argument))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +163,10 @@ def _of_words(words: Sequence[str]) -> Server:
         raise ConfigurationError("an MCP server needs a command or an http(s) address; nothing was given")
     if len(words) == 1 and _is_address(words[0]):
         return HttpServer(url=words[0])
+    if "://" in words[0]:
+        raise ConfigurationError(
+            f"{without_secrets(words[0])!r} is no address of an MCP server; it looks like https://host/mcp"
+        )
     return StdioServer(command=words[0], args=tuple(words[1:]))
 
 
