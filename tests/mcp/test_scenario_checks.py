@@ -100,6 +100,16 @@ def test_plans_tell_tasks_apart() -> None:
     assert near_duplicate(planned(one, ("f", {"to": "Rome"})), [planned(one, ("f", {"to": "x"}))]) is not None
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [[("f", {"city": "oslo"})], [("f", {"city": "Oslo"}), ("g", {})], [("f", {"city": "Oslo, Norway"})], []],
+)
+def test_another_plan_for_the_same_words_is_no_other_task(plan: list[tuple[str, dict[str, Any]]]) -> None:
+    known = planned("What is the weather in Oslo on Monday?", ("f", {"city": "Oslo"}))
+    again = planned("Please tell me what the weather in Oslo is on Monday", *plan)
+    assert near_duplicate(again, [known]) == known
+
+
 async def test_plans_are_tried_on_the_server(program: StdioServer) -> None:
     async with connect(troublesome.create_server) as session:
         tools = await session.tools()

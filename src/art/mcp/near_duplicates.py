@@ -28,7 +28,7 @@ def near_duplicate(
 
     Two tasks are the same when, without filler and forms of one word, they have the same words, or when they
     are alike to `similarity` (0 to 1, of rapidfuzz's token_sort_ratio) and no name or number sets them apart.
-    Plans with different calls set apart tasks that only one name or number does.
+    Plans of which neither has all calls of the other set apart tasks with other words, or in another order.
     """
     return next((other for other in others if same_task(scenario, other, similarity)), None)
 
@@ -36,9 +36,11 @@ def near_duplicate(
 def same_task(one: PlannedScenario, two: PlannedScenario, similarity: float) -> bool:
     from rapidfuzz import fuzz
 
-    if one.plan and two.plan and one.plan_key != two.plan_key:
-        # Other arguments, other task: "the forecast for Oslo" and "for Rome". Word for word the same is not.
-        return " ".join(words(one.task)) == " ".join(words(two.task))
+    first_calls, second_calls = one.plan_calls, two.plan_calls
+    if not (first_calls <= second_calls or second_calls <= first_calls):
+        # Other arguments, other task: "from Oslo to Rome" and "from Rome to Oslo". What says the same in the
+        # same order is one task, however it is planned.
+        return content_words(one.task) == content_words(two.task)
     apart = set_apart(one.task, two.task)
     if not apart:
         return True
@@ -53,9 +55,14 @@ def words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
 
 
+def content_words(text: str) -> list[str]:
+    """The words without filler, in their order."""
+    return [word for word in words(text) if word not in FILLER]
+
+
 def set_apart(one: str, two: str) -> set[str]:
     """Words of either task that the other has in no form, without filler."""
-    first, second = set(words(one)) - FILLER, set(words(two)) - FILLER
+    first, second = set(content_words(one)), set(content_words(two))
     only_first, only_second = first - second, second - first
     return {word for word in only_first if not in_another_form(word, only_second)} | {
         word for word in only_second if not in_another_form(word, only_first)

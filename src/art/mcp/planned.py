@@ -76,9 +76,13 @@ class PlannedScenario(GeneratedScenario):
 
     @property
     def plan_key(self) -> str | None:
-        """Equal for equal plans, whatever the order of their calls; None without a plan."""
-        calls = sorted(json.dumps(call.to_dict(), sort_keys=True) for call in self.plan)
-        return "\n".join(calls) or None
+        """Equal for equal plans, whatever the order of their calls and the capitals; None without a plan."""
+        return "\n".join(sorted(self.plan_calls)) or None
+
+    @property
+    def plan_calls(self) -> frozenset[str]:
+        """The different calls of its plan, for comparing."""
+        return frozenset(json.dumps(call.to_dict(), sort_keys=True).casefold() for call in self.plan)
 
 
 def whole(difficulty: Any) -> Any:
