@@ -6,7 +6,7 @@ import pytest
 
 from art.errors import BudgetExceededError, ConfigurationError
 from art.rewards.function_reward import FunctionReward
-from art.rewards.reward import Reward, Score
+from art.rewards.reward import GroupScores, Reward, Score
 from art.rewards.weighted import Weighted
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
@@ -72,6 +72,32 @@ async def test_an_optional_part_that_is_missing_neither_helps_nor_hurts() -> Non
     assert scored.trajectories[0].logs == ["a gave no score: cut off"]
 
 
+class Watched(Reward):
+    """A source with figures of the group."""
+
+    def __init__(self, name: str, **figures: float) -> None:
+        self.name = name
+        self._figures = {f"judge/{name}": value for name, value in figures.items()}
+
+    async def scores(self, group: TrajectoryGroup) -> list[Score]:
+        return [Score(value=1.0) for _ in group]
+
+    async def judge(self, group: TrajectoryGroup) -> GroupScores:
+        return GroupScores(scores=await self.scores(group), metrics=self._figures)
+
+
+async def test_an_alarm_of_one_judge_is_not_hidden_by_another() -> None:
+    total = Watched("a", alarm=1.0, agreement=0.1, holdout=0.4) + Watched("b", alarm=0.0, agreement=0.9)
+    assert (await total.score_group(group())).metrics == {
+        "judge/alarm": 1.0,
+        "judge/alarm/a": 1.0,
+        "judge/alarm/b": 0.0,
+        "judge/agreement/a": 0.1,
+        "judge/agreement/b": 0.9,
+        "judge/holdout": 0.4,
+    }
+
+
 async def test_a_spent_budget_of_a_part_is_raised() -> None:
     with pytest.raises(BudgetExceededError):
         await (source("a", BudgetExceededError("spent")) + source("b", 1.0)).score_group(group())
@@ -80,6 +106,8 @@ async def test_a_spent_budget_of_a_part_is_raised() -> None:
 def test_two_parts_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="called 'a'"):
         source("a", 1.0) + source("a", 2.0)
+    with pytest.raises(ConfigurationError, match="called 'a'"):
+        (source("a", 1.0) + source("b", 2.0)).named("inner") + source("a", 2.0)
     with pytest.raises(ConfigurationError, match="called 'total'"):
         source("total", 1.0) + source("a", 2.0)
 

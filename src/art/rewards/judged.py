@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from art.errors import ConfigurationError
 from art.rewards.checks.judge_checks import JudgeChecks
 from art.rewards.checks.watch import JudgeWatch
-from art.rewards.reward import GroupScores, Reward, Score
+from art.rewards.reward import GroupScores, Reward, Score, checked
 from art.rewards.scorer import Scorer
 from art.rewards.views import DIGEST_CHARS, views_of
 from art.tracking.builder import MetricsBuilder, active_builder
@@ -50,7 +50,7 @@ class JudgedReward(Reward):
         """The scores; the figures of the checks are metrics of the group."""
         views = views_of(group, digest_chars=self.digest_chars)
         with _costs() as costs:
-            scores = await self.scorer.score(views)
+            scores = checked(self.name, await self.scorer.score(views), len(views))
             figures = await self.watch.after(views, scores, group) if self.watch is not None else {}
         return GroupScores(scores=scores, metrics={**figures, **costs})
 

@@ -129,12 +129,20 @@ async def judge(reward: Reward, group: TrajectoryGroup) -> GroupScores:
         log.warning("reward %r could not score a group: %s", reward.name, error)
         lost = Score(value=Unscored(f"{reward.name}: {type(error).__name__}: {error}"))
         return GroupScores(scores=[lost] * len(group))
-    if len(judged.scores) != len(group):
+    return replace(judged, scores=checked(reward.name, judged.scores, len(group)))
+
+
+def checked(source: str, scores: Sequence[Score], count: int) -> list[Score]:
+    """The scores of a source, which are numbers that are finite, or `Unscored`.
+
+    Raises ConfigurationError where there are not `count` of them.
+    """
+    if len(scores) != count:
         raise ConfigurationError(
-            f"reward {reward.name!r} gave {len(judged.scores)} scores for {len(group)} trajectories; "
+            f"reward {source!r} gave {len(scores)} scores for {count} trajectories; "
             "`scores` must give one for each, in their order"
         )
-    return replace(judged, scores=[_checked(reward, score) for score in judged.scores])
+    return [_finite(source, score) for score in scores]
 
 
 def settled(outcomes: Sequence[T | BaseException]) -> list[T]:
@@ -161,13 +169,13 @@ def figures(reward: Reward, score: Score) -> dict[str, float]:
     return {**score.metrics, **own}
 
 
-def _checked(reward: Reward, score: Score) -> Score:
+def _finite(source: str, score: Score) -> Score:
     if isinstance(score.value, Unscored):
         return score
     value = float(score.value)
     if math.isfinite(value):
         return replace(score, value=value)
-    return replace(score, value=Unscored(f"{reward.name}: gave {value!r}, which is no reward"))
+    return replace(score, value=Unscored(f"{source}: gave {value!r}, which is no reward"))
 
 
 def _scored(reward: Reward, trajectory: Trajectory, score: Score) -> Trajectory:

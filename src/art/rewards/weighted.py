@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -12,6 +13,8 @@ from art.errors import ConfigurationError
 from art.rewards.reward import GroupScores, Reward, Score, figures, judge, lines, settled
 from art.trajectories import TrajectoryGroup
 from art.types import Unscored
+
+ALARM = "judge/alarm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class Weighted(Reward):
         """
         self.name = name
         self.parts = tuple(parts)
-        names = [part.reward.name for part in self.parts]
+        names = [name for part in self.parts for name in _names(part.reward)]
         for part in self.parts:
             if not math.isfinite(part.weight):
                 raise ConfigurationError(
@@ -77,7 +80,7 @@ class Weighted(Reward):
         rows = zip(*(one.scores for one in judged), strict=True)
         return GroupScores(
             scores=[self._sum(row, stand_ins) for row in rows],
-            metrics={key: value for one in judged for key, value in one.metrics.items()},
+            metrics=_told_apart({p.reward.name: j.metrics for p, j in zip(self.parts, judged, strict=True)}),
             notes=tuple(note for one in judged for note in one.notes),
         )
 
@@ -109,6 +112,27 @@ class Weighted(Reward):
         if isinstance(other, Reward):
             return Weighted((*Weighted.of(self).parts, *Weighted.of(other).parts))
         return Weighted.of(self) if other == 0 else NotImplemented
+
+
+def _names(reward: Reward) -> list[str]:
+    """Of the metrics that it writes: a sum's parts have their own."""
+    inner = reward.parts if isinstance(reward, Weighted) else ()
+    return [reward.name, *(name for part in inner for name in _names(part.reward))]
+
+
+def _told_apart(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Metrics of groups by source, in one: a name that several use gets the source behind it, as in
+    `judge/agreement/<source>`. `judge/alarm` rings while one of them does.
+    """
+    uses = Counter(key for one in metrics.values() for key in one)
+    told = {
+        key if uses[key] == 1 else f"{key}/{source}": value
+        for source, one in metrics.items()
+        for key, value in one.items()
+    }
+    if uses[ALARM] > 1:
+        told[ALARM] = max(one.get(ALARM, 0.0) for one in metrics.values())
+    return told
 
 
 def _mean(scores: Sequence[Score]) -> float:

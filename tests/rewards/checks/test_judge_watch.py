@@ -146,6 +146,16 @@ async def test_a_judge_that_rises_above_the_holdout_is_told() -> None:
     assert rang[0] > 8 and rang[-1] == 39
 
 
+async def test_a_holdout_that_gives_no_numbers_is_a_check_that_failed() -> None:
+    nothing = FunctionReward(lambda trajectory: float("nan"), name="gold")
+    on = {"agreement_share": 0, "holdout_share": 1}
+    [figures] = await run(FormulaJudge(honest), 1, holdout=nothing, **on)
+    assert figures["judge/check_failed"] == 1 and "judge/holdout" not in figures
+    short = FunctionReward(lambda group: [1.0], name="gold", sees="group")
+    with pytest.raises(ConfigurationError, match="gave 1 scores for 4"):
+        await run(FormulaJudge(honest), 1, holdout=short, **on)
+
+
 async def test_a_holdout_that_ranks_otherwise_is_told_at_once() -> None:
     holdout = FormulaJudge(lambda answer, place: -by_length(answer, place))
     figures = await run(

@@ -16,7 +16,7 @@ from art.rewards.checks.readings import divergence, length_correlation, readings
 from art.rewards.checks.record import Record
 from art.rewards.checks.selection import content_key, is_chosen
 from art.rewards.presentation import drawn_order, signature
-from art.rewards.reward import Reward, Score
+from art.rewards.reward import Reward, Score, checked
 from art.rewards.scorer import Scorer
 from art.rewards.view import View
 from art.trajectories import Trajectory, TrajectoryGroup
@@ -93,6 +93,7 @@ class JudgeWatch:
                 held = await holdout.score(views)
         except (LlmError, VerifierError) as error:
             return self._failure("hold-out", str(error))
+        held = checked(holdout.name, held, len(views))
         return self._compared("hold-out", scores, held, holdout_gap)
 
     async def _calibrated(self, number: int) -> Figures:
