@@ -67,9 +67,7 @@ def test_what_is_no_server_is_refused_with_what_is(spec: Any, said: str) -> None
         StdioServer(command="serve", args=("--api-key", "s3cret", "--fast"), env={"KEY": "s3cret"}),
         StdioServer(command="serve", args=("--token=s3cret", "--fast")),
         StdioServer(command="serve", args=("--header", "Authorization: Bearer s3cret", "--fast")),
-        StdioServer(
-            command="serve", args=("-H", "Cookie: bearer s3cret", "https://h?a_key=s3cret", "--fast")
-        ),
+        StdioServer(command="serve", args=("-H", "A: bearer s3cret", "https://h?a_key=s3cret", "--fast")),
         StdioServer(command="serve", args=("postgresql://me:s3cret@host/db", "--fast")),
         StdioServer(command="serve", args=("--config", '{"apiKey": "s3cret"}', "--fast")),
         HttpServer(url="https://user:s3cret@host/mcp?api_key=s3cret", headers={"X-Key": "s3cret"}),

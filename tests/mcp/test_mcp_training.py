@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from art.mcp.planned import PlannedScenario
 from art.mcp.report import McpReport
 from art.mcp.run import scenarios_of_step
 from art.mcp.run_folder import RunFolder, StepRow
-from art.mcp.scenario_source import of_ones_own
+from art.mcp.scenario_source import of_ones_own, require_same
 from art.mcp.servers.weather.server import create_server
 from art.mcp.servers.weather.service import shipped
 from art.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, scenarios
@@ -174,14 +175,35 @@ def test_scenarios_of_ones_own() -> None:
     settings = TrainSettings(num_test=2)
     made = of_ones_own(["a", {"task": "b"}, PlannedScenario("c", 4), "A!", "d"], settings, [])
     assert len(made.test) == 2 and sorted(one.task for one in (*made.train, *made.test)) == [
-        "A!",
+        "a",
         "b",
         "c",
         "d",
     ]
-    assert of_ones_own(made, settings, []) is made
+    assert of_ones_own(made, settings, []) == made
     with pytest.raises(ConfigurationError, match="cannot be split"):
         of_ones_own(["only one"], settings, [])
+
+
+def test_nothing_that_is_held_out_is_trained_on() -> None:
+    settings = TrainSettings(num_test=1)
+    made = of_ones_own(
+        ["The weather in Oslo?", "Tell me the weather in Oslo, please.", "Late books"], settings, []
+    )
+    assert len(made.train) == len(made.test) == 1 and made.rejections == {"near_duplicate": 1}
+    twins = ScenarioSet(
+        train=(PlannedScenario("Weather for Oslo", 1), PlannedScenario("Late books", 1)),
+        test=(PlannedScenario("Tell me the weather for Oslo", 1),),
+        tools={},
+    )
+    made = of_ones_own(twins, settings, [])
+    assert [one.task for one in made.train] == ["Late books"] and made.rejections == {"near_duplicate": 1}
+    for lacking in (replace(twins, train=twins.train[:1]), replace(twins, test=())):
+        with pytest.raises(ConfigurationError, match="at least one of each is needed"):
+            of_ones_own(lacking, settings, [])
+    require_same(twins, made.with_train([one.measured(0.5) for one in made.train]), settings)
+    with pytest.raises(ConfigurationError, match="the run was started with others"):
+        require_same(["a", "b"], made, settings)
 
 
 async def test_a_generator_is_needed_only_when_it_is(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import troublesome
 
-from art.errors import ConfigurationError, LlmAnswerError
+from art.errors import ConfigurationError, LlmAnswerError, McpError
 from art.llm.channel import Channel
 from art.llm.names import resolve_llm
 from art.mcp import MCPTool, StdioServer, connect
@@ -224,6 +224,14 @@ async def test_difficulty_is_the_base_models_pass_rate() -> None:
         return 0.5
 
     assert [one.pass_rate for one in await measure_difficulty(scenarios, attempt, measure=truth)] == [0.5] * 3
+
+    async def gone(scenario: PlannedScenario, number: int) -> Trajectory:
+        raise McpError("the server is gone")
+
+    with pytest.raises(McpError, match="the server is gone"):
+        await measure_difficulty(scenarios, gone)
+    with pytest.raises(ConfigurationError, match="attempts=0"):
+        await measure_difficulty(scenarios, attempt, attempts=0)
 
 
 def test_a_finish_with_a_failed_call_is_not_clean() -> None:

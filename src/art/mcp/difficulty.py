@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from art.errors import ConfigurationError
 from art.mcp.planned import PlannedScenario
 from art.trajectories import Trajectory
 
@@ -26,13 +27,19 @@ async def measure_difficulty(
     """The scenarios, each with its pass rate: the mean over `attempts` of `measure`, 0 to 1.
 
     Without `measure`, an attempt passes when the agent called complete_task within its turns and no tool call
-    failed: a hint, which says nothing about its answer. Raises what `attempt` raises.
+    failed: a hint, which says nothing about its answer. Raises what `attempt` raises, the first of it, and
+    ConfigurationError for fewer than one attempt.
     """
-    async with asyncio.TaskGroup() as tasks:
-        running = [
-            [tasks.create_task(passed(attempt(scenario, number), measure)) for number in range(attempts)]
-            for scenario in scenarios
-        ]
+    if attempts < 1:
+        raise ConfigurationError(f"measure_difficulty(attempts={attempts!r}): at least 1 is needed")
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                [tasks.create_task(passed(attempt(scenario, number), measure)) for number in range(attempts)]
+                for scenario in scenarios
+            ]
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
     return [
         scenario.measured(sum(one.result() for one in mine) / attempts)
         for scenario, mine in zip(scenarios, running, strict=True)

@@ -37,10 +37,12 @@ class Probe:
         await self._stack.aclose()
 
     async def rejection(self, scenario: PlannedScenario) -> Rejection | None:
-        """failed_call, with what the server said; None when all that was called gave results.
+        """failed_call, with what the server said; None when all that was called gave results, or nothing was.
 
         A server that dies of a call has failed it, and is started again. Raises McpError when it cannot be.
         """
+        if not scenario.plan:
+            return None
         session = await self._open()
         try:
             return await try_plan(scenario, session, self._tools, timeout=self._call_timeout)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from art.mcp.checked_scenarios import ScenarioSet
-from art.mcp.comparison import Comparison
+from art.mcp.comparison import MEASURE, Comparison
 from art.mcp.run_folder import StepRow
 
 HARDLY = 0.25
@@ -134,7 +134,9 @@ class McpReport:
             f"Without a plan, so hardly checked: {made.unplanned}.",
         ]
         if self.base_rate is not None:
-            lines.append(f"The base model does {self.base_rate:.0%} of the training scenarios.")
+            known = MEASURE in self.comparison.before.figures
+            does = "does" if known else "cleanly ends (whether with the right answer is not known)"
+            lines.append(f"The base model {does} {self.base_rate:.0%} of its attempts at the former.")
         if made.tools:
             lines.append(
                 "In plans: " + ", ".join(f"{name} {count}" for name, count in made.tools.items()) + "."

@@ -16,7 +16,7 @@ from art.mcp.difficulty import Measure, clean_finish, learnable_first, value_of
 from art.mcp.planned import PlannedScenario
 from art.mcp.report import McpReport
 from art.mcp.run_folder import RunFolder, StepRow
-from art.mcp.scenario_source import generated, of_ones_own, offered
+from art.mcp.scenario_source import generated, of_ones_own, offered, require_same
 from art.mcp.server import parse_server
 from art.mcp.settings import TrainSettings
 from art.trajectories import TrajectoryGroup
@@ -68,6 +68,8 @@ class Run:
         """Those of the folder, those that were given, or newly generated ones."""
         saved = self._folder.scenarios()
         if saved is not None:
+            if given is not None:
+                require_same(given, saved, self._settings)
             return saved
         tools, resources = await offered(self._server, self._settings)
         self._tell(
@@ -128,13 +130,16 @@ class Run:
         measured = [
             one if rates.get(one.task) is None else one.measured(rates[one.task] or 0.0) for one in made.train
         ]
-        least = max(self._settings.groups, len(measured) // 2)
-        made = made.with_train(learnable_first(measured, least=least))
+        made = made.with_train(measured)
+        if self._measure is not None:  # who only ends cleanly may still have something to learn
+            least = max(self._settings.groups, len(measured) // 2)
+            made = made.with_train(learnable_first(measured, least=least))
         known = [one.pass_rate for one in measured if one.pass_rate is not None]
         if known:
+            does = "does" if self._measure is not None else "cleanly ends"
             self._tell(
-                f"{attempts.model.base_model} does {sum(known) / len(known):.0%} of the training scenarios; "
-                f"{len(measured) - len(made.train)} that it always does are left out"
+                f"{attempts.model.base_model} {does} {sum(known) / len(known):.0%} of its attempts at the "
+                f"training scenarios; {len(measured) - len(made.train)} that it always does are left out"
             )
         self._folder.save_scenarios(made)
         return made

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
 from art.mcp.checked_scenarios import Checks, ScenarioSet, generate_checked
-from art.mcp.near_duplicates import words
-from art.mcp.planned import as_planned
+from art.mcp.planned import PlannedScenario, as_planned
 from art.mcp.probe import Probe
-from art.mcp.scenario_checks import split_apart, tool_counts
+from art.mcp.scenario_checks import Rejection, check_new, split_apart, tool_counts
 from art.mcp.session import connect
 from art.mcp.settings import TrainSettings
 
@@ -59,10 +59,56 @@ async def generated(
 
 
 def of_ones_own(given: Scenarios, chosen: TrainSettings, tools: list[MCPTool]) -> ScenarioSet:
-    """The user's scenarios, each once, split. Raises ConfigurationError when there are not two."""
+    """The user's scenarios, each once, split; what is held out already stays so.
+
+    Raises ConfigurationError when there is not one for each side.
+    """
     if isinstance(given, ScenarioSet):
-        return given
-    different = {" ".join(words(one.task)): one for one in map(as_planned, given)}
-    every = list(different.values())
+        return without_overlap(given, chosen.similarity)
+    every, twins = different(map(as_planned, given), (), chosen.similarity)
     train, test = split_apart(every, min(chosen.num_test, len(every) - 1), seed=chosen.seed)
-    return ScenarioSet(train=tuple(train), test=tuple(test), tools=tool_counts(every, tools))
+    return ScenarioSet(
+        train=tuple(train), test=tuple(test), rejected=tuple(twins), tools=tool_counts(every, tools)
+    )
+
+
+def without_overlap(given: ScenarioSet, similarity: float) -> ScenarioSet:
+    """Without training scenarios that say what a held-out one does.
+
+    Raises ConfigurationError when a side has none.
+    """
+    train, twins = different(given.train, given.test, similarity, within=False)
+    if not train or not given.test:
+        raise ConfigurationError(
+            f"of the scenarios given, {len(train)} are to train on (without {len(twins)} that are held out "
+            f"too) and {len(given.test)} held out: at least one of each is needed"
+        )
+    return replace(given, train=tuple(train), rejected=(*given.rejected, *twins))
+
+
+def different(
+    scenarios: Iterable[PlannedScenario],
+    others: Iterable[PlannedScenario],
+    similarity: float,
+    *,
+    within: bool = True,
+) -> tuple[list[PlannedScenario], list[Rejection]]:
+    """Those that say what none of the others does, nor, `within`, one before them; and the rest."""
+    kept, twins, others = list[PlannedScenario](), list[Rejection](), list(others)
+    for one in scenarios:
+        twin = check_new(one, [*others, *kept] if within else others, similarity=similarity)
+        if twin is None:
+            kept.append(one)
+        else:
+            twins.append(twin)
+    return kept, twins
+
+
+def require_same(given: Scenarios, saved: ScenarioSet, chosen: TrainSettings) -> None:
+    """Raises ConfigurationError where a run goes on with other scenarios than it began with."""
+    mine = of_ones_own(given, chosen, [])
+    train, held_out = ({one.task for one in side} for side in (mine.train, mine.test))
+    if held_out != {one.task for one in saved.test} or not train >= {one.task for one in saved.train}:
+        raise ConfigurationError(
+            "scenarios: the run was started with others; leave them out, or give the run another name"
+        )
