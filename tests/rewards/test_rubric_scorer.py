@@ -12,6 +12,7 @@ from judged_answers import attempts_worth, channel_to, worth
 from art.errors import BudgetExceededError, ConfigurationError
 from art.llm import AnswerCache, Budget
 from art.rewards.criterion import Criterion
+from art.rewards.pairwise_scorer import PairwiseScorer
 from art.rewards.rubric import Rubric
 from art.rewards.rubric_scorer import RubricScorer
 from art.rewards.views import views_of
@@ -86,20 +87,84 @@ async def test_missing_verdicts_are_asked_for_alone() -> None:
     judge = truthful()
 
     def forgetful(body: Any) -> Any:
-        """Leaves the second criterion of a list out, and gives the first one nonsense for a number."""
-        answer = judge(body)
-        if len(answer["verdicts"]) > 1:
-            answer["verdicts"][0]["score"] = 8
-        return {"verdicts": answer["verdicts"][:2]}
+        """Has nonsense for a number by "a", and forgets "b" while "c" is asked about."""
+        verdicts = judge(body)["verdicts"]
+        asked = [one["criterion"] for one in verdicts]
+        kept = [one for one in verdicts if one["criterion"] != "b" or "c" not in asked]
+        return {"verdicts": [one | {"score": 8} if one["criterion"] == "a" else one for one in kept]}
 
     criteria = {name: "As its name says." for name in ("a", "b", "c")}
     async with LlmServer(forgetful) as server:
         (score,) = await RubricScorer(channel_to(server), criteria).score(views_of(attempts_worth(0.6)))
         asked = [read_judge_prompt(body).criteria for body in server.requests]
+    assert [set(one) for one in asked[:3]] == [{"a", "b", "c"}, {"a", "b"}, {"a"}]
     assert isinstance(score.value, Unscored)
-    assert len(asked[0]) == 3 and len(asked[1]) == 2
-    assert set(asked[1]) == {asked[0][0], asked[0][2]}
-    assert "8" in score.value.reason
+    assert "no verdict by a" in score.value.reason and "8" in score.value.reason
+
+
+async def test_who_declines_is_asked_again_in_another_order() -> None:
+    judge = truthful()
+
+    def squeamish(body: Any) -> Any:
+        return judge(body) if read_judge_prompt(body).criteria[0] == "a" else "I would rather not."
+
+    async with LlmServer(squeamish) as server:
+        scorer = RubricScorer(channel_to(server), {"a": "A.", "b": "B."})
+        scores = await scorer.score(views_of(attempts_worth(0.1, 0.5, 0.7, 0.9)))
+    assert [score.value for score in scores] == [0.1, 0.5, 0.7, 0.9]
+    assert len(server.requests) > 4
+
+
+@pytest.mark.parametrize("kind", [RubricScorer, PairwiseScorer])
+async def test_a_bad_request_costs_what_it_is_about_and_a_key_that_is_refused_is_an_error(kind: Any) -> None:
+    judge = truthful()
+
+    def picky(body: Any) -> Any:
+        if "0.66" in json.dumps(body):
+            raise ValueError("I take no 0.66")
+        return judge(body)
+
+    async with LlmServer(picky) as server:
+        channel = channel_to(server)
+        scorer = RubricScorer(channel, {"a": "A."}) if kind is RubricScorer else PairwiseScorer(channel)
+        with pytest.raises(ConfigurationError, match=r"I take no 0\.66"):
+            await scorer.score(views_of(attempts_worth(0.66, 0.66001)))
+        scores = await scorer.score(views_of(attempts_worth(0.1, 0.66, 0.9)))
+        assert [isinstance(score.value, Unscored) for score in scores] == [False, True, False]
+        assert "I take no 0.66" in str(scores[1].value)
+        server.key = "another"
+        with pytest.raises(ConfigurationError, match="does not accept the key"):
+            for _ in range(3):
+                await scorer.score(views_of(attempts_worth(0.2, 0.8)))
+
+
+@pytest.mark.parametrize("kind", [RubricScorer, PairwiseScorer])
+async def test_a_judge_that_says_too_long_is_shown_less_from_then_on(kind: Any) -> None:
+    judge = truthful()
+
+    def short(body: Any) -> Any:
+        if len(json.dumps(body)) > 8000:
+            raise ValueError("This model's maximum context length is 2000 tokens")
+        return judge(body)
+
+    async with LlmServer(short) as server:
+        channel = channel_to(server)
+        scorer = RubricScorer(channel, {"a": "A."}) if kind is RubricScorer else PairwiseScorer(channel)
+        refused = []
+        for turn in ("x", "y"):
+            output = {"role": "tool", "tool_call_id": "1", "content": turn * 3900}
+            group = TrajectoryGroup(
+                Trajectory(
+                    messages_and_choices=[
+                        *({**output, "content": f"{worth} {output['content']}"} for _ in range(3)),
+                        {"role": "assistant", "content": f"worth {worth}"},
+                    ]
+                )
+                for worth in (0.0, 1.0)
+            )
+            assert [score.value for score in await scorer.score(views_of(group))] == [0.0, 1.0]
+            refused.append(sum(one.status == 400 for one in server.served))
+    assert 0 < refused[0] == refused[1]
 
 
 async def test_verdicts_that_come_at_the_second_time_count() -> None:

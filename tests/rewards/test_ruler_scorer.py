@@ -185,11 +185,13 @@ async def test_equal_attempts_are_shown_once_and_share_a_score() -> None:
 
 async def test_a_group_of_equal_attempts_is_scored_absolutely_and_the_log_says_so(caplog: Any) -> None:
     async with LlmServer(scripted()) as server:
-        judged = await ruler_at(server).score_group(group_of(0.6, 0.6, 0.6))
+        ruler = ruler_at(server)
+        judged = await ruler.score_group(group_of(0.6, 0.6, 0.6))
+        await ruler.score_group(group_of(0.7, 0.7, 0.7))
     assert rewards(judged) == [0.6] * 3
     [messages] = shown(server.requests[0]).values()
     assert messages[0] == QUESTION and "<context>" not in user_text(server.requests[0])
-    assert "all 3 trajectories are equal" in caplog.text
+    assert [r.levelname for r in caplog.records if "all 3 trajectories are equal" in r.message] == ["WARNING"]
 
 
 async def test_further_histories_are_judged() -> None:

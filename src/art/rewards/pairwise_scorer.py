@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean
 
-from art.errors import BudgetExceededError, ConfigurationError, LlmError, LlmTooLongError
+from art.errors import BudgetExceededError, ConfigurationError
 from art.llm.channel import Channel
 from art.rewards.bradley_terry import win_rates
 from art.rewards.checks.selection import content_key, is_chosen
 from art.rewards.pairwise_prompt import pairwise_request, read_winner
 from art.rewards.presentation import drawn_order, exhibit, signature
-from art.rewards.questions import ask_all, fitting
-from art.rewards.ruler_scorer import CHARS_PER_TOKEN, PROMPT_TOKENS
+from art.rewards.questions import Experience
 from art.rewards.reward import Score
 from art.rewards.ruler_prompt import DEFAULT_RUBRIC
+from art.rewards.ruler_scorer import PROMPT_TOKENS
 from art.rewards.swiss import swiss_pairs, swiss_rounds
 from art.rewards.view import View
 from art.types import Unscored
@@ -61,10 +61,8 @@ class PairwiseScorer:
             raise ConfigurationError(f"rubric={rubric!r}: say in a sentence or more what a good attempt is")
         if not 0 <= both_orders <= 1:
             raise ConfigurationError(f"both_orders={both_orders!r}: a share, from 0 to 1")
-        if max_prompt_tokens < 1:
-            raise ConfigurationError(f"max_prompt_tokens={max_prompt_tokens!r}: must be at least 1")
         self.channel, self.rubric, self.name, self.both_orders = channel, rubric, name, both_orders
-        self.max_prompt_chars = int(max_prompt_tokens * CHARS_PER_TOKEN)
+        self.experience = Experience(max_prompt_tokens)
 
     async def score(
         self, views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = ""
@@ -88,9 +86,9 @@ class PairwiseScorer:
 
     async def compare(self, first: View, second: View, *, salt: str = "") -> Game:
         """Ask which is better; `first` is shown first. Raises LlmError."""
-        fits = fitting([first, second], self.max_prompt_chars)
-        if fits is None:
-            raise LlmTooLongError(f"two trajectories are longer than {self.max_prompt_chars} characters")
+        return await self.experience.ask_about([first, second], lambda fits: self._game(fits, salt))
+
+    async def _game(self, fits: Sequence[View], salt: str) -> Game:
         game = await self._ask(fits, (0, 1), salt)
         key = content_key(sorted(fits, key=signature))
         if not is_chosen(key, self.both_orders, sample="both orders", seed=0):
@@ -157,6 +155,7 @@ class _Table:
     async def _round(self, pairs: Sequence[tuple[int, int]]) -> None:
         shown = [self._shown(i, j) for i, j in pairs]
         ask = self.scorer.compare
+        ask_all = self.scorer.experience.ask_all
         try:
             outcomes = await ask_all(ask(self.views[i], self.views[j], salt=self.salt) for i, j in shown)
         except BudgetExceededError as error:
@@ -164,11 +163,11 @@ class _Table:
                 raise
             outcomes = [error] * len(shown)
         for pair, outcome in zip(shown, outcomes, strict=True):
-            if isinstance(outcome, LlmError):
-                for i in pair:
-                    self.failures.setdefault(i, []).append(str(outcome))
-            else:
+            if isinstance(outcome, Game):
                 self.games[pair] = outcome
+                continue
+            for i in pair:
+                self.failures.setdefault(i, []).append(str(outcome))
 
     def _shown(self, i: int, j: int) -> tuple[int, int]:
         """Who is shown first: each about as often as second, and the other way round in the reverse order."""

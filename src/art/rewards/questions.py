@@ -3,38 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from art.errors import BudgetExceededError, LlmError
+from art.errors import ARTError, BudgetExceededError, ConfigurationError, LlmError, LlmTooLongError
 from art.rewards.presentation import exhibit
-from art.rewards.ruler_sitting import SHORTER
+from art.rewards.ruler_scorer import CHARS_PER_TOKEN, REJECTED_GROUPS
+from art.rewards.ruler_sitting import NEVER_TOO_LONG, SHORTER, TOO_LONG_SHARE
 from art.rewards.view import View
 from art.rewards.views import shortened
 
 T = TypeVar("T")
 
 
-async def ask_all(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T | LlmError]:
-    """The answers in order, or the LlmError that a question ended in.
+class Experience:
+    """What is known of a judge by now: whether it works, and how much it reads at once.
 
-    Raises BudgetExceededError where nothing else came of any of them, and every other error at once.
+    That its endpoint refuses a bad request says something of the options at first; of the question, once it
+    answered others; of the options again, when all questions of three groups in a row are refused.
     """
-    tasks = [asyncio.create_task(_answer_or_error(question)) for question in questions]
-    try:
-        answers = await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-    if answers and all(isinstance(one, BudgetExceededError) for one in answers):
-        raise answers[0]  # type: ignore[misc]  # an error, as was just seen
-    return answers
+
+    def __init__(self, max_prompt_tokens: int) -> None:
+        """Raises ConfigurationError for a limit below 1."""
+        if max_prompt_tokens < 1:
+            raise ConfigurationError(f"max_prompt_tokens={max_prompt_tokens!r}: must be at least 1")
+        self.max_prompt_chars = int(max_prompt_tokens * CHARS_PER_TOKEN)
+        """Of one question; lowered where the judge says that one was too long."""
+        self._answered = False
+        self._rejected = 0
+
+    async def ask_about(self, views: Sequence[View], ask: Callable[[list[View]], Awaitable[T]]) -> T:
+        """What `ask` gives for the views, their tool outputs digested until the judge can read them.
+
+        Raises LlmTooLongError where that does not help, and what `ask` raises.
+        """
+        while (fits := fitting(views, self.max_prompt_chars)) is not None:
+            try:
+                answer = await ask(fits)
+            except LlmTooLongError:
+                length = len(exhibit(fits).text)
+                if length <= NEVER_TOO_LONG:
+                    raise
+                self.max_prompt_chars = min(self.max_prompt_chars, int(length * TOO_LONG_SHARE))
+            else:
+                self._answered = True
+                return answer
+        raise LlmTooLongError(f"it is longer than the {self.max_prompt_chars} characters of a question")
+
+    async def ask_all(self, questions: Iterable[Coroutine[Any, Any, T]]) -> list[T | ARTError]:
+        """The answers in order, or the LlmError or ConfigurationError that a question ended in.
+
+        Raises BudgetExceededError where nothing else came of any of them, ConfigurationError where the
+        options must be at fault, and every other error at once.
+        """
+        tasks = [asyncio.create_task(_answer_or_error(question)) for question in questions]
+        try:
+            answers = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if answers and all(isinstance(one, BudgetExceededError) for one in answers):
+            raise answers[0]  # type: ignore[misc]  # an error, as was just seen
+        self._learn(answers)
+        return answers
+
+    def _learn(self, answers: Sequence[object]) -> None:
+        rejection = next((one for one in answers if isinstance(one, ConfigurationError)), None)
+        if rejection is None or not all(isinstance(one, ARTError) for one in answers):
+            self._rejected = 0
+            return
+        self._rejected += 1
+        if not self._answered or self._rejected >= REJECTED_GROUPS:
+            raise rejection
 
 
-async def _answer_or_error(question: Coroutine[Any, Any, T]) -> T | LlmError:
+async def _answer_or_error(question: Coroutine[Any, Any, T]) -> T | ARTError:
     try:
         return await question
-    except LlmError as error:
+    except (LlmError, ConfigurationError) as error:
         return error
 
 

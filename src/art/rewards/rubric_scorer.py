@@ -9,17 +9,20 @@ import hashlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from art.errors import ConfigurationError, LlmError
+from art.errors import ARTError, ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
 from art.llm.channel import Channel
 from art.rewards.criterion import Criterion, criteria_of
 from art.rewards.presentation import signature
-from art.rewards.questions import ask_all, fitting
-from art.rewards.ruler_scorer import CHARS_PER_TOKEN, PROMPT_TOKENS
+from art.rewards.questions import Experience
 from art.rewards.reward import Score
 from art.rewards.rubric_prompt import STANDARDS, read_verdicts, rubric_request
 from art.rewards.ruler_answer import Given
+from art.rewards.ruler_scorer import PROMPT_TOKENS
 from art.rewards.view import View
 from art.types import Unscored
+
+QUESTIONS = 3
+"""About one trajectory: the first, and about what has no verdict after it."""
 
 
 class RubricScorer:
@@ -42,10 +45,8 @@ class RubricScorer:
         self.criteria = criteria_of(criteria)
         if not isinstance(standards, str) or not standards.strip():
             raise ConfigurationError(f"standards={standards!r}: say how to judge, or leave it out")
-        if max_prompt_tokens < 1:
-            raise ConfigurationError(f"max_prompt_tokens={max_prompt_tokens!r}: must be at least 1")
         self.channel, self.standards, self.name = channel, standards, name
-        self.max_prompt_chars = int(max_prompt_tokens * CHARS_PER_TOKEN)
+        self._experience = Experience(max_prompt_tokens)
 
     async def score(
         self, views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = ""
@@ -60,28 +61,40 @@ class RubricScorer:
         keys = [signature(view) for view in views]
         for key, view in zip(keys, views, strict=True):
             firsts.setdefault(key, view)
-        judged = await ask_all(self._judge(view, salt) for view in firsts.values())
+        judged = await self._experience.ask_all(
+            self._experience.ask_about([view], lambda fits: self._judge(fits[0], salt))
+            for view in firsts.values()
+        )
         by_key = dict(zip(firsts, map(self._or_unscored, judged), strict=True))
         return [by_key[key] for key in keys]
 
     async def _judge(self, view: View, salt: str) -> Score:
-        fits = fitting([view], self.max_prompt_chars)
-        if fits is None:
-            return self._unscored(f"it is longer than the {self.max_prompt_chars} characters of a question")
+        """Ask until each criterion has a verdict, a few times at most; in another order each time.
+
+        Raises LlmError where the first question got no answer for other reasons than its content.
+        """
         dice = random.Random(hashlib.sha256(f"{salt}\n{signature(view)}".encode()).digest())
-        asked = dice.sample(self.criteria, len(self.criteria))
-        given, problems = await self._ask(fits[0], asked, salt)
-        if problems:
-            again = [one for one in asked if one.name in problems]
+        missing = dice.sample(self.criteria, len(self.criteria))
+        given: dict[str, Given] = {}
+        why = ""
+        for _ in range(QUESTIONS):
             try:
-                further, problems = await self._ask(fits[0], again, salt)
+                further, problems = await self._ask(view, missing, salt)
             except LlmError as error:
-                return self._unscored(f"no verdict by {', '.join(problems)}: {error}")
-            given |= further
-        if problems:
-            told = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
-            return self._unscored(f"no verdict ({told})")
-        return self._total(given)
+                again = isinstance(error, LlmRefusedError | LlmAnswerError)
+                if not given and not again:
+                    raise
+                why = f"no verdict by {', '.join(one.name for one in missing)}: {error}"
+                if not again:
+                    break
+            else:
+                given |= further
+                why = f"no verdict ({'; '.join(f'{name}: {said}' for name, said in problems.items())})"
+                missing = [one for one in missing if one.name in problems]
+                if not missing:
+                    return self._total(given)
+            missing.reverse()
+        return self._unscored(why)
 
     async def _ask(
         self, view: View, criteria: Sequence[Criterion], salt: str
@@ -105,7 +118,7 @@ class RubricScorer:
             notes=tuple(f"{name}: {verdict.note}" for name, verdict in verdicts if verdict.note),
         )
 
-    def _or_unscored(self, judged: Score | LlmError) -> Score:
+    def _or_unscored(self, judged: Score | ARTError) -> Score:
         return judged if isinstance(judged, Score) else self._unscored(str(judged))
 
     def _unscored(self, reason: str) -> Score:

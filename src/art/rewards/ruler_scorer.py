@@ -48,6 +48,7 @@ class RulerScorer:
         self.answered = False
         """Whether it ever was of use: then a bad request says something of the group, not of the options."""
         self._rejected = 0
+        self._told_of_equals = False
 
     async def score(
         self, views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = ""
@@ -60,11 +61,14 @@ class RulerScorer:
         signatures = [signature(view) for view in views]
         first = {name: i for i, name in reversed(list(enumerate(signatures)))}
         if len(views) > 1 and len(first) == 1:
-            log.warning(
+            # A policy that settles makes many such groups: said aloud once.
+            log.log(
+                logging.DEBUG if self._told_of_equals else logging.WARNING,
                 "%s: all %d trajectories are equal; the judge scores one, with nothing to compare it to",
                 self.name,
                 len(views),
             )
+            self._told_of_equals = True
         sitting = Sitting(self, views, salt)
         # In an order of their own: in which order the attempts ended must not make another question.
         distinct = [first[name] for name in sorted(first)]
