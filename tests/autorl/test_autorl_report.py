@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from art import Trajectory
-from art.autorl import AutoRLReport, Comparison, Estimate, compare
-from art.autorl.folder import StepRow
+from art.autorl import AutoRLReport, Comparison, compare
 from art.autorl.inputs import Inputs
 from art.rewards.ruler_reward import Ruler
+from art.runs.step import StepRow
 from art.testing import LlmServer, Mischief, TruthfulJudge
 
 
@@ -53,14 +53,14 @@ async def compared(
             texts,
             before,
             after,
-            per_input=2,
+            per_task=2,
             judge=judge,
             measure=(lambda one: quality(one.messages())) if measured else None,
         )
 
 
 def report(comparison: Comparison, **changed: Any) -> AutoRLReport:
-    count = len(comparison.inputs)
+    count = len(comparison.tasks)
     row = StepRow(
         step=1,
         reward=0.5,
@@ -68,11 +68,10 @@ def report(comparison: Comparison, **changed: Any) -> AutoRLReport:
         failed=0,
         unscored=0,
         trained=8,
-        answer_chars=10.0,
         learning_rate=1e-5,
         seconds_rollouts=1.0,
         seconds_training=1.0,
-        judge={},
+        figures={"answer_chars": 10.0, "cut": 0.0},
     )
     values: dict[str, Any] = {
         **{"task": "a task", "base_model": "base", "model": "p/m", "step": 1, "wanted": (2, count)},
@@ -94,10 +93,10 @@ async def test_a_clear_gain_is_a_gain() -> None:
     assert (both.wins, both.ties, both.losses, both.unjudged) == (4, 0, 0, 0)
     assert both.judged is not None and both.judged.mean == pytest.approx(0.3)
     assert both.judged == both.measured and both.judged.above_zero
-    assert both.before.judged == pytest.approx(0.31) and both.after.measured == pytest.approx(0.61)
+    assert both.before.judged == pytest.approx(0.31) and both.after.figures["measure"] == pytest.approx(0.61)
     told = report(both)
     assert told.verdict == "better"
-    assert "**The judge prefers the answers after training: +0.30 (95 % interval" in told.to_markdown()
+    assert "**The judge prefers the attempts after training: +0.30 (95 % interval" in told.to_markdown()
 
 
 async def test_a_gain_that_may_be_chance_is_not_called_one() -> None:
@@ -112,7 +111,7 @@ async def test_a_gain_that_may_be_chance_is_not_called_one() -> None:
 async def test_a_loss_is_a_loss_and_equal_answers_are_even() -> None:
     worse = await compared(side([0.5, 0.6, 0.6, 0.7]), side([0.2, 0.3, 0.4, 0.3]))
     assert report(worse).verdict == "worse"
-    assert "prefers the answers from before" in report(worse).to_markdown()
+    assert "prefers the attempts from before" in report(worse).to_markdown()
     even = await compared(side([0.5, 0.6]), side([0.5, 0.6]))
     assert (even.ties, report(even).verdict) == (2, "no difference shown")
 
@@ -140,19 +139,9 @@ async def test_the_report_says_what_speaks_against_it() -> None:
     for words in (
         *("is the one that trained", "2 test inputs are few", "grew from 10 to 100 characters"),
         *("100% of the answers after training end", "where 9 and 2 were asked for", "the budget is spent"),
-        *("4 of 8 attempts got no score", "Only 2 of 8 attempts had a gradient"),
+        *("4 of 8 attempts got no score", "Only 2 of 8 attempts could teach"),
         "raised an alarm in steps 1",
     ):
         assert words in cautions and words in bad.to_markdown()
     plain = json.loads(json.dumps(bad.to_dict()))
     assert plain["verdict"] == bad.verdict and plain["comparison"]["judged"]["count"] == 2
-
-
-def test_intervals_are_those_of_students_t() -> None:
-    assert Estimate.of([]) is None
-    one = Estimate.of([0.5])
-    assert one is not None and one.low is None and not one.above_zero and "one input" in one.signed()
-    few = Estimate.of([0.1, 0.2, 0.3, 0.4, 0.5])
-    assert few is not None and (few.low, few.high) == (0.104, 0.496)  # 0.3 -+ 2.776 * 0.1581 / sqrt(5)
-    many = Estimate.of([0.0, 1.0] * 50)
-    assert many is not None and (many.low, many.high) == (0.402, 0.598)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from art.llm.channel import Channel
@@ -32,10 +31,3 @@ def generator_channel(
     if isinstance(generator, Channel):
         return generator
     return Channel(resolve_llm(generator, params=params), cache=cache, budget=budget, source=SOURCE)
-
-
-def spent(channel: Channel) -> dict[str, float | None]:
-    """What was asked through a channel in this process; US dollars are None where no price is known."""
-    totals: dict[str, float | None] = asdict(channel.totals)
-    known = getattr(channel.llm, "pricing", None) is not None or totals["usd"]
-    return {**totals, "usd": totals["usd"] if known else None}

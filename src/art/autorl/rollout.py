@@ -47,8 +47,3 @@ async def rollout(
         },
         metadata={"input": text},
     )
-
-
-def answer_of(trajectory: Trajectory) -> str:
-    """What the model said."""
-    return str(trajectory.messages()[-1].get("content") or "")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +14,19 @@ from art.autorl.judges import Candidate, Judges
 from art.autorl.run import AutoRLRun, Given
 from art.autorl.settings import AutoRLSettings
 from art.errors import ConfigurationError
-from art.llm.cache import DEFAULT_PATH, AnswerCache
+from art.runs.serving import cache_in, model_of, root_of, served
 
 if TYPE_CHECKING:
     from art.autorl.ask import Generator
-    from art.autorl.comparison import Measure
     from art.autorl.report import AutoRLReport
-    from art.autorl.run import Tell
     from art.backend import Backend
     from art.llm.budget import Budget
+    from art.llm.cache import AnswerCache
     from art.llm.channel import Channel
     from art.model import TrainableModel
     from art.rewards.checks import JudgeChecks
+    from art.runs.course import Tell
+    from art.runs.measure import Measure
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ async def train(
     begin = time.monotonic()
     if model is not None:
         name, project, path = model.name, model.project, path or model.base_path
-    root = _root(path)
-    shared: dict[str, Any] = {"cache": cache or AnswerCache(root / DEFAULT_PATH.name), "budget": budget}
+    root = root_of(path)
+    shared: dict[str, Any] = {"cache": cache or cache_in(root), "budget": budget}
     trained = _base_of(model, base_model)
     candidate = Candidate.of(judge, judge_params, checks=checks, **shared)
     second = None if referee is None else Candidate.of(referee, referee_params, **shared)
@@ -85,7 +85,8 @@ async def train(
     prepared = await run.prepare(Given(inputs=inputs, system_prompt=system_prompt, rubric=rubric))
     judging = candidate.with_rubric(prepared[2])
     judges = Judges(training=judging, referee=second.with_rubric(prepared[2]) if second else judging)
-    async with _served(model, backend, root, name=name, project=project, base_model=trained) as learner:
+    learner = model or model_of(root, name, project, trained)
+    async with served(learner, backend, root):
         return await run.learn(learner, prepared, judges, begin)
 
 
@@ -110,17 +111,13 @@ async def prepare(
 
     Returns the folder; `train` with the same arguments goes on there. Raises ConfigurationError, LlmErrors.
     """
-    root = _root(path)
-    kept = cache or AnswerCache(root / DEFAULT_PATH.name)
+    root = root_of(path)
+    kept = cache or cache_in(root)
     channel = generator_channel(generator, params=generator_params, cache=kept, budget=budget)
     folder = AutoRLFolder(root / project / "autorl" / name)
     run = _opened(task_description, base_model, folder, channel, None, tell, settings)
     await run.prepare(Given(inputs=inputs, system_prompt=system_prompt, rubric=rubric))
     return folder.path
-
-
-def _root(path: str | Path | None) -> Path:
-    return Path(path) if path is not None else Path.cwd() / ".art"
 
 
 def _opened(
@@ -156,29 +153,3 @@ def _base_of(model: TrainableModel[Any, Any] | None, base_model: str | None) -> 
             f"base_model={base_model!r}, but model= has {model.base_model!r}: give one of them"
         )
     return model.base_model if model is not None else str(base_model)
-
-
-@asynccontextmanager
-async def _served(
-    model: TrainableModel[Any, Any] | None,
-    backend: Backend | None,
-    root: Path,
-    *,
-    name: str,
-    project: str,
-    base_model: str,
-) -> AsyncIterator[TrainableModel[Any, Any]]:
-    """The model, registered; a backend of our own lives as long as the block."""
-    from art.model import TrainableModel
-
-    learner: TrainableModel[Any, Any] = model or TrainableModel(
-        name=name, project=project, base_model=base_model, base_path=str(root)
-    )
-    async with AsyncExitStack() as stack:
-        if backend is not None:
-            await learner.register(backend)
-        elif learner._backend is None:
-            from art.local import LocalBackend
-
-            await learner.register(await stack.enter_async_context(LocalBackend(path=str(root))))
-        yield learner

@@ -55,5 +55,5 @@ class Estimate:
     def signed(self) -> str:
         """For people: "+0.20 (95 % interval -0.30 to +0.70)"."""
         if self.low is None or self.high is None:
-            return f"{self.mean:+.2f} (one input: no interval)"
+            return f"{self.mean:+.2f} (a single value: no interval)"
         return f"{self.mean:+.2f} (95 % interval {self.low:+.2f} to {self.high:+.2f})"

@@ -1,0 +1,100 @@
+"""The folder of a run: what it was asked to do, what has been done of it, what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from art.errors import ConfigurationError
+from art.runs.step import StepRow
+from art.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from art.runs.settings import RunSettings
+
+RUN, STEPS = "run.json", "steps.jsonl"
+REPORT, REPORT_JSON = "report.md", "report.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`run.json`, `steps.jsonl`, `evaluation-<step>.jsonl`, `report.md`, `report.json`."""
+
+    path: Path
+
+    def open(self, now: Mapping[str, Any], settings: RunSettings) -> bool:
+        """Begin a new run, or go on with the one that is here (True).
+
+        now: what the run is of, plain values by name. Raises ConfigurationError where the one that is here is
+        of something else or of other settings.
+        """
+        saved = self.run()
+        if saved is not None:
+            for key, value in now.items():
+                if saved[key] != value:
+                    raise ConfigurationError(
+                        f"the run in {str(self.path)!r} has {key}={saved[key]!r}, not {value!r}; give this "
+                        "one another name"
+                    )
+            settings.check_resumes(type(settings).of(saved["settings"]))
+        self.save_run({**(saved or {}), **now, "settings": settings.to_dict()})
+        return saved is not None
+
+    def run(self) -> dict[str, Any] | None:
+        """What the run was asked to do; None for a new one."""
+        run: dict[str, Any] | None = self.read(RUN)
+        return run
+
+    def save_run(self, run: Mapping[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.write(RUN, run)
+
+    def steps(self) -> list[StepRow]:
+        """The steps so far, in their order."""
+        path = self.path / STEPS
+        lines = path.read_text().splitlines() if path.is_file() else []
+        return [StepRow(**json.loads(line)) for line in lines]
+
+    def add_step(self, row: StepRow) -> None:
+        """A step that is there already is written over: it was repeated."""
+        rows = [*(known for known in self.steps() if known.step < row.step), row]
+        self.write_text(STEPS, "".join(json.dumps(asdict(one)) + "\n" for one in rows))
+
+    def evaluation(self, step: int) -> list[list[Trajectory]] | None:
+        """The attempts of the adapter of `step` at each test task; None: not yet made."""
+        path = self.path / evaluation_file(step)
+        if not path.is_file():
+            return None
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return [[Trajectory.model_validate(one) for one in row] for row in rows]
+
+    def save_evaluation(self, step: int, attempts: Sequence[Sequence[Trajectory]]) -> None:
+        rows = [[one.model_dump(mode="json") for one in row] for row in attempts]
+        self.write_text(evaluation_file(step), "".join(json.dumps(row) + "\n" for row in rows))
+
+    def save_report(self, markdown: str, plain: Mapping[str, Any]) -> None:
+        self.write(REPORT_JSON, plain)
+        self.write_text(REPORT, markdown)
+
+    def read(self, name: str) -> Any:
+        """A JSON file; None where there is none."""
+        path = self.path / name
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def write(self, name: str, data: Any) -> None:
+        """A JSON file."""
+        self.write_text(name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """So that a reader sees the old file or the new one, never a part."""
+        unfinished = self.path / f".{name}.unfinished"
+        unfinished.write_text(text)
+        os.replace(unfinished, self.path / name)
+
+
+def evaluation_file(step: int) -> str:
+    return f"evaluation-{step:04d}.jsonl"
