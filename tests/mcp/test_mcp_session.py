@@ -89,6 +89,9 @@ async def test_an_http_server_that_refuses_or_goes_away_is_an_error_at_once() ->
     with pytest.raises(McpError, match="HTTP status 401"):
         async with connect(address):
             pass
+    with pytest.raises(McpError, match="HTTP status 404; the path of most MCP servers is /mcp"):
+        async with connect(HttpServer(url=f"{address}typo", headers={"x-key": "k"})):
+            pass
     async with connect(HttpServer(url=address, headers={"x-key": "k"})) as session:
         assert (await session.call("add", {"a": 1, "b": 2})).text == "3"
         open_to.clear()

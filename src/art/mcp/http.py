@@ -18,6 +18,8 @@ BUSY = frozenset({429, 503})
 """Answers of a server that did nothing and may be asked again."""
 ATTEMPTS = 4
 LONGEST_WAIT_S = 30.0
+NOT_THERE = frozenset({404, 405})
+"""Answers of a path at which no MCP server listens."""
 REFUSED = frozenset({401, 402, 403, 407, 408, 429})
 """With those from 500 on: answers that say nothing about the call itself."""
 
@@ -32,6 +34,9 @@ async def open_http(server: HttpServer, stack: AsyncExitStack, words: LastWords)
     class Outermost(httpx2.AsyncHTTPTransport):
         """Adds the query on the way out, since the client logs the address of each request that it knows."""
 
+        _met = False
+        """Whether there was an answer that is no error: then the address is right."""
+
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             sent = _with_query(request, address.query)
             for attempt in range(1, ATTEMPTS + 1):
@@ -40,7 +45,8 @@ async def open_http(server: HttpServer, stack: AsyncExitStack, words: LastWords)
                     break
                 await response.aclose()
                 await asyncio.sleep(_wait(response, attempt))
-            words.trouble = _trouble(request, response.status_code)
+            words.trouble = _trouble(request, response.status_code, first=not self._met)
+            self._met = self._met or response.is_success
             return response
 
     client = httpx2.AsyncClient(
@@ -78,9 +84,10 @@ def _wait(response: httpx2.Response, attempt: int) -> float:
     return min(max(wait, 0.0), LONGEST_WAIT_S)
 
 
-def _trouble(request: httpx2.Request, status: int) -> str:
+def _trouble(request: httpx2.Request, status: int, *, first: bool) -> str:
     """What the status says about the server; empty where it is about the call, whose error tells more."""
-    lost = status == 404 and "mcp-session-id" in request.headers
-    if lost:
+    if status == 404 and "mcp-session-id" in request.headers:
         return "has forgotten the session (HTTP status 404)"
+    if status in NOT_THERE and first:
+        return f"answered with HTTP status {status}; the path of most MCP servers is /mcp"
     return f"answered with HTTP status {status}" if status in REFUSED or status >= 500 else ""
