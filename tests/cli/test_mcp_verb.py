@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -12,9 +14,10 @@ from typer.testing import CliRunner
 
 from art import environment
 from art.cli.main import app
+from art.cli.mcp import train
 from art.cli.mcp_work import Place, options_of, read_scenarios_file
 from art.errors import ConfigurationError
-from art.mcp import HttpServer, StdioServer
+from art.mcp import HttpServer, StdioServer, TrainSettings
 from art.testing import LlmServer, ScriptedGenerator
 
 WEATHER = ("--", sys.executable, "-m", "art.mcp.servers.weather")
@@ -113,6 +116,25 @@ def test_options_reach_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = options.limits.budget()
     assert budget is not None and budget.limits["calls"] == 5
     assert options_of({**given, "budget_calls": None}).limits.budget() is None
+
+
+def test_every_setting_is_an_option() -> None:
+    options = inspect.signature(train).parameters
+    for field in dataclasses.fields(TrainSettings):
+        if field.name == "allow_writes":
+            continue  # --allow-write, once for each
+        assert options[field.name].default == field.default, field.name
+
+
+def test_a_checked_judge(tmp_path: Path) -> None:
+    given = {
+        **{key: ["x"] for key in ("server", "read_only", "env", "header", "allow_write", "check_judge")},
+        **dict.fromkeys(("budget_calls", "budget_tokens", "budget_usd")),
+        **{"data_dir": tmp_path, "project": "p", "name": "n"},
+    }
+    checks = options_of(given).keywords["checks"]
+    assert checks.agreement_share > 0 and checks.record.parent == tmp_path / "p" / "mcp" / "n"
+    assert "checks" not in options_of({**given, "check_judge": False}).keywords
 
 
 @pytest.mark.parametrize("verb", ["inspect", "generate", "train"])

@@ -52,6 +52,8 @@ JudgeUrl = Annotated[
 Instructions = Annotated[str | None, typer.Option(help="More for the generator to pay attention to.")]
 NumTrain = Annotated[int, typer.Option(min=1, help="Scenarios to train on.")]
 NumTest = Annotated[int, typer.Option(min=1, help="Scenarios held out.")]
+Similarity = Annotated[float, typer.Option(min=0, max=1, help="From which likeness two tasks are one.")]
+CallTimeout = Annotated[float, typer.Option(help="Seconds a tool call may take.")]
 BudgetCalls = Annotated[int | None, typer.Option(min=1, help="Calls of generator and judge, at most.")]
 BudgetTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of both, at most.")]
 BudgetUsd = Annotated[float | None, typer.Option(help="US dollars for both, at most.")]
@@ -84,6 +86,8 @@ def generate(
     generator: Generator = GENERATOR,
     generator_base_url: GeneratorUrl = None,
     instructions: Instructions = None,
+    similarity: Similarity = 0.95,
+    call_timeout: CallTimeout = 60.0,
     allow_write: AllowWrite = None,
     read_only: ReadOnly = None,
     env: Env = None,
@@ -124,6 +128,13 @@ def train(
     num_test: NumTest = 8,
     instructions: Instructions = None,
     rubric: Annotated[str | None, typer.Option(help="What a good attempt is, for the judge.")] = None,
+    check_judge: Annotated[
+        bool,
+        typer.Option(
+            "--check-judge", help="Check it while it trains: a tenth of the groups are judged twice."
+        ),
+    ] = False,
+    similarity: Similarity = 0.95,
     system_prompt: Annotated[str | None, typer.Option(help="Of the agent. Default: the rollout's.")] = None,
     steps: Annotated[
         int | None, typer.Option(min=0, help="Training steps. Default: --epochs of them.")
@@ -131,10 +142,23 @@ def train(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the scenarios.")] = 1,
     groups: Annotated[int, typer.Option(min=1, help="Scenarios a step.")] = 2,
     group_size: Annotated[int, typer.Option(min=2, help="Attempts at each.")] = 4,
-    learning_rate: Annotated[float, typer.Option(help="Of the adapter.")] = 1e-5,
+    learning_rate: Annotated[float, typer.Option(help="Of the adapter, at its height.")] = 1e-5,
+    warmup_steps: Annotated[int, typer.Option(min=0, help="Steps in which the rate rises.")] = 0,
+    final_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the rate that is left at the end.")
+    ] = 1.0,
+    temperature: Annotated[float, typer.Option(min=0, help="Of the agent's sampling.")] = 1.0,
     max_turns: Annotated[int, typer.Option(min=1, help="Completions of one attempt.")] = 10,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one completion.")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds an attempt may take.")] = 300.0,
+    call_timeout: CallTimeout = 60.0,
+    result_limit: Annotated[
+        int, typer.Option(min=1, help="Characters of a tool's result that it sees.")
+    ] = 8000,
+    max_failed: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of a step's attempts that may fail before the run stops."),
+    ] = 0.5,
     test_attempts: Annotated[
         int, typer.Option(min=1, help="At each held-out scenario, before and after.")
     ] = 2,

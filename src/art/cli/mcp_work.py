@@ -20,6 +20,7 @@ from art.errors import ARTError, ConfigurationError
 if TYPE_CHECKING:
     from art.llm.budget import Budget
     from art.mcp import McpReport, Server
+    from art.rewards.checks import JudgeChecks
 
 INTERRUPTED = 130
 EVERYTHING = "*"
@@ -140,7 +141,7 @@ def first_line(text: str) -> str:
 
 OURS = (
     *("server", "read_only", "env", "header", "allow_write", "data_dir", "json", "scenarios", "output"),
-    *("judge_base_url", "generator_base_url", "budget_calls", "budget_tokens", "budget_usd"),
+    *("judge_base_url", "generator_base_url", "budget_calls", "budget_tokens", "budget_usd", "check_judge"),
 )
 """Options of the command line that `art.mcp.train` has under another name or not at all."""
 
@@ -171,8 +172,17 @@ def options_of(given: Mapping[str, Any]) -> Options:
     ):
         if name in given:
             keywords[f"{name}_params"] = params_of(given[f"{name}_base_url"], variable)
+    if given.get("check_judge"):
+        keywords["checks"] = judge_checks(given["data_dir"] / given["project"] / "mcp" / given["name"])
     limits = Limits(calls=given["budget_calls"], tokens=given["budget_tokens"], usd=given["budget_usd"])
     return Options(place=place, limits=limits, keywords=keywords)
+
+
+def judge_checks(folder: Path) -> JudgeChecks:
+    """Of the judge of the run in `folder`, which a resumed run goes on with."""
+    from art.rewards.checks import JudgeChecks
+
+    return JudgeChecks(record=folder / "judge-checks.jsonl")
 
 
 def params_of(base_url: str | None, variable: str) -> dict[str, Any]:
