@@ -28,6 +28,8 @@ from bench.rows import Row, write_rows
 SEEDS = (0, 1, 2)
 SERVER = create_server()
 """One object, to which every rollout opens a session of its own."""
+TASKS_SEED = 100
+"""Each run has its own training and held-out tasks; those of `scenarios()` served to choose the settings."""
 ATTEMPTS = 8
 """At each held-out task, sampled: 512 in all."""
 AT_MOST_BEFORE, AT_LEAST_AFTER, SECONDS = 0.35, 0.85, 900.0
@@ -67,7 +69,7 @@ async def share_done(model: art.TrainableModel, tasks: Sequence[GeneratedScenari
 async def learn(seed: int, folder: Path, base_model: str, steps: int) -> Learned:
     """Evaluate, train, evaluate."""
     begin = time.perf_counter()
-    tasks, dice = scenarios(), random.Random(f"bench-mcp/{seed}")
+    tasks, dice = scenarios(seed=TASKS_SEED + seed), random.Random(f"bench-mcp/{seed}")
     model = art.TrainableModel(name=f"weather-{seed}", project="mcp", base_model=base_model)
     async with (
         LlmServer(TruthfulJudge(quality)) as judge,

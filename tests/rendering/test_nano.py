@@ -14,7 +14,7 @@ from art.nano_models import resolve
 from art.rendering.nano import RENDERER_KEY, RENDERER_NAME, NanoRenderer, create_nano_renderer
 from art.tasks import mail
 
-NAMES = ("art/nano-games", "art/nano-tools")
+NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp")
 TOKENIZERS = {name: PreTrainedTokenizerFast.from_pretrained(resolve(name)) for name in NAMES}
 
 words = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)

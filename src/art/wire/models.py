@@ -16,7 +16,8 @@ class RegisterRequest(Strict):
     project: str
     name: str
     base_model: str
-    """A hub name, a local folder, or one of the built-in `art/nano-games`, `art/nano-tools`, `art/nano`."""
+    """A hub name, a local folder, or one of the built-in ones: `art/nano-games`, `art/nano-tools`,
+    `art/nano-mcp`, `art/nano`."""
     lora: LoraSpec | None = LoraSpec()
     """None: no adapter, all weights are trained."""
     seed: int = 0
