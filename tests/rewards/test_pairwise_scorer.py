@@ -134,6 +134,20 @@ async def test_games_without_a_result_are_left_out_and_who_has_none_is_unscored(
     assert scores[0].metrics["pairwise/games"] == 1
 
 
+async def test_who_declines_is_shown_them_in_the_other_order_and_one_result_is_enough() -> None:
+    judge = TruthfulJudge(worth)
+
+    def squeamish(body: Any) -> Any:
+        first, second = (worth(one) for one in read_judge_prompt(body).trajectories.values())
+        return judge(body) if first < second else "I would rather not."
+
+    async with LlmServer(squeamish) as server:
+        for share in (0.0, 1.0):
+            scorer = PairwiseScorer(channel_to(server), both_orders=share)
+            scores = await scorer.score(views_of(attempts_worth(0.1, 0.5, 0.9)))
+            assert [score.value for score in scores] == [0, 0.5, 1]
+
+
 async def test_a_spent_budget_stops_a_tournament_that_has_no_result_yet() -> None:
     async with LlmServer(TruthfulJudge(worth)) as server:
         views = views_of(attempts_worth(0.1, 0.5, 0.9))

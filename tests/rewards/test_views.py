@@ -162,6 +162,14 @@ def test_what_is_no_json_becomes_text(value: Any, plain: Any) -> None:
     json.dumps(message).encode()
 
 
+@pytest.mark.parametrize(
+    "odd", [{"content": 1}, {"tool_calls": [1, {"function": None}]}, {"tool_calls": "x"}, {"\ud800": 1}]
+)
+def test_messages_of_no_known_form_are_shown(odd: dict[str, Any]) -> None:
+    [message] = shown([{"role": "assistant", "content": "x", **odd}])
+    json.dumps(message, ensure_ascii=False).encode()
+
+
 def test_data_that_holds_itself_ends() -> None:
     loop: dict[str, Any] = {}
     loop["self"] = loop

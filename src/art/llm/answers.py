@@ -17,10 +17,15 @@ class NotJsonError(ValueError):
     """There is no whole JSON value in the text."""
 
 
+class SeveralAnswersError(ValueError):
+    """Two lists of one name and of different content: one may be quoted, of somebody who wants it read."""
+
+
 def json_in(text: str) -> Any:
     """The JSON value of a text: all of it, or the longest object or list in it.
 
-    Raises NotJsonError. NaN and Infinity are no JSON.
+    Raises NotJsonError; SeveralAnswersError where it has several that hold lists under the same names. NaN
+    and Infinity are no JSON.
 
     >>> json_in('Here you are: {"score": 1}')
     {'score': 1}
@@ -38,6 +43,7 @@ def json_in(text: str) -> Any:
 
 def _longest(decoder: json.JSONDecoder, text: str) -> Any:
     best, best_length, start, dead_ends = None, 0, 0, 0
+    lists: dict[str, Any] = {}
     while dead_ends < DEAD_ENDS and (start := _next_start(text, start)) >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
@@ -46,6 +52,9 @@ def _longest(decoder: json.JSONDecoder, text: str) -> Any:
         except ValueError:
             start, dead_ends = start + 1, dead_ends + 1
             continue
+        for name, held in value.items() if isinstance(value, dict) else ():
+            if isinstance(held, list) and lists.setdefault(name, held) != held:
+                raise SeveralAnswersError(f"there are several answers in it, with different {name!r}")
         if end - start > best_length:
             best, best_length = value, end - start
         start = end

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean
 
-from art.errors import BudgetExceededError, ConfigurationError
+from art.errors import BudgetExceededError, ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
 from art.llm.channel import Channel
 from art.rewards.bradley_terry import win_rates
 from art.rewards.checks.selection import content_key, is_chosen
@@ -89,11 +89,17 @@ class PairwiseScorer:
         return await self.experience.ask_about([first, second], lambda fits: self._game(fits, salt))
 
     async def _game(self, fits: Sequence[View], salt: str) -> Game:
-        game = await self._ask(fits, (0, 1), salt)
+        try:
+            game = await self._ask(fits, (0, 1), salt)
+        except (LlmRefusedError, LlmAnswerError):
+            return await self._ask(fits, (1, 0), salt)
         key = content_key(sorted(fits, key=signature))
         if not is_chosen(key, self.both_orders, sample="both orders", seed=0):
             return game
-        other = await self._ask(fits, (1, 0), salt)
+        try:
+            other = await self._ask(fits, (1, 0), salt)
+        except LlmError:
+            return game  # it has a result; what else was to be known of it is lost
         flipped = {game.result, other.result} == {0.0, 1.0}
         return Game(result=(game.result + other.result) / 2, explanation=game.explanation, flipped=flipped)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from art.rewards.plain import fingerprint, plain
+from art.rewards.plain import fingerprint, plain, plain_key
 from art.rewards.view import View
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.turns import get_messages
@@ -80,7 +80,9 @@ def _conversation(items: list[Any], digest_chars: int) -> tuple[dict[str, Any], 
 def _message(message: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """names: what the ids of tool calls met so far are called."""
     shown = {
-        str(key): plain(value) for key, value in message.items() if key not in _OURS and value is not None
+        plain_key(key): plain(value)
+        for key, value in message.items()
+        if key not in _OURS and value is not None
     }
     if isinstance(message.get("content"), list | tuple):
         shown["content"] = [_part(part) for part in message["content"]]
@@ -135,14 +137,13 @@ def _written(message: dict[str, Any]) -> int:
     if message.get("role") != "assistant":
         return 0
     content = message.get("content") or ""
-    parts = (
-        [content]
-        if isinstance(content, str)
-        else [str(p.get("text", "")) for p in content if isinstance(p, dict)]
-    )
+    listed = content if isinstance(content, list) else []
+    texts = [content] if isinstance(content, str) else []
+    parts = [*texts, *(str(part.get("text", "")) for part in listed if isinstance(part, dict))]
+    made = message.get("tool_calls")
     calls = [
         call["function"]
-        for call in message.get("tool_calls") or ()
+        for call in (made if isinstance(made, list) else ())
         if isinstance(call, dict) and "function" in call
     ]
     arguments = [str(call.get("arguments", "")) for call in calls if isinstance(call, dict)]

@@ -131,6 +131,7 @@ async def test_json_schemas(schema: JsonSchemaMatch) -> None:
     assert await value(schema, '{"day": "2024-02-29"}', wanted) == 1.0
     assert await value(schema, 'Here:\n```json\n{"day": "2024-02-29"}\n```\nDone.', wanted) == 1.0
     for wrong, why in [
+        ('{"day": NaN}', "no JSON: NaN"),
         ('{"day": "2024-02-30"}', "$.day: '2024-02-30' is not a 'date'"),
         ("{}", "'day' is a required property"),
         ("nothing", "no JSON"),

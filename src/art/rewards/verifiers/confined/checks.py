@@ -52,7 +52,7 @@ def _json_schema(answer: str, expected: Any, options: Options) -> tuple[float, s
     except SchemaError as error:
         raise UnusableError(f"schema: {error.message}") from error
     try:
-        value = json.loads(answer)
+        value = json.loads(answer, parse_constant=_no_constant)
         kind(expected, format_checker=kind.FORMAT_CHECKER).validate(value)
     except (json.JSONDecodeError, RecursionError) as error:
         return 0.0, f"no JSON: {error}"
@@ -61,6 +61,10 @@ def _json_schema(answer: str, expected: Any, options: Options) -> tuple[float, s
     except Unresolvable as error:
         raise UnusableError(f"schema: {error}; nothing is fetched") from error
     return 1.0, "valid"
+
+
+def _no_constant(name: str) -> Any:
+    raise json.JSONDecodeError(f"{name} is no JSON", name, 0)
 
 
 def _math(answer: str, expected: str, options: Options) -> tuple[float, str]:
