@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from art.errors import ConfigurationError
@@ -53,6 +55,11 @@ async def test_an_error_of_a_function_of_the_group_leaves_all_unscored() -> None
 
     scored = await FunctionReward(fussy, sees="group").score_group(group())
     assert [t.reward for t in scored] == [Unscored("fussy: OSError: gone")] * 2
+
+
+async def test_numbers_of_other_libraries_are_numbers() -> None:
+    scored = await FunctionReward(lambda trajectory: Fraction(1, 2), name="half").score_group(group())
+    assert {trajectory.reward for trajectory in scored} == {0.5}
 
 
 @pytest.mark.parametrize("value", [None, "0.5", [1.0]])

@@ -72,6 +72,14 @@ async def test_an_optional_part_that_is_missing_neither_helps_nor_hurts() -> Non
     assert scored.trajectories[0].logs == ["a gave no score: cut off"]
 
 
+async def test_of_what_no_part_scored_nothing_is_known() -> None:
+    lost = Unscored("cut off")
+    total = source("a", lost, 1.0, lost).optional() + source("b", lost, 0.0, 1.0).optional()
+    assert [t.reward for t in await total.score_group(group(3))] == [Unscored("cut off; cut off"), 1.0, 2.0]
+    alone = 1 * source("a", lost, lost).optional()
+    assert [t.reward for t in await alone.score_group(group(2))] == [lost, lost]
+
+
 class Watched(Reward):
     """A source with figures of the group."""
 

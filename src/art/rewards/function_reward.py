@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from numbers import Real
 from typing import Any, Literal, get_args
 
 from art.errors import BudgetExceededError, ConfigurationError
@@ -72,7 +73,7 @@ class FunctionReward(Reward):
             return value
         if isinstance(value, Unscored):
             return Score(value=value)
-        if isinstance(value, int | float):
+        if isinstance(value, Real):  # those of numpy are, too
             return Score(value=float(value))
         raise ConfigurationError(
             f"reward {self.name!r} gave {value!r}: a number, `art.Unscored(reason)` or a `Score` is needed"

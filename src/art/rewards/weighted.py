@@ -24,7 +24,8 @@ class Part:
     reward: Reward
     weight: float = 1.0
     optional: bool = False
-    """Where this source gives no score, the mean of the group's others stands in: no help and no harm."""
+    """Where this source gives no score, the mean of the group's others stands in: no help and no harm. Where
+    it scored none of the group, the part is left out."""
 
 
 class Weighted(Reward):
@@ -32,7 +33,7 @@ class Weighted(Reward):
 
     Example: 0.7 * 0.5 (ruler) + 0.3 * 1.0 (form) = 0.65, with metrics `reward/ruler` 0.5, `reward/form` 1.0
     and `reward/<name>` 0.65. Values are taken as they are: nothing is normalised. A part without a score
-    leaves the trajectory unscored, unless it is optional.
+    leaves the trajectory unscored, unless it is optional and another part has a score.
     """
 
     def __init__(self, parts: Sequence[Part], *, name: str = "total") -> None:
@@ -93,6 +94,9 @@ class Weighted(Reward):
                 total += part.weight * stand_in
             else:
                 missing.append(score.value.reason)
+        reasons = [score.value.reason for score in row if isinstance(score.value, Unscored)]
+        if len(reasons) == len(row):  # of what nobody scored, a mean of others would be made up
+            missing = reasons
         metrics: dict[str, float] = {}
         notes: list[str] = []
         for part, score in zip(self.parts, row, strict=True):

@@ -215,3 +215,9 @@ def test_misuse_is_refused() -> None:
         CodeTests("assert True", isolation="none")
     with pytest.raises(ConfigurationError, match="at_once=0"):
         CodeTests("assert True", at_once=0)
+
+
+@pytest.mark.parametrize("cases", ["not json", 5, "5", {"input": "1"}, [{"input": "1"}], []])
+async def test_cases_of_no_known_form_are_no_verdict(cases: object) -> None:
+    with pytest.raises(VerifierError, match="cases"):
+        await ProgramCases(cases, limits=LIMITS).verify("print(1)", cases)

@@ -208,3 +208,12 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(MathMatch, "package", "a_package_that_is_not_there")
     with pytest.raises(ConfigurationError, match=r"agent-reinforcement-trainer\[verifiers\]"):
         MathMatch("3")
+
+
+async def test_a_function_of_the_user_that_fails_is_no_verdict() -> None:
+    for verifier in (
+        ExactMatch(lambda trajectory: trajectory.metadata["truth"]),
+        ExactMatch("4", answer=lambda trajectory: str(trajectory.metadata["truth"])),
+    ):
+        [reward] = [one.reward for one in await verifier.score_group(said("4"))]
+        assert isinstance(reward, Unscored) and "KeyError: 'truth'" in reward.reason

@@ -155,8 +155,11 @@ class ProgramCases(_CodeVerifier):
         super().__init__(expected, key=key, name=name, **settings)
 
     def _run(self, source: str, expected: Any) -> Score:
-        cases = json.loads(expected) if isinstance(expected, str) else expected
-        if not cases or not all(
+        try:
+            cases = json.loads(expected) if isinstance(expected, str) else expected
+        except ValueError as error:
+            raise VerifierError(f"cases {expected!r} are no JSON: {error}") from error
+        if not (isinstance(cases, Sequence) and cases) or not all(
             isinstance(case, Mapping) and {*case} == {"input", "output"} for case in cases
         ):
             raise VerifierError(f'cases {expected!r} are no list of {{"input": text, "output": text}}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from art.rewards.reward import Reward, Score, settled
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
+log = logging.getLogger(__name__)
 Answer = Callable[[Trajectory], str | None]
 END_OF_THOUGHT = "</think>"
 
@@ -65,17 +67,25 @@ class Verifier(Reward):
         return settled(await asyncio.gather(*calls, return_exceptions=True))
 
     async def _one(self, trajectory: Trajectory, group: TrajectoryGroup) -> Score:
-        answer = self._answer(trajectory)
-        if answer is None:
-            return Score(value=0.0, explanation="no answer")
         try:
+            answer = self._given(self._answer, trajectory)
+            if answer is None:
+                return Score(value=0.0, explanation="no answer")
             return await self.verify(answer, self._expected_of(trajectory, group))
         except VerifierError as error:
             return Score(value=Unscored(f"{self.name}: {error}"))
 
+    def _given(self, function: Callable[[Trajectory], Any], trajectory: Trajectory) -> Any:
+        """Raises VerifierError for whatever the user's function raises."""
+        try:
+            return function(trajectory)
+        except Exception as error:
+            log.warning("reward %r: %r failed: %s: %s", self.name, function, type(error).__name__, error)
+            raise VerifierError(f"{function!r} failed: {type(error).__name__}: {error}") from error
+
     def _expected_of(self, trajectory: Trajectory, group: TrajectoryGroup) -> Any:
         if self._key is None:
-            return self._expected(trajectory) if callable(self._expected) else self._expected
+            return self._given(self._expected, trajectory) if callable(self._expected) else self._expected
         found = trajectory.metadata.get(self._key, group.metadata.get(self._key))
         if found is None:
             raise VerifierError(
