@@ -13,25 +13,27 @@ import pytest
 import art
 from art.errors import ConfigurationError, LlmAnswerError
 from art.llm.budget import Budget
+from art.llm.cache import AnswerCache
 from art.mcp import ScenarioSet, TrainSettings
-from art.mcp.asked import judge_of
-from art.mcp.comparison import Comparison, Side, compare, side_of
+from art.mcp.asked import judges_by
+from art.mcp.attempts import figures_of
 from art.mcp.planned import PlannedScenario
 from art.mcp.report import McpReport
-from art.mcp.run import scenarios_of_step
-from art.mcp.run_folder import RunFolder, StepRow
 from art.mcp.scenario_source import of_ones_own, require_same
 from art.mcp.servers.weather.server import create_server
 from art.mcp.servers.weather.service import shipped
 from art.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, scenarios
 from art.mcp.servers.weather.truth import quality
-from art.mcp.training import model_of
-from art.rewards.reward import Reward, Score
+from art.rewards.ruler_reward import Ruler
+from art.runs.comparison import Comparison, Side
+from art.runs.judges import Candidate
+from art.runs.serving import model_of
+from art.runs.step import StepRow
 from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 
 MODEL = "art/nano-mcp"
 SMALL = {
-    **{"num_train": 4, "num_test": 2, "groups": 2, "group_size": 4, "test_attempts": 1},
+    **{"num_train": 4, "num_test": 2, "groups_per_step": 2, "group_size": 4, "test_attempts": 1},
     **{"difficulty_attempts": 1, "max_turns": 6, "max_tokens": 48, "learning_rate": 1e-3},
     **{"system_prompt": SYSTEM_PROMPT},
 }
@@ -91,7 +93,7 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
     assert all(one.pass_rate is not None for one in report.scenarios.train)
     assert report.costs["generator"]["calls"] == 1 and report.costs["judge"]["calls"] >= 4
     folder = tmp_path / "mcp" / "mcp" / "weather"
-    assert "## Before and after" in (folder / "report.md").read_text()
+    assert report.verdict != "not judged" and "95 % interval" in (folder / "report.md").read_text()
     assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(report.to_dict()))
     assert told[0].startswith("4 tools: list_places") and any(line.startswith("step 1/1") for line in told)
 
@@ -137,10 +139,10 @@ def test_settings_act_or_are_refused() -> None:
             TrainSettings.of({name: value})
     with pytest.raises(ConfigurationError, match="give a list of tools, or True"):
         TrainSettings.of({"allow_writes": "write"})
-    with pytest.raises(ConfigurationError, match="are shares"):
+    with pytest.raises(ConfigurationError, match=r"max_failed=2\.0 is a share"):
         TrainSettings.of({"max_failed": 2.0})
     assert TrainSettings.of({"allow_writes": ["a"]}).allow_writes == ("a",)
-    chosen = TrainSettings.of({"groups": 3, "epochs": 2, "warmup_steps": 1, "final_share": 0.5})
+    chosen = TrainSettings.of({"groups_per_step": 3, "epochs": 2, "warmup_steps": 1, "final_share": 0.5})
     assert chosen.total_steps(16) == 11 and TrainSettings.of({"steps": 0}).total_steps(16) == 0
     assert [round(chosen.rate_at(step, 2) / chosen.learning_rate, 3) for step in (0, 1, 2)] == [
         0.5,
@@ -156,19 +158,9 @@ def test_settings_survive_json_and_hold_a_run_to_them() -> None:
     more = TrainSettings.of(
         {"allow_writes": ["a"], "rubric": "Short.", "seed": 3, "steps": 9, "concurrency": 2}
     )
-    assert more.resumed(saved) == more
+    more.check_resumes(saved)
     with pytest.raises(ConfigurationError, match=r"rubric=None, but the run was started with 'Short\.'"):
-        TrainSettings.of({"allow_writes": ["a"], "seed": 3}).resumed(saved)
-
-
-def test_every_epoch_has_an_order_of_its_own() -> None:
-    train = tuple(PlannedScenario(str(n), 1) for n in range(6))
-    epochs = [
-        [one.task for step in (0, 1, 2) for one in scenarios_of_step(train, 3 * epoch + step, 2, 5)]
-        for epoch in (0, 1)
-    ]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == list("012345") and epochs[0] != epochs[1]
-    assert len(scenarios_of_step(train, 0, 8, 5)) == 8  # more than there are: some twice
+        TrainSettings.of({"allow_writes": ["a"], "seed": 3}).check_resumes(saved)
 
 
 def test_scenarios_of_ones_own() -> None:
@@ -221,113 +213,58 @@ async def test_a_generator_is_needed_only_when_it_is(tmp_path: Path) -> None:
         )
 
 
-class Judged(Reward):
-    """Scores that are known."""
-
-    name = "known"
-
-    def __init__(self, *values: float | art.Unscored) -> None:
-        self.values = iter(values)
-
-    async def scores(self, group: art.TrajectoryGroup) -> list[Score]:
-        return [Score(value=next(self.values)) for _ in group]
-
-
-def attempt(turns: int) -> art.Trajectory:
-    return art.Trajectory(metrics={"num_turns": turns, "success": turns < 3, "tool_errors": 0})
-
-
-async def test_before_and_after_side_by_side() -> None:
-    before, after = (
-        [[attempt(3), attempt(5)], [attempt(4)], [attempt(4)]],
-        [[attempt(1)], [attempt(4)], [attempt(2)]],
-    )
-
-    async def measured(one: art.Trajectory) -> float:
-        return float(one.metrics["num_turns"]) / 10
-
-    sides = (await side_of(before, 2, measured), await side_of(after, 1, None))
-    assert sides[0].failed == 2 and sides[0].figures["measure"] == pytest.approx(0.4)
-    assert sides[1].figures["clean_finish"] == pytest.approx(2 / 3) and "measure" not in sides[1].figures
-    judge = Judged(0.0, 0.4, 0.8, 0.5, 0.5, art.Unscored("no"), 1.0)
-    both = await compare(["a", "b", "c"], before, after, sides=sides, score=judge.score_group)
-    assert (both.wins, both.ties, both.losses, both.unjudged) == (1, 1, 0, 1)
-    assert both.before.judged == pytest.approx(0.35) and both.after.judged == pytest.approx(0.65)
-    assert both.scenarios[2] == {"task": "c", "before": None, "after": 1.0}
-    unjudged = await compare(["a", "b", "c"], before, after, sides=sides, score=None)
-    assert unjudged.before.judged is None and unjudged.unjudged == 3
-
-
-def test_a_folder_keeps_what_was_done(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    assert folder.run() is None
-    folder.save_run({"a": 1})
-    rows = [step_row(step) for step in (1, 2, 2)]
-    for row in rows:
-        folder.add_step(row)
-    assert folder.steps() == rows[:2] and folder.run() == {"a": 1}
-    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hi"}}
-    whole = art.Trajectory(
-        messages_and_choices=[{"role": "user", "content": "Hello"}, choice], metrics={"num_turns": 1}
-    )
-    folder.save_evaluation(3, [[whole], []])
-    kept = folder.evaluation(3)
-    assert kept is not None and kept[1] == [] and kept[0][0].messages() == whole.messages()
-    assert folder.evaluation(4) is None and folder.scenarios() is None
-
-
-def step_row(step: int, trained: int = 8) -> StepRow:
-    return StepRow(
-        step=step,
+def test_a_report_says_what_is_not_known() -> None:
+    side = Side(attempts=2, failed=1, figures={"num_turns": 2.0})
+    row = StepRow(
+        step=1,
         reward=None,
-        figures={"success": 0.5},
         rollouts=8,
         failed=1,
         unscored=8,
-        trained=trained,
+        trained=0,
         learning_rate=1e-5,
         seconds_rollouts=1.0,
         seconds_training=1.0,
+        judge={"judge/agreement": 0.75},
     )
-
-
-def test_a_report_says_what_is_not_known() -> None:
-    side = Side(attempts=2, failed=1, figures={"num_turns": 2.0})
     report = McpReport(
         server="weather",
         base_model="m",
         model="p/n",
         step=1,
         scenarios=ScenarioSet(train=(PlannedScenario("a", 1),), test=(PlannedScenario("b", 1),), tools={}),
-        steps=(step_row(1, trained=0),),
+        steps=(row,),
         comparison=Comparison(before=side, after=side, unjudged=1),
         costs={"judge": {"calls": 3, "usd": None}},
+        same_judge=False,
         seconds=2.0,
         stopped="the budget is spent",
         folder=Path("somewhere"),
     )
     text = report.to_markdown()
     assert "| num_turns (less is better) | 2.000 | 2.000 |" in text and "judge, both side by side" not in text
-    assert "1 have no verdict" in text and "| judge | 3 | 0 | 0 | 0 | not known |" in text
+    assert "1 without a verdict" in text and "judge/agreement" in text and "0.750" in text
+    assert (
+        "Nothing was judged, so nothing is known" in text and "| judge | 3 | 0 | 0 | 0 | not known |" in text
+    )
     assert (
         "Only 0 of 8 attempts could teach anything" in text and "before its end: the budget is spent" in text
     )
     assert report.base_rate is None and json.dumps(report.to_dict())
 
 
-def test_a_reward_of_ones_own_judges_alone() -> None:
-    reward = Judged()
-    cache: Any = None
-    judge = judge_of(reward, None, rubric=None, checks=None, cache=cache, budget=None)
-    assert judge.reward is judge.comparing is reward and judge.channel is None
+def test_a_judge_by_name_goes_by_the_rubric_and_no_other_does(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"cache": AnswerCache(tmp_path / "answers"), "budget": Budget(usd=1.0)}
+    base = Candidate.of(model_of(tmp_path, "n", "p", MODEL), None, **shared)
+    judges = judges_by(base, None, "Short.")
+    channel = judges.judge.channel
+    assert channel is not None and channel.llm.name == MODEL and judges.same
+    own = Candidate.of(0.5 * Ruler(lambda messages: {}, cache=False), None, **shared)
     with pytest.raises(ConfigurationError, match=r"rubric='Short\.' is for a judge by name"):
-        judge_of(reward, None, rubric="Short.", checks=None, cache=cache, budget=None)
-    with pytest.raises(ConfigurationError, match="judge_model"):
-        judge_of(3, None, rubric=None, checks=None, cache=cache, budget=None)
+        judges_by(own, None, "Short.")
 
 
-def test_the_base_model_judges_itself(tmp_path: Path) -> None:
-    cache: Any = None
-    model = model_of(tmp_path, "n", "p", MODEL)
-    judge = judge_of(model, None, rubric=None, checks=None, cache=cache, budget=Budget(usd=1.0))
-    assert judge.channel is not None and judge.channel.llm.name == MODEL
+def test_what_is_compared_of_a_rollout() -> None:
+    """What a judge puts beside it is left out."""
+    attempt = art.Trajectory(metrics={"num_turns": 3, "success": True, "tool_errors": 0, "ruler_score": 0.5})
+    assert figures_of(attempt) == {"num_turns": 3.0, "success": 1.0, "tool_errors": 0.0, "clean_finish": 1.0}

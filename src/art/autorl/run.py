@@ -11,13 +11,13 @@ from art.autorl.attempts import InputAttempts
 from art.autorl.folder import RUBRIC, SYSTEM_PROMPT, AutoRLFolder
 from art.autorl.inputs import Inputs, generate_inputs, own_inputs
 from art.autorl.instructions import write_rubric, write_system_prompt
-from art.autorl.judges import Judges
 from art.autorl.report import AutoRLReport
 from art.autorl.settings import AutoRLSettings
 from art.errors import ConfigurationError
 from art.llm.channel import Channel
 from art.runs.costs import spent
 from art.runs.course import Course, Tell
+from art.runs.judges import Judges
 from art.runs.measure import Measure
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class AutoRLRun:
             train=inputs.train,
             test=inputs.test,
             judge=judges.training,
-            referee=judges.referee,
+            referee=judges.comparing,
             measure=self.measure,
             tell=self.tell,
         )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from art.autorl.ask import generator_channel
 from art.autorl.folder import AutoRLFolder
-from art.autorl.judges import Candidate, Judges
 from art.autorl.run import AutoRLRun, Given
 from art.autorl.settings import AutoRLSettings
 from art.errors import ConfigurationError
+from art.runs.judges import Candidate, judges_of
 from art.runs.serving import cache_in, model_of, root_of, served
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ async def train(
     folder = AutoRLFolder(root / project / "autorl" / name)
     run = _opened(task_description, trained, folder, channel, measure, tell, settings)
     prepared = await run.prepare(Given(inputs=inputs, system_prompt=system_prompt, rubric=rubric))
-    judging = candidate.with_rubric(prepared[2])
-    judges = Judges(training=judging, referee=second.with_rubric(prepared[2]) if second else judging)
+    judges = judges_of(candidate, second, prepared[2])
     learner = model or model_of(root, name, project, trained)
     async with served(learner, backend, root):
         return await run.learn(learner, prepared, judges, begin)

@@ -119,6 +119,9 @@ def train(
     project: Annotated[str, typer.Option(help="The project's name.")] = "mcp",
     judge: Judge = JUDGE,
     judge_base_url: JudgeUrl = None,
+    referee: Annotated[
+        str | None, typer.Option(help="Compares before and after instead of the judge: provider/model.")
+    ] = None,
     generator: Generator = GENERATOR,
     generator_base_url: GeneratorUrl = None,
     scenarios: Annotated[
@@ -140,7 +143,7 @@ def train(
         int | None, typer.Option(min=0, help="Training steps. Default: --epochs of them.")
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the scenarios.")] = 1,
-    groups: Annotated[int, typer.Option(min=1, help="Scenarios a step.")] = 2,
+    groups_per_step: Annotated[int, typer.Option(min=1, help="Scenarios a step.")] = 2,
     group_size: Annotated[int, typer.Option(min=2, help="Attempts at each.")] = 4,
     learning_rate: Annotated[float, typer.Option(help="Of the adapter, at its height.")] = 1e-5,
     warmup_steps: Annotated[int, typer.Option(min=0, help="Steps in which the rate rises.")] = 0,

@@ -200,7 +200,7 @@ def generate_file(options: Options, output: Path) -> int:
         from art.mcp.asked import generator_of
         from art.mcp.scenario_source import checked_scenarios_of
         from art.mcp.settings import TrainSettings
-        from art.mcp.training import cache_in
+        from art.runs.serving import cache_in
 
         chosen = dict(options.keywords)
         cache, budget = cache_in(chosen.pop("path")), options.limits.budget()

@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art.runs.costs import Costs, spent
+from art.runs.judges import Candidate, Judges, judges_of
 
 if TYPE_CHECKING:
     from art.llm.budget import Budget
     from art.llm.cache import AnswerCache
     from art.llm.channel import Channel
-    from art.rewards.checks.judge_checks import JudgeChecks
-    from art.rewards.reward import Reward
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judge:
-    """Who scores the attempts."""
-
-    reward: Reward
-    """While training: with its checks."""
-    comparing: Reward
-    """Of before and after: without."""
-    channel: Channel | None
-    """None where the user gave a reward, which has channels of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The models that a run asks: one that judges, one that generates."""
+    """The models that a run asks: those that judge, one that generates."""
 
-    judge: Judge
+    judges: Judges
     generator: Channel | ConfigurationError
     """Why its model cannot be asked, where it cannot: it may not be needed."""
 
-    def costs(self) -> dict[str, dict[str, float | None]]:
-        """What both were asked in this process, by what they are; US dollars are None where not known."""
-        found: dict[str, Any] = {"generator": self.generator, "judge": self.judge.channel}
-        return {name: spent(channel) for name, channel in found.items() if hasattr(channel, "totals")}
+    def costs(self) -> Costs:
+        """What they were asked in this process, by role."""
+        writing = {} if isinstance(self.generator, ConfigurationError) else {"generator": self.generator}
+        return {role: spent(channel) for role, channel in {**writing, **self.judges.channels()}.items()}
 
 
 def generator_of(
@@ -56,39 +44,12 @@ def generator_of(
         return error
 
 
-def judge_of(
-    judge: Any,
-    params: Mapping[str, Any] | None,
-    *,
-    rubric: str | None,
-    checks: JudgeChecks | None,
-    cache: AnswerCache,
-    budget: Budget | None,
-) -> Judge:
-    """RULER with a judge by name, or the user's own reward.
-
-    Raises ConfigurationError for what is neither, and for a rubric, checks or params beside a reward.
-    """
-    from art.rewards.judge_channel import judge_channel
-    from art.rewards.judged import JudgedReward
+def judges_by(judge: Candidate, referee: Candidate | None, rubric: str | None) -> Judges:
+    """Raises ConfigurationError for a rubric that no judge would go by."""
     from art.rewards.reward import Reward
-    from art.rewards.ruler_prompt import DEFAULT_RUBRIC
-    from art.rewards.ruler_scorer import RulerScorer
 
-    if isinstance(judge, Reward):
-        for name, value in (("rubric", rubric), ("judge_params", params)):
-            if value:
-                raise ConfigurationError(
-                    f"{name}={value!r} is for a judge by name; give it to {judge.name!r} itself"
-                )
-        return Judge(reward=judge, comparing=judge, channel=None)
-    channel = judge_channel(judge, name="ruler", params=params, cache=cache, budget=budget)
-    scorer = RulerScorer(channel, rubric=DEFAULT_RUBRIC if rubric is None else rubric)
-    return Judge(reward=JudgedReward(scorer, checks=checks), comparing=JudgedReward(scorer), channel=channel)
-
-
-def spent(channel: Any) -> dict[str, float | None]:
-    """The totals of a channel."""
-    totals: dict[str, float | None] = asdict(channel.totals)
-    known = getattr(channel.llm, "pricing", None) is not None or totals["usd"]
-    return {**totals, "usd": totals["usd"] if known else None}
+    if rubric is not None and isinstance(judge.judge, Reward):
+        raise ConfigurationError(
+            f"rubric={rubric!r} is for a judge by name; give it to {judge.judge.name!r} itself"
+        )
+    return judges_of(judge, referee, rubric)

@@ -1,87 +1,62 @@
-"""Rollouts of a run: all with the same limits, a few at a time, each with the seed of its place."""
+"""An agent's attempts at scenarios with one server."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from art.gather import gather_trajectory_groups
+from art.mcp.difficulty import clean_finish
 from art.mcp.planned import PlannedScenario
 from art.mcp.rollout import rollout
 from art.mcp.settings import TrainSettings
-from art.trajectories import Trajectory, TrajectoryGroup
+from art.runs.attempts import Attempts
+from art.trajectories import Trajectory
 
 if TYPE_CHECKING:
-    from art.gather import AfterEach
     from art.model import TrainableModel
 
-SEEDS = 2**31
+FIGURES = ("task_completed", "success", "ran_out_of_turns", "num_turns", "tool_errors")
+"""Of a rollout's metrics: those that are compared."""
+CLEAN = "clean_finish"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempts:
-    """Makes the rollouts of one model with one server."""
+class ScenarioAttempts(Attempts[PlannedScenario]):
+    """A task is a scenario; an attempt is a rollout, in a session of its own."""
 
-    model: TrainableModel[Any, Any]
-    server: Any
-    settings: TrainSettings
-    slots: asyncio.Semaphore = field(repr=False)
+    def __init__(self, model: TrainableModel[Any, Any], settings: TrainSettings, server: Any) -> None:
+        super().__init__(model, settings)
+        self._settings, self._server = settings, server
 
-    async def one(self, scenario: PlannedScenario, *, seed: int | None = None) -> Trajectory:
-        """One rollout, as soon as there is a slot."""
-        chosen = self.settings
-        async with self.slots:
-            return await rollout(
-                self.model,
-                scenario,
-                self.server,
-                max_turns=chosen.max_turns,
-                deadline=chosen.deadline,
-                call_timeout=chosen.call_timeout,
-                result_limit=chosen.result_limit,
-                allow_writes=chosen.allow_writes,
-                system_prompt=chosen.system_prompt,
-                temperature=chosen.temperature,
-                max_tokens=chosen.max_tokens,
-                seed=seed,
-            )
-
-    async def groups(
-        self,
-        scenarios: Sequence[PlannedScenario],
-        size: int,
-        *,
-        what: str,
-        seeded: bool,
-        after_each: AfterEach | None = None,
-    ) -> list[TrajectoryGroup]:
-        """`size` attempts at each scenario, in their order.
-
-        seeded: the same call asks for the same sampling. Raises the error of the rollout that goes beyond
-        `max_failed` of them.
-        """
-        share = self.settings.max_failed
-        allowed = round(share * len(scenarios) * size)
-        return await gather_trajectory_groups(
-            [
-                TrajectoryGroup(
-                    [
-                        self.one(scenario, seed=self.seed(scenario, number) if seeded else None)
-                        for number in range(size)
-                    ],
-                    metadata={"scenario": scenario.task, "difficulty": scenario.difficulty},
-                )
-                for scenario in scenarios
-            ],
-            pbar_desc=what,
-            max_exceptions=allowed,
-            after_each=after_each,
+    async def rollout(self, task: PlannedScenario, *, seed: int | None) -> Trajectory:
+        chosen = self._settings
+        return await rollout(
+            self.model,
+            task,
+            self._server,
+            max_turns=chosen.max_turns,
+            deadline=chosen.deadline,
+            call_timeout=chosen.call_timeout,
+            result_limit=chosen.result_limit,
+            allow_writes=chosen.allow_writes,
+            system_prompt=chosen.system_prompt,
+            temperature=chosen.temperature,
+            max_tokens=chosen.max_tokens,
+            seed=seed,
         )
 
-    def seed(self, scenario: PlannedScenario, number: int) -> int:
-        """Depends on the run's seed, the task and the attempt's number, and on nothing else."""
-        place = f"{self.settings.seed}/{number}/{scenario.task}"
-        return int.from_bytes(hashlib.sha256(place.encode()).digest()[:8]) % SEEDS
+    def text_of(self, task: PlannedScenario) -> str:
+        return task.task
+
+    def metadata_of(self, task: PlannedScenario) -> dict[str, float | int | str | bool | None]:
+        return {"difficulty": task.difficulty}
+
+    def figures_of(self, trajectory: Trajectory) -> dict[str, float]:
+        return figures_of(trajectory)
+
+
+def figures_of(trajectory: Trajectory) -> dict[str, float]:
+    """The rollout's own figures, and whether it ended cleanly."""
+    metrics = trajectory.metrics
+    return {
+        **{name: float(metrics[name]) for name in FIGURES if name in metrics},
+        CLEAN: clean_finish(trajectory),
+    }

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from art.errors import ConfigurationError
 from art.mcp.planned import PlannedScenario
+from art.runs.measure import Measure, value_of
 from art.trajectories import Trajectory
 
-Measure = Callable[[Trajectory], float | Awaitable[float]]
-"""How good a trajectory is, 0 to 1, in truth: for those who know it. Plain or async."""
 Attempt = Callable[[PlannedScenario, int], Awaitable[Trajectory]]
 """One rollout at a scenario; the number tells attempts apart."""
 
@@ -49,12 +46,6 @@ async def measure_difficulty(
 async def passed(rollout: Awaitable[Trajectory], measure: Measure | None) -> float:
     trajectory = await rollout
     return await value_of(trajectory, measure or clean_finish)
-
-
-async def value_of(trajectory: Trajectory, measure: Measure) -> float:
-    """What `measure` says, whether it is plain or async."""
-    value: Any = measure(trajectory)
-    return float(await value if inspect.isawaitable(value) else value)
 
 
 def clean_finish(trajectory: Trajectory) -> float:

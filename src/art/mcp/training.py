@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.mcp.asked import Asked, generator_of, judge_of
-from art.mcp.difficulty import Measure
+from art.mcp.asked import Asked, generator_of, judges_by
 from art.mcp.run import Run
-from art.mcp.run_folder import RunFolder
+from art.mcp.run_folder import McpFolder
 from art.mcp.settings import TrainSettings
+from art.runs.judges import Candidate
+from art.runs.serving import cache_in, model_of, root_of, served
 
 if TYPE_CHECKING:
     from art.backend import Backend
     from art.llm.budget import Budget
     from art.llm.cache import AnswerCache
     from art.mcp.report import McpReport
-    from art.mcp.run import Tell
     from art.mcp.scenario_source import Scenarios
-    from art.model import TrainableModel
     from art.rewards.checks.judge_checks import JudgeChecks
+    from art.runs.course import Tell
+    from art.runs.measure import Measure
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ async def train(
     project: str = "mcp",
     judge: Any = "openai/o4-mini",
     judge_params: Mapping[str, Any] | None = None,
+    referee: Any = None,
+    referee_params: Mapping[str, Any] | None = None,
     generator: Any = "openai/gpt-4.1-mini",
     generator_params: Mapping[str, Any] | None = None,
     scenarios: Scenarios | None = None,
@@ -54,7 +56,8 @@ async def train(
     """Teach `base_model` to use the tools of an MCP server, without labels, and compare before and after.
 
     server: as `art.mcp.connect` takes it. judge, generator: names ("openai/o3"), functions, models; a judge
-    is also a `Reward`, or "base": the base model, its adapter off. *_params: litellm's options of a name.
+    is also a `Reward`, or "base": the base model, its adapter off. referee: compares before and after in the
+    judge's place. *_params: litellm's options of a name.
     scenarios: your own instead of generated ones: a list, of which `num_test` are held out, or a
     `ScenarioSet`. measure: the true quality of a trajectory, 0 to 1, where you know it: reported, never
     trained on. backend: None is a `LocalBackend` under `path` (None: ./.art), closed at the end. cache: None
@@ -66,46 +69,21 @@ async def train(
     answer twice. Raises ConfigurationError, McpError, LlmErrors, and what rollouts and the backend raise.
     """
     chosen, begin = TrainSettings.of(settings), time.monotonic()
-    root = Path(path) if path is not None else Path.cwd() / ".art"
-    kept = cache or cache_in(root)
+    root = root_of(path)
+    shared: dict[str, Any] = {"cache": cache or cache_in(root), "budget": budget}
     model = model_of(root, name, project, base_model)
-    judging = judge_of(
-        model if judge == BASE else judge,
-        judge_params,
-        rubric=chosen.rubric,
-        checks=checks,
-        cache=kept,
-        budget=budget,
+    judging = Candidate.of(model if judge == BASE else judge, judge_params, checks=checks, **shared)
+    comparing = (
+        None
+        if referee is None
+        else Candidate.of(model if referee == BASE else referee, referee_params, **shared)
     )
-    writing = generator_of(generator, generator_params, cache=kept, budget=budget)
-    asked = Asked(judge=judging, generator=writing)
-    run = Run(server, RunFolder(root / project / "mcp" / name), chosen, asked, measure, tell or logger.info)
+    asked = Asked(
+        judges=judges_by(judging, comparing, chosen.rubric),
+        generator=generator_of(generator, generator_params, **shared),
+    )
+    run = Run(server, McpFolder(root / project / "mcp" / name), chosen, asked, measure, tell or logger.info)
     run.open(base_model)
     made = await run.scenarios(scenarios)
     async with served(model, backend, root):
         return await run.learn(model, made, begin)
-
-
-def cache_in(root: Path) -> AnswerCache:
-    from art.llm.cache import DEFAULT_PATH, AnswerCache
-
-    return AnswerCache(root / DEFAULT_PATH.name)
-
-
-def model_of(root: Path, name: str, project: str, base_model: str) -> TrainableModel[Any, Any]:
-    from art.model import TrainableModel
-
-    return TrainableModel(name=name, project=project, base_model=base_model, base_path=str(root))
-
-
-@asynccontextmanager
-async def served(model: TrainableModel[Any, Any], backend: Backend | None, root: Path) -> AsyncIterator[None]:
-    """The model is registered with the backend; a backend of our own lives as long as the block."""
-    async with AsyncExitStack() as stack:
-        if backend is not None:
-            await model.register(backend)
-        else:
-            from art.local import LocalBackend
-
-            await model.register(await stack.enter_async_context(LocalBackend(path=str(root))))
-        yield

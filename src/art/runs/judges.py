@@ -18,21 +18,42 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judges:
-    """`referee` compares before and after: the one that trains, unless another was named."""
+class Judge:
+    """A source of scores for the two occasions."""
 
     training: Reward
-    referee: Reward
+    """With its checks."""
+    comparing: Reward
+    """Of before and after: without, since nothing is learned there."""
+    channel: Channel | None
+    """None where the user gave a reward, which asks in ways of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judges:
+    """The one that trains, and the referee of before and after: the same unless another is named."""
+
+    judge: Judge
+    referee: Judge | None
 
     @property
     def same(self) -> bool:
-        return self.training is self.referee
+        return self.referee is None
+
+    @property
+    def training(self) -> Reward:
+        return self.judge.training
+
+    @property
+    def comparing(self) -> Reward:
+        return (self.referee or self.judge).comparing
 
     def channels(self) -> dict[str, Channel]:
-        """By role; rewards of the user's own ask in ways of their own."""
-        rewards = {"judge": self.training} | ({} if self.same else {"referee": self.referee})
-        found = {role: getattr(reward, "channel", None) for role, reward in rewards.items()}
-        return {role: channel for role, channel in found.items() if channel is not None}
+        """By role."""
+        roles = {"judge": self.judge, "referee": self.referee}
+        return {
+            role: one.channel for role, one in roles.items() if one is not None and one.channel is not None
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +90,27 @@ class Candidate:
             budget.accepts(getattr(llm, "pricing", None), llm.name)
         return cls(judge=llm, cache=cache, budget=budget, checks=checks)
 
-    def with_rubric(self, rubric: str) -> Reward:
-        """RULER that goes by the rubric; the user's own reward as it is."""
+    def with_rubric(self, rubric: str | None) -> Judge:
+        """RULER that goes by the rubric, None for its own; the user's own reward as it is."""
+        from art.rewards.judged import JudgedReward
         from art.rewards.reward import Reward
+        from art.rewards.ruler_prompt import DEFAULT_RUBRIC
         from art.rewards.ruler_reward import Ruler
 
         if isinstance(self.judge, Reward):
-            return self.judge
-        return Ruler(self.judge, rubric=rubric, cache=self.cache, budget=self.budget, checks=self.checks)
+            return Judge(training=self.judge, comparing=self.judge, channel=None)
+        ruler = Ruler(
+            self.judge,
+            rubric=DEFAULT_RUBRIC if rubric is None else rubric,
+            cache=self.cache,
+            budget=self.budget,
+            checks=self.checks,
+        )
+        return Judge(training=ruler, comparing=JudgedReward(ruler.scorer), channel=ruler.channel)
+
+
+def judges_of(judge: Candidate, referee: Candidate | None, rubric: str | None) -> Judges:
+    """Both, by one rubric."""
+    return Judges(
+        judge=judge.with_rubric(rubric), referee=None if referee is None else referee.with_rubric(rubric)
+    )
