@@ -1,0 +1,61 @@
+"""What has been done of a run is read from its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import art
+from art.autorl import AutoRLSettings
+from art.errors import ConfigurationError
+from art.runs.folder import RunFolder
+from art.runs.step import StepRow
+
+
+def row(step: int) -> StepRow:
+    return StepRow(
+        step=step,
+        reward=None,
+        rollouts=8,
+        failed=1,
+        unscored=8,
+        trained=0,
+        learning_rate=1e-5,
+        seconds_rollouts=1.0,
+        seconds_training=1.0,
+        figures={"success": 0.5},
+        judge={"judge/agreement": 1.0},
+    )
+
+
+def test_a_folder_keeps_what_was_done(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert folder.run() is None
+    folder.save_run({"a": 1})
+    rows = [row(step) for step in (1, 2, 2)]
+    for one in rows:
+        folder.add_step(one)
+    assert folder.steps() == rows[:2] and folder.run() == {"a": 1}
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hi"}}
+    whole = art.Trajectory(
+        messages_and_choices=[{"role": "user", "content": "Hello"}, choice], metrics={"num_turns": 1}
+    )
+    folder.save_evaluation(3, [[whole], []])
+    kept = folder.evaluation(3)
+    assert kept is not None and kept[1] == [] and kept[0][0].messages() == whole.messages()
+    assert folder.evaluation(4) is None
+
+
+def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
+    folder, settings = RunFolder(tmp_path / "run"), AutoRLSettings()
+    assert not folder.open({"of": "x"}, settings)
+    folder.save_run({**(folder.run() or {}), "prepared": "abc"})
+    more = AutoRLSettings(epochs=9, steps=100, concurrency=1, max_failed=0.0, timeout=1.0)
+    assert folder.open({"of": "x"}, more)
+    run = folder.run() or {}
+    assert run["prepared"] == "abc" and run["settings"]["epochs"] == 9
+    with pytest.raises(ConfigurationError, match="has of='x', not 'y'; give this one another name"):
+        folder.open({"of": "y"}, settings)
+    with pytest.raises(ConfigurationError, match="group_size=5, but the run was started with 4"):
+        folder.open({"of": "x"}, AutoRLSettings(group_size=5))
