@@ -156,6 +156,20 @@ async def test_a_holdout_that_gives_no_numbers_is_a_check_that_failed() -> None:
         await run(FormulaJudge(honest), 1, holdout=short, **on)
 
 
+async def test_a_holdout_whose_key_is_refused_ends_a_run_only_at_its_beginning() -> None:
+    def refused(answer: str, place: int) -> float:
+        raise ConfigurationError("does not accept the key")
+
+    holdout = FormulaJudge(honest)
+    judge = FormulaJudge(honest)
+    watch = JudgeWatch(judge, JudgeChecks(agreement_share=0, holdout=holdout, holdout_share=1))
+    await watched(watch, judge, numbered(0))
+    holdout.formula = refused
+    assert (await watched(watch, judge, numbered(1)))["judge/check_failed"] == 1
+    with pytest.raises(ConfigurationError, match="does not accept the key"):
+        await run(judge, 1, agreement_share=0, holdout=FormulaJudge(refused), holdout_share=1)
+
+
 async def test_a_holdout_that_ranks_otherwise_is_told_at_once() -> None:
     holdout = FormulaJudge(lambda answer, place: -by_length(answer, place))
     figures = await run(

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from art.errors import LlmError, VerifierError
+from art.errors import ConfigurationError, LlmError, VerifierError
 from art.rewards.checks.alarms import Bells
 from art.rewards.checks.calibration import calibrate
 from art.rewards.checks.judge_checks import JudgeChecks
@@ -38,6 +38,7 @@ class JudgeWatch:
         self._bells = Bells(scorer.name)
         self._groups = self._record.groups
         self._step: int | None = None
+        self._held = False
 
     async def after(self, views: Sequence[View], scores: Sequence[Score], group: TrajectoryGroup) -> Figures:
         """Check the scores that `group` just got; returns metrics of the group, named `judge/...`.
@@ -79,7 +80,7 @@ class JudgeWatch:
     async def _twice(self, views: Sequence[View], scores: Sequence[Score]) -> Figures:
         try:
             second = await self.scorer.score(views, order=_opposite(views), salt="second opinion")
-        except LlmError as error:
+        except (LlmError, ConfigurationError) as error:
             return self._failure("second opinion", str(error))
         return self._compared("second opinion", scores, second, agreement)
 
@@ -93,13 +94,18 @@ class JudgeWatch:
                 held = await holdout.score(views)
         except (LlmError, VerifierError) as error:
             return self._failure("hold-out", str(error))
+        except ConfigurationError as error:
+            if not self._held:  # it never worked: whoever set it up wants to know now
+                raise
+            return self._failure("hold-out", str(error))
+        self._held = True
         held = checked(holdout.name, held, len(views))
         return self._compared("hold-out", scores, held, holdout_gap)
 
     async def _calibrated(self, number: int) -> Figures:
         try:
             found = await calibrate(self.scorer, self.checks.calibration, salt=f"calibration {number}")
-        except LlmError as error:
+        except (LlmError, ConfigurationError) as error:
             return self._failure("calibration", str(error))
         if found.accuracy is None:
             return self._failure("calibration", "no pair of it was scored")
