@@ -1,29 +1,62 @@
-"""Tools of MCP servers as training tasks: sessions, rollouts, and scenarios made from them."""
+"""Tools of MCP servers as training tasks: sessions, rollouts, and scenarios made from them.
+
+Importing this package loads little, since servers that are in it start once for each rollout.
+"""
 
 from __future__ import annotations
 
-from art.mcp.cassette import Cassette
-from art.mcp.checked_scenarios import ScenarioSet
-from art.mcp.default_tools import complete_task_tool
-from art.mcp.difficulty import measure_difficulty
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 # The functions must win over the modules of the same names, whichever is imported first.
 from art.mcp.generate_scenarios import generate_scenarios
-from art.mcp.planned import PlannedCall, PlannedScenario
-from art.mcp.report import McpReport
-from art.mcp.results import ToolResult
 from art.mcp.rollout import rollout
-from art.mcp.server import HttpServer, InProcessServer, Server, StdioServer, parse_server
-from art.mcp.session import Session, connect
-from art.mcp.settings import TrainSettings
-from art.mcp.training import train
-from art.mcp.types import (
-    GeneratedScenario,
-    GeneratedScenarioCollection,
-    MCPPrompt,
-    MCPResource,
-    MCPTool,
-)
+
+if TYPE_CHECKING:
+    from art.mcp.cassette import Cassette
+    from art.mcp.checked_scenarios import ScenarioSet
+    from art.mcp.default_tools import complete_task_tool
+    from art.mcp.difficulty import measure_difficulty
+    from art.mcp.planned import PlannedCall, PlannedScenario
+    from art.mcp.report import McpReport
+    from art.mcp.results import ToolResult
+    from art.mcp.server import HttpServer, InProcessServer, Server, StdioServer, parse_server
+    from art.mcp.session import Session, connect
+    from art.mcp.settings import TrainSettings
+    from art.mcp.training import train
+    from art.mcp.types import (
+        GeneratedScenario,
+        GeneratedScenarioCollection,
+        MCPPrompt,
+        MCPResource,
+        MCPTool,
+    )
+
+_HOME = {
+    "Cassette": "cassette",
+    "GeneratedScenario": "types",
+    "GeneratedScenarioCollection": "types",
+    "HttpServer": "server",
+    "InProcessServer": "server",
+    "MCPPrompt": "types",
+    "MCPResource": "types",
+    "MCPTool": "types",
+    "McpReport": "report",
+    "PlannedCall": "planned",
+    "PlannedScenario": "planned",
+    "ScenarioSet": "checked_scenarios",
+    "Server": "server",
+    "Session": "session",
+    "StdioServer": "server",
+    "ToolResult": "results",
+    "TrainSettings": "settings",
+    "complete_task_tool": "default_tools",
+    "connect": "session",
+    "measure_difficulty": "difficulty",
+    "parse_server": "server",
+    "train": "training",
+}
+"""The module of each name that is loaded when it is first used."""
 
 __all__ = [
     "Cassette",
@@ -51,3 +84,11 @@ __all__ = [
     "rollout",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'art.mcp' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"art.mcp.{_HOME[name]}"), name)
+    globals()[name] = value  # the next access costs nothing
+    return value

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, LlmAnswerError
-from art.llm.request import Request
 from art.mcp.planned import PlannedScenario, scenario_list
 from art.mcp.scenario_prompt import SCHEMA_NAME, answer_schema, generation_prompt
 from art.mcp.types import MCPResource, MCPTool
@@ -64,6 +63,8 @@ class ScenarioWriter:
     async def _ask(
         self, count: int, known: Sequence[str], neglected: Sequence[str], salt: str
     ) -> list[PlannedScenario]:
+        from art.llm.request import Request  # here: servers in this package start without it
+
         prompt = generation_prompt(
             self.tools,
             self.resources,
