@@ -66,6 +66,16 @@ def test_scenario_files(tmp_path: Path) -> None:
     path = tmp_path / "own.json"
     path.write_text('[{"task": "a"}, "b"]')
     assert [one.task for one in read_scenarios_file(path)] == ["a", "b"]
+    path.write_text('{"train": ["a"], "test": [{"task": "b"}]}')
+    assert [one.task for one in read_scenarios_file(path).test] == ["b"]
+    for wrong in (
+        '{"train": 3, "test": []}',
+        '{"train": [], "test": [], "rejected": [{"x": 1}]}',
+        '{"train": [1], "test": []}',
+    ):
+        path.write_text(wrong)
+        with pytest.raises(ConfigurationError):
+            read_scenarios_file(path)
     path.write_text("no json")
     with pytest.raises(ConfigurationError, match="cannot be read as JSON"):
         read_scenarios_file(path)

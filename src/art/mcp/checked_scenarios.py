@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, LlmAnswerError
 from art.mcp.near_duplicates import SIMILARITY
-from art.mcp.planned import PlannedScenario
+from art.mcp.planned import PlannedScenario, as_planned
 from art.mcp.probe import Probe
 from art.mcp.scenario_checks import (
     Rejection,
@@ -68,13 +68,20 @@ class ScenarioSet:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ScenarioSet:
-        """The inverse of `to_dict`. Raises ConfigurationError for scenarios of another shape."""
-        return cls(
-            train=tuple(PlannedScenario.from_dict(item) for item in data["train"]),
-            test=tuple(PlannedScenario.from_dict(item) for item in data["test"]),
-            rejected=tuple(Rejection(**item) for item in data.get("rejected", ())),
-            tools=data.get("tools", {}),
-        )
+        """The inverse of `to_dict`. Raises ConfigurationError for another shape."""
+        try:
+            return cls(
+                train=tuple(map(as_planned, data["train"])),
+                test=tuple(map(as_planned, data["test"])),
+                rejected=tuple(Rejection(**item) for item in data.get("rejected", ())),
+                tools=dict(data.get("tools", {})),
+            )
+        except (TypeError, ValueError, KeyError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(
+                f'scenarios are {{"train": [...], "test": [...]}}, each with a task; these are not: {error}'
+            ) from error
 
     def with_train(self, train: Sequence[PlannedScenario]) -> ScenarioSet:
         """The same with other training scenarios."""
