@@ -46,6 +46,9 @@ GeneratorUrl = Annotated[
 Judge = Annotated[
     str, typer.Option(help="Compares the attempts (RULER): provider/model; base: the base model itself.")
 ]
+Referee = Annotated[
+    str | None, typer.Option(help="Compares before and after instead of the judge: provider/model.")
+]
 JudgeUrl = Annotated[
     str | None, typer.Option(help="Its address; key in ART_JUDGE_API_KEY. Default: the provider's own.")
 ]
@@ -58,6 +61,37 @@ BudgetCalls = Annotated[int | None, typer.Option(min=1, help="Calls of generator
 BudgetTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of both, at most.")]
 BudgetUsd = Annotated[float | None, typer.Option(help="US dollars for both, at most.")]
 Seed = Annotated[int, typer.Option(help="Of the split, the order and the test attempts.")]
+BaseModel = Annotated[str, typer.Option(help="The model to train: a hub name, a folder, a built-in one.")]
+Name = Annotated[str, typer.Option(help="The model's name; the same name goes on with its run.")]
+Project = Annotated[str, typer.Option(help="The project's name.")]
+Scenarios = Annotated[Path | None, typer.Option(help="A file of scenarios instead of generated ones.")]
+Rubric = Annotated[str | None, typer.Option(help="What a good attempt is, for the judge.")]
+CheckJudge = Annotated[
+    bool,
+    typer.Option("--check-judge", help="Check it while it trains: a tenth of the groups are judged twice."),
+]
+SystemPrompt = Annotated[str | None, typer.Option(help="Of the agent. Default: the rollout's.")]
+Steps = Annotated[int | None, typer.Option(min=0, help="Training steps. Default: --epochs of them.")]
+Epochs = Annotated[int, typer.Option(min=1, help="Passes over the scenarios.")]
+GroupsPerStep = Annotated[int, typer.Option(min=1, help="Scenarios a step.")]
+GroupSize = Annotated[int, typer.Option(min=2, help="Attempts at each.")]
+LearningRate = Annotated[float, typer.Option(help="Of the adapter, at its height.")]
+WarmupSteps = Annotated[int, typer.Option(min=0, help="Steps in which the rate rises.")]
+FinalShare = Annotated[float, typer.Option(min=0, max=1, help="Share of the rate that is left at the end.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Of the agent's sampling.")]
+MaxTurns = Annotated[int, typer.Option(min=1, help="Completions of one attempt.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Of one completion.")]
+Deadline = Annotated[float, typer.Option(help="Seconds an attempt may take.")]
+ResultLimit = Annotated[int, typer.Option(min=1, help="Characters of a tool's result that it sees.")]
+MaxFailed = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of a step's attempts that may fail before the run stops.")
+]
+TestAttempts = Annotated[int, typer.Option(min=1, help="At each held-out scenario, before and after.")]
+DifficultyAttempts = Annotated[
+    int, typer.Option(min=0, help="Of the base model, to measure difficulty; 0: none.")
+]
+Concurrency = Annotated[int, typer.Option(min=1, help="Attempts at once, each with its own session.")]
+JsonFile = Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")]
 DATA_DIR = Path(".art")
 GENERATOR, JUDGE = "openai/gpt-4.1-mini", "openai/o4-mini"
 
@@ -110,67 +144,39 @@ def generate(
 @mcp.command(context_settings=OWN_WORDS)
 def train(
     server: Server,
-    base_model: Annotated[
-        str, typer.Option(help="The model to train: a hub name, a folder, a built-in one.")
-    ],
-    name: Annotated[
-        str, typer.Option(help="The model's name; the same name goes on with its run.")
-    ] = "mcp-agent",
-    project: Annotated[str, typer.Option(help="The project's name.")] = "mcp",
+    base_model: BaseModel,
+    name: Name = "mcp-agent",
+    project: Project = "mcp",
     judge: Judge = JUDGE,
     judge_base_url: JudgeUrl = None,
-    referee: Annotated[
-        str | None, typer.Option(help="Compares before and after instead of the judge: provider/model.")
-    ] = None,
+    referee: Referee = None,
     generator: Generator = GENERATOR,
     generator_base_url: GeneratorUrl = None,
-    scenarios: Annotated[
-        Path | None, typer.Option(help="A file of scenarios instead of generated ones.")
-    ] = None,
+    scenarios: Scenarios = None,
     num_train: NumTrain = 16,
     num_test: NumTest = 8,
     instructions: Instructions = None,
-    rubric: Annotated[str | None, typer.Option(help="What a good attempt is, for the judge.")] = None,
-    check_judge: Annotated[
-        bool,
-        typer.Option(
-            "--check-judge", help="Check it while it trains: a tenth of the groups are judged twice."
-        ),
-    ] = False,
+    rubric: Rubric = None,
+    check_judge: CheckJudge = False,
     similarity: Similarity = 0.95,
-    system_prompt: Annotated[str | None, typer.Option(help="Of the agent. Default: the rollout's.")] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=0, help="Training steps. Default: --epochs of them.")
-    ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the scenarios.")] = 1,
-    groups_per_step: Annotated[int, typer.Option(min=1, help="Scenarios a step.")] = 2,
-    group_size: Annotated[int, typer.Option(min=2, help="Attempts at each.")] = 4,
-    learning_rate: Annotated[float, typer.Option(help="Of the adapter, at its height.")] = 1e-5,
-    warmup_steps: Annotated[int, typer.Option(min=0, help="Steps in which the rate rises.")] = 0,
-    final_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the rate that is left at the end.")
-    ] = 1.0,
-    temperature: Annotated[float, typer.Option(min=0, help="Of the agent's sampling.")] = 1.0,
-    max_turns: Annotated[int, typer.Option(min=1, help="Completions of one attempt.")] = 10,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one completion.")] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds an attempt may take.")] = 300.0,
+    system_prompt: SystemPrompt = None,
+    steps: Steps = None,
+    epochs: Epochs = 1,
+    groups_per_step: GroupsPerStep = 2,
+    group_size: GroupSize = 4,
+    learning_rate: LearningRate = 1e-5,
+    warmup_steps: WarmupSteps = 0,
+    final_share: FinalShare = 1.0,
+    temperature: Temperature = 1.0,
+    max_turns: MaxTurns = 10,
+    max_tokens: MaxTokens = None,
+    deadline: Deadline = 300.0,
     call_timeout: CallTimeout = 60.0,
-    result_limit: Annotated[
-        int, typer.Option(min=1, help="Characters of a tool's result that it sees.")
-    ] = 8000,
-    max_failed: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Share of a step's attempts that may fail before the run stops."),
-    ] = 0.5,
-    test_attempts: Annotated[
-        int, typer.Option(min=1, help="At each held-out scenario, before and after.")
-    ] = 2,
-    difficulty_attempts: Annotated[
-        int, typer.Option(min=0, help="Of the base model, to measure difficulty; 0: none.")
-    ] = 2,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Attempts at once, each with its own session.")
-    ] = 16,
+    result_limit: ResultLimit = 8000,
+    max_failed: MaxFailed = 0.5,
+    test_attempts: TestAttempts = 2,
+    difficulty_attempts: DifficultyAttempts = 2,
+    concurrency: Concurrency = 16,
     allow_write: AllowWrite = None,
     read_only: ReadOnly = None,
     env: Env = None,
@@ -180,7 +186,7 @@ def train(
     budget_usd: BudgetUsd = None,
     seed: Seed = 0,
     data_dir: DataDir = DATA_DIR,
-    json: Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")] = None,
+    json: JsonFile = None,
 ) -> None:
     """Train a model to use a server's tools, without labels, and compare it before and after.
 
