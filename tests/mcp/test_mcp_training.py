@@ -198,6 +198,16 @@ def test_nothing_that_is_held_out_is_trained_on() -> None:
         require_same(["a", "b"], made, settings)
 
 
+async def test_what_has_not_begun_may_be_begun_otherwise(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"base_model": MODEL, "judge": lambda messages: {}, "path": tmp_path}
+    for options in ({"num_train": 4}, {"num_train": 5}):
+        with pytest.raises(LlmAnswerError):
+            await art.mcp.train(create_server, **common, **options, generator=lambda messages: "no")
+    with pytest.raises(ConfigurationError, match="is not a name"):
+        await art.mcp.train(create_server, **common, name="../out", generator=lambda messages: "no")
+    assert [path.name for path in (tmp_path / "mcp").iterdir()] == ["mcp"]
+
+
 async def test_a_generator_is_needed_only_when_it_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no provider 'nosuch'"):
         await art.mcp.train(

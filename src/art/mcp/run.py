@@ -40,12 +40,14 @@ class Run:
         self._asked, self._measure, self._tell = asked, measure, tell
 
     def open(self, base_model: str) -> None:
-        """Begin a new run or go on with the one in the folder.
+        """Begin a new run or go on with the one in the folder; one that has no scenarios has not begun.
 
         Raises ConfigurationError where that one is of other settings, another server or base model.
         """
         now = {"base_model": base_model, "server": parse_server(self._server).label}
-        if self._folder.open(now, self._settings):
+        if self._folder.scenarios() is None:
+            self._folder.save_run({**now, "settings": self._settings.to_dict()})
+        elif self._folder.open(now, self._settings):
             self._tell(f"going on with the run in {self._folder.path}")
 
     async def scenarios(self, given: Scenarios | None) -> ScenarioSet:
@@ -119,9 +121,10 @@ class Run:
         known = [one.pass_rate for one in measured if one.pass_rate is not None]
         if known:
             does = "does" if self._measure is not None else "cleanly ends"
+            spared = len(measured) - len(made.train)
             self._tell(
                 f"{attempts.model.base_model} {does} {sum(known) / len(known):.0%} of its attempts at the "
-                f"training scenarios; {len(measured) - len(made.train)} that it always does are left out"
+                f"training scenarios{f'; {spared} that it always does are left out' if spared else ''}"
             )
         self._folder.save_scenarios(made)
         return made

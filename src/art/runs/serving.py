@@ -26,9 +26,11 @@ def cache_in(root: Path) -> AnswerCache:
 
 
 def model_of(root: Path, name: str, project: str, base_model: str) -> TrainableModel[Any, Any]:
-    """The model that a run trains."""
+    """The model that a run trains. Raises ConfigurationError for names that are none."""
     from art.model import TrainableModel
+    from art.storage.location import model_folder
 
+    model_folder(root, project, name)
     return TrainableModel(name=name, project=project, base_model=base_model, base_path=str(root))
 
 
