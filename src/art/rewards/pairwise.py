@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
-from art.rewards.judge_channel import DEFAULT_JUDGE, Cache, judge_channel
+from art.rewards.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
 from art.rewards.judged import JudgedReward
 from art.rewards.pairwise_scorer import PairwiseScorer
 from art.rewards.ruler_prompt import DEFAULT_RUBRIC
@@ -13,7 +12,6 @@ from art.rewards.ruler_scorer import PROMPT_TOKENS
 from art.rewards.views import DIGEST_CHARS
 
 if TYPE_CHECKING:
-    from art.llm import Budget, Pace
     from art.rewards.checks import JudgeChecks
     from art.rewards.judge_channel import JudgeModel
 
@@ -32,35 +30,18 @@ class Pairwise(JudgedReward):
         rubric: str = DEFAULT_RUBRIC,
         both_orders: float = 0.25,
         name: str = "pairwise",
-        base_url: str | None = None,
-        api_key: str | None = None,
-        params: Mapping[str, Any] | None = None,
-        cache: Cache = True,
-        budget: Budget | None = None,
-        pace: Pace | None = None,
-        attempts: int | None = None,
-        deadline: float = 120.0,
         max_prompt_tokens: int = PROMPT_TOKENS,
         digest_chars: int = DIGEST_CHARS,
         checks: JudgeChecks | None = None,
+        **asking: Unpack[JudgeOptions],
     ) -> None:
         """rubric: what good means. both_orders: share of the games that are asked in both orders.
 
-        judge_model ... deadline: see `judge_channel`. max_prompt_tokens: of one question, estimated. checks:
-        what the judge undergoes while it trains. Raises ConfigurationError.
+        judge_model: see `judge_channel`. max_prompt_tokens: of one question, estimated. checks: what the
+        judge undergoes while it trains. asking: base_url, api_key, params, cache, budget, pace, attempts,
+        deadline, as `JudgeOptions` has them. Raises ConfigurationError.
         """
-        self.channel = judge_channel(
-            judge_model,
-            name=name,
-            base_url=base_url,
-            api_key=api_key,
-            params=params,
-            cache=cache,
-            budget=budget,
-            pace=pace,
-            attempts=attempts,
-            deadline=deadline,
-        )
+        self.channel = judge_channel(judge_model, name=name, **asking)
         scorer = PairwiseScorer(
             self.channel,
             rubric=rubric,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from art.rewards.criterion import Criterion
-from art.rewards.judge_channel import DEFAULT_JUDGE, Cache, judge_channel
+from art.rewards.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
 from art.rewards.judged import JudgedReward
 from art.rewards.rubric_prompt import STANDARDS
 from art.rewards.rubric_scorer import RubricScorer
@@ -14,7 +14,6 @@ from art.rewards.ruler_scorer import PROMPT_TOKENS
 from art.rewards.views import DIGEST_CHARS
 
 if TYPE_CHECKING:
-    from art.llm import Budget, Pace
     from art.rewards.checks import JudgeChecks
     from art.rewards.judge_channel import JudgeModel
 
@@ -33,35 +32,18 @@ class Rubric(JudgedReward):
         *,
         standards: str = STANDARDS,
         name: str = "rubric",
-        base_url: str | None = None,
-        api_key: str | None = None,
-        params: Mapping[str, Any] | None = None,
-        cache: Cache = True,
-        budget: Budget | None = None,
-        pace: Pace | None = None,
-        attempts: int | None = None,
-        deadline: float = 120.0,
         max_prompt_tokens: int = PROMPT_TOKENS,
         digest_chars: int = DIGEST_CHARS,
         checks: JudgeChecks | None = None,
+        **asking: Unpack[JudgeOptions],
     ) -> None:
         """criteria: or {name: description}, of equal weight. standards: what holds for all of them.
 
-        judge_model ... deadline: see `judge_channel`. max_prompt_tokens: of one question, estimated. checks:
-        what the judge undergoes while it trains. Raises ConfigurationError.
+        judge_model: see `judge_channel`. max_prompt_tokens: of one question, estimated. checks: what the
+        judge undergoes while it trains. asking: base_url, api_key, params, cache, budget, pace, attempts,
+        deadline, as `JudgeOptions` has them. Raises ConfigurationError.
         """
-        self.channel = judge_channel(
-            judge_model,
-            name=name,
-            base_url=base_url,
-            api_key=api_key,
-            params=params,
-            cache=cache,
-            budget=budget,
-            pace=pace,
-            attempts=attempts,
-            deadline=deadline,
-        )
+        self.channel = judge_channel(judge_model, name=name, **asking)
         scorer = RubricScorer(
             self.channel, criteria, standards=standards, name=name, max_prompt_tokens=max_prompt_tokens
         )

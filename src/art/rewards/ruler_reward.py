@@ -6,16 +6,15 @@ import asyncio
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from art.rewards.judge_channel import DEFAULT_JUDGE, Cache, judge_channel
+from art.rewards.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
 from art.rewards.judged import JudgedReward
 from art.rewards.ruler_prompt import DEFAULT_RUBRIC
 from art.rewards.ruler_scorer import PROMPT_TOKENS, RulerScorer
 from art.rewards.views import DIGEST_CHARS
 
 if TYPE_CHECKING:
-    from art.llm import Budget, Pace
     from art.rewards.checks import JudgeChecks
     from art.rewards.judge_channel import JudgeModel
 
@@ -36,37 +35,19 @@ class Ruler(JudgedReward):
         *,
         rubric: str = DEFAULT_RUBRIC,
         name: str = "ruler",
-        base_url: str | None = None,
-        api_key: str | None = None,
-        params: Mapping[str, Any] | None = None,
-        cache: Cache = True,
-        budget: Budget | None = None,
-        pace: Pace | None = None,
-        attempts: int | None = None,
-        deadline: float = 120.0,
         max_prompt_tokens: int = PROMPT_TOKENS,
         digest_chars: int = DIGEST_CHARS,
         checks: JudgeChecks | None = None,
+        **asking: Unpack[JudgeOptions],
     ) -> None:
-        """rubric: what good means. judge_model ... deadline: see `judge_channel`. max_prompt_tokens: of one
-        question, estimated; larger groups are split. checks: what the judge undergoes while it trains.
+        """rubric: what good means. judge_model: see `judge_channel`. max_prompt_tokens: of one question,
+        estimated; larger groups are split. checks: what the judge undergoes while it trains. asking:
+        base_url, api_key, params, cache, budget, pace, attempts, deadline, as `JudgeOptions` has them.
 
         Raises ConfigurationError.
         """
-        channel = judge_channel(
-            judge_model,
-            name=name,
-            base_url=base_url,
-            api_key=api_key,
-            params=params,
-            cache=cache,
-            budget=budget,
-            pace=pace,
-            attempts=attempts,
-            deadline=deadline,
-        )
-        self.channel = channel
-        scorer = RulerScorer(channel, rubric=rubric, name=name, max_prompt_tokens=max_prompt_tokens)
+        self.channel = judge_channel(judge_model, name=name, **asking)
+        scorer = RulerScorer(self.channel, rubric=rubric, name=name, max_prompt_tokens=max_prompt_tokens)
         super().__init__(scorer, checks=checks, digest_chars=digest_chars)
 
 

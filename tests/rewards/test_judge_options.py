@@ -1,0 +1,24 @@
+"""How a judge is asked: the same keywords for every reward that has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from art.errors import ConfigurationError
+from art.llm import Budget
+from art.rewards import Pairwise, Rubric, Ruler
+
+KINDS: list[Any] = [Ruler, Pairwise, lambda judge, **options: Rubric({"good": "It is."}, judge, **options)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["ruler", "pairwise", "rubric"])
+def test_options_act_or_are_refused(kind: Any, tmp_path: Path) -> None:
+    where, budget = "http://127.0.0.1:9/v1", Budget(calls=3)
+    channel = kind("judge", base_url=where, budget=budget, cache=tmp_path / "kept", attempts=2).channel
+    assert channel.llm.name == "judge" and channel.budget is budget and channel.attempts == 2
+    assert channel.cache is not None and kind("judge", base_url=where, cache=False).channel.cache is None
+    with pytest.raises(ConfigurationError, match=r"budgets=3 is no option .*did you mean 'budget'.*deadline"):
+        kind("judge", base_url=where, budgets=3)
