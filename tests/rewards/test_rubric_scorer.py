@@ -109,7 +109,7 @@ async def test_who_declines_is_asked_again_in_another_order() -> None:
         return judge(body) if read_judge_prompt(body).criteria[0] == "a" else "I would rather not."
 
     async with LlmServer(squeamish) as server:
-        scorer = RubricScorer(channel_to(server), {"a": "A.", "b": "B."})
+        scorer = RubricScorer(channel_to(server), {" a": "A.", "b ": "B."})
         scores = await scorer.score(views_of(attempts_worth(0.1, 0.5, 0.7, 0.9)))
     assert [score.value for score in scores] == [0.1, 0.5, 0.7, 0.9]
     assert len(server.requests) > 4

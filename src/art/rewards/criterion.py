@@ -23,6 +23,7 @@ class Criterion:
     def __post_init__(self) -> None:
         if not self.name.strip() or not self.description.strip():
             raise ConfigurationError(f"Criterion({self.name!r}, {self.description!r}): give both, in words")
+        object.__setattr__(self, "name", self.name.strip())  # as answers are read
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise ConfigurationError(
                 f"Criterion({self.name!r}, weight={self.weight!r}): must be above 0; turn what is bad "

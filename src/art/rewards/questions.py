@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, TypeVar
 
 from art.errors import ARTError, BudgetExceededError, ConfigurationError, LlmError, LlmTooLongError
@@ -56,12 +57,15 @@ class Experience:
         Raises BudgetExceededError where nothing else came of any of them, ConfigurationError where the
         options must be at fault, and every other error at once.
         """
-        tasks = [asyncio.create_task(_answer_or_error(question)) for question in questions]
+        asked = list(questions)
+        tasks = [asyncio.create_task(_answer_or_error(question)) for question in asked]
         try:
             answers = await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
+            for task, question in zip(tasks, asked, strict=True):
                 task.cancel()
+                if getcoroutinestate(question) == CORO_CREATED:  # it was cancelled before it began
+                    question.close()
         if answers and all(isinstance(one, BudgetExceededError) for one in answers):
             raise answers[0]  # type: ignore[misc]  # an error, as was just seen
         self._learn(answers)

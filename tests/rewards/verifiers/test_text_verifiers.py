@@ -187,6 +187,7 @@ async def test_a_process_that_is_lost_is_replaced(regex: RegexMatch) -> None:
     await regex.verify("a", "a")
     child = regex._pool._idle.get_nowait()
     child._process.kill()
+    child._process.wait()  # what it supervises is killed with it
     regex._pool._idle.put(child)
     with pytest.raises(VerifierError, match="was lost"):
         await regex.verify("a", "a")
