@@ -3,12 +3,17 @@ from __future__ import annotations
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from art.mcp import connect
+from art.llm.channel import Channel
+from art.llm.names import resolve_llm
+from art.mcp import TrainSettings, connect
+from art.mcp.scenario_source import checked_scenarios_of
 from art.mcp.servers.library.database import Database, Limits, QueryError
 from art.mcp.servers.library.server import create_server
+from art.testing import LlmServer, ScriptedGenerator
 
 GREEDY = """
     WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 5000),
@@ -121,3 +126,38 @@ async def test_a_database_of_ones_own_is_served_and_never_written(tmp_path: Path
     (tmp_path / "text.db").write_text("no database at all, although it is long enough" * 50)
     with pytest.raises(QueryError, match="no SQLite database"):
         Database(tmp_path / "text.db")
+
+
+async def test_scenarios_are_generated_for_it_and_tried_on_it() -> None:
+    def plan(sql: str) -> list[dict[str, Any]]:
+        return [{"tool": "query", "arguments": {"sql": sql}}]
+
+    good = {
+        "How many books has Jane Austen written?": "SELECT count(*) FROM books WHERE author_id = 1",
+        "Which member has borrowed the most?": "SELECT member_id FROM loans GROUP BY 1 ORDER BY count(*)",
+        "List the novels with more than 500 pages.": "SELECT title FROM books WHERE pages > 500",
+        "Who joined in 2024?": "SELECT name FROM members WHERE joined_on LIKE '2024%'",
+    }
+    bad = {
+        "Which shelf is the fullest?": "SELECT shelf FROM books",
+        "Throw away all the dramas.": "DELETE FROM books WHERE genre = 'drama'",
+        "Tell me how many books Jane Austen has written!": "SELECT count(id) FROM books WHERE author_id = 1",
+    }
+    written = [{"task": task, "difficulty": 2, "plan": plan(sql)} for task, sql in {**good, **bad}.items()]
+    written += [
+        {"task": "What is in the cellar?", "difficulty": 1, "plan": [{"tool": "dig", "arguments": {}}]}
+    ]
+    written += [{"task": "Ask something.", "difficulty": 1, "plan": [{"tool": "query", "arguments": {}}]}]
+    settings = TrainSettings(num_train=5, num_test=2)
+    with LlmServer(ScriptedGenerator(scenarios=written)) as server:
+        channel = Channel(resolve_llm("writer", base_url=server.base_url, api_key=server.key))
+        made = await checked_scenarios_of(create_server, channel, settings)
+    assert {one.task for one in (*made.train, *made.test)} == set(good) and len(made.test) == 2
+    first = {one.task: one.reason for one in reversed(made.rejected)}
+    assert {first[task] for task in ("Which shelf is the fullest?", "Throw away all the dramas.")} == {
+        "failed_call"
+    }
+    assert first["Tell me how many books Jane Austen has written!"] == "near_duplicate"
+    assert first["What is in the cellar?"] == "unknown_tool" and first["Ask something."] == "bad_arguments"
+    prompt = server.requests[0]["messages"][0]["content"]
+    assert "Run one SELECT" in prompt and "database://schema" in prompt

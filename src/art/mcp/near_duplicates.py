@@ -14,9 +14,9 @@ SAME_WORD = 80.0
 WORD = re.compile(r"\w+(?:[.:-]\w+)*")
 FILLER = frozenset(
     (
-        "a an and any are as at be by can could do does for from get give have i in into is it its just "
-        "kindly let me my need of on or our please provide show tell that the their them then there these "
-        "this those to up us want was we were what what's which will with would you your"
+        "a an and any are as at be been by can could do does for from get give had has have i in into is "
+        "it its just kindly let me my need of on or our please provide show tell that the their them then "
+        "there these this those to up us want was we were what what's which will with would you your"
     ).split()
 )
 
