@@ -131,8 +131,8 @@ async def test_rollouts_side_by_side_have_sessions_of_their_own_in_a_gather(agen
     agent.policy = policy
     groups = await art.gather_trajectory_groups(
         (
-            art.TrajectoryGroup(rollout(agent.model(), str(n), create_server) for _ in range(3))
-            for n in range(1, 5)
+            art.TrajectoryGroup(rollout(agent.model(), str(n), create_server) for _ in range(2))
+            for n in range(1, 4)
         ),
         pbar_desc=None,
     )
