@@ -14,6 +14,8 @@ import art
 from art.errors import ConfigurationError, LlmAnswerError
 from art.llm.budget import Budget
 from art.llm.cache import AnswerCache
+from art.llm.names import base_of
+from art.llm.own_model import OwnModelLlm
 from art.mcp import ScenarioSet, TrainSettings
 from art.mcp.asked import judges_by
 from art.mcp.attempts import figures_of
@@ -109,6 +111,11 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
     assert asked(oracle)[1] == before[1] and asked(oracle)[0] > before[0]
     assert further.comparison.before.figures["num_turns"] == both.before.figures["num_turns"]
 
+    # As its own judge the model has its adapter off. (The nano model has no room for what a judge is told.)
+    alone = await run("alone", judge="base", judge_params=None, steps=1, difficulty_attempts=0)
+    assert alone.steps[0].unscored == 8 and alone.costs["judge"]["failures"] > 0
+    await the_adapter_is_off(model_of(tmp_path, "weather", "mcp", MODEL), backend)
+
     # Not on other terms.
     with pytest.raises(ConfigurationError, match="group_size=5, but the run was started with 4"):
         await run("weather", group_size=5)
@@ -127,6 +134,27 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
             **{"base_model": MODEL, "name": "weather", "judge": "truth", "judge_params": params},
             **{"backend": backend, "path": tmp_path / "elsewhere", "scenarios": stock(6), **SMALL},
         )
+
+
+async def the_adapter_is_off(model: art.TrainableModel[Any, Any], backend: art.LocalBackend) -> None:
+    """What `judge="base"` asks answers as the model did before training, not as it does now."""
+    await model.register(backend)
+    judge = base_of(model)
+
+    async def likelihoods(name: str) -> list[float]:
+        told = await model.openai_client().chat.completions.create(
+            model=name,
+            messages=[{"role": "user", "content": "How warm will it be in Oslo on Monday?"}],
+            temperature=0,
+            max_tokens=8,
+            logprobs=True,
+        )
+        assert told.choices[0].logprobs is not None
+        return [token.logprob for token in told.choices[0].logprobs.content or []]
+
+    assert isinstance(judge, OwnModelLlm)
+    base = await likelihoods(judge._asked_as)
+    assert base == await likelihoods(f"{model.name}@0") != await likelihoods(model.get_inference_name())
 
 
 def test_settings_act_or_are_refused() -> None:
@@ -200,9 +228,9 @@ def test_nothing_that_is_held_out_is_trained_on() -> None:
 
 async def test_what_has_not_begun_may_be_begun_otherwise(tmp_path: Path) -> None:
     common: dict[str, Any] = {"base_model": MODEL, "judge": lambda messages: {}, "path": tmp_path}
-    for options in ({"num_train": 4}, {"num_train": 5}):
+    for count in (4, 5):
         with pytest.raises(LlmAnswerError):
-            await art.mcp.train(create_server, **common, **options, generator=lambda messages: "no")
+            await art.mcp.train(create_server, **common, num_train=count, generator=lambda messages: "no")
     with pytest.raises(ConfigurationError, match="is not a name"):
         await art.mcp.train(create_server, **common, name="../out", generator=lambda messages: "no")
     assert [path.name for path in (tmp_path / "mcp").iterdir()] == ["mcp"]
