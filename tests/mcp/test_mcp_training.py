@@ -95,7 +95,8 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
     assert all(one.pass_rate is not None for one in report.scenarios.train)
     assert report.costs["generator"]["calls"] == 1 and report.costs["judge"]["calls"] >= 4
     folder = tmp_path / "mcp" / "mcp" / "weather"
-    assert report.verdict != "not judged" and "95 % interval" in (folder / "report.md").read_text()
+    shown = (folder / "report.md").read_text()
+    assert report.verdict != "not judged" and "95 % interval" in shown and "> complete_task(" in shown
     assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(report.to_dict()))
     assert told[0].startswith("4 tools: list_places") and any(line.startswith("step 1/1") for line in told)
 

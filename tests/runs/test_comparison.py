@@ -6,7 +6,7 @@ import pytest
 
 import art
 from art.rewards.reward import Reward, Score
-from art.runs.comparison import compare
+from art.runs.comparison import answer_of, compare
 
 
 class Judged(Reward):
@@ -64,3 +64,11 @@ async def test_without_a_judge_nothing_is_judged() -> None:
     both = await compare(TASKS, BEFORE, AFTER, per_task=2, judge=None)
     assert both.verdict == "not judged" and both.unjudged == 4 and both.before.judged is None
     assert both.measured is None and both.before.figures == {"num_turns": 4.0}
+
+
+def test_who_only_called_something_said_that() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "done", "arguments": '{"x": 1}'}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    told = {"role": "tool", "tool_call_id": "1", "content": "Right."}
+    assert answer_of(art.Trajectory(messages_and_choices=[said, told])) == 'done({"x": 1})'
+    assert answer_of(art.Trajectory()) == ""

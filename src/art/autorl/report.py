@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from art.autorl.inputs import Inputs
-from art.runs.costs import costs_section
-from art.runs.report import RunReport, quoted, shown
+from art.runs.report import RunReport, quoted
 
 LONGER = 1.5
 MANY_CUT = 0.1
-EXAMPLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,28 +56,10 @@ class AutoRLReport(RunReport):
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "inputs": self.inputs.to_dict(), "prepared": dict(self.prepared)}
 
-    def sections(self) -> list[str]:
-        return [
-            f"Task: {self.task}\n",
-            *self.compared(),
-            *self.cautioned(),
-            *self._answers(),
-            *self.trained(),
-            *self._prepared(),
-            *costs_section(self.costs, self.seconds),
-        ]
+    def opening(self) -> list[str]:
+        return [f"Task: {self.task}\n"]
 
-    def _answers(self) -> list[str]:
-        lines = ["## Answers to test inputs\n"]
-        for row in self.comparison.tasks[:EXAMPLES]:
-            old, new = shown(row.judged_before, ".2f"), shown(row.judged_after, ".2f")
-            lines.append(f"Input (mean scores {old} before, {new} after):\n")
-            lines.append(quoted(row.task))
-            for name, answer in (("Before", row.answer_before), ("After", row.answer_after)):
-                lines.append(f"{name}:\n\n{quoted(answer or '(no answer)')}")
-        return lines
-
-    def _prepared(self) -> list[str]:
+    def material(self) -> list[str]:
         left_out = ", ".join(f"{name} {count}" for name, count in self.inputs.rejected.items()) or "none"
         digests = ", ".join(f"{name} {digest}" for name, digest in self.prepared.items())
         return [

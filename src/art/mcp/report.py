@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from art.mcp.checked_scenarios import ScenarioSet
-from art.runs.costs import costs_section
 from art.runs.measure import MEASURE
 from art.runs.report import RunReport
 
@@ -45,17 +44,10 @@ class McpReport(RunReport):
             },
         }
 
-    def sections(self) -> list[str]:
-        return [
-            f"Server: `{self.server}`\n",
-            *self.compared(),
-            *self.cautioned(),
-            *self.trained(),
-            *self._generated(),
-            *costs_section(self.costs, self.seconds),
-        ]
+    def opening(self) -> list[str]:
+        return [f"Server: `{self.server}`\n"]
 
-    def _generated(self) -> list[str]:
+    def material(self) -> list[str]:
         made = self.scenarios
         reasons = ", ".join(f"{name} {count}" for name, count in made.rejections.items()) or "none"
         lines = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from art.gather import gather_trajectory_groups
 from art.runs.estimate import Estimate
@@ -159,6 +159,10 @@ async def _side(
 
 
 def answer_of(trajectory: Trajectory) -> str:
-    """What the model said last; "" when it only called tools."""
-    said = [one for one in trajectory.messages() if one["role"] == "assistant"]
-    return str(said[-1].get("content") or "") if said else ""
+    """What the model said last, or what it called where it said nothing."""
+    said: list[Any] = [one for one in trajectory.messages() if one["role"] == "assistant"]
+    if not said:
+        return ""
+    calls = [call.get("function") or {} for call in said[-1].get("tool_calls") or ()]
+    called = ", ".join(f"{call.get('name')}({call.get('arguments')})" for call in calls)
+    return str(said[-1].get("content") or called)

@@ -13,6 +13,7 @@ from art.runs.costs import Costs, costs_section
 from art.runs.step import StepRow
 
 QUOTED_CHARS = 600
+EXAMPLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +74,22 @@ class RunReport:
     def sections(self) -> list[str]:
         """Lines of Markdown, below the title."""
         return [
+            *self.opening(),
             *self.compared(),
             *self.cautioned(),
+            *self.answers(),
             *self.trained(),
+            *self.material(),
             *costs_section(self.costs, self.seconds),
         ]
+
+    def opening(self) -> list[str]:
+        """What the run was of."""
+        return []
+
+    def material(self) -> list[str]:
+        """What it was made with."""
+        return []
 
     def compared(self) -> list[str]:
         """The verdict, and both sides beside each other."""
@@ -113,6 +125,17 @@ class RunReport:
         """Nothing where there is nothing to be said."""
         found = self.cautions
         return ["## Cautions\n", *(f"- {text}" for text in found), ""] if found else []
+
+    def answers(self) -> list[str]:
+        """A few of both sides, to read."""
+        lines = [f"## What was said to test {self.NOUN}s\n"]
+        for row in self.comparison.tasks[:EXAMPLES]:
+            old, new = shown(row.judged_before, ".2f"), shown(row.judged_after, ".2f")
+            lines.append(f"{self.NOUN.capitalize()} (mean scores {old} before, {new} after):\n")
+            lines.append(quoted(row.task))
+            for name, answer in (("Before", row.answer_before), ("After", row.answer_after)):
+                lines.append(f"{name}:\n\n{quoted(answer or '(nothing)')}")
+        return lines
 
     def trained(self) -> list[str]:
         """Every step."""
