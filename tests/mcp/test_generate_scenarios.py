@@ -13,7 +13,7 @@ from art import environment
 from art.errors import BudgetExceededError, ConfigurationError
 from art.llm.budget import Budget
 from art.mcp import GeneratedScenario, MCPResource, MCPTool, generate_scenarios
-from art.mcp.scenario_prompt import answer_schema, generation_prompt
+from art.mcp.scenarios.prompt import answer_schema, generation_prompt
 from art.testing import LlmServer, Mischief, ScriptedGenerator
 
 TOOLS = [

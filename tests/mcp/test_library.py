@@ -10,7 +10,7 @@ import pytest
 from art.llm.channel import Channel
 from art.llm.names import resolve_llm
 from art.mcp import TrainSettings, connect
-from art.mcp.scenario_source import checked_scenarios_of
+from art.mcp.scenarios.origin import checked_scenarios_of
 from art.mcp.servers.library.database import Database, Limits, QueryError
 from art.mcp.servers.library.server import create_server
 from art.testing import LlmServer, ScriptedGenerator

@@ -15,7 +15,7 @@ from troublesome import create_server
 import art
 from art.errors import ConfigurationError, McpTimeoutError
 from art.mcp import GeneratedScenario, StdioServer, complete_task_tool, rollout
-from art.mcp.quiet import root_logger_kept
+from art.mcp.sessions.quiet import root_logger_kept
 
 TASK = GeneratedScenario(task="Add 2 and 3.", difficulty=2)
 ADD = {"tool_calls": [call("add", {"a": 2, "b": 3})]}

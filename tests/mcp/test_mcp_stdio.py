@@ -11,7 +11,8 @@ import pytest
 from processes import gone
 
 from art.errors import McpError, McpTimeoutError
-from art.mcp import StdioServer, connect, stdio
+from art.mcp import StdioServer, connect
+from art.mcp.sessions import stdio
 
 Babbling = Callable[[str], StdioServer]
 

@@ -19,9 +19,9 @@ from art.llm.own_model import OwnModelLlm
 from art.mcp import ScenarioSet, TrainSettings
 from art.mcp.asked import judges_by
 from art.mcp.attempts import figures_of
-from art.mcp.planned import PlannedScenario
 from art.mcp.report import McpReport
-from art.mcp.scenario_source import of_ones_own, require_same
+from art.mcp.scenarios.origin import of_ones_own, require_same
+from art.mcp.scenarios.planned import PlannedScenario
 from art.mcp.servers.weather.server import create_server
 from art.mcp.servers.weather.service import shipped
 from art.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, scenarios

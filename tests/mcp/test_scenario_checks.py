@@ -11,12 +11,12 @@ from art.errors import ConfigurationError, LlmAnswerError, McpError
 from art.llm.channel import Channel
 from art.llm.names import resolve_llm
 from art.mcp import MCPTool, StdioServer, connect
-from art.mcp.checked_scenarios import Checks, ScenarioSet, generate_checked
-from art.mcp.difficulty import clean_finish, learnable_first, measure_difficulty
-from art.mcp.near_duplicates import near_duplicate
-from art.mcp.planned import PlannedCall, PlannedScenario, as_planned
-from art.mcp.probe import Probe
-from art.mcp.scenario_checks import check_plan, select_spread, split_apart, tool_counts
+from art.mcp.scenarios.checked import Checks, ScenarioSet, generate_checked
+from art.mcp.scenarios.checks import check_plan, select_spread, split_apart, tool_counts
+from art.mcp.scenarios.difficulty import clean_finish, learnable_first, measure_difficulty
+from art.mcp.scenarios.near_duplicates import near_duplicate
+from art.mcp.scenarios.planned import PlannedCall, PlannedScenario, as_planned
+from art.mcp.scenarios.probe import Probe
 from art.testing import LlmServer, ScriptedGenerator
 from art.trajectories import Trajectory
 

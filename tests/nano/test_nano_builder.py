@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from art import tasks
 from art.mcp import connect
-from art.mcp.offered import Offered
 from art.mcp.servers.weather.server import create_server
+from art.mcp.sessions.offered import Offered
 from art.nano_models import resolve
 from art.rendering.nano import create_nano_renderer
 from art.tasks import mail, tic_tac_toe

@@ -20,8 +20,8 @@ from art.llm import Reply, Request
 from art.llm.channel import Channel
 from art.llm.names import resolve_llm
 from art.llm.pace import Pace
-from art.rewards.ruler_scorer import RulerScorer
-from art.rewards.views import views_of
+from art.rewards.judging.ruler_scorer import RulerScorer
+from art.rewards.judging.views import views_of
 from art.testing import LlmServer, Mischief, TruthfulJudge
 from art.testing.mischief import KINDS
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scripted_judges import QUESTION, entries, rewards, ruler_at, shown, user_text, wanted
 
 import art
-from art.rewards.presentation import exhibit
-from art.rewards.ruler_answer import read_answer
-from art.rewards.ruler_prompt import Question, instructions, request
-from art.rewards.ruler_prompt import user_text as question_text
-from art.rewards.views import view_of
+from art.rewards.judging.presentation import exhibit
+from art.rewards.judging.ruler_answer import read_answer
+from art.rewards.judging.ruler_prompt import Question, instructions, request
+from art.rewards.judging.ruler_prompt import user_text as question_text
+from art.rewards.judging.views import view_of
 from art.testing import LlmServer, TruthfulJudge
 
 PLEAS = [

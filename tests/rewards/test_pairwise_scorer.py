@@ -12,11 +12,11 @@ from judged_answers import attempts_worth, channel_to, worth
 
 from art.errors import BudgetExceededError, ConfigurationError
 from art.llm import Budget
-from art.rewards.bradley_terry import win_rates
+from art.rewards.judging.bradley_terry import win_rates
+from art.rewards.judging.pairwise_scorer import PairwiseScorer
+from art.rewards.judging.swiss import swiss_pairs, swiss_rounds
+from art.rewards.judging.views import views_of
 from art.rewards.pairwise import Pairwise
-from art.rewards.pairwise_scorer import PairwiseScorer
-from art.rewards.swiss import swiss_pairs, swiss_rounds
-from art.rewards.views import views_of
 from art.testing import LlmServer, TruthfulJudge
 from art.testing.prompt import read_judge_prompt
 from art.types import Unscored

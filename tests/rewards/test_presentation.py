@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art.rewards.presentation import common_prefix, escape, exhibit
-from art.rewards.view import View
-from art.rewards.views import view_of
+from art.rewards.judging.presentation import common_prefix, escape, exhibit
+from art.rewards.judging.view import View
+from art.rewards.judging.views import view_of
 
 TRAJECTORY = re.compile(r'<trajectory id="([a-z]{6})">\n(.*?)\n</trajectory>', re.S)
 HOSTILE = st.sampled_from(

@@ -11,11 +11,11 @@ from judged_answers import attempts_worth, channel_to, worth
 
 from art.errors import BudgetExceededError, ConfigurationError
 from art.llm import AnswerCache, Budget
-from art.rewards.criterion import Criterion
-from art.rewards.pairwise_scorer import PairwiseScorer
+from art.rewards.judging.criterion import Criterion
+from art.rewards.judging.pairwise_scorer import PairwiseScorer
+from art.rewards.judging.rubric_scorer import RubricScorer
+from art.rewards.judging.views import views_of
 from art.rewards.rubric import Rubric
-from art.rewards.rubric_scorer import RubricScorer
-from art.rewards.views import views_of
 from art.testing import LlmServer, Mischief, TruthfulJudge
 from art.testing.prompt import read_judge_prompt
 from art.trajectories import Trajectory, TrajectoryGroup

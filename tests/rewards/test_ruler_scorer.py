@@ -25,8 +25,8 @@ from scripted_judges import (
 import art
 from art.errors import BudgetExceededError, ConfigurationError
 from art.llm import Budget
+from art.rewards.judging.views import views_of
 from art.rewards.ruler_reward import Ruler
-from art.rewards.views import views_of
 from art.testing import LlmServer, Mischief, TruthfulJudge
 
 QUALITIES = (0.1, 0.9, 0.4, 0.7)

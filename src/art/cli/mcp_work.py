@@ -198,7 +198,7 @@ def generate_file(options: Options, output: Path) -> int:
 
     async def work() -> None:
         from art.mcp.asked import generator_of
-        from art.mcp.scenario_source import checked_scenarios_of
+        from art.mcp.scenarios.origin import checked_scenarios_of
         from art.mcp.settings import TrainSettings
         from art.runs.serving import cache_in
 
@@ -253,7 +253,7 @@ def train_run(options: Options, scenarios: Path | None, json_file: Path | None) 
 def read_scenarios_file(path: Path) -> Any:
     """A file of `art mcp generate`, or a list of scenarios. Raises ConfigurationError for another one."""
     from art.mcp import ScenarioSet
-    from art.mcp.planned import as_planned, scenario_list
+    from art.mcp.scenarios.planned import as_planned, scenario_list
 
     try:
         data = json.loads(path.read_text())

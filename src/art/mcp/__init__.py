@@ -13,15 +13,15 @@ from art.mcp.generate_scenarios import generate_scenarios
 from art.mcp.rollout import rollout
 
 if TYPE_CHECKING:
-    from art.mcp.cassette import Cassette
-    from art.mcp.checked_scenarios import ScenarioSet
     from art.mcp.default_tools import complete_task_tool
-    from art.mcp.difficulty import measure_difficulty
-    from art.mcp.planned import PlannedCall, PlannedScenario
     from art.mcp.report import McpReport
-    from art.mcp.results import ToolResult
-    from art.mcp.server import HttpServer, InProcessServer, Server, StdioServer, parse_server
-    from art.mcp.session import Session, connect
+    from art.mcp.scenarios.checked import ScenarioSet
+    from art.mcp.scenarios.difficulty import measure_difficulty
+    from art.mcp.scenarios.planned import PlannedCall, PlannedScenario
+    from art.mcp.sessions.cassette import Cassette
+    from art.mcp.sessions.results import ToolResult
+    from art.mcp.sessions.server import HttpServer, InProcessServer, Server, StdioServer, parse_server
+    from art.mcp.sessions.session import Session, connect
     from art.mcp.settings import TrainSettings
     from art.mcp.training import train
     from art.mcp.types import (
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "Cassette": "cassette",
+    "Cassette": "sessions.cassette",
     "GeneratedScenario": "types",
     "GeneratedScenarioCollection": "types",
-    "HttpServer": "server",
-    "InProcessServer": "server",
+    "HttpServer": "sessions.server",
+    "InProcessServer": "sessions.server",
     "MCPPrompt": "types",
     "MCPResource": "types",
     "MCPTool": "types",
     "McpReport": "report",
-    "PlannedCall": "planned",
-    "PlannedScenario": "planned",
-    "ScenarioSet": "checked_scenarios",
-    "Server": "server",
-    "Session": "session",
-    "StdioServer": "server",
-    "ToolResult": "results",
+    "PlannedCall": "scenarios.planned",
+    "PlannedScenario": "scenarios.planned",
+    "ScenarioSet": "scenarios.checked",
+    "Server": "sessions.server",
+    "Session": "sessions.session",
+    "StdioServer": "sessions.server",
+    "ToolResult": "sessions.results",
     "TrainSettings": "settings",
     "complete_task_tool": "default_tools",
-    "connect": "session",
-    "measure_difficulty": "difficulty",
-    "parse_server": "server",
+    "connect": "sessions.session",
+    "measure_difficulty": "scenarios.difficulty",
+    "parse_server": "sessions.server",
     "train": "training",
 }
 """The module of each name that is loaded when it is first used."""

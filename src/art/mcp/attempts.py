@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from art.mcp.difficulty import clean_finish
-from art.mcp.planned import PlannedScenario
 from art.mcp.rollout import rollout
+from art.mcp.scenarios.difficulty import clean_finish
+from art.mcp.scenarios.planned import PlannedScenario
 from art.mcp.settings import TrainSettings
 from art.runs.attempts import Attempts
 from art.trajectories import Trajectory

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from art.errors import ConfigurationError, LlmAnswerError
-from art.mcp.planned import PlannedScenario
-from art.mcp.scenario_writer import ScenarioWriter
+from art.mcp.scenarios.planned import PlannedScenario
+from art.mcp.scenarios.writer import ScenarioWriter
 from art.mcp.types import GeneratedScenario, GeneratedScenarioCollection, MCPResource, MCPTool
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def generator(model: Any, api_key: str | None, base_url: str | None) -> Llm:
 
 async def offered_by(server: Any) -> tuple[list[MCPTool], list[MCPResource]]:
     """The tools and resources of a server. Raises McpError when it cannot be reached."""
-    from art.mcp.session import connect
+    from art.mcp.sessions.session import connect
 
     async with connect(server) as session:
         return list(await session.tools()), list(await session.resources())

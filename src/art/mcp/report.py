@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from art.mcp.checked_scenarios import ScenarioSet
+from art.mcp.scenarios.checked import ScenarioSet
 from art.runs.measure import MEASURE
 from art.runs.report import RunReport
 

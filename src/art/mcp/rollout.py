@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from art.errors import ConfigurationError, McpTimeoutError
 from art.mcp.default_tools import complete_task_tool
-from art.mcp.offered import Offered
-from art.mcp.results import ToolResult
-from art.mcp.session import Session, Writes, connect
+from art.mcp.sessions.offered import Offered
+from art.mcp.sessions.results import ToolResult
+from art.mcp.sessions.session import Session, Writes, connect
 from art.mcp.types import GeneratedScenario
 from art.tasks.task import turn_seed
 
 if TYPE_CHECKING:
-    from art.mcp.cassette import Cassette
+    from art.mcp.sessions.cassette import Cassette
     from art.model import Model
     from art.trajectories import Trajectory
 

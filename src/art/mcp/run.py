@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from art.mcp.attempts import ScenarioAttempts
-from art.mcp.checked_scenarios import ScenarioSet
-from art.mcp.difficulty import clean_finish, learnable_first
 from art.mcp.report import McpReport
 from art.mcp.run_folder import McpFolder
-from art.mcp.scenario_source import generated, of_ones_own, offered, require_same
-from art.mcp.server import parse_server
+from art.mcp.scenarios.checked import ScenarioSet
+from art.mcp.scenarios.difficulty import clean_finish, learnable_first
+from art.mcp.scenarios.origin import generated, of_ones_own, offered, require_same
+from art.mcp.sessions.server import parse_server
 from art.mcp.settings import TrainSettings
 from art.runs.attempts import TASK
 from art.runs.course import Course, Tell
@@ -20,7 +20,7 @@ from art.trajectories import TrajectoryGroup
 
 if TYPE_CHECKING:
     from art.mcp.asked import Asked
-    from art.mcp.scenario_source import Scenarios
+    from art.mcp.scenarios.origin import Scenarios
     from art.model import TrainableModel
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from art.mcp.checked_scenarios import ScenarioSet
+from art.mcp.scenarios.checked import ScenarioSet
 from art.runs.folder import RunFolder
 
 SCENARIOS = "scenarios.json"

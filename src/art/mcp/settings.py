@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from art.errors import ConfigurationError
-from art.mcp.near_duplicates import SIMILARITY
+from art.mcp.scenarios.near_duplicates import SIMILARITY
 from art.runs.settings import RunSettings
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from art.llm.budget import Budget
     from art.llm.cache import AnswerCache
     from art.mcp.report import McpReport
-    from art.mcp.scenario_source import Scenarios
+    from art.mcp.scenarios.origin import Scenarios
     from art.rewards.checks.judge_checks import JudgeChecks
     from art.runs.course import Tell
     from art.runs.measure import Measure

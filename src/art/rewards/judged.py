@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from art.errors import ConfigurationError
 from art.rewards.checks.judge_checks import JudgeChecks
 from art.rewards.checks.watch import JudgeWatch
+from art.rewards.judging.scorer import Scorer
+from art.rewards.judging.views import DIGEST_CHARS, views_of
 from art.rewards.reward import GroupScores, Reward, Score, checked
-from art.rewards.scorer import Scorer
-from art.rewards.views import DIGEST_CHARS, views_of
 from art.tracking.builder import MetricsBuilder, active_builder
 from art.trajectories import TrajectoryGroup
 

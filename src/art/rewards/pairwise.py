@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from art.rewards.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
 from art.rewards.judged import JudgedReward
-from art.rewards.pairwise_scorer import PairwiseScorer
-from art.rewards.ruler_prompt import DEFAULT_RUBRIC
-from art.rewards.ruler_scorer import PROMPT_TOKENS
-from art.rewards.views import DIGEST_CHARS
+from art.rewards.judging.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
+from art.rewards.judging.pairwise_scorer import PairwiseScorer
+from art.rewards.judging.ruler_prompt import DEFAULT_RUBRIC
+from art.rewards.judging.ruler_scorer import PROMPT_TOKENS
+from art.rewards.judging.views import DIGEST_CHARS
 
 if TYPE_CHECKING:
     from art.rewards.checks import JudgeChecks
-    from art.rewards.judge_channel import JudgeModel
+    from art.rewards.judging.judge_channel import JudgeModel
 
 
 class Pairwise(JudgedReward):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
-from art.rewards.criterion import Criterion
-from art.rewards.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
 from art.rewards.judged import JudgedReward
-from art.rewards.rubric_prompt import STANDARDS
-from art.rewards.rubric_scorer import RubricScorer
-from art.rewards.ruler_scorer import PROMPT_TOKENS
-from art.rewards.views import DIGEST_CHARS
+from art.rewards.judging.criterion import Criterion
+from art.rewards.judging.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
+from art.rewards.judging.rubric_prompt import STANDARDS
+from art.rewards.judging.rubric_scorer import RubricScorer
+from art.rewards.judging.ruler_scorer import PROMPT_TOKENS
+from art.rewards.judging.views import DIGEST_CHARS
 
 if TYPE_CHECKING:
     from art.rewards.checks import JudgeChecks
-    from art.rewards.judge_channel import JudgeModel
+    from art.rewards.judging.judge_channel import JudgeModel
 
 
 class Rubric(JudgedReward):

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from art.errors import ConfigurationError, LlmAnswerError, LlmError
-from art.rewards.judge_channel import DEFAULT_JUDGE
-from art.rewards.ruler_prompt import DEFAULT_RUBRIC
+from art.rewards.judging.judge_channel import DEFAULT_JUDGE
+from art.rewards.judging.ruler_prompt import DEFAULT_RUBRIC
+from art.rewards.judging.views import view_of
 from art.rewards.ruler_reward import shared_ruler
-from art.rewards.views import view_of
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
 if TYPE_CHECKING:
     from art.messages import Messages, Tools
-    from art.rewards.judge_channel import JudgeModel
+    from art.rewards.judging.judge_channel import JudgeModel
 
 __all__ = ["DEFAULT_RUBRIC", "Response", "TrajectoryScore", "ruler", "ruler_score_group"]
 

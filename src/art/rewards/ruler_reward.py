@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 
-from art.rewards.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
 from art.rewards.judged import JudgedReward
-from art.rewards.ruler_prompt import DEFAULT_RUBRIC
-from art.rewards.ruler_scorer import PROMPT_TOKENS, RulerScorer
-from art.rewards.views import DIGEST_CHARS
+from art.rewards.judging.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
+from art.rewards.judging.ruler_prompt import DEFAULT_RUBRIC
+from art.rewards.judging.ruler_scorer import PROMPT_TOKENS, RulerScorer
+from art.rewards.judging.views import DIGEST_CHARS
 
 if TYPE_CHECKING:
     from art.rewards.checks import JudgeChecks
-    from art.rewards.judge_channel import JudgeModel
+    from art.rewards.judging.judge_channel import JudgeModel
 
 SHARED = 16
 """Judges that are kept for the functions; more take turns."""

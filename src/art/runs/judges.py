@@ -76,7 +76,7 @@ class Candidate:
         checks: JudgeChecks | None = None,
     ) -> Candidate:
         """Raises ConfigurationError where it cannot be asked, or its price is needed and not known."""
-        from art.rewards.judge_channel import judge_llm
+        from art.rewards.judging.judge_channel import judge_llm
         from art.rewards.reward import Reward
 
         if isinstance(judge, Reward):
@@ -93,8 +93,8 @@ class Candidate:
     def with_rubric(self, rubric: str | None) -> Judge:
         """RULER that goes by the rubric, None for its own; the user's own reward as it is."""
         from art.rewards.judged import JudgedReward
+        from art.rewards.judging.ruler_prompt import DEFAULT_RUBRIC
         from art.rewards.reward import Reward
-        from art.rewards.ruler_prompt import DEFAULT_RUBRIC
         from art.rewards.ruler_reward import Ruler
 
         if isinstance(self.judge, Reward):

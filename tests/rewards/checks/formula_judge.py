@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from art.rewards.checks import JudgeWatch
+from art.rewards.judging.view import View
+from art.rewards.judging.views import views_of
 from art.rewards.reward import Score
-from art.rewards.view import View
-from art.rewards.views import views_of
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 

@@ -10,8 +10,8 @@ from itertools import combinations
 from typing import Any, cast
 
 from art.errors import ConfigurationError
+from art.rewards.judging.scorer import Scorer
 from art.rewards.reward import Score
-from art.rewards.scorer import Scorer
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
@@ -76,7 +76,7 @@ async def calibrate(scorer: Scorer, groups: Sequence[CalibrationGroup], *, salt:
 
     Raises what the scorer raises.
     """
-    from art.rewards.views import views_of
+    from art.rewards.judging.views import views_of
 
     judged = await asyncio.gather(*(scorer.score(views_of(one.group()), salt=salt) for one in groups))
     pairs = (ordered_right(one.quality, scores) for one, scores in zip(groups, judged, strict=True))

@@ -11,8 +11,8 @@ from typing import Any
 from art.errors import ConfigurationError
 from art.rewards.checks.alarms import Alarm
 from art.rewards.checks.calibration import CalibrationGroup
+from art.rewards.judging.scorer import Scorer
 from art.rewards.reward import Reward
-from art.rewards.scorer import Scorer
 
 
 @dataclass(frozen=True, kw_only=True)

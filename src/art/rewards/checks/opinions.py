@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from art.rewards.checks.correlation import covariation, pair_agreement, pair_conflict, ranks
+from art.rewards.judging.view import View
 from art.rewards.reward import Score
-from art.rewards.view import View
 from art.types import Unscored
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from art.rewards.view import View
+from art.rewards.judging.view import View
 
 
 def content_key(views: Sequence[View]) -> str:

@@ -15,10 +15,10 @@ from art.rewards.checks.opinions import Pair, agreement, holdout_gap, length_sum
 from art.rewards.checks.readings import divergence, length_correlation, readings
 from art.rewards.checks.record import Record
 from art.rewards.checks.selection import content_key, is_chosen
-from art.rewards.presentation import drawn_order, signature
+from art.rewards.judging.presentation import drawn_order, signature
+from art.rewards.judging.scorer import Scorer
+from art.rewards.judging.view import View
 from art.rewards.reward import Reward, Score, checked
-from art.rewards.scorer import Scorer
-from art.rewards.view import View
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.turns import is_choice
 from art.types import Unscored

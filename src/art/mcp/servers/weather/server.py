@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from art.mcp.quiet import root_logger_kept
 from art.mcp.servers.weather.service import UnknownNameError, Weather, shipped
+from art.mcp.sessions.quiet import root_logger_kept
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer

@@ -19,16 +19,16 @@ from art.errors import (
     LlmRefusedError,
     LlmTooLongError,
 )
-from art.rewards.presentation import exhibit
+from art.rewards.judging.presentation import exhibit
+from art.rewards.judging.ruler_answer import Answer, Given, read_answer
+from art.rewards.judging.ruler_prompt import Question, request, user_text
+from art.rewards.judging.view import View
+from art.rewards.judging.views import shortened
 from art.rewards.reward import Score
-from art.rewards.ruler_answer import Answer, Given, read_answer
-from art.rewards.ruler_prompt import Question, request, user_text
-from art.rewards.view import View
-from art.rewards.views import shortened
 from art.types import Unscored
 
 if TYPE_CHECKING:
-    from art.rewards.ruler_scorer import RulerScorer
+    from art.rewards.judging.ruler_scorer import RulerScorer
 
 SHORTER = (1000, 200)
 """Characters of a tool output where one trajectory alone is too long for the judge."""

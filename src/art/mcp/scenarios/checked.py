@@ -9,10 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, LlmAnswerError
-from art.mcp.near_duplicates import SIMILARITY
-from art.mcp.planned import PlannedScenario, as_planned
-from art.mcp.probe import Probe
-from art.mcp.scenario_checks import (
+from art.mcp.scenarios.checks import (
     Rejection,
     check_new,
     check_plan,
@@ -21,12 +18,15 @@ from art.mcp.scenario_checks import (
     split_apart,
     tool_counts,
 )
-from art.mcp.scenario_writer import ScenarioWriter
+from art.mcp.scenarios.near_duplicates import SIMILARITY
+from art.mcp.scenarios.planned import PlannedScenario, as_planned
+from art.mcp.scenarios.probe import Probe
+from art.mcp.scenarios.writer import ScenarioWriter
 from art.mcp.types import MCPResource, MCPTool
 
 if TYPE_CHECKING:
     from art.llm.channel import Channel
-    from art.mcp.session import Writes
+    from art.mcp.sessions.session import Writes
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, LlmAnswerError
-from art.mcp.planned import PlannedScenario, scenario_list
-from art.mcp.scenario_prompt import SCHEMA_NAME, answer_schema, generation_prompt
+from art.mcp.scenarios.planned import PlannedScenario, scenario_list
+from art.mcp.scenarios.prompt import SCHEMA_NAME, answer_schema, generation_prompt
 from art.mcp.types import MCPResource, MCPTool
 
 if TYPE_CHECKING:

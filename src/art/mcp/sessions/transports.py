@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from art.errors import ConfigurationError, McpError
-from art.mcp.http import open_http
-from art.mcp.server import HttpServer, InProcessServer, Server, StdioServer
-from art.mcp.stdio import LastWords, program
+from art.mcp.sessions.http import open_http
+from art.mcp.sessions.server import HttpServer, InProcessServer, Server, StdioServer
+from art.mcp.sessions.stdio import LastWords, program
 
 
 def load_sdk() -> Any:

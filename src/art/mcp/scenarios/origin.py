@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
-from art.mcp.checked_scenarios import Checks, ScenarioSet, generate_checked
-from art.mcp.planned import PlannedScenario, as_planned
-from art.mcp.probe import Probe
-from art.mcp.scenario_checks import Rejection, check_new, split_apart, tool_counts
-from art.mcp.session import connect
+from art.mcp.scenarios.checked import Checks, ScenarioSet, generate_checked
+from art.mcp.scenarios.checks import Rejection, check_new, split_apart, tool_counts
+from art.mcp.scenarios.planned import PlannedScenario, as_planned
+from art.mcp.scenarios.probe import Probe
+from art.mcp.sessions.session import connect
 from art.mcp.settings import TrainSettings
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from art.errors import ARTError, McpError, McpTimeoutError
-from art.mcp.results import ToolResult, resource_text, tool_result
-from art.mcp.server import EVERY_TOOL, Server
-from art.mcp.source import Offer
-from art.mcp.stdio import LastWords
-from art.mcp.transports import open_client
+from art.mcp.sessions.results import ToolResult, resource_text, tool_result
+from art.mcp.sessions.server import EVERY_TOOL, Server
+from art.mcp.sessions.source import Offer
+from art.mcp.sessions.stdio import LastWords
+from art.mcp.sessions.transports import open_client
 from art.mcp.types import MCPPrompt, MCPResource, MCPTool
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from art.rewards.plain import fingerprint, plain, plain_key
-from art.rewards.view import View
+from art.rewards.judging.plain import fingerprint, plain, plain_key
+from art.rewards.judging.view import View
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.turns import get_messages
 

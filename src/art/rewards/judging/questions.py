@@ -8,11 +8,11 @@ from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, TypeVar
 
 from art.errors import ARTError, BudgetExceededError, ConfigurationError, LlmError, LlmTooLongError
-from art.rewards.presentation import exhibit
-from art.rewards.ruler_scorer import CHARS_PER_TOKEN, REJECTED_GROUPS
-from art.rewards.ruler_sitting import NEVER_TOO_LONG, SHORTER, TOO_LONG_SHARE
-from art.rewards.view import View
-from art.rewards.views import shortened
+from art.rewards.judging.presentation import exhibit
+from art.rewards.judging.ruler_scorer import CHARS_PER_TOKEN, REJECTED_GROUPS
+from art.rewards.judging.ruler_sitting import NEVER_TOO_LONG, SHORTER, TOO_LONG_SHARE
+from art.rewards.judging.view import View
+from art.rewards.judging.views import shortened
 
 T = TypeVar("T")
 

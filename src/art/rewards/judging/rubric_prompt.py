@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from art.llm.request import Request
-from art.rewards.criterion import Criterion
-from art.rewards.presentation import CAUTION, block, exhibit
-from art.rewards.ruler_answer import Answer, read_answer
-from art.rewards.view import View
+from art.rewards.judging.criterion import Criterion
+from art.rewards.judging.presentation import CAUTION, block, exhibit
+from art.rewards.judging.ruler_answer import Answer, read_answer
+from art.rewards.judging.view import View
 
 STANDARDS = "Judge by each criterion on its own. 1: met in full; 0: not met at all; between them: in part."
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from art.errors import ConfigurationError
-from art.mcp.quiet import root_logger_kept
+from art.mcp.sessions.quiet import root_logger_kept
 
 EVERY_TOOL = "*"
 """In `read_only`: all tools of the server only read."""

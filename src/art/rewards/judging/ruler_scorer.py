@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from art.errors import ConfigurationError
 from art.llm.channel import Channel
-from art.rewards.presentation import signature
+from art.rewards.judging.presentation import signature
+from art.rewards.judging.ruler_prompt import DEFAULT_RUBRIC
+from art.rewards.judging.ruler_sitting import Sitting
+from art.rewards.judging.view import View
 from art.rewards.reward import Score
-from art.rewards.ruler_prompt import DEFAULT_RUBRIC
-from art.rewards.ruler_sitting import Sitting
-from art.rewards.view import View
 from art.types import Unscored
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from art.mcp.server import HttpServer
-from art.mcp.stdio import LastWords
+from art.mcp.sessions.server import HttpServer
+from art.mcp.sessions.stdio import LastWords
 
 if TYPE_CHECKING:
     import httpx2

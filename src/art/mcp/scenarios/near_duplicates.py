@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from art.mcp.planned import PlannedScenario
+from art.mcp.scenarios.planned import PlannedScenario
 
 SIMILARITY = 0.95
 """Of the sorted words of two tasks, by which two long texts with a changed word or two are one task."""

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from art.errors import ConfigurationError
-from art.mcp.results import ToolResult
-from art.mcp.server import parse_server
-from art.mcp.source import Offer, Source
+from art.mcp.sessions.results import ToolResult
+from art.mcp.sessions.server import parse_server
+from art.mcp.sessions.source import Offer, Source
 from art.mcp.types import MCPPrompt, MCPResource, MCPTool
 
 if TYPE_CHECKING:
-    from art.mcp.cassette import Cassette
+    from art.mcp.sessions.cassette import Cassette
 
 Writes = Collection[str] | Literal[True]
 """Names of tools that may be called though they may write; True: all."""
@@ -113,7 +113,7 @@ async def connect(
 
 
 def _source(server: Any, timeout: float, cassette: Cassette | None) -> Source:
-    from art.mcp.live import LiveServer
+    from art.mcp.sessions.live import LiveServer
 
     if cassette is None:
         return LiveServer(parse_server(server), timeout=timeout)

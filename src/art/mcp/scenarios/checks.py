@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from art.errors import ConfigurationError, McpTimeoutError
-from art.mcp.near_duplicates import SIMILARITY, near_duplicate
-from art.mcp.planned import PlannedCall, PlannedScenario
+from art.mcp.scenarios.near_duplicates import SIMILARITY, near_duplicate
+from art.mcp.scenarios.planned import PlannedCall, PlannedScenario
 from art.mcp.types import MCPTool
 
 if TYPE_CHECKING:
-    from art.mcp.session import Session, Writes
+    from art.mcp.sessions.session import Session, Writes
 
 Reason = Literal["unknown_tool", "bad_arguments", "writes", "failed_call", "near_duplicate"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from art.llm.request import Request
-from art.rewards.plain import plain
-from art.rewards.presentation import CAUTION, Exhibit
-from art.rewards.ruler_answer import EXPLANATION_CHARS
+from art.rewards.judging.plain import plain
+from art.rewards.judging.presentation import CAUTION, Exhibit
+from art.rewards.judging.ruler_answer import EXPLANATION_CHARS
 
 TIE = "tie"
 

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from art.errors import McpError
-from art.mcp.server import StdioServer
+from art.mcp.sessions.server import StdioServer
 
 LINE_LIMIT = 16 << 20
 """Bytes of one message."""

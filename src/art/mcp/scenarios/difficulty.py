@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from art.errors import ConfigurationError
-from art.mcp.planned import PlannedScenario
+from art.mcp.scenarios.planned import PlannedScenario
 from art.runs.measure import Measure, value_of
 from art.trajectories import Trajectory
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from art.rewards.judging.view import View
 from art.rewards.reward import Score
-from art.rewards.view import View
 
 
 class Scorer(Protocol):

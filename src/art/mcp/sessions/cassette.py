@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from art.errors import CassetteError, ConfigurationError, McpTimeoutError
-from art.mcp.results import ToolResult
-from art.mcp.source import Offer, Source
+from art.mcp.sessions.results import ToolResult
+from art.mcp.sessions.source import Offer, Source
 from art.mcp.types import MCPPrompt, MCPResource, MCPTool
 
 Mode = Literal["record", "replay", "extend"]

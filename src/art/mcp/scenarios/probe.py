@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from art.errors import McpError
-from art.mcp.planned import PlannedScenario
-from art.mcp.scenario_checks import Rejection, try_plan
-from art.mcp.session import connect
+from art.mcp.scenarios.checks import Rejection, try_plan
+from art.mcp.scenarios.planned import PlannedScenario
+from art.mcp.sessions.session import connect
 from art.mcp.types import MCPTool
 
 if TYPE_CHECKING:
-    from art.mcp.session import Session
+    from art.mcp.sessions.session import Session
 
 
 class Probe:

@@ -14,16 +14,16 @@ from statistics import fmean
 
 from art.errors import BudgetExceededError, ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
 from art.llm.channel import Channel
-from art.rewards.bradley_terry import win_rates
 from art.rewards.checks.selection import content_key, is_chosen
-from art.rewards.pairwise_prompt import pairwise_request, read_winner
-from art.rewards.presentation import drawn_order, exhibit, signature
-from art.rewards.questions import Experience
+from art.rewards.judging.bradley_terry import win_rates
+from art.rewards.judging.pairwise_prompt import pairwise_request, read_winner
+from art.rewards.judging.presentation import drawn_order, exhibit, signature
+from art.rewards.judging.questions import Experience
+from art.rewards.judging.ruler_prompt import DEFAULT_RUBRIC
+from art.rewards.judging.ruler_scorer import PROMPT_TOKENS
+from art.rewards.judging.swiss import swiss_pairs, swiss_rounds
+from art.rewards.judging.view import View
 from art.rewards.reward import Score
-from art.rewards.ruler_prompt import DEFAULT_RUBRIC
-from art.rewards.ruler_scorer import PROMPT_TOKENS
-from art.rewards.swiss import swiss_pairs, swiss_rounds
-from art.rewards.view import View
 from art.types import Unscored
 
 EACH_AGAINST_EACH = 6

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from art.errors import ARTError, ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
 from art.llm.channel import Channel
-from art.rewards.criterion import Criterion, criteria_of
-from art.rewards.presentation import signature
-from art.rewards.questions import Experience
+from art.rewards.judging.criterion import Criterion, criteria_of
+from art.rewards.judging.presentation import signature
+from art.rewards.judging.questions import Experience
+from art.rewards.judging.rubric_prompt import STANDARDS, read_verdicts, rubric_request
+from art.rewards.judging.ruler_answer import Given
+from art.rewards.judging.ruler_scorer import PROMPT_TOKENS
+from art.rewards.judging.view import View
 from art.rewards.reward import Score
-from art.rewards.rubric_prompt import STANDARDS, read_verdicts, rubric_request
-from art.rewards.ruler_answer import Given
-from art.rewards.ruler_scorer import PROMPT_TOKENS
-from art.rewards.view import View
 from art.types import Unscored
 
 QUESTIONS = 3

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from art.rewards.plain import plain
+from art.rewards.judging.plain import plain
 
 SLACK = 0.1
 """A score this far outside of 0 to 1 is clamped; further out, another scale is meant, and it is no score."""

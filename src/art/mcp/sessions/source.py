@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from art.mcp.results import ToolResult
+from art.mcp.sessions.results import ToolResult
 from art.mcp.types import MCPPrompt, MCPResource, MCPTool
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from art.llm.request import Request
-from art.rewards.presentation import CAUTION, Exhibit, block
+from art.rewards.judging.presentation import CAUTION, Exhibit, block
 
 DEFAULT_RUBRIC = """\
 - A trajectory that reaches its goal always scores clearly higher than one that does not.

@@ -1,0 +1,1 @@
+"""Tasks for the tools of a server: written, checked, measured, split."""

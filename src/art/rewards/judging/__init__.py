@@ -1,0 +1,1 @@
+"""What judges are shown and asked, and how their answers become scores."""
