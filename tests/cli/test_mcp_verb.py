@@ -126,9 +126,9 @@ def test_options_reach_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
         **{"seed": 3, "steps": 2, "judge": "truth", "allow_writes": True, "path": Path("d")},
         "judge_params": {"base_url": "http://h/v1", "api_key": "jk"},
     }
-    budget = options.limits.budget()
+    budget = options.budget()
     assert budget is not None and budget.limits["calls"] == 5
-    assert options_of({**given, "budget_calls": None}).limits.budget() is None
+    assert options_of({**given, "budget_calls": None}).budget() is None
 
 
 def test_every_setting_is_an_option() -> None:

@@ -105,7 +105,8 @@ def inspect(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the tools, resources and prompts of a server, and which tools a rollout may call."""
-    from art.cli.mcp_work import Place, inspect_server, reported
+    from art.cli.long_run import reported
+    from art.cli.mcp_work import Place, inspect_server
 
     place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [])
     raise typer.Exit(reported(lambda: inspect_server(place, as_json=json)))

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
-import shlex
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from art import environment
-from art.errors import ARTError, ConfigurationError
+from art.cli.long_run import (
+    budget_of,
+    complain,
+    params_of,
+    plain_console,
+    reported,
+    resumable,
+    show_report,
+    write_json,
+)
+from art.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from art.llm.budget import Budget
-    from art.mcp import McpReport, Server
+    from art.mcp import Server
     from art.rewards.checks import JudgeChecks
 
-INTERRUPTED = 130
 EVERYTHING = "*"
 
 
@@ -71,37 +76,6 @@ def value_of(variable: str, option: str) -> str:
     return value
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Of what generator and judge may cost."""
-
-    calls: int | None
-    tokens: int | None
-    usd: float | None
-
-    def budget(self) -> Budget | None:
-        from art.llm.budget import Budget
-
-        return None if self == Limits(calls=None, tokens=None, usd=None) else Budget(**vars(self))
-
-
-def reported(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """Run it, and turn every expected failure into one readable line. Returns the exit code."""
-    try:
-        asyncio.run(work())
-    except ARTError as error:
-        complain(error)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
-
-
-def complain(error: ARTError) -> None:
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"{type(error).__name__}: {error}", markup=False)
-
-
 async def inspect_server(place: Place, *, as_json: bool) -> None:
     """Print what the server offers."""
     from art.mcp import connect
@@ -113,7 +87,7 @@ async def inspect_server(place: Place, *, as_json: bool) -> None:
         plain = {name: [dataclasses.asdict(one) for one in found] for name, found in offered.items()}
         sys.stdout.write(json.dumps({"server": session.label, **plain}, indent=1, ensure_ascii=False) + "\n")
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console()
 
     def say(text: str) -> None:
         console.print(text, markup=False)
@@ -151,8 +125,13 @@ class Options:
     """A command: what goes to `art.mcp.train` as it is, and the rest."""
 
     place: Place
-    limits: Limits
+    limits: dict[str, Any]
+    """Of what generator and judge may cost."""
     keywords: dict[str, Any]
+
+    def budget(self) -> Budget | None:
+        """Raises ConfigurationError for a limit that is none."""
+        return budget_of(**self.limits)
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
@@ -174,7 +153,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
             keywords[f"{name}_params"] = params_of(given[f"{name}_base_url"], variable)
     if given.get("check_judge"):
         keywords["checks"] = judge_checks(given["data_dir"] / given["project"] / "mcp" / given["name"])
-    limits = Limits(calls=given["budget_calls"], tokens=given["budget_tokens"], usd=given["budget_usd"])
+    limits = {name: given[f"budget_{name}"] for name in ("calls", "tokens", "usd")}
     return Options(place=place, limits=limits, keywords=keywords)
 
 
@@ -183,14 +162,6 @@ def judge_checks(folder: Path) -> JudgeChecks:
     from art.rewards.checks import JudgeChecks
 
     return JudgeChecks(record=folder / "judge-checks.jsonl")
-
-
-def params_of(base_url: str | None, variable: str) -> dict[str, Any]:
-    """Options of a judge or generator by name; an address has a key of its own."""
-    if base_url is None:
-        return {}
-    key = environment.variable(variable)
-    return {"base_url": base_url, **({"api_key": key} if key else {})}
 
 
 def generate_file(options: Options, output: Path) -> int:
@@ -203,7 +174,7 @@ def generate_file(options: Options, output: Path) -> int:
         from art.runs.serving import cache_in
 
         chosen = dict(options.keywords)
-        cache, budget = cache_in(chosen.pop("path")), options.limits.budget()
+        cache, budget = cache_in(chosen.pop("path")), options.budget()
         channel = generator_of(
             chosen.pop("generator"), chosen.pop("generator_params"), cache=cache, budget=budget
         )
@@ -222,14 +193,9 @@ def generate_file(options: Options, output: Path) -> int:
     return reported(work)
 
 
-def write_json(path: Path, data: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
-
-
 def train_run(options: Options, scenarios: Path | None, json_file: Path | None) -> int:
     """Train, and show the report. Returns the exit code."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console()
 
     async def work() -> None:
         from art.mcp import train
@@ -237,17 +203,13 @@ def train_run(options: Options, scenarios: Path | None, json_file: Path | None) 
         report = await train(
             options.place.server(),
             scenarios=None if scenarios is None else read_scenarios_file(scenarios),
-            budget=options.limits.budget(),
+            budget=options.budget(),
             tell=lambda line: console.print(line, markup=False),
             **options.keywords,
         )
-        show(console, report, json_file)
+        show_report(console, report, json_file)
 
-    code = reported(work)
-    if code == INTERRUPTED:
-        again = shlex.join(["art", *sys.argv[1:]])
-        console.print(f"\nStopped. Nothing committed is lost; go on with:\n  {again}", markup=False)
-    return code
+    return resumable(work, console)
 
 
 def read_scenarios_file(path: Path) -> Any:
@@ -262,12 +224,3 @@ def read_scenarios_file(path: Path) -> Any:
     if isinstance(data, dict) and {"train", "test"} <= data.keys():
         return ScenarioSet.from_dict(data)
     return [as_planned(item) for item in scenario_list(data)]
-
-
-def show(console: Console, report: McpReport, json_file: Path | None) -> None:
-    from rich.markdown import Markdown
-
-    console.print(Markdown(report.to_markdown()))
-    console.print(f"\n{report.folder / 'report.md'}", markup=False)
-    if json_file is not None:
-        write_json(json_file, report.to_dict())
