@@ -1,0 +1,27 @@
+"""The collector's rest while a worker loads."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from art.process import collector
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_it_rests_until_it_is_woken_and_leaves_alone_what_was_loaded() -> None:
+    collector.rest()
+    assert not gc.isenabled()
+    loaded = [[] for _ in range(1000)]
+    assert gc.get_freeze_count() == 0
+    collector.wake()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= len(loaded)
