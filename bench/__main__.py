@@ -22,6 +22,7 @@ BENCHES = (
     "end_to_end",
     "ruler",
     "mcp",
+    "autorl",
 )
 ON_REQUEST = ("algorithms", "gpu")
 """Only when named: half an hour that writes into docs, and what needs a CUDA device."""
