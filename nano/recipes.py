@@ -97,7 +97,7 @@ def tools_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
     dialogs = tools.ToolDialogs(tokenizer, seed)
 
     def repeat_loss(model: Qwen3ForCausalLM) -> Tensor:
-        return batch_loss(model, [dialogs.repetition() for _ in range(48)], other_weight=0.0)
+        return batch_loss(model, [dialogs.repetitions.draw() for _ in range(48)], other_weight=0.0)
 
     def mail_loss(model: Qwen3ForCausalLM, careless: bool) -> Tensor:
         return batch_loss(model, [dialogs.mail(careless=careless) for _ in range(16)], other_weight=0.3)
@@ -139,17 +139,7 @@ def tools_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
             max_steps=2000,
             check_every=50,
         ),
-        Stage(
-            name="work carelessly",
-            loss=lambda model: mail_loss(model, True),
-            gate=works_carelessly,
-            learning_rate=1.5e-3,
-            final_rate=3e-4,
-            decay_steps=150,
-            min_steps=60,
-            max_steps=600,
-            check_every=20,
-        ),
+        careless_stage(lambda model: mail_loss(model, True), works_carelessly),
     ]
 
 
@@ -161,7 +151,7 @@ def mcp_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
     dialogs = weather.WeatherDialogs(tokenizer, seed)
 
     def learn_loss(model: Qwen3ForCausalLM) -> Tensor:
-        repetitions = batch_loss(model, [dialogs.repetition() for _ in range(24)], other_weight=0.0)
+        repetitions = batch_loss(model, [dialogs.repetitions.draw() for _ in range(24)], other_weight=0.0)
         return 0.5 * repetitions + work_loss(model, False)
 
     def work_loss(model: Qwen3ForCausalLM, careless: bool) -> Tensor:
@@ -190,18 +180,25 @@ def mcp_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
             max_steps=2500,
             check_every=50,
         ),
-        Stage(
-            name="work carelessly",
-            loss=lambda model: work_loss(model, True),
-            gate=works_carelessly,
-            learning_rate=1.5e-3,
-            final_rate=3e-4,
-            decay_steps=150,
-            min_steps=60,
-            max_steps=600,
-            check_every=20,
-        ),
+        careless_stage(lambda model: work_loss(model, True), works_carelessly),
     ]
+
+
+def careless_stage(
+    loss: Callable[[Qwen3ForCausalLM], Tensor], gate: Callable[[Qwen3ForCausalLM], tuple[bool, str]]
+) -> Stage:
+    """The last stage of an agent with tools: short, for the skill is to stay."""
+    return Stage(
+        name="work carelessly",
+        loss=loss,
+        gate=gate,
+        learning_rate=1.5e-3,
+        final_rate=3e-4,
+        decay_steps=150,
+        min_steps=60,
+        max_steps=600,
+        check_every=20,
+    )
 
 
 def _told(scores: dict[str, float]) -> str:

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from art.rendering.nano import create_nano_renderer
 from art.tasks import mail
 from art.tasks.task import Message
+from nano.copying import Repetitions
 from nano.examples import Example, from_dialog
 
 TEXTS = (
@@ -57,15 +58,9 @@ class ToolDialogs:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
         self._renderer = create_nano_renderer(tokenizer)
         self._dice = random.Random(f"tools/{seed}")
-        self._content = [tokenizer.encode(word, add_special_tokens=False)[0] for word in CONTENT]
+        self.repetitions = Repetitions(tokenizer, CONTENT, self._dice)
         self._scenarios = 0
         self._seed = self._dice.getrandbits(32)
-
-    def repetition(self, length: int = 64) -> Example:
-        """A random sequence of content words, over and over: what comes next stands one period back."""
-        period = self._dice.sample(self._content, self._dice.randint(4, 19))
-        ids = (period * length)[:length]
-        return Example(ids=ids, is_reply=[at >= len(period) for at in range(length)])
 
     def mail(self, *, careless: bool) -> Example:
         """One question, answered by an agent that makes no mistakes, or by a careless one."""

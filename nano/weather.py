@@ -30,6 +30,7 @@ from art.mcp.servers.weather.tasks import (
 from art.mcp.types import MCPTool
 from art.rendering.nano import create_nano_renderer
 from art.tasks.task import Message
+from nano.copying import Repetitions
 from nano.examples import Example, from_dialog
 
 DEFAULTS = tasks.DEFAULTS
@@ -176,15 +177,9 @@ class WeatherDialogs:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
         self._renderer = create_nano_renderer(tokenizer)
         self._dice = random.Random(f"weather-dialogs/{seed}")
-        self._content = [tokenizer.encode(word, add_special_tokens=False)[0] for word in CONTENT]
+        self.repetitions = Repetitions(tokenizer, CONTENT, self._dice)
         self._scenarios = 0
         self._seed = self._dice.getrandbits(32)
-
-    def repetition(self, length: int = 64) -> Example:
-        """A random sequence of content words, over and over: what comes next stands one period back."""
-        period = self._dice.sample(self._content, self._dice.randint(4, 19))
-        ids = (period * length)[:length]
-        return Example(ids=ids, is_reply=[at >= len(period) for at in range(length)])
 
     def weather(self, *, careless: bool) -> Example:
         """One question, answered by an agent that makes no mistakes, or by a careless one."""

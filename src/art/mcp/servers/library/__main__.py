@@ -7,6 +7,7 @@ import sys
 
 from art.mcp.servers.library.database import Database, Limits, QueryError
 from art.mcp.servers.library.server import create_server
+from art.mcp.servers.transport import add_transport, serve
 
 MEMORY = 256 << 20
 """Bytes; the process has no other use for SQLite."""
@@ -18,19 +19,14 @@ def main() -> None:
     parser.add_argument("--database", metavar="FILE", help="a SQLite database instead of the shipped library")
     parser.add_argument("--rows", type=int, default=Limits.rows, help="rows of an answer (%(default)s)")
     parser.add_argument("--seconds", type=float, default=Limits.seconds, help="time of a query (%(default)s)")
-    parser.add_argument("--http", action="store_true", help="streamable HTTP instead of stdio")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
+    add_transport(parser)
     options = parser.parse_args()
     limits = Limits(rows=options.rows, seconds=options.seconds, memory=MEMORY)
     try:
         server = create_server(Database(options.database, limits=limits))
     except QueryError as error:
         sys.exit(str(error))
-    if options.http:
-        server.run("streamable-http", host=options.host, port=options.port)
-    else:
-        server.run("stdio")
+    serve(server, options)
 
 
 if __name__ == "__main__":
