@@ -258,11 +258,19 @@ async def test_the_status_line_is_logged(
     backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    backend.seconds = 0.05
     trainer = PipelineTrainer(
-        model, backend, rollout, scenarios(20), None, log_interval_seconds=0.02, total_scenarios=77
-    )
-    await trainer.train()
+        model, backend, rollout, scenarios(60), None,
+        log_interval_seconds=0.02, total_scenarios=77, max_batch_size=6,
+    )  # fmt: skip
+    running = asyncio.create_task(trainer.train())
+    async with asyncio.timeout(30):
+        while len(backend.calls) < 3:
+            await asyncio.sleep(0)
+        backend.allowed.clear()  # the next step lasts until the line has told of those before it
+        while "s a step" not in caplog.text:
+            await asyncio.sleep(0.01)
+        backend.allowed.set()
+        await running
     assert "scenarios" in caplog.text and "/77, running" in caplog.text and "s a step" in caplog.text
 
 
