@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerFast
 
-from art.rendering.nano import create_nano_renderer
+from art.rendering.nano_renderer import create_nano_renderer
 from art.tasks import tic_tac_toe, yes_no_maybe
 from nano.examples import Example, from_dialog
 

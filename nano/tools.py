@@ -7,7 +7,7 @@ import random
 
 from transformers import PreTrainedTokenizerFast
 
-from art.rendering.nano import create_nano_renderer
+from art.rendering.nano_renderer import create_nano_renderer
 from art.tasks import mail
 from art.tasks.task import Message
 from nano.copying import Repetitions

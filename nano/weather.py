@@ -28,7 +28,7 @@ from art.mcp.servers.weather.tasks import (
     questions,
 )
 from art.mcp.types import MCPTool
-from art.rendering.nano import create_nano_renderer
+from art.rendering.nano_renderer import create_nano_renderer
 from art.tasks.task import Message
 from nano.copying import Repetitions
 from nano.examples import Example, from_dialog

@@ -19,7 +19,7 @@ from art.mcp import connect
 from art.mcp.servers.weather.server import create_server
 from art.mcp.sessions.offered import Offered
 from art.nano_models import resolve
-from art.rendering.nano import create_nano_renderer
+from art.rendering.nano_renderer import create_nano_renderer
 from art.tasks import mail, tic_tac_toe
 from nano import games, tools, weather
 

@@ -41,7 +41,7 @@ class Formats:
             raise ConfigurationError(f"the model's chat format refuses {dict(told)!r}: {error}") from error
 
     def _of(self, config: Any) -> Any:
-        from art.rendering.nano import NanoRenderer
+        from art.rendering.nano_renderer import NanoRenderer
 
         if isinstance(self._renderer, NanoRenderer):
             return NanoRenderer(self._fast, config)

@@ -17,36 +17,25 @@
     atlas owner k7
     </tool_response><|im_end|>
 
-`NanoRenderer` fulfils the `Renderer` protocol of the library `renderers`; `CHAT_TEMPLATE` yields the same
-ids through `apply_chat_template`. Each stretch of text between two markers is encoded in one piece, as a
-tokenizer would encode the whole text. Given reasoning is kept in the history, so a conversation's ids are
-always a prefix of the ids of its extension.
+Given reasoning is kept in the history, so a conversation's ids are always a prefix of the ids of its
+extension. `CHAT_TEMPLATE` writes the format for `apply_chat_template`, `pieces` for
+`art.rendering.nano_renderer`: each stretch of text between two markers is encoded in one piece, as a
+tokenizer would encode the whole text.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal
-
-from renderers import (
-    BaseRendererConfig,
-    ParsedResponse,
-    RenderedTokens,
-    Tokenizer,
-    extract_message_tool_names,
-    reject_assistant_in_extension,
-    trim_to_turn_close,
-)
-from renderers.parsing import parse_qwen3
-from renderers.reasoning import prompt_ends_in_reasoning
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-RENDERER_NAME = "nano"
-"""Value of `RENDERER_KEY` in a tokenizer_config.json whose model speaks this format."""
-
 RENDERER_KEY = "art_renderer"
+"""In tokenizer_config.json: `nano`, or the name of a renderer of the library `renderers`."""
+
+RENDERER_NAME = "nano"
+"""Its value for a model that speaks this format."""
 
 CHAT_TEMPLATE = """\
 {%- macro text(content) %}
@@ -114,157 +103,26 @@ Piece = tuple[str, int, bool]
 """(text, index of its message or -1, whether the model samples it)"""
 
 
-class NanoRendererConfig(BaseRendererConfig):  # type: ignore[misc]  # the library has no stubs
-    """Nothing is ever stripped from the history, so bridges cross user turns."""
-
-    _template_fields = frozenset({"enable_thinking"})
-
-    name: Literal["nano"] = "nano"
-    thinking_retention: Literal["tool_cycle", "all"] | None = "all"
-    enable_thinking: Literal[False] = False
-    """Known, because programs for other models say it: no thinking block is ever opened."""
-
-
-class NanoRenderer:
-    """Messages <-> ids for the nano models; see the module's description of the format."""
-
-    config_class = NanoRendererConfig
-
-    def __init__(self, tokenizer: Tokenizer, config: NanoRendererConfig | None = None) -> None:
-        self.config = config or NanoRendererConfig()
-        self._tokenizer = tokenizer
-        self._im_end = self._marker("<|im_end|>")
-        self._end_of_text = self._marker("<|endoftext|>")
-        self._tool_call = self._marker("<tool_call>")
-        self._tool_call_end = self._marker("</tool_call>")
-        self._think_end = self._marker("</think>")
-
-    @property
-    def is_prefix_stable(self) -> bool:
-        """True: a completed conversation's ids are a prefix of those of every extension."""
-        return True
-
-    def render(
-        self,
-        messages: list[Any],
-        *,
-        tools: list[Any] | None = None,
-        add_generation_prompt: bool = False,
-    ) -> RenderedTokens:
-        """Ids of a conversation, each with its message and whether the model samples it.
-
-        Raises ValueError for an empty conversation, an unknown role and content that is not text.
-        """
-        if not messages:
-            raise ValueError("a conversation needs at least one message")
-        return self._assemble([], list(_pieces(messages, tools, add_generation_prompt)), messages)
-
-    def render_ids(
-        self,
-        messages: list[Any],
-        *,
-        tools: list[Any] | None = None,
-        add_generation_prompt: bool = False,
-    ) -> list[int]:
-        """Ids of a conversation."""
-        ids: list[int] = self.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt
-        ).token_ids
-        return ids
-
-    def parse_response(
-        self,
-        token_ids: list[int],
-        *,
-        tools: list[Any] | None = None,
-        prompt_ids: list[int] | None = None,
-    ) -> ParsedResponse:
-        """Content, reasoning and tool calls (well-formed or not) of a completion."""
-        stop_ids = set(self.get_stop_token_ids())
-        prefilled = prompt_ends_in_reasoning(self._tokenizer, prompt_ids, stop_ids=stop_ids)
-        return parse_qwen3(
-            self._tokenizer,
-            token_ids,
-            stop_ids=stop_ids,
-            tool_call_id=self._tool_call,
-            tool_call_end_id=self._tool_call_end,
-            reasoning_end_id=self._think_end,
-            prefilled_thinking=prefilled,
-        )
-
-    def get_stop_token_ids(self) -> list[int]:
-        """Ids that end a reply."""
-        return [self._im_end, self._end_of_text]
-
-    def bridge_to_next_turn(
-        self,
-        previous_prompt_ids: list[int],
-        previous_completion_ids: list[int],
-        new_messages: list[Any],
-        *,
-        tools: list[Any] | None = None,
-    ) -> RenderedTokens | None:
-        """The next prompt: the ids so far, unchanged, and the new user, system or tool messages.
-
-        A reply that was cut off gets its closing marker. None for what is no extension: no earlier prompt,
-        no new message, or an assistant message among the new ones.
-        """
-        if not previous_prompt_ids or not new_messages or reject_assistant_in_extension(new_messages):
-            return None
-        stop_ids = set(self.get_stop_token_ids())
-        earlier = trim_to_turn_close(
-            previous_prompt_ids, previous_completion_ids, stop_ids, synthesize_close=self._im_end
-        )
-        if earlier is None:
-            return None
-        pieces = [("\n", -1, False), *_conversation(new_messages), *_generation_prompt()]
-        return self._assemble(earlier, pieces, new_messages)
-
-    def _assemble(self, earlier: list[int], pieces: list[Piece], messages: Sequence[Any]) -> RenderedTokens:
-        ids, indices, sampled = list(earlier), [-1] * len(earlier), [False] * len(earlier)
-        for text, index, is_sampled in pieces:
-            new = self._tokenizer.encode(text, add_special_tokens=False)
-            ids += new
-            indices += [index] * len(new)
-            sampled += [is_sampled] * len(new)
-        return RenderedTokens(
-            token_ids=ids,
-            message_indices=indices,
-            sampled_mask=sampled,
-            message_roles=[message["role"] for message in messages],
-            message_tool_names=extract_message_tool_names(list(messages)),
-        )
-
-    def _marker(self, marker: str) -> int:
-        token_id = self._tokenizer.convert_tokens_to_ids(marker)
-        if not isinstance(token_id, int) or token_id == self._tokenizer.unk_token_id:
-            raise ValueError(f"the tokenizer has no token {marker!r}: it is not one of a nano model")
-        return token_id
-
-
-def create_nano_renderer(tokenizer: Tokenizer) -> NanoRenderer:
-    """The renderer for a tokenizer whose tokenizer_config.json says `"art_renderer": "nano"`."""
-    return NanoRenderer(tokenizer)
-
-
-def _pieces(messages: Sequence[Any], tools: Sequence[Any] | None, generate: bool) -> Iterator[Piece]:
+def pieces(messages: Sequence[Any], tools: Sequence[Any] | None, generate: bool) -> Iterator[Piece]:
     """The conversation as stretches that start or end at a marker, so that each can be encoded alone."""
     start = 0
     if tools:
         start = 1 if messages[0]["role"] == "system" else 0
         system = _text(messages[0].get("content")) + "\n\n" if start else ""
         yield f"<|im_start|>system\n{system}{_tool_lines(tools)}<|im_end|>\n", start - 1, False
-    for text, index, is_sampled in _conversation(messages[start:]):
+    for text, index, is_sampled in conversation(messages[start:]):
         yield text, index + start, is_sampled
     if generate:
-        yield from _generation_prompt()
+        yield from generation_prompt()
 
 
-def _generation_prompt() -> Iterator[Piece]:
+def generation_prompt() -> Iterator[Piece]:
+    """Where the model begins to write."""
     yield "<|im_start|>assistant\n", -1, False
 
 
-def _conversation(messages: Sequence[Any]) -> Iterator[Piece]:
+def conversation(messages: Sequence[Any]) -> Iterator[Piece]:
+    """Messages without tools. Raises ValueError for an unknown role and content that is not text."""
     for i, message in enumerate(messages):
         role = message["role"]
         if role == "assistant":

@@ -11,12 +11,10 @@ from art.errors import ConfigurationError
 from art.rendering.formats import Formats
 from art.rendering.hub import is_on_hub
 from art.rendering.library import LibraryRenderer
+from art.rendering.nano import RENDERER_KEY, RENDERER_NAME
 from art.rendering.tokenizer import FastTokenizer
 
 _log = logging.getLogger(__name__)
-
-MARKER = "art_renderer"
-"""In tokenizer_config.json: `nano`, or the name of a renderer of the library."""
 
 _FAMILIES = {
     "qwen3": "qwen3",
@@ -63,8 +61,8 @@ def create_chat_renderer(model: str | Path, *, name: str | None = None) -> Libra
     if renderer is None:
         if not tokenizer.chat_template:
             raise ConfigurationError(
-                f"{str(model)!r} has no chat template and no known renderer; put {MARKER!r} into its "
-                f"tokenizer_config.json, with one of: nano, {', '.join(_known())}"
+                f"{str(model)!r} has no chat template and no known renderer; put {RENDERER_KEY!r} into its "
+                f"tokenizer_config.json, with one of: {', '.join(_known())}"
             )
         from art.rendering.template import TemplateRenderer
 
@@ -79,17 +77,16 @@ def create_chat_renderer(model: str | Path, *, name: str | None = None) -> Libra
 
 
 def _marked(folder: Path, tokenizer: FastTokenizer) -> Any | None:
-    marker = _read_json(folder / "tokenizer_config.json").get(MARKER)
+    marker = _read_json(folder / "tokenizer_config.json").get(RENDERER_KEY)
     if marker is None:
         return None
-    if marker == "nano":
-        from art.rendering.nano import create_nano_renderer
+    if marker == RENDERER_NAME:
+        from art.rendering.nano_renderer import create_nano_renderer
 
         return create_nano_renderer(tokenizer)
     if marker not in _known():
-        known = ", ".join(["nano", *_known()])
         raise ConfigurationError(
-            f"{MARKER!r} of {folder}/tokenizer_config.json is {marker!r}; known: {known}"
+            f"{RENDERER_KEY!r} of {folder}/tokenizer_config.json is {marker!r}; known: {', '.join(_known())}"
         )
     return _of_family(marker, tokenizer)
 
@@ -136,7 +133,7 @@ def _of_family(family: str, tokenizer: FastTokenizer) -> Any:
 def _known() -> list[str]:
     from renderers.base import MODEL_RENDERER_MAP
 
-    return sorted(set(MODEL_RENDERER_MAP.values()))
+    return [RENDERER_NAME, *sorted(set(MODEL_RENDERER_MAP.values()))]
 
 
 def _generation_stops(folder: Path) -> tuple[int, ...]:
