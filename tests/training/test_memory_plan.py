@@ -10,9 +10,10 @@ import pytest
 import torch
 from tiny_policies import policy
 
+from art.training.footprint import HOARDING, KEEP, TWICE, Footprint, weigh
 from art.training.free_memory import Peak, cgroup_left, free_memory, used_memory
 from art.training.lora import Adapters
-from art.training.memory_plan import HOARDING, KEEP, TWICE, Footprint, MemoryPlanner, plan_memory, weigh
+from art.training.memory_plan import MemoryPlanner, plan_memory
 from art.wire.training import LoraSpec
 
 GIGABYTE = 2**30
