@@ -2,11 +2,12 @@
 
 The task is yes-no-maybe behind a slow tool: each attempt waits for a seeded lognormal time whose tail
 dominates (median 0.3 s; of a step's 64 attempts the slowest takes about 2 to 4 s), as a sandbox or a web
-page would make it. Three loops train the same number of groups in the same number of steps, on the same
+page would make it. Four loops train the same number of groups in the same number of steps, on the same
 model with the same learning rate:
 
     blocking      gather the step's groups, train, gather the next
-    overlapped    art.overlapped: gather the next step's groups while one is trained
+    overlapped    art.overlapped: the next step's groups are gathered while one is gathered and trained
+    ahead         the same, at most `OFF_POLICY` steps off policy instead of one
     pipeline      art.pipeline_trainer.PipelineTrainer, at most `OFF_POLICY` steps off policy
 
 Each run ends with an evaluation of 256 fresh attempts without the tool, which is not on the clock.
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +75,13 @@ async def blocking(model: art.TrainableModel, backend: art.LocalBackend, seed: i
         await model.train(groups, learning_rate=LEARNING_RATE)
 
 
-async def overlapped(model: art.TrainableModel, backend: art.LocalBackend, seed: int) -> None:
-    async for _, groups in art.overlapped(model, lambda step: gathered(model, seed, step), steps=STEPS):
-        await model.train(groups, learning_rate=LEARNING_RATE)
+def overlapped(most: int) -> Loop:
+    async def loop(model: art.TrainableModel, backend: art.LocalBackend, seed: int) -> None:
+        gather = partial(gathered, model, seed)
+        async for _, groups in art.overlapped(model, gather, steps=STEPS, max_steps_off_policy=most):
+            await model.train(groups, learning_rate=LEARNING_RATE, max_steps_off_policy=most)
+
+    return loop
 
 
 async def pipeline(model: art.TrainableModel, backend: art.LocalBackend, seed: int) -> None:
@@ -117,21 +123,24 @@ async def run(loop: Loop, seed: int, folder: Path) -> Outcome:
 
 
 async def measure() -> list[Row]:
-    loops: dict[str, Loop] = {"blocking": blocking, "overlapped": overlapped, "PipelineTrainer": pipeline}
+    loops: dict[str, Loop] = {
+        "blocking": blocking,
+        "overlapped": overlapped(1),
+        f"overlapped, {OFF_POLICY} steps ahead": overlapped(OFF_POLICY),
+        "PipelineTrainer": pipeline,
+    }
     found: dict[str, list[Outcome]] = {name: [] for name in loops}
     with tempfile.TemporaryDirectory(prefix="art-bench-") as name:
         for seed in SEEDS:
             for kind, loop in loops.items():
                 found[kind].append(await run(loop, seed, Path(name) / f"{kind}-{seed}"))
     rows = []
-    for kind in ("overlapped", "PipelineTrainer"):
-        rows += rows_of(
-            kind, found[kind], found["blocking"], goal=GOAL if kind == "PipelineTrainer" else None
-        )
+    for kind in [*loops][1:]:
+        rows += rows_of(kind, found[kind], found["blocking"])
     return rows
 
 
-def rows_of(kind: str, ours: list[Outcome], waiting: list[Outcome], *, goal: float | None) -> list[Row]:
+def rows_of(kind: str, ours: list[Outcome], waiting: list[Outcome]) -> list[Row]:
     """Seconds, with the median of the seeds' ratios; and the final reward, which is to be the same."""
     pairs = list(zip(ours, waiting, strict=True))
     rewards = [statistics.fmean(one.reward for one in side) for side in (ours, waiting)]
@@ -142,7 +151,7 @@ def rows_of(kind: str, ours: list[Outcome], waiting: list[Outcome], *, goal: flo
             peer=statistics.median(one.seconds for one in waiting),
             unit="s",
             ratio=statistics.median(peer.seconds / one.seconds for one, peer in pairs),
-            goal=goal,
+            goal=GOAL,
         ),
         Row(
             name=f"final reward of {kind} against the blocking loop (seeds differ by {noise(waiting):.3f})",
