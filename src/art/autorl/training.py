@@ -14,7 +14,7 @@ from art.autorl.run import AutoRLRun, Given
 from art.autorl.settings import AutoRLSettings
 from art.errors import ConfigurationError
 from art.runs.judges import Candidate, judges_of
-from art.runs.serving import cache_in, model_of, root_of, served
+from art.runs.serving import cache_in, keep_budget, model_of, root_of, served
 
 if TYPE_CHECKING:
     from art.autorl.ask import Generator
@@ -66,8 +66,8 @@ async def train(
     referee: compares before and after in the judge's place. inputs, system_prompt ("" for none), rubric: your
     own instead of generated ones. measure: the true quality of an attempt, where you know it: reported, never
     trained on. backend: None is a `LocalBackend` under `path` (None: ./.art), closed at the end. budget: of
-    all that are asked, together. checks: of the judge. tell: is given lines about the progress. settings:
-    those of `AutoRLSettings`. The same call goes on where a run ended.
+    all that are asked, together, over all calls that go on with the run. checks: of the judge. tell: is given
+    lines about the progress. settings: those of `AutoRLSettings`. The same call goes on where a run ended.
 
     Raises ConfigurationError, LlmErrors, and what rollouts and the backend raise.
     """
@@ -82,6 +82,7 @@ async def train(
     channel = generator_channel(generator, params=generator_params, **shared)
     folder = AutoRLFolder(root / project / "autorl" / name)
     run = _opened(task_description, trained, folder, channel, measure, tell, settings)
+    keep_budget(budget, folder.path, run.tell)
     prepared = await run.prepare(Given(inputs=inputs, system_prompt=system_prompt, rubric=rubric))
     judges = judges_of(candidate, second, prepared[2])
     learner = model or model_of(root, name, project, trained)
@@ -115,6 +116,7 @@ async def prepare(
     channel = generator_channel(generator, params=generator_params, cache=kept, budget=budget)
     folder = AutoRLFolder(root / project / "autorl" / name)
     run = _opened(task_description, base_model, folder, channel, None, tell, settings)
+    keep_budget(budget, folder.path, run.tell)
     await run.prepare(Given(inputs=inputs, system_prompt=system_prompt, rubric=rubric))
     return folder.path
 

@@ -3,57 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from art.errors import BudgetExceededError, ConfigurationError
 from art.llm.request import Request, Usage
+from art.llm.spending import Account, Spending, SpendingFile
 from art.tracking.price_tables import MILLION, TokenPricing
+
+_LOGGER = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 3
 """Of UTF-8: on the safe side for English and JSON, and about right where a character is a token."""
 ASSUMED_COMPLETION = 512
 """Tokens of an answer that has no limit, until a longer one was seen."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spending:
-    """An amount, spent or set aside."""
-
-    calls: int = 0
-    tokens: int = 0
-    usd: float = 0.0
-
-    def __add__(self, other: Spending) -> Spending:
-        return Spending(
-            calls=self.calls + other.calls, tokens=self.tokens + other.tokens, usd=self.usd + other.usd
-        )
-
-    def __sub__(self, other: Spending) -> Spending:
-        return Spending(
-            calls=self.calls - other.calls, tokens=self.tokens - other.tokens, usd=self.usd - other.usd
-        )
+OTHERS_S = 0.2
+"""Between two looks at what other processes gave back."""
 
 
 class Budget:
-    """Set aside before a call, settled after it. Each attempt counts. Channels of one event loop share it.
+    """Set aside before a call, settled after it. Each attempt counts. Channels of one event loop share it;
+    with a file also processes, and a run that goes on after it was killed.
 
-    An answer without `max_tokens` is assumed as long as the longest so far, so calls under way may end a
-    little above the limit in tokens and dollars; the next one is refused.
+    An answer without `max_tokens` is assumed as long as the longest so far, and at least `assumed_completion`
+    tokens. So the most that is spent above a limit in tokens or dollars is, for each of the calls under way
+    at the end, what its answer is longer than that; the next one is refused.
     """
 
     def __init__(
-        self, *, calls: int | None = None, tokens: int | None = None, usd: float | None = None
+        self,
+        *,
+        calls: int | None = None,
+        tokens: int | None = None,
+        usd: float | None = None,
+        assumed_completion: int = ASSUMED_COMPLETION,
+        path: str | Path | None = None,
     ) -> None:
-        """Limits; None: none. Raises ConfigurationError for a limit that is not above 0."""
+        """Limits; None: none. path: a file in which is kept what was spent, under these limits or others;
+        None: nothing is, unless `keep` says where.
+
+        Raises ConfigurationError for a limit that is not above 0, and a file that cannot be used.
+        """
         self.limits = {"calls": calls, "tokens": tokens, "usd": usd}
-        for name, limit in self.limits.items():
+        for name, limit in {**self.limits, "assumed_completion": assumed_completion}.items():
             if limit is not None and not limit > 0:
                 raise ConfigurationError(f"Budget({name}={limit!r}): a limit above 0, or None for no limit")
-        self.spent = Spending()
-        self._set_aside = Spending()
-        self._longest = ASSUMED_COMPLETION
+        self._own = Account(longest=assumed_completion)
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._file: SpendingFile | None = None
+        if path is not None:
+            self.keep(path)
+
+    @property
+    def path(self) -> Path | None:
+        """Where it is kept."""
+        return None if self._file is None else self._file.path
+
+    def keep(self, path: str | Path) -> None:
+        """From now on in this file, with what is in it already. A budget that has a file stays there.
+
+        Raises ConfigurationError for a file that cannot be used.
+        """
+        if self._file is None:
+            self._file = SpendingFile(path)
+
+    @property
+    def spent(self) -> Spending:
+        """By all that share it, so far."""
+        with self._others() as others:
+            return self._own.spent + others.spent
 
     def accepts(self, pricing: TokenPricing | None, name: str) -> None:
         """Raises ConfigurationError when there is a limit in dollars and the model's price is not known."""
@@ -72,16 +93,15 @@ class Budget:
         Raises BudgetExceededError, and then nothing may be asked.
         """
         while True:
-            need = self._estimate(request, pricing, limit or request.max_tokens)
-            over = self._over(self.spent + need)
-            if over is not None:
-                raise BudgetExceededError(
-                    f"the budget is spent: {over}={self.limits[over]} and {getattr(self.spent, over)} used, "
-                    f"the next question needs about {getattr(need, over)}"
-                )
-            if self._over(self.spent + self._set_aside + need) is None:
-                self._set_aside += need
-                return need
+            with self._others() as others:
+                longest = max(self._own.longest, others.longest)
+                need = _estimate(request, pricing, limit or request.max_tokens or longest)
+                spent = self._own.spent + others.spent
+                if (over := self._over(spent + need)) is not None:
+                    raise BudgetExceededError(self._told(over, spent, need))
+                if self._over(spent + self._own.held + others.held + need) is None:
+                    self._own.held += need
+                    return need
             await self._settled()
 
     def settle(self, reserved: Spending, usage: Usage | None, *, asked: bool = True) -> None:
@@ -92,24 +112,28 @@ class Budget:
         """
         tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens or reserved.tokens
         usd = 0.0 if usage is None else (reserved.usd if usage.usd is None else usage.usd)
-        self._set_aside -= reserved
-        self.spent += Spending(calls=reserved.calls if asked else 0, tokens=tokens, usd=usd)
-        self._longest = max(self._longest, 0 if usage is None else usage.completion_tokens)
+        own = self._own
+        own.held -= reserved
+        own.spent += Spending(calls=reserved.calls if asked else 0, tokens=tokens, usd=usd)
+        own.longest = max(own.longest, 0 if usage is None else usage.completion_tokens)
+        try:
+            with self._others():
+                pass  # what is our own is written down
+        except BudgetExceededError as error:  # the next reservation says so, too, and writes it if it can
+            _LOGGER.warning("%s", error)
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _estimate(self, request: Request, pricing: TokenPricing | None, limit: int | None) -> Spending:
-        texts = [*map(str, request.messages), str(request.schema or "")]
-        prompt = sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN + 1
-        completion = limit or self._longest
-        usd = 0.0
-        if pricing is not None:
-            usd = prompt * (pricing.prompt_per_million or 0) + completion * (
-                pricing.completion_per_million or 0
-            )
-        return Spending(calls=1, tokens=prompt + completion, usd=usd / MILLION)
+    @contextmanager
+    def _others(self) -> Iterator[Account]:
+        """What others who share the file spent and hold; nobody else looks meanwhile."""
+        if self._file is None:
+            yield Account()
+            return
+        with self._file.turn(self._own) as others:
+            yield others
 
     def _over(self, amount: Spending) -> str | None:
         for name, limit in self.limits.items():
@@ -117,7 +141,28 @@ class Budget:
                 return name
         return None
 
+    def _told(self, over: str, spent: Spending, need: Spending) -> str:
+        kept = "" if self._file is None else f" (kept in {str(self._file.path)!r}; a larger limit goes on)"
+        return (
+            f"the budget is spent: {over}={self.limits[over]} and {getattr(spent, over)} used, "
+            f"the next question needs about {getattr(need, over)}{kept}"
+        )
+
     async def _settled(self) -> None:
+        """Until something of our own is settled; where others have the file, at most a moment."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
-        await waiter
+        if self._file is None:
+            await waiter
+        else:
+            await asyncio.wait([waiter], timeout=OTHERS_S)
+            waiter.cancel()
+
+
+def _estimate(request: Request, pricing: TokenPricing | None, completion: int) -> Spending:
+    texts = [*map(str, request.messages), str(request.schema or "")]
+    prompt = sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN + 1
+    usd = 0.0
+    if pricing is not None:
+        usd = prompt * (pricing.prompt_per_million or 0) + completion * (pricing.completion_per_million or 0)
+    return Spending(calls=1, tokens=prompt + completion, usd=usd / MILLION)

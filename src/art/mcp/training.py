@@ -13,7 +13,7 @@ from art.mcp.run import Run
 from art.mcp.run_folder import McpFolder
 from art.mcp.settings import TrainSettings
 from art.runs.judges import Candidate
-from art.runs.serving import cache_in, model_of, root_of, served
+from art.runs.serving import cache_in, keep_budget, model_of, root_of, served
 
 if TYPE_CHECKING:
     from art.backend import Backend
@@ -61,9 +61,9 @@ async def train(
     scenarios: your own instead of generated ones: a list, of which `num_test` are held out, or a
     `ScenarioSet`. measure: the true quality of a trajectory, 0 to 1, where you know it: reported, never
     trained on. backend: None is a `LocalBackend` under `path` (None: ./.art), closed at the end. cache: None
-    is `llm-cache.sqlite3` under `path`. budget: of judge and generator together; when it is spent, training
-    ends with what is learned. checks: what the judge undergoes meanwhile. tell: is given lines about the
-    progress. settings: those of `TrainSettings`.
+    is `llm-cache.sqlite3` under `path`. budget: of judge and generator together, over all calls that go on
+    with the run; when it is spent, training ends with what is learned. checks: what the judge undergoes
+    meanwhile. tell: is given lines about the progress. settings: those of `TrainSettings`.
 
     All is written to `<path>/<project>/mcp/<name>`; the same call goes on where a run ended, and pays for no
     answer twice. Raises ConfigurationError, McpError, LlmErrors, and what rollouts and the backend raise.
@@ -82,8 +82,10 @@ async def train(
         judges=judges_by(judging, comparing, chosen.rubric),
         generator=generator_of(generator, generator_params, **shared),
     )
-    run = Run(server, McpFolder(root / project / "mcp" / name), chosen, asked, measure, tell or logger.info)
+    folder, told = McpFolder(root / project / "mcp" / name), tell or logger.info
+    run = Run(server, folder, chosen, asked, measure, told)
     run.open(base_model)
+    keep_budget(budget, folder.path, told)
     made = await run.scenarios(scenarios)
     async with served(model, backend, root):
         return await run.learn(model, made, begin)

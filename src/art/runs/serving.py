@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from art.backend import Backend
+    from art.llm.budget import Budget
     from art.llm.cache import AnswerCache
     from art.model import TrainableModel
+    from art.runs.course import Tell
+
+BUDGET = "budget.sqlite3"
 
 
 def root_of(path: str | Path | None) -> Path:
@@ -23,6 +27,24 @@ def cache_in(root: Path) -> AnswerCache:
     from art.llm.cache import DEFAULT_PATH, AnswerCache
 
     return AnswerCache(root / DEFAULT_PATH.name)
+
+
+def keep_budget(budget: Budget | None, folder: Path, tell: Tell) -> None:
+    """What is spent is kept in the run's folder: a run that goes on has what is left of it.
+
+    A budget that has a file of its own stays there. Raises ConfigurationError.
+    """
+    if budget is None:
+        return
+    budget.keep(folder / BUDGET)
+    spent = budget.spent
+    if spent.calls:
+        used = ", ".join(
+            f"{getattr(spent, name):g} of {limit:g} {name}"
+            for name, limit in budget.limits.items()
+            if limit is not None
+        )
+        tell(f"of the budget are spent already: {used}")
 
 
 def model_of(root: Path, name: str, project: str, base_model: str) -> TrainableModel[Any, Any]:

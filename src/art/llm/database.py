@@ -1,0 +1,32 @@
+"""SQLite files (WAL) that several processes share, and nobody else may read."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+BUSY_S = 10.0
+"""How long another process may be at it."""
+
+
+def open_private(path: Path, schema: str) -> sqlite3.Connection:
+    """A connection that commits each statement by itself. A new file has mode 0600, a new folder 0700; what
+    is there keeps its mode.
+
+    Raises OSError, sqlite3.Error.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # SQLite gives its further files (-wal, -shm) the mode of this one.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        # Of a new file only; pages that are free can then be given back.
+        connection.execute("pragma auto_vacuum=incremental")
+        connection.execute("pragma journal_mode=wal")
+        connection.execute("pragma synchronous=normal")
+        connection.executescript(schema)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
