@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from art.wire.engine import EngineHealth
 
 FinishReason = Literal["stop", "length"]
 
@@ -99,6 +102,21 @@ class EngineInfo:
     running: int = 0
     waiting: int = 0
     max_waiting: int = 0
+
+    @classmethod
+    def of(cls, health: EngineHealth) -> EngineInfo:
+        """What a worker's health says of the engine itself."""
+        return cls(
+            base_model=health.base_model,
+            max_context=health.max_context,
+            vocab_size=health.vocab_size,
+            device=health.device,
+            dtype=health.dtype,
+            adapters=tuple(health.adapters),
+            running=health.running,
+            waiting=health.waiting,
+            max_waiting=health.max_waiting,
+        )
 
 
 class Engine(Protocol):

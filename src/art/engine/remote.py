@@ -1,26 +1,19 @@
-"""The engine as the gateway sees it: a worker process, reached over loopback. No torch here.
-
-All completions share one WebSocket. Requests made in the same turn of the event loop share a frame up, deltas
-of one engine step share a frame down, so a completion costs the gateway a fraction of a millisecond.
-"""
+"""The engine as the gateway sees it: a worker process, reached over loopback. No torch here."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 from pydantic import BaseModel, ValidationError
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
+from art.engine.completion_socket import CompletionSocket
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest
-from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.errors import WorkerDiedError, WorkerError, WorkerStalledError
 from art.process.loopback import no_tls
 from art.wire.engine import (
     EngineHealth,
@@ -31,9 +24,6 @@ from art.wire.engine import (
     UnloadAdapter,
     to_error,
 )
-
-_TOLD_TOGETHER = 16
-"""Deltas after which others have a turn: hundreds of replies may end with one step of the engine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,17 +40,6 @@ class Deadlines:
     """Requests are running, but the worker's step counter stands still."""
 
 
-@dataclass(slots=True, eq=False)
-class _Stream:
-    news: list[Delta | ARTError] = field(default_factory=list)
-    waiter: asyncio.Future[None] | None = None
-
-    def put(self, item: Delta | ARTError) -> None:
-        self.news.append(item)
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-
 class RemoteEngine:
     """See `art.engine.protocol.Engine`. `url` is `http://host:port`; connects when first used."""
 
@@ -71,13 +50,13 @@ class RemoteEngine:
         self._http = httpx.AsyncClient(
             base_url=self.url, headers=self._headers, trust_env=False, verify=no_tls()
         )
-        self._socket: ClientConnection | None = None
-        self._connecting = asyncio.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._streams: dict[str, _Stream] = {}
-        self._outbox: list[dict[str, Any]] = []
-        self._outgoing = asyncio.Event()
-        self._count = 0
+        self._completions = CompletionSocket(
+            self.url,
+            self._headers,
+            connect_s=self.deadlines.connect,
+            stall_s=self.deadlines.stall,
+            health=self.health,
+        )
         self._closed = False
 
     async def health(self) -> EngineHealth:
@@ -86,46 +65,12 @@ class RemoteEngine:
         return EngineHealth.model_validate(reply)
 
     async def info(self) -> EngineInfo:
-        health = await self.health()
-        return EngineInfo(
-            base_model=health.base_model,
-            max_context=health.max_context,
-            vocab_size=health.vocab_size,
-            device=health.device,
-            dtype=health.dtype,
-            adapters=tuple(health.adapters),
-            running=health.running,
-            waiting=health.waiting,
-            max_waiting=health.max_waiting,
-        )
+        return EngineInfo.of(await self.health())
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`; WorkerDiedError when the connection is lost, WorkerStalledError when steps
         stop."""
-        if self._socket is None:
-            await self._connect()
-        self._count += 1
-        # Our own number, so that two callers with one request id do not meet.
-        number = str(self._count)
-        stream = self._streams[number] = _Stream()
-        self._send(_generate_message(number, request))
-        ended = False
-        try:
-            while not ended:
-                if not stream.news:
-                    stream.waiter = asyncio.get_running_loop().create_future()
-                    await stream.waiter
-                items, stream.news = stream.news, []
-                for item in items:
-                    if isinstance(item, ARTError):
-                        ended = True
-                        raise item
-                    ended = item.finish_reason is not None
-                    yield item
-        finally:
-            self._streams.pop(number, None)
-            if not ended and self._socket is not None:
-                self._send({"cancel": number})
+        return self._completions.generate(request)
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`."""
@@ -153,7 +98,7 @@ class RemoteEngine:
     async def close(self) -> None:
         """Close the connection; the worker itself belongs to whoever started it."""
         self._closed = True
-        self._lost(WorkerError("the engine client was closed before the request was done"))
+        self._completions.close()
         await self._http.aclose()
 
     async def _post(self, path: str, body: BaseModel | None, seconds: float) -> Any:
@@ -179,135 +124,3 @@ class RemoteEngine:
             raise to_error(ErrorBody.model_validate_json(reply.content))
         except ValidationError as error:
             raise WorkerError(f"the engine worker answered {path} with status {reply.status_code}") from error
-
-    async def _connect(self) -> None:
-        async with self._connecting:
-            if self._socket is not None:
-                return
-            if self._closed:
-                raise WorkerError("the engine client is closed")
-            try:
-                socket = await connect(
-                    self.url.replace("http", "ws", 1) + "/generate",
-                    additional_headers=self._headers,
-                    open_timeout=self.deadlines.connect,
-                    close_timeout=1.0,
-                    max_size=1 << 28,
-                    max_queue=None,
-                    compression=None,
-                    ping_interval=None,
-                    proxy=None,
-                )
-            except TimeoutError as error:
-                raise WorkerStalledError(
-                    f"the engine worker at {self.url} did not take a connection"
-                ) from error
-            except (OSError, InvalidHandshake, ConnectionClosed) as error:
-                raise WorkerDiedError(f"no engine worker answers at {self.url}: {error}") from error
-            self._socket = socket
-            self._outbox.clear()
-            self._tasks = [
-                asyncio.create_task(self._read(socket)),
-                asyncio.create_task(self._write(socket)),
-                asyncio.create_task(self._watch()),
-            ]
-
-    def _send(self, message: dict[str, Any]) -> None:
-        self._outbox.append(message)
-        self._outgoing.set()
-
-    async def _write(self, socket: ClientConnection) -> None:
-        try:
-            while True:
-                await self._outgoing.wait()
-                self._outgoing.clear()
-                messages, self._outbox = self._outbox, []
-                if messages:
-                    await socket.send(orjson.dumps(messages))
-        except ConnectionClosed:
-            self._lost(WorkerDiedError(f"the engine worker at {self.url} closed the connection"))
-
-    async def _read(self, socket: ClientConnection) -> None:
-        # However it was closed, what is open has failed.
-        with contextlib.suppress(ConnectionClosed):
-            async for frame in socket:
-                for number, message in enumerate(orjson.loads(frame), 1):
-                    stream = self._streams.get(message["id"])
-                    if stream is not None:
-                        stream.put(_news(message))
-                    if number % _TOLD_TOGETHER == 0:
-                        await asyncio.sleep(0)
-        self._lost(WorkerDiedError(f"the engine worker at {self.url} closed the connection"))
-
-    async def _watch(self) -> None:
-        """While requests are open, the worker's step counter must move on."""
-        seen = -1
-        while True:
-            await asyncio.sleep(self.deadlines.stall)
-            if not self._streams:
-                seen = -1
-                continue
-            try:
-                health = await self.health()
-            except ARTError as error:
-                self._lost(error)
-                return
-            if health.running and health.steps == seen:
-                self._lost(WorkerStalledError(f"the engine made no step for {self.deadlines.stall:g} s"))
-                return
-            seen = health.steps
-
-    def _lost(self, error: ARTError) -> None:
-        """Fail what is open and forget the connection; the next request makes a new one."""
-        socket, self._socket = self._socket, None
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.put(error)
-        current = asyncio.current_task()
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            if task is not current:
-                task.cancel()
-        if socket is not None:
-            # Without a handshake: the other side may be dead.
-            socket.transport.abort()
-
-
-def _generate_message(number: str, request: GenerateRequest) -> dict[str, Any]:
-    sampling = request.sampling
-    body: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
-    if sampling.top_p != 1.0:
-        body["top_p"] = sampling.top_p
-    if sampling.top_k:
-        body["top_k"] = sampling.top_k
-    if sampling.min_p:
-        body["min_p"] = sampling.min_p
-    if sampling.seed is not None:
-        body["seed"] = sampling.seed
-    if sampling.stop:
-        body["stop"] = sampling.stop
-    if sampling.stop_token_ids:
-        body["stop_token_ids"] = sampling.stop_token_ids
-    if sampling.logit_bias:
-        body["logit_bias"] = sampling.logit_bias
-    if sampling.constraint is not None:
-        body["constraint"] = {"kind": sampling.constraint.kind, "text": sampling.constraint.text}
-    message: dict[str, Any] = {"id": number, "prompt_ids": list(request.prompt_ids), "sampling": body}
-    if request.adapter is not None:
-        message["adapter"] = request.adapter
-    if request.stream:
-        message["stream"] = True
-    if request.owner:
-        message["owner"] = request.owner
-    return message
-
-
-def _news(message: dict[str, Any]) -> Delta | ARTError:
-    if "error" in message:
-        return to_error(ErrorBody.model_validate(message["error"]))
-    return Delta(
-        token_ids=message["token_ids"],
-        logprobs=message["logprobs"],
-        finish_reason=message.get("finish_reason"),
-        stop_string=message.get("stop_string"),
-    )

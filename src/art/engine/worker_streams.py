@@ -13,10 +13,11 @@ import orjson
 from pydantic import ValidationError
 from starlette.websockets import WebSocket
 
-from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
+from art.engine.frames import news_message, read_request
+from art.engine.protocol import Delta
 from art.engine.served import C, ServedEngine
 from art.errors import ARTError, RequestError
-from art.wire.engine import CancelMessage, GenerateMessage, SamplingBody, to_body
+from art.wire.engine import CancelMessage, GenerateMessage
 
 
 async def serve_generate(engine: ServedEngine[C], socket: WebSocket) -> None:
@@ -55,9 +56,9 @@ class Streams(Generic[C]):
                 self._take(message)
             except ValidationError as error:
                 problem = f"malformed message: {error.errors(include_input=False)}"
-                self._fail(request_id, RequestError(problem, status=400, code="bad_message"))
+                self._put(request_id, RequestError(problem, status=400, code="bad_message"))
             except ARTError as error:
-                self._fail(request_id, error)
+                self._put(request_id, error)
 
     async def send_to(self, socket: WebSocket) -> None:
         """Send what has come together since the last frame, until cancelled."""
@@ -83,39 +84,14 @@ class Streams(Generic[C]):
             raise RequestError(
                 f"a request with the id {body.id!r} is running", status=400, code="bad_message"
             )
-        request = GenerateRequest(
-            request_id=body.id,
-            adapter=body.adapter,
-            prompt_ids=body.prompt_ids,
-            sampling=sampling_of(body.sampling),
-            stream=body.stream,
-            owner=body.owner,
-        )
+        request = read_request(body)
         self.calls[body.id] = self.engine.begin(request, lambda news: self._news(body.id, news))
 
     def _news(self, request_id: str, news: Delta | ARTError) -> None:
-        if isinstance(news, ARTError):
+        if isinstance(news, ARTError) or news.finish_reason is not None:
             self.calls.pop(request_id, None)
-            self._fail(request_id, news)
-            return
-        message = {"id": request_id, "token_ids": news.token_ids, "logprobs": news.logprobs}
-        if news.finish_reason is not None:
-            self.calls.pop(request_id, None)
-            message["finish_reason"] = news.finish_reason
-            if news.stop_string is not None:
-                message["stop_string"] = news.stop_string
-        self._put(message)
+        self._put(request_id, news)
 
-    def _fail(self, request_id: str, error: ARTError) -> None:
-        self._put({"id": request_id, "error": to_body(error).model_dump()})
-
-    def _put(self, message: dict[str, Any]) -> None:
-        self.outbox.append(message)
+    def _put(self, request_id: str, news: Delta | ARTError) -> None:
+        self.outbox.append(news_message(request_id, news))
         self.ready.set()
-
-
-def sampling_of(body: SamplingBody) -> Sampling:
-    """What a message asks for."""
-    given = body.constraint
-    constraint = None if given is None else Constraint(kind=given.kind, text=given.text)
-    return Sampling(**{**body.__dict__, "constraint": constraint})

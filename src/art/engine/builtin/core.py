@@ -25,6 +25,7 @@ from art.engine.builtin.sequence import NOWHERE, Sequence
 from art.engine.builtin.shaping import make_bias, shape
 from art.engine.builtin.stops import StopStrings, TokenizerLoader
 from art.engine.builtin.whole import ModelFolder, WholeModels
+from art.engine.limits import check_request, check_rows
 from art.engine.protocol import Delta, GenerateRequest
 from art.errors import ARTError, ConfigurationError, RequestError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
@@ -83,23 +84,7 @@ class EngineCore:
         Raises: NotFoundError (adapter), RequestError.
         """
         adapter = self.adapters.number(request.adapter)
-        length = len(request.prompt_ids)
-        if not length:
-            raise RequestError("the prompt has no tokens", status=400, code="invalid_prompt")
-        if length > self.max_context - 1:
-            raise RequestError(
-                f"the prompt has {length} tokens; this model's context is {self.max_context} tokens, "
-                "of which at least one is the completion's",
-                status=400,
-                code="context_length_exceeded",
-            )
-        check_ids(request.prompt_ids, self.model.vocab_size)
-        if request.sampling.max_tokens < 1:
-            raise RequestError(
-                f"max_tokens is {request.sampling.max_tokens!r}; it must be at least 1",
-                status=400,
-                code="invalid_max_tokens",
-            )
+        check_request(request, max_context=self.max_context, vocab_size=self.model.vocab_size)
         constraint = request.sampling.constraint
         if constraint is not None and guide is None:
             guide = self.grammars.open(constraint, request.sampling.stop_token_ids)
@@ -108,7 +93,7 @@ class EngineCore:
             request=request,
             adapter=adapter,
             seed=request_seed(request.sampling),
-            limit=min(request.sampling.max_tokens, self.max_context - length),
+            limit=min(request.sampling.max_tokens, self.max_context - len(request.prompt_ids)),
             stops=StopStrings(strings, self.tokenizer.tokenizer()) if strings else None,
             stop_ids=frozenset(request.sampling.stop_token_ids),
             guide=guide,
@@ -163,14 +148,7 @@ class EngineCore:
     def score(self, name: str | None, rows: list[list[int]]) -> list[list[float]]:
         """See `Engine.score`. Raises: NotFoundError, RequestError."""
         adapter = self.adapters.number(name)
-        for row in rows:
-            if not 2 <= len(row) <= self.max_context:
-                raise RequestError(
-                    f"a row to score has {len(row)} tokens; it must have 2 to {self.max_context}",
-                    status=400,
-                    code="context_length_exceeded" if len(row) > 2 else "invalid_prompt",
-                )
-            check_ids(row, self.model.vocab_size)
+        check_rows(rows, max_context=self.max_context, vocab_size=self.model.vocab_size)
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         scores: list[list[float]] = [[] for _ in rows]
         while order:
@@ -288,17 +266,6 @@ def _appended(sequence: Sequence, token: int, logprob: float) -> Delta | ARTErro
         return sequence.append(token, logprob)
     except RequestError as error:
         return error
-
-
-def check_ids(ids: object, vocab_size: int) -> None:
-    """Raises: RequestError for an id that the model does not have."""
-    for token in ids:  # type: ignore[attr-defined]
-        if not 0 <= token < vocab_size:
-            raise RequestError(
-                f"token id {token!r} is not one of the model's {vocab_size}",
-                status=400,
-                code="invalid_token_id",
-            )
 
 
 def _cache_bytes(options: BuiltinOptions, device: torch.device) -> int:

@@ -81,18 +81,7 @@ class BuiltinEngine:
         return cls(EngineCore(model, options))
 
     async def info(self) -> EngineInfo:
-        health = self.health()
-        return EngineInfo(
-            base_model=health.base_model,
-            max_context=health.max_context,
-            vocab_size=health.vocab_size,
-            device=health.device,
-            dtype=health.dtype,
-            adapters=tuple(health.adapters),
-            running=health.running,
-            waiting=health.waiting,
-            max_waiting=health.max_waiting,
-        )
+        return EngineInfo.of(self.health())
 
     def health(self) -> EngineHealth:
         """Read from outside the step thread: numbers may be a step old."""

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from art.constraints.guide import Bits, Guide, unpack
+from art.engine.limits import check_bias
 from art.errors import RequestError
-
-HIGHEST_BIAS = 100.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,15 +38,7 @@ class Shaped(Protocol):
 
 def make_bias(pairs: Sequence[tuple[int, float]], vocabulary: int, device: torch.device) -> Bias | None:
     """Raises: RequestError for an id that the model does not have and for a number beyond 100."""
-    for token, value in pairs:
-        if not 0 <= token < vocabulary or not -HIGHEST_BIAS <= value <= HIGHEST_BIAS:
-            raise RequestError(
-                f"logit_bias {value!r} of id {token!r}: ids are 0 to {vocabulary - 1}, "
-                f"biases {-HIGHEST_BIAS:g} to {HIGHEST_BIAS:g}",
-                status=400,
-                code="invalid_logit_bias",
-                param="logit_bias",
-            )
+    check_bias(pairs, vocab_size=vocabulary)
     if not pairs:
         return None
     ids, values = zip(*pairs, strict=True)

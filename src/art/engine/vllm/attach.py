@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from art.engine.vllm.client import VllmClient
-from art.engine.vllm.engine import Served, VllmEngine
+from art.engine.vllm.engine import VllmEngine
 from art.engine.vllm.model_config import vocabulary_size
 from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.served import Served
 from art.engine.vllm.tokenizer import end_of_text
 from art.engine.vllm.versions import TESTED, check_version
 from art.environment import variable

@@ -14,15 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from art.engine.limits import check_bias, check_request, check_rows
 from art.engine.protocol import Delta, GenerateRequest
 from art.engine.served import Sink
 from art.engine.vllm.adapters import Adapters
 from art.engine.vllm.client import VllmClient
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.requests import completion_body, read_scores, score_body
+from art.engine.vllm.served import Served
 from art.engine.vllm.server_process import ServerProcess
 from art.engine.vllm.turns import Turns
-from art.errors import ARTError, DeadlineError, OverloadedError, RequestError, WorkerError
+from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
 from art.wire.engine import EngineHealth
 
 logger = logging.getLogger(__name__)
@@ -31,22 +33,6 @@ DRAIN_SECONDS = 1790.0
 METRICS_SECONDS = 1.0
 """Between two looks at the progress of vLLM's engine, while something runs."""
 SCORES_AT_ONCE = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Served:
-    """What is known of the vLLM server."""
-
-    base_model: str
-    model: str
-    """Its name there."""
-    max_context: int
-    vocab_size: int
-    device: str
-    dtype: str
-    end_of_text: int | None
-    version: str
-    sleep_mode: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -143,14 +129,7 @@ class VllmEngine:
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `Engine.score`."""
         model = self._adapters.model(adapter)
-        for row in rows:
-            if not 2 <= len(row) <= self.served.max_context:
-                raise RequestError(
-                    f"a row to score has {len(row)} tokens; it must have 2 to {self.served.max_context}",
-                    status=400,
-                    code="context_length_exceeded" if len(row) > 2 else "invalid_prompt",
-                )
-            self._check_ids(row)
+        check_rows(rows, max_context=self.served.max_context, vocab_size=self.served.vocab_size)
         places = asyncio.Semaphore(SCORES_AT_ONCE)
 
         async def one(row: list[int]) -> list[float]:
@@ -215,35 +194,9 @@ class VllmEngine:
 
     def _check(self, request: GenerateRequest) -> None:
         self._adapters.model(request.adapter)
-        length = len(request.prompt_ids)
-        if not length:
-            raise RequestError("the prompt has no tokens", status=400, code="invalid_prompt")
-        if length > self.served.max_context - 1:
-            raise RequestError(
-                f"the prompt has {length} tokens; this model's context is {self.served.max_context} tokens, "
-                "of which at least one is the completion's",
-                status=400,
-                code="context_length_exceeded",
-            )
-        if request.sampling.max_tokens < 1:
-            raise RequestError(
-                f"max_tokens is {request.sampling.max_tokens!r}; it must be at least 1",
-                status=400,
-                code="invalid_max_tokens",
-            )
-        self._check_ids(request.prompt_ids)
-        if request.sampling.logit_bias:
-            self._check_ids([token for token, _ in request.sampling.logit_bias])
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        low, high = min(ids), max(ids)
-        if low < 0 or high >= self.served.vocab_size:
-            raise RequestError(
-                f"token id {low if low < 0 else high} is not in the vocabulary "
-                f"of {self.served.vocab_size} ids",
-                status=400,
-                code="invalid_prompt",
-            )
+        vocab_size = self.served.vocab_size
+        check_request(request, max_context=self.served.max_context, vocab_size=vocab_size)
+        check_bias(request.sampling.logit_bias, vocab_size=vocab_size)
 
     def _send_on(self) -> None:
         while self._waiting and len(self._running) < self._places and not self._asleep:

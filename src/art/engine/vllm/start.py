@@ -10,11 +10,12 @@ from typing import Any
 
 from art.engine.vllm.attach import attach
 from art.engine.vllm.client import VllmClient
-from art.engine.vllm.engine import Served, VllmEngine
+from art.engine.vllm.engine import VllmEngine
 from art.engine.vllm.launch import Launch, prepare
 from art.engine.vllm.model_config import vocabulary_size
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.runtime import Runtime, find_runtime
+from art.engine.vllm.served import Served
 from art.engine.vllm.server_process import ServerProcess
 from art.engine.vllm.tokenizer import end_of_text
 from art.errors import ARTError, DeadlineError, WorkerDiedError

@@ -1,0 +1,84 @@
+"""The protocol's requests and deltas <-> messages of `art.wire.engine`, for both ends of a connection.
+
+Written by hand where a message is made for each completion or each step: what is not the default alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
+from art.errors import ARTError
+from art.wire.engine import ErrorBody, GenerateMessage, SamplingBody, to_body, to_error
+
+
+def generate_message(number: str, request: GenerateRequest) -> dict[str, Any]:
+    """A `GenerateMessage` of the id `number`."""
+    sampling = request.sampling
+    body: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
+    if sampling.top_p != 1.0:
+        body["top_p"] = sampling.top_p
+    if sampling.top_k:
+        body["top_k"] = sampling.top_k
+    if sampling.min_p:
+        body["min_p"] = sampling.min_p
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if sampling.stop:
+        body["stop"] = sampling.stop
+    if sampling.stop_token_ids:
+        body["stop_token_ids"] = sampling.stop_token_ids
+    if sampling.logit_bias:
+        body["logit_bias"] = sampling.logit_bias
+    if sampling.constraint is not None:
+        body["constraint"] = {"kind": sampling.constraint.kind, "text": sampling.constraint.text}
+    message: dict[str, Any] = {"id": number, "prompt_ids": list(request.prompt_ids), "sampling": body}
+    if request.adapter is not None:
+        message["adapter"] = request.adapter
+    if request.stream:
+        message["stream"] = True
+    if request.owner:
+        message["owner"] = request.owner
+    return message
+
+
+def read_request(message: GenerateMessage) -> GenerateRequest:
+    """What `generate_message` wrote down."""
+    return GenerateRequest(
+        request_id=message.id,
+        adapter=message.adapter,
+        prompt_ids=message.prompt_ids,
+        sampling=_sampling(message.sampling),
+        stream=message.stream,
+        owner=message.owner,
+    )
+
+
+def news_message(number: str, news: Delta | ARTError) -> dict[str, Any]:
+    """A `DeltaMessage` or a `FailureMessage` about the request of the id `number`."""
+    if isinstance(news, ARTError):
+        return {"id": number, "error": to_body(news).model_dump()}
+    message = {"id": number, "token_ids": news.token_ids, "logprobs": news.logprobs}
+    if news.finish_reason is not None:
+        message["finish_reason"] = news.finish_reason
+        if news.stop_string is not None:
+            message["stop_string"] = news.stop_string
+    return message
+
+
+def read_news(message: dict[str, Any]) -> Delta | ARTError:
+    """What `news_message` wrote down."""
+    if "error" in message:
+        return to_error(ErrorBody.model_validate(message["error"]))
+    return Delta(
+        token_ids=message["token_ids"],
+        logprobs=message["logprobs"],
+        finish_reason=message.get("finish_reason"),
+        stop_string=message.get("stop_string"),
+    )
+
+
+def _sampling(body: SamplingBody) -> Sampling:
+    given = body.constraint
+    constraint = None if given is None else Constraint(kind=given.kind, text=given.text)
+    return Sampling(**{**body.__dict__, "constraint": constraint})

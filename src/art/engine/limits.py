@@ -1,0 +1,70 @@
+"""What an engine refuses before it samples, in the same words whichever engine it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from art.engine.protocol import GenerateRequest
+from art.errors import RequestError
+
+HIGHEST_BIAS = 100.0
+
+
+def check_request(request: GenerateRequest, *, max_context: int, vocab_size: int) -> None:
+    """Raises: RequestError for a prompt that is empty, leaves no place for a completion, or has ids that the
+    model does not have, and for `max_tokens` below 1.
+    """
+    length = len(request.prompt_ids)
+    if not length:
+        raise RequestError("the prompt has no tokens", status=400, code="invalid_prompt")
+    if length > max_context - 1:
+        raise RequestError(
+            f"the prompt has {length} tokens; this model's context is {max_context} tokens, "
+            "of which at least one is the completion's",
+            status=400,
+            code="context_length_exceeded",
+        )
+    _check_ids(request.prompt_ids, vocab_size)
+    if request.sampling.max_tokens < 1:
+        raise RequestError(
+            f"max_tokens is {request.sampling.max_tokens!r}; it must be at least 1",
+            status=400,
+            code="invalid_max_tokens",
+        )
+
+
+def check_bias(pairs: Sequence[tuple[int, float]], *, vocab_size: int) -> None:
+    """Raises: RequestError for an id that the model does not have and for a number beyond 100."""
+    for token, value in pairs:
+        if not 0 <= token < vocab_size or not -HIGHEST_BIAS <= value <= HIGHEST_BIAS:
+            raise RequestError(
+                f"logit_bias {value!r} of id {token!r}: ids are 0 to {vocab_size - 1}, "
+                f"biases {-HIGHEST_BIAS:g} to {HIGHEST_BIAS:g}",
+                status=400,
+                code="invalid_logit_bias",
+                param="logit_bias",
+            )
+
+
+def check_rows(rows: Sequence[Sequence[int]], *, max_context: int, vocab_size: int) -> None:
+    """Rows to score. Raises: RequestError for one of fewer than two ids, one that is longer than the context,
+    and for ids that the model does not have.
+    """
+    for row in rows:
+        if not 2 <= len(row) <= max_context:
+            raise RequestError(
+                f"a row to score has {len(row)} tokens; it must have 2 to {max_context}",
+                status=400,
+                code="context_length_exceeded" if len(row) > 2 else "invalid_prompt",
+            )
+        _check_ids(row, vocab_size)
+
+
+def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
+    low, high = min(ids), max(ids)
+    if low < 0 or high >= vocab_size:
+        raise RequestError(
+            f"token id {low if low < 0 else high!r} is not one of the model's {vocab_size}",
+            status=400,
+            code="invalid_token_id",
+        )
