@@ -31,16 +31,22 @@ def about_the_training(steps: Sequence[StepRow], stopped: str | None) -> Iterabl
     alarms = [str(row.step) for row in steps if row.judge.get(ALARM)]
     if alarms:
         yield f"The judge's checks raised an alarm in steps {', '.join(alarms)}."
-    rollouts, unscored, trained = (
-        sum(getattr(row, name) for row in steps) for name in ("rollouts", "unscored", "trained")
-    )
+    rollouts, unscored = (sum(getattr(row, name) for row in steps) for name in ("rollouts", "unscored"))
+    told = [(row.trained, row.rollouts) for row in steps if row.trained is not None]
+    trained, asked = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0)
     if unscored > MANY_UNSCORED * rollouts:
         yield f"{unscored} of {rollouts} attempts got no score from the judge, and taught nothing."
-    if trained < HARDLY * rollouts:
+    if trained < HARDLY * asked:
         yield (
-            f"Only {trained} of {rollouts} attempts could teach anything: the others were as good as their "
+            f"Only {trained} of {asked} attempts could teach anything: the others were as good as their "
             "whole group, or had no score. Make attempts differ: a higher temperature, larger groups, tasks "
             "that the base model does sometimes."
+        )
+    recovered = [str(row.step) for row in steps if row.recovered]
+    if recovered:
+        yield (
+            f"The run was killed just after it committed steps {', '.join(recovered)}; what their rows lack, "
+            "nobody has measured."
         )
     if stopped:
         yield f"Training stopped before its end: {stopped}."

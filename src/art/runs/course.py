@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic
+from uuid import uuid4
 
 from art.errors import BudgetExceededError, ConfigurationError
 from art.runs.attempts import TASK, Attempts, Task
 from art.runs.comparison import Comparison, compare
 from art.runs.folder import RunFolder
+from art.runs.intent import Intent, trained_row
 from art.runs.measure import Measure, mean_figures
 from art.runs.step import StepRow, judge_figures, mean_reward
 
@@ -88,7 +90,7 @@ class Course(Generic[Task]):
 
     async def _train(self) -> None:
         limits, total = self.attempts.limits, self.attempts.limits.total_steps(len(self.train))
-        done = await self.attempts.model.get_step()
+        done = await self._settled_step()
         if done < total:
             groups = (total - done) * limits.groups_per_step
             self.tell(
@@ -98,9 +100,16 @@ class Course(Generic[Task]):
         for step in range(done, total):
             row = await self._step(step, total)
             self.folder.add_step(row)
-            reward = "no scores" if row.reward is None else f"reward {row.reward:.3f}"
-            told = [reward, *(f"{name} {value:.2f}" for name, value in row.figures.items())]
-            self.tell(f"step {row.step}/{total}: {', '.join(told)}; {row.trained} of {row.rollouts} trained")
+            self.tell(f"step {row.step}/{total}: {summary(row)}")
+
+    async def _settled_step(self) -> int:
+        """The newest step, with its row: also of one that was under way when an earlier process ended."""
+        intent = self.folder.step_under_way()
+        row = None if intent is None else await intent.came_of_it(self.attempts.model)
+        if row is not None:
+            self.folder.add_step(row)
+            self.tell(f"step {row.step} was committed when the run was interrupted: {summary(row)}")
+        return await self.attempts.model.get_step()
 
     async def _step(self, step: int, total: int) -> StepRow:
         """Attempts, scores, gradient, new adapter."""
@@ -113,23 +122,26 @@ class Course(Generic[Task]):
             after_each=self.judge.score_group,
         )
         gathered, rate = time.monotonic(), limits.rate_at(step, total)
-        result = await self.attempts.model.train(groups, learning_rate=rate)
-        trained = time.monotonic()
         flat = [one for group in groups for one in group]
         reward, unscored = mean_reward(groups)
-        return StepRow(
+        known = StepRow(
             step=step + 1,
             reward=reward,
             rollouts=len(flat),
             failed=sum(len(group.exceptions) for group in groups),
             unscored=unscored,
-            trained=int(result.metrics.get("data/sheet/trained_rollouts", 0)),
+            trained=None,
             learning_rate=rate,
             seconds_rollouts=round(gathered - begin, 3),
-            seconds_training=round(trained - gathered, 3),
+            seconds_training=None,
             figures=await mean_figures(flat, self.attempts.figures_of, self.measure),
             judge=judge_figures(groups),
         )
+        intent = Intent(job_id=uuid4().hex, row=known)
+        self.folder.begin_step(intent)
+        model, begin = self.attempts.model, time.monotonic()
+        result = await model.train(groups, learning_rate=rate, **intent.options(model))
+        return replace(trained_row(known, result), seconds_training=round(time.monotonic() - begin, 3))
 
     async def _compare(self, step: int) -> Comparison:
         async def judged_by(referee: Reward | None) -> Comparison:
@@ -148,6 +160,14 @@ class Course(Generic[Task]):
         except BudgetExceededError as error:
             self.tell(f"before and after are not judged: {error}")
             return await judged_by(None)
+
+
+def summary(row: StepRow) -> str:
+    """One step, in a line."""
+    reward = "no scores" if row.reward is None else f"reward {row.reward:.3f}"
+    told = ", ".join([reward, *(f"{name} {value:.2f}" for name, value in row.figures.items())])
+    trained = "not known how many" if row.trained is None else row.trained
+    return f"{told}; {trained} of {row.rollouts} trained"
 
 
 def tasks_of_step(train: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:

@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art.runs.intent import Intent
 from art.runs.step import StepRow
 from art.trajectories import Trajectory
 
 if TYPE_CHECKING:
     from art.runs.settings import RunSettings
 
-RUN, STEPS = "run.json", "steps.jsonl"
+RUN, STEPS, INTENT = "run.json", "steps.jsonl", "step-under-way.json"
 REPORT, REPORT_JSON = "report.md", "report.json"
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`run.json`, `steps.jsonl`, `evaluation-<step>.jsonl`, `report.md`, `report.json`."""
+    """`run.json`, `steps.jsonl`, `evaluation-<step>.jsonl`, `report.md`, `report.json`.
+
+    `step-under-way.json` is there from before a step is trained until it has its row.
+    """
 
     path: Path
 
@@ -63,6 +67,17 @@ class RunFolder:
         """A step that is there already is written over: it was repeated."""
         rows = [*(known for known in self.steps() if known.step < row.step), row]
         self.write_text(STEPS, "".join(json.dumps(asdict(one)) + "\n" for one in rows))
+        (self.path / INTENT).unlink(missing_ok=True)
+
+    def begin_step(self, intent: Intent) -> None:
+        """To be called before the step is trained; its row ends it."""
+        self.write(INTENT, intent.to_dict())
+
+    def step_under_way(self) -> Intent | None:
+        """The step that was begun and has no row."""
+        data = self.read(INTENT)
+        intent = None if data is None else Intent.from_dict(data)
+        return None if intent is None or any(row.step == intent.row.step for row in self.steps()) else intent
 
     def evaluation(self, step: int) -> list[list[Trajectory]] | None:
         """The attempts of the adapter of `step` at each test task; None: not yet made."""

@@ -148,7 +148,7 @@ class RunReport:
         rows = [
             [
                 *(str(row.step), shown(row.reward)),
-                *(str(count) for count in (row.rollouts, row.trained, row.unscored, row.failed)),
+                *(shown(count, "d") for count in (row.rollouts, row.trained, row.unscored, row.failed)),
                 *(shown(row.figures.get(name)) for name in names),
                 *(shown(row.judge.get(name)) for name in judge),
             ]

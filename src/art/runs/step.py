@@ -24,16 +24,19 @@ class StepRow:
     rollouts: int
     failed: int
     unscored: int
-    trained: int
-    """Rollouts with a gradient; the rest had a zero advantage, no score, or failed."""
+    trained: int | None
+    """Rollouts with a gradient; the rest had a zero advantage, no score, or failed. None: nobody said."""
     learning_rate: float
     seconds_rollouts: float
     """With the judge."""
-    seconds_training: float
+    seconds_training: float | None
+    """None: nobody was there when it ended."""
     figures: dict[str, float] = field(default_factory=dict)
     """What is known of the attempts without the judge: means, by name."""
     judge: dict[str, float] = field(default_factory=dict)
     """Figures of the judge's checks, means over the groups; empty without checks."""
+    recovered: bool = False
+    """The process ended between the step's commit and this row, which the next one wrote."""
 
 
 def mean_reward(groups: Sequence[TrajectoryGroup]) -> tuple[float | None, int]:
