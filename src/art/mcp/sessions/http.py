@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -11,6 +12,8 @@ from art.mcp.sessions.server import HttpServer
 from art.mcp.sessions.stdio import LastWords
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 CONNECT_S = 30.0
@@ -52,7 +55,7 @@ async def open_http(server: HttpServer, stack: AsyncExitStack, words: LastWords)
     client = httpx2.AsyncClient(
         headers=dict(server.headers),
         auth=(address.username, address.password or "") if address.username else None,
-        transport=Outermost(),
+        transport=Outermost(verify=tls()),
         timeout=httpx2.Timeout(CONNECT_S, read=None),  # each question to a session has its own deadline
     )
     await stack.enter_async_context(client)
@@ -60,6 +63,14 @@ async def open_http(server: HttpServer, stack: AsyncExitStack, words: LastWords)
     return streamable_http_client(
         urlunsplit((address.scheme, host, address.path or "/", "", "")), http_client=client
     )
+
+
+@functools.cache
+def tls() -> ssl.SSLContext:
+    """Whom this process trusts. Reading the certificates takes longer than all else of a session."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def _with_query(request: httpx2.Request, query: str) -> httpx2.Request:
