@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from art.remote.sheet import tell_untrained
-from art.wire.jobs import BalanceSheet, SheetRow
+from art.remote.sheet import tell_context, tell_untrained
+from art.wire.jobs import BalanceSheet, ContextRow, SheetRow
 
 
 def sheet(**fates: int) -> BalanceSheet:
@@ -33,3 +33,18 @@ def test_a_step_that_trained_nothing_says_why(fates, told, caplog):
 def test_a_step_that_trained_says_nothing(caplog):
     tell_untrained(sheet(trained=1, zero_advantage=5), "agent", 4)
     assert not caplog.records
+
+
+def test_samples_that_are_context_are_told_once_for_each_model_and_reason(caplog):
+    told: set[tuple[str, str]] = set()
+    greedy, penalised = ContextRow(samples=3, tokens=40), ContextRow(samples=1, tokens=2)
+    tell_context(BalanceSheet(context={"greedy": greedy}), "agent", 4, told)
+    assert "step 4 of agent: 3 samples (40 tokens) are context" in caplog.text
+    assert "drawn greedily (temperature 0" in caplog.text and "a temperature above 0" in caplog.text
+    tell_context(BalanceSheet(context={"greedy": greedy, "penalties": penalised}), "agent", 5, told)
+    tell_context(BalanceSheet(context={"greedy": greedy}), "other", 1, told)
+    assert [record.getMessage().partition(" are ")[0] for record in caplog.records] == [
+        "step 4 of agent: 3 samples (40 tokens)",
+        "step 5 of agent: 1 samples (2 tokens)",
+        "step 1 of other: 3 samples (40 tokens)",
+    ]

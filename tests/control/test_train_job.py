@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ledger_rows import drawn, nano, record
 
 from art.errors import RequestError
-from art.nano_models import resolve
-from art.rendering.library import LibraryRenderer
-from art.rendering.registry import create_chat_renderer
 from art.samples.batch import build_batch
 from art.samples.encode import decode_batch, encode_batch
 from art.samples.types import GroupRow, RolloutRow, SampleRow
@@ -21,39 +18,11 @@ from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.jobs.plot import plot_batch
 from art.server.jobs.rate import rate_factor
 from art.server.jobs.reference import reference_folder
-from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, sampled_from
+from art.server.jobs.train_rows import check_origin, group_rows, judge_figures
 from art.server.ledger.schema import SampleRecord
-from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, TeacherSpec, UpdatesSpec
-from art.wire.constraint import ConstraintBody
+from art.wire.algorithm import Algorithm, KlSpec, TeacherSpec, UpdatesSpec
 from art.wire.jobs import RateSpec, TrainGroup, TrainJobRequest
 from art.wire.training import SamplingSpec, TrainRequest
-
-
-def record(adapter: str | None, step: int | None) -> SampleRecord:
-    return SampleRecord(
-        sample_id="s1",
-        rollout_id=None,
-        project="games",
-        model="player",
-        base_model="org/base",
-        step=step,
-        adapter=adapter,
-        parent_id=None,
-        fork_reason=None,
-        prompt_ids=array("i", [1]),
-        completion_ids=array("i", [2]),
-        completion_logprobs=array("f", [-0.5]),
-        sampling={},
-        finish_reason="stop",
-        turn_key=b"",
-        tools_key=b"",
-        created_at=0.0,
-    )
-
-
-def drawn(**sampling: object) -> SampleRecord:
-    """A sample of the model with these sampling parameters."""
-    return dataclasses.replace(record("games/player@7", 7), sampling=sampling)
 
 
 @pytest.mark.parametrize("adapter", ["games/player@7", "games/player@7#1"])
@@ -77,11 +46,6 @@ def test_any_other_sample_is_refused_by_name(adapter: str | None, step: int | No
     )
 
 
-@lru_cache(maxsize=1)
-def nano() -> LibraryRenderer:
-    return create_chat_renderer(resolve("art/nano-tools"), name="art/nano-tools")
-
-
 @pytest.mark.parametrize(
     ("adapter", "removals", "fits"),
     [
@@ -99,70 +63,6 @@ def test_samples_of_a_removed_model_are_another_models(adapter: str, removals: i
         return
     with pytest.raises(RequestError, match="an earlier model of this name"):
         check_origin(record(adapter, 7), "r1", "games/player", removals=removals)
-
-
-# The distribution that a sample was drawn from
-
-
-@pytest.mark.parametrize(
-    ("recorded", "spec"),
-    [
-        ({}, SamplingSpec()),
-        ({"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "max_tokens": 9}, SamplingSpec()),
-        ({"temperature": 0.7, "top_k": 20}, SamplingSpec(temperature=0.7, top_k=20)),
-        ({"top_p": 0.9, "min_p": 0.05, "seed": 1, "stop": ["x"]}, SamplingSpec(top_p=0.9, min_p=0.05)),
-        ({"presence_penalty": 0.0, "repetition_penalty": 1, "top_p": None}, SamplingSpec()),
-        (
-            {"logit_bias": [[7, 2.5]], "temperature": 0.5},
-            SamplingSpec(logit_bias=((7, 2.5),), temperature=0.5),
-        ),
-        (
-            {"constraint": {"kind": "regex", "text": "a+", "by": "builtin"}, "stop_token_ids": [3, 4]},
-            SamplingSpec(constraint=ConstraintBody(kind="regex", text="a+"), stop_token_ids=(3, 4)),
-        ),
-    ],
-)
-def test_the_recorded_distribution_is_the_one_that_is_trained(recorded: dict, spec: SamplingSpec) -> None:
-    assert sampled_from(drawn(**recorded), "r1", Algorithm()) == spec
-
-
-@pytest.mark.parametrize(
-    ("recorded", "named"),
-    [
-        ({"temperature": 0.0}, "temperature = 0.0, and a greedy choice"),
-        ({"temperature": 1e-9}, "temperature = 1e-09, and a greedy choice"),
-        ({"top_k": 1}, "top_k = 1, and a greedy"),
-        ({"min_p": 1.0}, "min_p = 1.0, and a greedy"),
-        ({"presence_penalty": 0.5}, "presence_penalty = 0.5, and the trainer does not compute"),
-        ({"frequency_penalty": -1}, "frequency_penalty = -1"),
-        ({"repetition_penalty": 1.1}, "repetition_penalty = 1.1"),
-        ({"logit_bias": {"7": 100}}, "logit_bias = {'7': 100}"),
-        (
-            {"constraint": {"kind": "regex", "text": "a+", "by": "vllm"}, "stop_token_ids": [3]},
-            "a regex constraint by engine 'vllm'",
-        ),
-        ({"typical_p": 0.9}, "typical_p = 0.9"),
-        ({"top_p": 0.0}, "top_p = 0.0"),
-    ],
-)
-def test_what_the_trainer_does_not_compute_is_refused_by_name(recorded: dict, named: str) -> None:
-    with pytest.raises(RequestError, match="sample 's1' of rollout 'r1'") as refused:
-        sampled_from(drawn(**recorded), "r1", Algorithm())
-    assert named in str(refused.value) and "temperature 1" in str(refused.value)
-    assert refused.value.code == "untrainable_sampling"
-
-
-def test_supervised_training_takes_any_text_and_trains_the_model_s_own_distribution() -> None:
-    supervised = Algorithm(advantage=AdvantageSpec(kind="none"))
-    assert sampled_from(drawn(temperature=0.0, logit_bias={"7": 1}), "r1", supervised) == SamplingSpec()
-
-
-def test_a_teacher_s_server_knows_its_plain_distribution_only() -> None:
-    teacher = TeacherSpec(kind="server", url="http://127.0.0.1:1/v1", model="t")
-    taught = Algorithm(advantage=AdvantageSpec(kind="distillation"), teacher=teacher)
-    assert sampled_from(drawn(), "r1", taught) == SamplingSpec()
-    with pytest.raises(RequestError, match=r"temperature=0\.7.*teacher's server"):
-        sampled_from(drawn(temperature=0.7), "r1", taught)
 
 
 def test_rows_keep_group_rollout_reward_distribution_and_truncation() -> None:

@@ -77,8 +77,12 @@ async def test_every_algorithm_makes_a_step(tmp_path: Path) -> None:
         assert agreed.metrics["loss/logprob_difference_max"] < 1e-3
 
         greedy = await play_groups(model, temperature=0)
-        with pytest.raises(RequestError, match=r"temperature = 0\.0"):
+        with pytest.raises(RequestError, match=r"nothing can be trained.*6 greedy.*temperature = 0\.0"):
             await backend.train(model, greedy)
+        mixed = [*await play_groups(model), *await play_groups(model, temperature=0)]
+        halved = await backend.train(model, mixed)
+        assert halved.sheet.fates["untrainable"].rollouts == 6 and halved.metrics["trained"] == 1
+        assert halved.metrics["data/sheet/context_greedy_samples"] == 6
         assert (await backend.train(model, greedy, algorithm="sft")).metrics["trained"] == 1
         with pytest.raises(NotFoundError, match=r"step = 99.*its steps: \[0, 1, "):
             gone = {"name": "distillation", "teacher": {"kind": "step", "step": 99}}

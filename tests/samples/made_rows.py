@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from art.samples.types import RolloutRow, SampleRow
+from art.samples.types import RolloutRow, SampleRow, Untrainable
 from art.wire.algorithm import AdvantageSpec, Algorithm
 
 CENTERED = Algorithm(advantage=AdvantageSpec(kind="centered"))
+GREEDY = Untrainable(reason="greedy", drawn="temperature = 0.0")
+PENALISED = Untrainable(reason="penalties", drawn="presence_penalty = 1.0")
 
 
 def sample(name: str, prompt: list[int], ids: list[int], **changes: object) -> SampleRow:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_rows import rollout, sample
+from made_rows import GREEDY, PENALISED, rollout, sample
 
 from art.samples.aggregation import trains_without_advantage
 from art.samples.batch import build_batch
-from art.samples.types import GroupRow, RolloutRow
+from art.samples.types import GroupRow, RolloutRow, SampleRow
 from art.wire.algorithm import Algorithm, Estimator
-from art.wire.jobs import SheetRow
+from art.wire.jobs import ContextRow, SheetRow
 
 
 @st.composite
@@ -31,6 +32,7 @@ def group_rows(draw: st.DrawFn) -> list[GroupRow]:
                     draw(prompts),
                     draw(completions),
                     truncated=draw(st.booleans()),
+                    untrainable=draw(st.sampled_from([None, None, GREEDY, PENALISED])),
                 )
                 for s in range(draw(st.integers(0, 3)))
             ]
@@ -59,6 +61,14 @@ def algorithms(draw: st.DrawFn) -> Algorithm:
     )
 
 
+def trainable(one: RolloutRow) -> list[SampleRow]:
+    return [row for row in one.samples if row.untrainable is None]
+
+
+def sampled_tokens(rows: Iterable[SampleRow]) -> int:
+    return sum(len(row.completion_ids) for row in rows)
+
+
 def outside(batch_rows: list[GroupRow], algorithm: Algorithm, max_length: int | None) -> dict[str, str]:
     """Rollouts that cannot be trained whatever they are worth, and why: by the definitions of the fates."""
     found = {}
@@ -69,8 +79,12 @@ def outside(batch_rows: list[GroupRow], algorithm: Algorithm, max_length: int | 
             found[one.rollout] = "unscored"
         elif algorithm.truncated == "drop" and one.samples[-1].truncated:
             found[one.rollout] = "truncated"
-        elif max_length and any(len(s.prompt_ids) + len(s.completion_ids) > max_length for s in one.samples):
+        elif max_length and any(
+            len(s.prompt_ids) + len(s.completion_ids) > max_length for s in trainable(one)
+        ):
             found[one.rollout] = "overlong"
+        elif not sampled_tokens(trainable(one)):
+            found[one.rollout] = "untrainable"
     return found
 
 
@@ -89,7 +103,7 @@ def test_under_any_algorithm_the_books_balance_and_the_divisor_is_its_own_count(
     assert sheet.started.rollouts == sum(row.rollouts for row in sheet.fates.values())
     assert sheet.started.tokens == sum(row.tokens for row in sheet.fates.values())
     reasons = list(left_out.values())
-    for fate in ("no_samples", "unscored", "truncated", "overlong"):
+    for fate in ("no_samples", "unscored", "truncated", "overlong", "untrainable"):
         assert sheet.fates.get(fate, SheetRow()).rollouts == reasons.count(fate)
     trained = sheet.fates.get("trained", SheetRow())
     assert trained == SheetRow(
@@ -98,9 +112,29 @@ def test_under_any_algorithm_the_books_balance_and_the_divisor_is_its_own_count(
     zero = sheet.fates.get("zero_advantage", SheetRow())
     assert zero.rollouts == 0 or not trains_without_advantage(algorithm)
 
+    # What is context is counted by its reason, of rollouts that are trained or would have been.
+    numbers = set(batch.entries.sequence_E.tolist())
+    inside = [r for r in rollouts if r.rollout not in left_out]
+    context = [
+        row
+        for r in rollouts
+        if left_out.get(r.rollout, "untrainable") == "untrainable"
+        for row in r.samples
+        if row.untrainable is not None
+    ]
+    for reason in ("greedy", "penalties"):
+        rows = [row for row in context if row.untrainable.reason == reason]
+        told = sheet.context.get(reason, ContextRow())
+        assert told.samples <= len(rows) and told.tokens <= sampled_tokens(rows)
+        if not zero.rollouts:
+            assert told == ContextRow(samples=len(rows), tokens=sampled_tokens(rows))
+    if len(numbers) == len(inside):
+        assert trained.tokens == sum(sampled_tokens(trainable(r)) for r in inside)
+
     count = algorithm.zero_advantage == "count"
+    counted = sum(sampled_tokens(trainable(r)) for r in inside)
     divisor = {
-        "token_mean": trained.tokens + count * zero.tokens,
+        "token_mean": counted if count else trained.tokens,
         "sequence_mean": trained.rollouts + count * zero.rollouts,
         "constant": 7 * (trained.rollouts + count * zero.rollouts),
     }
@@ -108,8 +142,8 @@ def test_under_any_algorithm_the_books_balance_and_the_divisor_is_its_own_count(
     if divisor.get(kind):
         assert batch.normalizer == divisor[kind]
     if kind == "group_mean" and count:
-        inside = [any(r.rollout not in left_out for r in group.rollouts) for group in groups]
-        assert batch.normalizer == max(1, sum(inside))
+        kept = [any(r.rollout not in left_out for r in group.rollouts) for group in groups]
+        assert batch.normalizer == max(1, sum(kept))
     # Weights of a group or a sequence, all counted, sum to one each: never above the divisor.
     if kind in ("sequence_mean", "group_mean"):
         assert batch.entries.weight_E.sum() <= batch.normalizer * (1 + 1e-5)
@@ -132,22 +166,22 @@ def test_the_books_always_balance_and_every_entry_is_its_sampled_id(
     # The ids under the entries are the sampled ids of the trained rollouts, sample by sample, in order.
     spelled = iter(batch.tree.tokens_T[batch.entries.token_E].tolist())
     logprobs = iter(batch.entries.logprob_E.tolist())
-    for row in [s for r in trained_rollouts(groups, max_length) for s in r.samples]:
+    for row in [s for r in trained_rollouts(groups, max_length) for s in trainable(r)]:
         assert [next(spelled) for _ in row.completion_ids] == list(row.completion_ids)
         assert [next(logprobs) for _ in row.completion_ids] == list(row.completion_logprobs)
     assert next(spelled, None) is None
 
 
 def trained_rollouts(groups: list[GroupRow], max_length: int | None) -> list[RolloutRow]:
-    """By the definition: scored, sampled, not overlong, and another reward than the group's mean."""
+    """By the definition: scored, sampled from a known distribution, not overlong, not of the mean reward."""
     trained = []
     for group in groups:
         rewards = [r.reward for r in group.rollouts if r.reward is not None]
         for r in group.rollouts:
             fits = max_length is None or all(
-                len(s.prompt_ids) + len(s.completion_ids) <= max_length for s in r.samples
+                len(s.prompt_ids) + len(s.completion_ids) <= max_length for s in trainable(r)
             )
-            sampled = any(s.completion_ids for s in r.samples)
+            sampled = any(s.completion_ids for s in trainable(r))
             if r.reward is not None and sampled and fits and abs(r.reward - np.mean(rewards)) > 1e-9:
                 trained.append(r)
     return trained

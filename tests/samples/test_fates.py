@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made_rows import CENTERED, attempt, rollout, sample, two_turns
+from made_rows import CENTERED, GREEDY, PENALISED, attempt, rollout, sample, two_turns
 
 from art.errors import ConfigurationError
 from art.samples.batch import build_batch
 from art.samples.types import GroupRow, RolloutRow
 from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, CriticSpec, OverlongSpec
-from art.wire.jobs import SheetRow
+from art.wire.jobs import ContextRow, SheetRow
 from art.wire.training import SamplingSpec
 
 
@@ -149,3 +149,54 @@ def test_distributions_are_told_once_and_named_by_each_entry() -> None:
     assert batch.sampling == (warm, SamplingSpec(), top)
     assert batch.entries.sampling_E.tolist() == [0, 0, 1, 2, 0]
     assert batch.entries.sequence_E.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_an_untrainable_sample_is_context_and_the_rest_of_its_rollout_is_trained() -> None:
+    plan = sample("a.0", [5, 6], [7, 8], untrainable=GREEDY)
+    act = sample("a.1", [5, 6, 7, 8, 20], [9, 10])
+    leaf = sample("a.2", [5, 40], [41, 42, 43], untrainable=PENALISED)
+    batch = build_batch(
+        [GroupRow(rollouts=[rollout("a", 1.0, plan, act, leaf), attempt("b", 0.0, 3)])], algorithm=CENTERED
+    )
+    assert batch.sheet.fates == {
+        "trained": SheetRow(rollouts=2, tokens=5),
+        "context": SheetRow(rollouts=0, tokens=5),
+    }
+    assert batch.sheet.context == {
+        "greedy": ContextRow(samples=1, tokens=2),
+        "penalties": ContextRow(samples=1, tokens=3),
+    }
+    # Its ids are in the prompt of what follows; what follows nothing is not forwarded.
+    ids = batch.tree.tokens_T.tolist()
+    assert ids[:7] == [5, 6, 7, 8, 20, 9, 10] and 41 not in ids
+    assert batch.tree.tokens_T[batch.entries.token_E].tolist() == [9, 10, 10, 11, 12]
+    assert batch.entries.advantage_E.tolist() == [0.5] * 2 + [-0.5] * 3 and batch.normalizer == 5
+
+
+def test_a_rollout_of_nothing_but_context_counts_in_its_group_s_statistics() -> None:
+    greedy = attempt("greedy", 1.0, 4, untrainable=GREEDY)
+    batch = build_batch(
+        [GroupRow(rollouts=[greedy, attempt("b", 0.0, 2), attempt("c", 0.5, 1)])], algorithm=CENTERED
+    )
+    assert batch.sheet.fates["untrainable"] == SheetRow(rollouts=1, tokens=4)
+    assert batch.sheet.context == {"greedy": ContextRow(samples=1, tokens=4)}
+    assert batch.entries.advantage_E.tolist() == [-0.5, -0.5]  # c is the mean
+    discarded = build_batch([GroupRow(rollouts=[greedy], discarded=True)])
+    assert discarded.sheet.fates == {"discarded": SheetRow(rollouts=1, tokens=4)}
+
+
+def test_a_discounted_return_runs_over_the_tokens_that_are_trained() -> None:
+    algorithm = Algorithm(advantage=AdvantageSpec(kind="reinforce++", gamma=0.5))
+    first = sample("a.0", [1], [2, 3], untrainable=GREEDY)
+    mixed = rollout("a", 1.0, first, sample("a.1", [1, 2, 3], [4, 5]))
+    batch = build_batch([GroupRow(rollouts=[mixed, attempt("b", 0.0, 2)])], algorithm=algorithm)
+    returns = np.array([0.5, 1.0, 0, 0])
+    wanted = (returns - returns.mean()) / np.sqrt(returns.var() + 1e-8)
+    assert np.allclose(batch.entries.advantage_E, wanted, rtol=1e-6)
+
+
+def test_what_is_context_may_be_longer_than_what_can_be_trained() -> None:
+    long = sample("a.0", [1], list(range(50)), untrainable=GREEDY)
+    one = rollout("a", 1.0, long, sample("a.1", [1], [2]))
+    batch = build_batch([GroupRow(rollouts=[one, attempt("b", 0.0, 1)])], max_length=10)
+    assert batch.sheet.fates["trained"].rollouts == 2 and batch.sheet.fates["context"].tokens == 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from tiny_policies import SHAPE, causal_lm, games, llama, policy, qwen3, randomize
@@ -93,10 +93,14 @@ def assert_same(one: tuple[float, Gradients], other: tuple[float, Gradients], to
     budget=st.integers(1, 120),
     block=st.integers(1, 12),
     loss=st.sampled_from(["cispo", "ppo"]),
+    context=st.sampled_from([0.0, 0.4]),
 )
 @pytest.mark.parametrize("attention", ["rectangles", "dense"])
-def test_in_float64_to_ten_digits(attention: str, seed: int, budget: int, block: int, loss: str) -> None:
-    batch, spec = games(seed, groups=2, size=3), LossSpec(name=loss)
+def test_in_float64_to_ten_digits(
+    attention: str, seed: int, budget: int, block: int, loss: str, context: float
+) -> None:
+    batch, spec = games(seed, groups=2, size=3, untrained=context), LossSpec(name=loss)
+    assume(not batch.empty)
     got = packed(qwen3(), batch, spec, torch.float64, attention, budget, block)
     assert_same(got, plain(qwen3(), batch, spec, torch.float64), 1e-10)
 

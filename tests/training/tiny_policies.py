@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from art.samples.batch import build_batch
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
+from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow, Untrainable
 from art.training.attention.interface import NAME, register
 from art.training.policy import Policy
 from art.training.trainer import Trainer
@@ -88,11 +88,23 @@ def randomize(parameters: dict[str, torch.nn.Parameter], seed: int = 0) -> None:
             parameters[name].copy_(noise.to(parameters[name].dtype) * 0.3)
 
 
+GREEDY = Untrainable(reason="greedy", drawn="temperature = 0.0")
+
+
 def games(
-    seed: int = 0, groups: int = 3, size: int = 4, turns: int = 3, vocabulary: int = VOCABULARY
+    seed: int = 0,
+    groups: int = 3,
+    size: int = 4,
+    turns: int = 3,
+    vocabulary: int = VOCABULARY,
+    *,
+    untrained: float = 0.0,
 ) -> Batch:
-    """Groups of ragged rollouts of several turns behind a shared prompt, as agents make them."""
-    rng = np.random.default_rng(seed)
+    """Groups of ragged rollouts of several turns behind a shared prompt, as agents make them.
+
+    untrained: the share of turns that are not trained.
+    """
+    rng, chance = np.random.default_rng(seed), np.random.default_rng(seed + 1)
 
     def ids(count: int) -> list[int]:
         return [int(value) for value in rng.integers(0, vocabulary, count)]
@@ -111,6 +123,7 @@ def games(
                         prompt_ids=list(context),
                         completion_ids=completion,
                         completion_logprobs=(-3 * rng.random(len(completion))).tolist(),
+                        untrainable=GREEDY if chance.random() < untrained else None,
                     )
                 )
                 context += completion + ids(3)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from art.errors import UnbalancedSheetError
 from art.wire.jobs import BalanceSheet, TrainGroup
+from art.wire.untrainable import UNTRAINABLE
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ WHY = {
     "discarded": "left out by the program",
     "truncated": "cut at its token limit",
     "overlong": "longer than can be trained",
+    "untrainable": "no sample from a distribution that the trainer computes",
 }
 """What a fate means, and the remedy where there is one."""
 
@@ -50,3 +52,23 @@ def tell_untrained(sheet: BalanceSheet, model: str, step: int) -> None:
     log.warning(
         "step %d of %s trained nothing: %s", step, model, "; ".join(fates) or "there were no rollouts"
     )
+
+
+def tell_context(sheet: BalanceSheet, model: str, step: int, told: set[tuple[str, str]]) -> None:
+    """A line in the log for samples that could only be context: of each model, once for each reason.
+
+    told: what was said before; grows.
+    """
+    for reason, row in sheet.context.items():
+        if (model, reason) in told:
+            continue
+        told.add((model, reason))
+        log.warning(
+            "step %d of %s: %d samples (%d tokens) are context and were not trained: %s. Said once; "
+            "result.sheet.context counts them in each step",
+            step,
+            model,
+            row.samples,
+            row.tokens,
+            UNTRAINABLE.get(reason, reason),
+        )

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from art.errors import TokenMismatchError
 from art.samples.overlong import overlong_penalty
 from art.samples.rows import sequence
-from art.samples.types import GroupRow, IntArray, RolloutRow
+from art.samples.sheet import UNTRAINABLE
+from art.samples.types import GroupRow, IntArray, RolloutRow, SampleRow
 from art.wire.algorithm import Algorithm
 
 
@@ -18,10 +19,12 @@ class Attempt:
 
     rollout: RolloutRow
     group: int
+    samples: Sequence[SampleRow]
+    """Those that can be trained. The others are context: what they say is in the prompts after them."""
     ids: Sequence[IntArray]
-    """Prompt and completion of each sample."""
+    """Prompt and completion of each of `samples`."""
     tokens: int
-    """Sampled, over all samples."""
+    """Sampled, over all samples of the rollout."""
     penalty: float
     """Of its length, added to the reward."""
     fate: str | None
@@ -34,7 +37,7 @@ class Attempt:
 
     @property
     def trainable_tokens(self) -> int:
-        return 0 if self.fate else self.tokens
+        return 0 if self.fate else _tokens(self.samples)
 
 
 def read_attempts(
@@ -45,7 +48,7 @@ def read_attempts(
     for number, group in enumerate(groups):
         attempts = [_attempt(rollout, number, algorithm, max_length, owners) for rollout in group.rollouts]
         if group.discarded:
-            attempts = [replace(attempt, fate=attempt.fate or "discarded") for attempt in attempts]
+            attempts = [replace(attempt, fate=_discarded(attempt.fate)) for attempt in attempts]
         yield attempts
 
 
@@ -53,22 +56,24 @@ def _attempt(
     rollout: RolloutRow, group: int, algorithm: Algorithm, max_length: int | None, owners: dict[str, str]
 ) -> Attempt:
     _claim(rollout, owners)
-    ids = [sequence(rollout.rollout, turn, row) for turn, row in enumerate(rollout.samples)]
-    tokens = sum(len(row.completion_ids) for row in rollout.samples)
-    return Attempt(
+    checked = [(row, sequence(rollout.rollout, turn, row)) for turn, row in enumerate(rollout.samples)]
+    trainable = [(row, ids) for row, ids in checked if row.untrainable is None]
+    tokens = _tokens(rollout.samples)
+    attempt = Attempt(
         rollout=rollout,
         group=group,
-        ids=ids,
+        samples=[row for row, _ in trainable],
+        ids=[ids for _, ids in trainable],
         tokens=tokens,
         penalty=overlong_penalty(tokens, algorithm.overlong) if algorithm.overlong else 0.0,
-        fate=_fate(rollout, ids, tokens, algorithm, max_length),
+        fate=None,
     )
+    return replace(attempt, fate=_fate(attempt, algorithm, max_length))
 
 
-def _fate(
-    rollout: RolloutRow, ids: Sequence[IntArray], tokens: int, algorithm: Algorithm, max_length: int | None
-) -> str | None:
-    if tokens == 0:
+def _fate(attempt: Attempt, algorithm: Algorithm, max_length: int | None) -> str | None:
+    rollout = attempt.rollout
+    if attempt.tokens == 0:
         return "no_samples"
     if rollout.reward is None:
         return "unscored"
@@ -76,9 +81,19 @@ def _fate(
         return "stale"
     if algorithm.truncated == "drop" and rollout.samples[-1].truncated:
         return "truncated"
-    if max_length is not None and any(len(row) > max_length for row in ids):
+    if max_length is not None and any(len(row) > max_length for row in attempt.ids):
         return "overlong"
-    return None
+    return None if _tokens(attempt.samples) else UNTRAINABLE
+
+
+def _discarded(fate: str | None) -> str:
+    """Of a rollout of a discarded group: what it is worth training was not asked."""
+    return "discarded" if fate in (None, UNTRAINABLE) else fate
+
+
+def _tokens(samples: Sequence[SampleRow]) -> int:
+    """How many were sampled."""
+    return sum(len(row.completion_ids) for row in samples)
 
 
 def _claim(rollout: RolloutRow, owners: dict[str, str]) -> None:

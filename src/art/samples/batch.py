@@ -17,7 +17,7 @@ from art.samples.advantages import BY_TRAINER, Advantage, advantages
 from art.samples.aggregation import Weighed, trains_without_advantage, weigh
 from art.samples.attempts import Attempt, read_attempts
 from art.samples.entries import loss_entries
-from art.samples.sheet import Account, check_balance
+from art.samples.sheet import CONTEXT, UNTRAINABLE, Account, check_balance
 from art.samples.tree import build_tree
 from art.samples.types import Batch, GroupRow, LossEntries
 from art.wire.algorithm import Algorithm
@@ -39,7 +39,7 @@ class _Judged:
 
     def of_samples(self) -> list[Advantage]:
         """The advantage of each sample; a number per token is cut at the samples' ends."""
-        samples = self.attempt.rollout.samples
+        samples = self.attempt.samples
         if np.ndim(self.advantage) == 0:
             return [self.advantage] * len(samples)
         ends = np.cumsum([len(row.completion_ids) for row in samples])
@@ -53,6 +53,9 @@ def build_batch(
     max_length: int | None = None,
 ) -> Batch:
     """Check every sample, decide every rollout's fate, and lay the trained ones out as a token tree.
+
+    Samples that are `untrainable` get no loss entries: what they say is context where later prompts extend
+    it, and a rollout that has no others is not trained. All rewards count in their group's statistics.
 
     A rollout with a sample of more than `max_length` ids is overlong, one whose last completion was cut may
     be left out as truncated, one of an old policy is stale: their rewards count in their group's statistics
@@ -84,7 +87,7 @@ def build_batch(
     trained = [one for one in judged if one.trained]
     counting = judged if algorithm.zero_advantage == "count" else trained
     weighed = weigh(
-        [one.attempt.tokens for one in counting],
+        [one.attempt.trainable_tokens for one in counting],
         [one.attempt.group for one in counting],
         algorithm.aggregation,
     )
@@ -121,6 +124,8 @@ def _judge(attempts: Sequence[Sequence[Attempt]], algorithm: Algorithm, account:
         for attempt, value in zip(attempts_G, values_G, strict=True):
             if attempt.fate is not None or value is None:
                 account.book(attempt.fate or "unscored", rollouts=1, tokens=attempt.tokens)
+                if attempt.fate == UNTRAINABLE:
+                    _set_aside(account, attempt)
                 continue
             if np.abs(value).max(initial=0.0) > LARGEST:
                 raise ConfigurationError(
@@ -134,6 +139,16 @@ def _judge(attempts: Sequence[Sequence[Attempt]], algorithm: Algorithm, account:
     return judged
 
 
+def _set_aside(account: Account, attempt: Attempt) -> int:
+    """Say why each sample that is context is not trained; returns their tokens."""
+    tokens = 0
+    for row in attempt.rollout.samples:
+        if row.untrainable is not None:
+            account.set_aside(row.untrainable.reason, tokens=len(row.completion_ids))
+            tokens += len(row.completion_ids)
+    return tokens
+
+
 def _lay_out(
     trained: Sequence[_Judged],
     weights: Sequence[float],
@@ -142,8 +157,8 @@ def _lay_out(
     algorithm: Algorithm,
     metrics: Mapping[str, float],
 ) -> Batch:
-    owners = [number for number, one in enumerate(trained) for _ in one.attempt.rollout.samples]
-    samples = [row for one in trained for row in one.attempt.rollout.samples]
+    owners = [number for number, one in enumerate(trained) for _ in one.attempt.samples]
+    samples = [row for one in trained for row in one.attempt.samples]
     tree, paths = build_tree([ids for one in trained for ids in one.attempt.ids])
     numbers: dict[SamplingSpec, int] = {}
     entries = loss_entries(
@@ -157,6 +172,9 @@ def _lay_out(
     )
     if trained:  # counted from what will be trained, not from what was meant to be
         account.book("trained", rollouts=len(trained), tokens=len(entries))
+    context = sum(_set_aside(account, one.attempt) for one in trained)
+    if context:
+        account.book(CONTEXT, rollouts=0, tokens=context)
     return Batch(
         tree=tree,
         entries=entries,

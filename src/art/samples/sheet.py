@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from art.errors import UnbalancedSheetError
-from art.wire.jobs import BalanceSheet, SheetRow
+from art.wire.jobs import BalanceSheet, ContextRow, SheetRow
+
+UNTRAINABLE, CONTEXT = "untrainable", "context"
+"""Fates of samples whose distribution the trainer does not compute: whole rollouts, parts of trained ones."""
 
 
 class Account:
@@ -21,6 +24,7 @@ class Account:
         self._started = SheetRow()
         self._fates: dict[str, SheetRow] = {}
         self._forks: dict[str, int] = {}
+        self._context: dict[str, ContextRow] = {}
 
     def start(self, *, rollouts: int, tokens: int) -> None:
         self._started = _plus(self._started, rollouts, tokens)
@@ -31,12 +35,22 @@ class Account:
     def fork(self, reason: str) -> None:
         self._forks[reason] = self._forks.get(reason, 0) + 1
 
+    def set_aside(self, reason: str, *, tokens: int) -> None:
+        """One sample that is context, whatever fate its tokens are booked under."""
+        self._context[reason] = _more(self._context.get(reason, ContextRow()), 1, tokens)
+
     def sheet(self) -> BalanceSheet:
-        return BalanceSheet(started=self._started, fates=dict(self._fates), forks=dict(self._forks))
+        return BalanceSheet(
+            started=self._started,
+            fates=dict(self._fates),
+            forks=dict(self._forks),
+            context=dict(self._context),
+        )
 
 
 def check_balance(sheet: BalanceSheet) -> BalanceSheet:
-    """The sheet itself, when what started equals the sum of all fates in rollouts and in tokens.
+    """The sheet itself, when what started equals the sum of all fates in rollouts and in tokens, and each
+    token that is context has its reason.
 
     Raises UnbalancedSheetError with the differences.
     """
@@ -48,6 +62,10 @@ def check_balance(sheet: BalanceSheet) -> BalanceSheet:
             f"{rollouts} rollouts and {tokens} tokens of the step are unaccounted for: started "
             f"{sheet.started.rollouts}/{sheet.started.tokens}; by fate (rollouts/tokens): {fates or 'none'}."
         )
+    context = sum(sheet.fates.get(fate, SheetRow()).tokens for fate in (UNTRAINABLE, CONTEXT))
+    reasons = sum(row.tokens for row in sheet.context.values())
+    if context != reasons:
+        raise UnbalancedSheetError(f"{context} tokens of the step are context; the reasons say {reasons}.")
     return sheet
 
 
@@ -64,9 +82,16 @@ def add_sheets(one: BalanceSheet, other: BalanceSheet) -> BalanceSheet:
         fates[fate] = _plus(fates.get(fate, SheetRow()), row.rollouts, row.tokens)
     for reason, count in other.forks.items():
         forks[reason] = forks.get(reason, 0) + count
+    context = dict(one.context)
+    for reason, kept in other.context.items():
+        context[reason] = _more(context.get(reason, ContextRow()), kept.samples, kept.tokens)
     started = _plus(one.started, other.started.rollouts, other.started.tokens)
-    return BalanceSheet(started=started, fates=fates, forks=forks)
+    return BalanceSheet(started=started, fates=fates, forks=forks, context=context)
 
 
 def _plus(row: SheetRow, rollouts: int, tokens: int) -> SheetRow:
     return SheetRow(rollouts=row.rollouts + rollouts, tokens=row.tokens + tokens)
+
+
+def _more(row: ContextRow, samples: int, tokens: int) -> ContextRow:
+    return ContextRow(samples=row.samples + samples, tokens=row.tokens + tokens)

@@ -13,9 +13,19 @@ import numpy.typing as npt
 
 from art.wire.jobs import BalanceSheet
 from art.wire.training import PLAIN_SAMPLING, SamplingSpec
+from art.wire.untrainable import UntrainableReason
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Untrainable:
+    """Why a sample is context only: its logprobs are of no distribution that the trainer computes."""
+
+    reason: UntrainableReason
+    drawn: str
+    """What it was drawn with: `temperature = 0.0`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +55,8 @@ class SampleRow:
     """Why the prompt does not extend an earlier sample of its conversation, or None."""
     sampling: SamplingSpec = PLAIN_SAMPLING
     """The distribution that it was drawn from."""
+    untrainable: Untrainable | None = None
+    """Instead of `sampling`: it has no loss entries. Its ids are part of the prompts that extend them."""
     given: bool = False
     """Nobody sampled it: somebody wrote it for the assistant. It has no logprobs."""
     truncated: bool = False

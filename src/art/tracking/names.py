@@ -132,11 +132,17 @@ def sheet_metrics(sheet: BalanceSheet) -> dict[str, float]:
 
     Example: started 8 rollouts of 80 tokens, 6 of 60 trained and 2 of 20 unscored gives
     `data/sheet/started_rollouts` 8, `data/sheet/trained_rollouts` 6, `data/sheet/unscored_tokens` 20 and so
-    on.
+    on. Samples that are context, by reason: `data/sheet/context_greedy_samples`, `..._tokens`.
     """
     rows = {"started": sheet.started, **sheet.fates}
     metrics = {f"data/sheet/{fate}_rollouts": float(row.rollouts) for fate, row in rows.items()}
     metrics |= {f"data/sheet/{fate}_tokens": float(row.tokens) for fate, row in rows.items()}
+    metrics |= {
+        f"data/sheet/context_{reason}_samples": float(row.samples) for reason, row in sheet.context.items()
+    }
+    metrics |= {
+        f"data/sheet/context_{reason}_tokens": float(row.tokens) for reason, row in sheet.context.items()
+    }
     return metrics | {f"data/sheet/forks_{reason}": float(count) for reason, count in sheet.forks.items()}
 
 

@@ -89,13 +89,22 @@ class SheetRow(Strict):
     tokens: int = 0
 
 
+class ContextRow(Strict):
+    """Samples that were not trained for one reason, and their sampled tokens."""
+
+    samples: int = 0
+    tokens: int = 0
+
+
 class BalanceSheet(Strict):
     """Where every rollout of a step went. `started` equals the sum of all fates, in rollouts and in tokens.
 
     Known fates: trained; failed (an exception), unscored (no reward), no_samples (nothing was sampled),
     stale (sampled too many steps ago), truncated (cut at its token limit, where the algorithm leaves those
     out), overlong (a sample longer than can be trained), zero_advantage (its reward says nothing: as good as
-    the mean), discarded (the program left its group out).
+    the mean), discarded (the program left its group out), untrainable (every sample was drawn from a
+    distribution that the trainer does not compute), context (tokens of such samples in trained rollouts; no
+    rollouts).
     """
 
     started: SheetRow = SheetRow()
@@ -103,6 +112,9 @@ class BalanceSheet(Strict):
     """By reason code."""
     forks: dict[str, int] = Field(default_factory=dict)
     """Conversations whose prompt did not extend the ids before it, by reason."""
+    context: dict[str, ContextRow] = Field(default_factory=dict)
+    """The samples behind the fates context and untrainable, by the reason why each is not trained
+    (`art.wire.untrainable`). Their tokens sum to those of the two fates."""
 
 
 class TrainResultInfo(Strict):

@@ -21,7 +21,13 @@ from art.server.jobs.step import StepJob
 from art.server.jobs.store import Job
 from art.server.jobs.teacher import Teacher
 from art.server.jobs.teacher_settings import TeacherSettings
-from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, policy_ages
+from art.server.jobs.train_rows import (
+    check_origin,
+    group_rows,
+    judge_figures,
+    policy_ages,
+    refuse_untrainable,
+)
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
 from art.server.tenants.tenancy import tenant_of
@@ -65,6 +71,7 @@ class TrainJob(StepJob):
             algorithm=self.request.algorithm,
             max_length=self.request.compute.max_length,
         )
+        refuse_untrainable(rows, batch.sheet)
         samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
         seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
         canary = await self.canary(opened, canary_rows(seen))
