@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,9 +11,9 @@ import orjson
 from art.engine.protocol import Constraint
 from art.errors import ConfigurationError, RequestError
 from art.rendering.call_grammar import THINKING, Thinking, call_format, check_plain, reply_grammar
-from art.rendering.chat import Message, Parsed, Tool, ToolCall
+from art.rendering.chat import Message, Parsed, Tool
+from art.rendering.completion import read_completion
 from art.rendering.formats import Formats
-from art.rendering.raw_json import is_object, raw_member
 from art.rendering.reply import END_THINK, TAIL, first_prompt, reply_ids, thinks
 from art.rendering.tokenizer import FastTokenizer
 
@@ -172,30 +171,15 @@ class LibraryRenderer:
         Without `tools` nothing is read as a call. Malformed calls stay in the content. `partial`: the ids go
         on, so only what can no longer change is told.
         """
-        ids = list(completion_ids)
-        try:
-            read = self._renderer.parse_response(ids, tools=_listed(tools), prompt_ids=list(prompt_ids))
-        except (ValueError, RecursionError):
-            # A model may write JSON that no parser takes: a thousand brackets, a number of 5,000 digits.
-            return Parsed(content="" if partial else self.decode(self._without_stops(ids)).strip())
-        reasoning = (read.reasoning_content or "").strip() or None
-        content: str = read.content
-        if not read.tool_calls or partial:
-            return Parsed(content=content, reasoning=reasoning)
-        body = self._without_stops(ids)
-        if not tools:
-            span = read.tool_calls[0].token_span
-            rest = self.decode(body[span[0] :]) if span else "\n".join(c.raw for c in read.tool_calls)
-            return Parsed(content=_join(content, rest), reasoning=reasoning)
-        calls: list[ToolCall] = []
-        for attempt in read.tool_calls:
-            call = _read_call(attempt)
-            if call is not None:
-                calls.append(call)
-                continue
-            span = attempt.token_span
-            content = _join(content, self.decode(body[span[0] : span[1]]) if span else attempt.raw)
-        return Parsed(content=content, reasoning=reasoning, tool_calls=tuple(calls))
+        return read_completion(
+            self._renderer,
+            self._tokenizer,
+            list(completion_ids),
+            list(prompt_ids),
+            _listed(tools),
+            stops=self._stop_set,
+            partial=partial,
+        )
 
     def grammar(
         self,
@@ -234,10 +218,6 @@ class LibraryRenderer:
         """The bytes one id stands for."""
         return self._tokenizer.token_bytes(token_id)
 
-    def _without_stops(self, ids: list[int]) -> list[int]:
-        end = next((n for n, token_id in enumerate(ids) if token_id in self._stop_set), len(ids))
-        return ids[:end]
-
 
 def _unsayable(error: Exception) -> RequestError:
     return RequestError(
@@ -266,23 +246,3 @@ def _variant(template: str | None, told: Mapping[str, Any]) -> str:
 
 def _listed(tools: Sequence[Tool] | None) -> list[Tool] | None:
     return list(tools) if tools else None
-
-
-def _join(content: str, rest: str) -> str:
-    rest = rest.strip()
-    return f"{content}\n{rest}" if content and rest else content or rest
-
-
-def _read_call(attempt: Any) -> ToolCall | None:
-    """The call with its arguments as written, or None when the attempt is malformed."""
-    if attempt.status != "ok" or not isinstance(attempt.name, str):
-        return None
-    written = raw_member(attempt.raw, "arguments")
-    if written is not None and is_object(written):
-        return ToolCall(name=attempt.name, arguments=written)
-    arguments = attempt.arguments
-    if isinstance(arguments, str) and is_object(arguments):
-        return ToolCall(name=attempt.name, arguments=arguments)
-    if isinstance(arguments, dict):
-        return ToolCall(name=attempt.name, arguments=json.dumps(arguments, ensure_ascii=False))
-    return None

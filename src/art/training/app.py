@@ -20,6 +20,7 @@ from art.training.jobs import Jobs
 from art.training.trainer import Trainer
 from art.wire.models import ErrorBody
 from art.wire.strict import Strict
+from art.wire.trainer_start import TrainerConfig
 from art.wire.training import (
     CloseRequest,
     OpenReply,
@@ -30,7 +31,6 @@ from art.wire.training import (
     SaveRequest,
     ScoreReply,
     ScoreRequest,
-    TrainerConfig,
     TrainerHealth,
 )
 

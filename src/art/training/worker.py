@@ -22,7 +22,7 @@ from art.process import collector
 from art.process.listening import listen
 from art.process.memory import keep_freed_memory
 from art.process.threads import cpu_threads
-from art.wire.training import TrainerConfig
+from art.wire.trainer_start import TrainerConfig
 
 if TYPE_CHECKING:
     from art.training.trainer import Trainer

@@ -17,7 +17,8 @@ from art.server.workers.options import PairOptions
 from art.server.workers.supervised import supervise
 from art.server.workers.trainer_client import OpenModel, TrainerClient
 from art.server.workers.workers import Worker
-from art.wire.training import OpenRequest, TrainerConfig
+from art.wire.trainer_start import TrainerConfig
+from art.wire.training import OpenRequest
 
 _OURS = frozenset({"base_model", "model_path", "key", "host", "port"})
 TRAINER_MODULE = "art.training.worker"
