@@ -106,3 +106,23 @@ async def test_a_run_is_what_it_was_started_as(here: Path) -> None:
     ):
         with pytest.raises(ConfigurationError, match=words):
             await art.autorl.prepare("a task", **(given | changed))
+
+
+def test_a_budget_is_one_for_all_commands_that_go_on_with_a_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = ScriptedGenerator(inputs=WORDS, system_prompt="Name a thing.", rubric="- it fits")
+    with LlmServer(written, key="secret") as server:
+        monkeypatch.setenv("ART_GENERATOR_API_KEY", "secret")
+        command = (
+            *("Name a thing of the colour.", "--base-model", "art/nano-games", "--prepare-only"),
+            *("--num-train", "4", "--num-test", "2", "--generator", "writer"),
+            *("--generator-base-url", server.base_url, "--budget-calls"),
+        )
+        for _ in range(2):  # inputs and a system prompt; nothing is left for the rubric, nor next time
+            result = run(*command, "2")
+            assert result.exit_code == 1 and "the budget is spent: calls=2 and 2 used" in result.output
+            assert len(server.requests) == 2
+        assert "of the budget are spent already: 2 of 2 calls" in result.output
+        more = run(*command, "3")
+        assert more.exit_code == 0 and len(server.requests) == 3, more.output

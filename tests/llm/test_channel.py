@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from art.llm import AnswerCache, Budget, Channel, Pace, Request, resolve_llm
 from art.llm.answers import NotJsonError, SeveralAnswersError, json_in
 from art.metrics import MetricsBuilder
 from art.testing import LlmServer, Mischief
+from waiting import until
 
 PRICED = {"input_cost_per_token": 1e-3, "output_cost_per_token": 1e-3}
 
@@ -69,16 +71,16 @@ async def test_what_cannot_get_better_is_asked_once() -> None:
 async def test_a_kept_answer_is_not_asked_for_again(tmp_path: Path) -> None:
     path = tmp_path / "a" / "cache.sqlite3"
     async with LlmServer(lambda body: "first") as server:
-        channel = Channel(judge(server), cache=AnswerCache(path))
+        channel = Channel(judge(server, cache_name="local"), cache=AnswerCache(path))
         first = await channel.ask(question())
     async with LlmServer(lambda body: "second") as server:  # the same judge at another port
-        again = Channel(judge(server), cache=AnswerCache(path))
+        again = Channel(judge(server, cache_name="local"), cache=AnswerCache(path))
         kept = await again.ask(question())
         assert (kept.text, kept.cached, kept.usage) == ("first", True, first.usage)
         assert server.requests == [] and again.totals.cached == 1 and again.totals.prompt_tokens == 0
         for other in (question("other"), question(salt="2"), question(temperature=0.5)):
             assert (await again.ask(other)).text == "second"
-        hotter = Channel(judge(server, temperature=1), cache=again.cache)
+        hotter = Channel(judge(server, temperature=1, cache_name="local"), cache=again.cache)
         assert (await hotter.ask(question())).text == "second"
 
 
@@ -124,15 +126,25 @@ async def test_equal_questions_at_one_time_share_a_call() -> None:
 
 
 async def test_who_gives_up_does_not_take_the_answer_from_others() -> None:
-    async with LlmServer(lambda body: "x", delay=0.2) as server:
+    asked: list[str] = []
+    gate = threading.Event()
+
+    async def answer(body: Any) -> str:
+        asked.append(body["messages"][0]["content"])
+        await until(gate.is_set)
+        return "x"
+
+    async with LlmServer(answer) as server:
         channel = Channel(judge(server))
         first = asyncio.create_task(channel.ask(question()))
         second = asyncio.create_task(channel.ask(question()))
-        await asyncio.sleep(0.05)
+        await until(lambda: asked == ["hello"])
         first.cancel()
+        gate.set()
         assert (await second).text == "x"
+        gate.clear()
         third = asyncio.create_task(channel.ask(question("alone")))
-        await asyncio.sleep(0.05)
+        await until(lambda: asked == ["hello", "alone"])
         third.cancel()
         with pytest.raises(asyncio.CancelledError):
             await third
@@ -140,16 +152,20 @@ async def test_who_gives_up_does_not_take_the_answer_from_others() -> None:
 
 
 async def test_who_asks_what_was_just_given_up_gets_an_answer() -> None:
+    asked: list[int] = []
+
     async def slow_to_end(messages: Any) -> str:
+        asked.append(1)
         try:
-            await asyncio.sleep(0.1)
+            if len(asked) == 1:
+                await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0.05)
         return "x"
 
     channel = Channel(resolve_llm(slow_to_end))
     given_up = asyncio.create_task(channel.ask(question()))
-    await asyncio.sleep(0.05)
+    await until(lambda: asked)
     given_up.cancel()
     await asyncio.gather(given_up, return_exceptions=True)
     assert (await channel.ask(question())).text == "x"

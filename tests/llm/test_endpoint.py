@@ -223,9 +223,12 @@ async def test_a_key_that_an_endpoint_repeats_is_in_no_message_and_in_no_repr() 
 
 
 def test_what_the_cache_knows_a_model_by() -> None:
-    def known(url: str) -> str:
-        return resolve_llm("judge", base_url=url, api_key="k").identity  # type: ignore[attr-defined, no-any-return]
+    def known(url: str, **params: Any) -> str:
+        return resolve_llm("judge", base_url=url, api_key="k", params=params).identity  # type: ignore[attr-defined, no-any-return]
 
-    assert known("http://localhost:8000/v1") == known("http://127.0.0.1:9000/v1")
-    others = ["http://127.0.0.1:1/b", "http://box:1/v1", "http://box:2/v1", "http://box:1/deployments/b"]
-    assert len({known(url) for url in others}) == 4
+    assert known("http://localhost:8000/v1") == known("http://127.0.0.1:8000/v1")
+    others = ["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", "http://127.0.0.1:1/b"]
+    others += ["http://box:1/v1", "http://box:2/v1", "http://box:1/deployments/b"]
+    assert len({known(url) for url in others}) == 6
+    assert len({known(url, cache_name="mine") for url in others}) == 1
+    assert known(others[0], cache_name="mine") != known(others[0], cache_name="yours")

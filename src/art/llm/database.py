@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 BUSY_S = 10.0
@@ -30,3 +32,15 @@ def open_private(path: Path, schema: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def alone(connection: sqlite3.Connection) -> Iterator[None]:
+    """One transaction, in which no other process reads or writes."""
+    connection.execute("begin immediate")
+    try:
+        yield
+        connection.execute("commit")
+    finally:
+        if connection.in_transaction:
+            connection.execute("rollback")

@@ -47,7 +47,7 @@ class EndpointLlm:
     ) -> None:
         """name: as people write it; model: as the endpoint does. pricing: where no option gives one.
 
-        identity: what the cache knows it by; None: name, options and address (of this machine: the path).
+        identity: what the cache knows it by; None: name, options and address, or `cache_name` of the options.
         """
         self.name, self.model, self.base_url, self.provider = name, model, base_url, provider
         self.params = params or Params()
@@ -68,8 +68,9 @@ class EndpointLlm:
 
     def _own_identity(self) -> str:
         at = urlsplit(self.base_url)
-        # A server of this machine has another port each time, and is the same.
-        place = [at.path] if at.hostname in LOOPBACK else [at.hostname, at.port, at.path]
+        host = "localhost" if at.hostname in LOOPBACK else at.hostname
+        # Where the options name it, its address says nothing: it may have another port each time.
+        place = [] if self.params.cache_name is not None else [host, at.port, at.path]
         parts = [self.name, place, self.params.identity()]
         return json.dumps(parts, sort_keys=True, default=str)
 

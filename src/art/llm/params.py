@@ -20,7 +20,7 @@ OWN_FIELDS = ("top_k", "min_p", "repetition_penalty", "thinking")
 """Sent as they are, though OpenAI has no such fields."""
 ELSEWHERE = (
     *("api_base", "base_url", "api_key", "organization", "timeout", "num_retries", "max_retries"),
-    *("extra_headers", "extra_body", "input_cost_per_token", "output_cost_per_token"),
+    *("extra_headers", "extra_body", "input_cost_per_token", "output_cost_per_token", "cache_name"),
 )
 KNOWN = (*ELSEWHERE, *SAMPLING, *OWN_FIELDS)
 
@@ -41,10 +41,13 @@ class Params:
     """Fields that OpenAI's client does not name."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     pricing: TokenPricing | None = None
+    cache_name: str | None = None
+    """What the cache knows the endpoint by; None: its address."""
 
     def identity(self) -> list[Any]:
         """The options that change an answer."""
-        return [dict(self.sampling), dict(self.body)]
+        told = [dict(self.sampling), dict(self.body)]
+        return told if self.cache_name is None else [*told, self.cache_name]
 
 
 def read_params(
@@ -74,6 +77,7 @@ def read_params(
         body=_mapping(given, "extra_body") | {name: given[name] for name in OWN_FIELDS if name in given},
         sampling={name: given[name] for name in SAMPLING if name in given},
         pricing=_pricing(given),
+        cache_name=None if "cache_name" not in given else str(given["cache_name"]),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from art.errors import BudgetExceededError, ConfigurationError
-from art.llm.database import open_private
+from art.llm.database import alone, open_private
 from art.process.file_lock import take_lock
 
 SCHEMA = """
@@ -71,7 +71,7 @@ class SpendingFile:
         try:
             self._connection = open_private(self.path, SCHEMA)
             lock = self._lock_of(self._owner)
-            with _alone(self._connection):  # nobody takes the lock for one that was left behind
+            with alone(self._connection):  # nobody takes the lock for one that was left behind
                 descriptor = take_lock(lock)
                 self._sweep()
         except (OSError, sqlite3.Error) as error:
@@ -89,7 +89,7 @@ class SpendingFile:
         """
         with self._mutex:
             try:
-                with _alone(self._connection):
+                with alone(self._connection):
                     yield self._others()
                     self._write(own)
             except (OSError, sqlite3.Error) as error:
@@ -137,18 +137,6 @@ class SpendingFile:
             owner = lock.name.removeprefix(f"{self.path.name}-").removesuffix(".lock")
             if owner != self._owner and self._is_gone(owner):
                 lock.unlink(missing_ok=True)
-
-
-@contextmanager
-def _alone(connection: sqlite3.Connection) -> Iterator[None]:
-    """One transaction, in which no other process reads or writes."""
-    connection.execute("begin immediate")
-    try:
-        yield
-        connection.execute("commit")
-    finally:
-        if connection.in_transaction:
-            connection.execute("rollback")
 
 
 def _let_go(connection: sqlite3.Connection, descriptor: int | None, lock: Path) -> None:
