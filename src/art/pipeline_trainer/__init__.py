@@ -5,6 +5,7 @@ from __future__ import annotations
 from art.pipeline_trainer.retention import (
     CHECKPOINT_CREATED_AT_METRIC,
     CHECKPOINT_EVAL_COMPLETED_METRIC,
+    CHECKPOINT_EVAL_FAILED_METRIC,
     CHECKPOINT_SAVED_METRIC,
     CheckpointInfo,
     CheckpointRetentionContext,
@@ -18,6 +19,7 @@ from art.pipeline_trainer.trainer import PipelineTrainer
 __all__ = [
     "CHECKPOINT_CREATED_AT_METRIC",
     "CHECKPOINT_EVAL_COMPLETED_METRIC",
+    "CHECKPOINT_EVAL_FAILED_METRIC",
     "CHECKPOINT_SAVED_METRIC",
     "CheckpointInfo",
     "CheckpointRetentionContext",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from art.pipeline_trainer.rollouts import Finished
 from art.pipeline_trainer.settings import PipelineSettings
 from art.trajectories import TrajectoryGroup
 from art.types import Unscored
+
+_log = logging.getLogger(__name__)
 
 SAME = 1e-9
 """Rewards that differ by less than this share of the largest are the same."""
@@ -90,6 +93,19 @@ class Collector:
         ):
             self._sort(self._queue.get_nowait(), batch, step)
         return batch
+
+    def tell_collapse(self, name: str, step: int) -> None:
+        """Say why the run of a model ends at this step."""
+        errors = [] if self.last_failure is None else self.last_failure.group.exceptions
+        _log.error(
+            "MODEL COLLAPSE DETECTED: %d groups in a row had equal rewards or failed, more than "
+            "discard_queue_multiplier x min_batch_size = %d; the run of %s ends at step %d%s",
+            self.useless,
+            self._settings.collapse_after,
+            name,
+            step,
+            f"; the last one failed: {errors[0].type} {errors[0].message}" if errors else "",
+        )
 
     def left(self) -> Sequence[Finished]:
         """What is still in the queue."""

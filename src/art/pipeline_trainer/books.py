@@ -3,8 +3,9 @@
 A scenario is known by its number in the stream, from 0. It is *settled* when its group was trained, discarded
 (equal rewards), stale, or failed as a whole. What is not settled is taken again by the next run.
 
-Before a training job is asked for, its scenarios and its id are written down; after it, that they were
-trained. Between the two only the server knows what happened, and a resumed run asks it by the job's id.
+Before a training job is asked for, its scenarios and its id are written down; when its step is made and
+logged, that they were trained. Between the two only the server knows what happened, and a resumed run asks it
+by the job's id.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Books:
     last_eval_step: int | None = None
     completed_evals: set[int] = field(default_factory=set)
     waiting_evals: set[int] = field(default_factory=set)
+    failed_evals: set[int] = field(default_factory=set)
+    """Given up."""
 
     def is_settled(self, number: int) -> bool:
         return number < self.offset or number in self.beyond
@@ -70,6 +73,10 @@ class Books:
         """A training job is about to be asked for."""
         self.intent = Intent(job_id=job_id, step=self.training_step, scenarios=tuple(scenarios))
 
+    def made(self, step: int) -> None:
+        """The job made this step; it is not logged yet."""
+        self.training_step = step
+
     def end(self, step: int | None) -> None:
         """The job made this step; None: it made none, and its scenarios are taken again."""
         if self.intent is not None and step is not None:
@@ -82,6 +89,10 @@ class Books:
         self.waiting_evals.discard(step)
         self.completed_evals.add(step)
         self.last_eval_step = step
+
+    def eval_failed(self, step: int) -> None:
+        self.waiting_evals.discard(step)
+        self.failed_evals.add(step)
 
     def state(self) -> dict[str, Any]:
         """As JSON for the model's state."""
@@ -98,6 +109,7 @@ class Books:
             "last_eval_step": self.last_eval_step,
             "completed_eval_steps": sorted(self.completed_evals),
             "waiting_eval_steps": sorted(self.waiting_evals),
+            "failed_eval_steps": sorted(self.failed_evals),
         }
 
     @classmethod
@@ -114,4 +126,5 @@ class Books:
             last_eval_step=state.get("last_eval_step"),
             completed_evals=set(state.get("completed_eval_steps", ())),
             waiting_evals=set(state.get("waiting_eval_steps", ())),
+            failed_evals=set(state.get("failed_eval_steps", ())),
         )

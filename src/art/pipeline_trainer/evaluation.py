@@ -10,17 +10,22 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from art.pipeline_trainer.books import Books
-from art.pipeline_trainer.retention import CHECKPOINT_EVAL_COMPLETED_METRIC
+from art.pipeline_trainer.retention import CHECKPOINT_EVAL_COMPLETED_METRIC, CHECKPOINT_EVAL_FAILED_METRIC
 from art.pipeline_trainer.rollout import EvalFn, Evaluated
 from art.trajectories import TrajectoryGroup
 
 _log = logging.getLogger(__name__)
 
 CHECKPOINT, EVAL_COMPLETED = CHECKPOINT_EVAL_COMPLETED_METRIC.split("/")
+EVAL_FAILED = CHECKPOINT_EVAL_FAILED_METRIC.split("/")[1]
 
 
 class Evaluations:
-    """Runs `eval_fn` for one step after the other, in their order."""
+    """Runs `eval_fn` for one step after the other, in their order.
+
+    One that fails is tried once more: after the next one, or at the end of the run, when what it asks may be
+    well again. One that fails twice is given up, and told of in its row, in the books and at the end.
+    """
 
     def __init__(
         self,
@@ -36,12 +41,19 @@ class Evaluations:
         self._model, self._backend, self._eval_fn, self._config = model, backend, eval_fn, config
         self._books, self._save = books, save
         self._queue: asyncio.Queue[int | None] = asyncio.Queue()
+        self._again: list[int] = []
+        self._tried: set[int] = set()
+        """Steps whose evaluation has failed once."""
+        self._written: set[tuple[int, str]] = set()
+        """Steps and splits that are logged."""
 
     def schedule(self, step: int) -> None:
         """Evaluate a step; its checkpoint stays until that is done."""
-        if self._eval_fn is not None and step not in self._books.completed_evals:
-            self._books.waiting_evals.add(step)
-            self._queue.put_nowait(step)
+        if self._eval_fn is None or step in self._books.completed_evals:
+            self._books.waiting_evals.discard(step)
+            return
+        self._books.waiting_evals.add(step)
+        self._queue.put_nowait(step)
 
     def end(self) -> None:
         """No more steps come."""
@@ -50,9 +62,29 @@ class Evaluations:
     async def run(self) -> None:
         """Until `end`, and all that is scheduled is done."""
         while (step := await self._queue.get()) is not None:
-            await self._evaluate(step)
+            again, self._again = self._again, []
+            for one in [step, *again]:
+                await self._evaluate(one)
+        for one in self._again:
+            await self._evaluate(one)
+        if failed := sorted(self._books.failed_evals):
+            _log.error(
+                "%s has no evaluation of the steps %s: they failed twice, with the errors logged before",
+                self._model.name,
+                failed,
+            )
 
     async def _evaluate(self, step: int) -> None:
+        try:
+            await self._evaluate_and_log(step)
+        except Exception as error:  # noqa: BLE001 - the user's code: a failed evaluation must not end the training
+            await self._failed(step, error)
+            return
+        await self._model.log(split=CHECKPOINT, metrics={EVAL_COMPLETED: 1.0}, step=step)
+        self._books.eval_done(step)
+        await self._save()
+
+    async def _evaluate_and_log(self, step: int) -> None:
         assert self._eval_fn is not None
         builder = self._model.metrics_builder("eval")
         context = builder.activate()
@@ -61,16 +93,22 @@ class Evaluations:
                 async with self._lease(step):
                     found = await self._eval_fn(self._model, step, self._config)
             for split, trajectories in (found if isinstance(found, Mapping) else {"val": found}).items():
-                await self._model.log(_one_kind(trajectories), split=split, step=step)
-        except Exception as error:  # noqa: BLE001 - the user's code: a failed evaluation must not end the training
-            _log.error("the evaluation of step %d failed: %r", step, error, exc_info=error)
-            self._books.waiting_evals.discard(step)
-            await self._save()
-            return
+                if (step, split) not in self._written:
+                    await self._model.log(_one_kind(trajectories), split=split, step=step)
+                    self._written.add((step, split))
         finally:
             context.var.reset(context)
-        await self._model.log(split=CHECKPOINT, metrics={EVAL_COMPLETED: 1.0}, step=step)
-        self._books.eval_done(step)
+
+    async def _failed(self, step: int, error: Exception) -> None:
+        last = step in self._tried
+        then = "the second time: given up" if last else "tried once more later"
+        _log.error("the evaluation of step %d failed (%s): %r", step, then, error, exc_info=error)
+        if not last:
+            self._tried.add(step)
+            self._again.append(step)
+            return
+        await self._model.log(split=CHECKPOINT, metrics={EVAL_FAILED: 1.0}, step=step)
+        self._books.eval_failed(step)
         await self._save()
 
     def _lease(self, step: int) -> AbstractAsyncContextManager[None]:

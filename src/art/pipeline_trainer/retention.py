@@ -10,6 +10,7 @@ from art.errors import ConfigurationError
 
 CHECKPOINT_CREATED_AT_METRIC = "checkpoint/created_at_unix"
 CHECKPOINT_EVAL_COMPLETED_METRIC = "checkpoint/eval_completed"
+CHECKPOINT_EVAL_FAILED_METRIC = "checkpoint/eval_failed"
 CHECKPOINT_SAVED_METRIC = "checkpoint/saved"
 
 

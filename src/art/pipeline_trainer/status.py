@@ -30,6 +30,8 @@ class Status:
     discarded: int = 0
     stale: int = 0
     failed: int = 0
+    failed_evals: int = 0
+    """Evaluations that were given up."""
     reward: float | None = None
     """Mean of the last trained batch."""
 
@@ -102,4 +104,9 @@ class StatusReporter:
 
     @staticmethod
     def _aside(status: Status) -> dict[str, int]:
-        return {"discarded": status.discarded, "stale": status.stale, "failed": status.failed}
+        return {
+            "discarded": status.discarded,
+            "stale": status.stale,
+            "failed": status.failed,
+            "evals failed": status.failed_evals,
+        }

@@ -35,6 +35,8 @@ class Entry:
     split: str
     metrics: Mapping[str, float]
     step: int
+    stored: bool = False
+    """The groups are in the step's file already: only their row is missing."""
 
 
 class RunLog:
@@ -95,7 +97,7 @@ class RunLog:
             averages, amounts = _numbers(entry, summary)
             if entry.split in SPLITS:
                 self._builder.check(amounts)
-            if entry.groups is not None:
+            if entry.groups is not None and not entry.stored:
                 from art.tracking.trajectory_log.step_log import log_groups
 
                 log_groups(folder / "trajectories" / entry.split, entry.step, entry.groups)

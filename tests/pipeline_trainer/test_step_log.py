@@ -1,0 +1,122 @@
+"""A step's log after a kill at each of its moments: complete, and nothing in it twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fast_backend import pair
+
+import art
+from art.pipeline_trainer.step_log import STALE_GROUPS, StepLog
+from art.tracking.trajectory_log.step_log import log_groups, read_trajectory_groups
+
+METRICS = {STALE_GROUPS: 3.0, "loss/train": 0.5}
+MOMENTS = 8
+"""Writes of a step's log: two moves, two rows, the checkpoint's row, the end; and both sides of them."""
+
+
+class Killed(BaseException):
+    pass
+
+
+class CutLog(StepLog):
+    """Its program is killed before its write number `left`."""
+
+    def __init__(self, model: Any, left: int) -> None:
+        super().__init__(model)
+        self.left = left
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+    def _move(self, job_id: str, split: str, step: int) -> None:
+        self.count()
+        super()._move(job_id, split, step)
+
+    async def _row(self, *row: Any) -> None:
+        self.count()
+        await super()._row(*row)
+
+    async def _checkpoint(self, step: int) -> None:
+        self.count()
+        await super()._checkpoint(step)
+
+    async def _drop(self, job_id: str) -> None:
+        self.count()
+        await super()._drop(job_id)
+
+
+def groups() -> dict[str, list[art.TrajectoryGroup]]:
+    return {"train": [pair(), pair((0.0, 0.5))], "discarded": [pair((1.0, 1.0))]}
+
+
+def logged(model: Any) -> tuple[list[dict[str, Any]], dict[str, list[art.TrajectoryGroup]]]:
+    folder = Path(model._get_output_dir())
+    rows = [json.loads(line) for line in (folder / "history.jsonl").open()]
+    passing = ("time/", "recorded_at", "checkpoint/created")
+    rows = [{name: row[name] for name in sorted(row) if not name.startswith(passing)} for row in rows]
+    files = sorted(folder.glob("trajectories/*/*.parquet"))
+    found = {str(file.relative_to(folder)): read_trajectory_groups(file) for file in files}
+    assert not list(folder.glob("under_way/*"))
+    return rows, found
+
+
+def content(groups: list[art.TrajectoryGroup]) -> list[list[Any]]:
+    return [[one.reward for one in group] for group in groups]
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+async def test_whenever_it_is_cut_off_the_next_run_logs_the_rest(model: Any, moment: int) -> None:
+    cut = CutLog(model, moment)
+    await cut.keep("job", 4, groups())
+    try:
+        await cut.write("job", 4, METRICS, groups())
+    except Killed:
+        assert moment < 6
+    else:
+        assert moment >= 6
+    await StepLog(model).recover("job", 4, METRICS)
+    rows, files = logged(model)
+    assert {name: content(found) for name, found in files.items()} == {
+        "trajectories/train/0004.parquet": [[0.0, 1.0], [0.0, 0.5]],
+        "trajectories/discarded/0004.parquet": [[1.0, 1.0]],
+    }
+    assert [(row["step"], row.get("train/reward"), row.get("loss/train")) for row in rows][:1] == [
+        (4, 0.375, 0.5)
+    ]
+    assert [row["discarded/reward"] for row in rows if "discarded/reward" in row] == [1.0]
+    assert [row["checkpoint/saved"] for row in rows if "checkpoint/saved" in row] == [1.0] and len(rows) == 3
+    await StepLog(model).recover("job", 4, METRICS)
+    assert len(logged(model)[0]) == 3, "a second run that was killed in its beginning does no harm"
+
+
+async def test_of_a_job_without_a_step_only_what_was_discarded_is_logged(model: Any) -> None:
+    await StepLog(model).keep("job", 4, groups())
+    await StepLog(model).recover("job", 4, None)
+    rows, files = logged(model)
+    assert list(files) == ["trajectories/discarded/0004.parquet"]
+    assert [sorted(name for name in row if "reward" in name) for row in rows] == [
+        ["discarded/reward", "discarded/reward_std_dev"]
+    ]
+
+
+async def test_groups_that_the_program_logged_itself_stay(model: Any) -> None:
+    mine = Path(model._get_output_dir()) / "trajectories" / "train"
+    log_groups(mine, 4, [pair((0.25, 0.75))])
+    log = StepLog(model)
+    await log.keep("job", 4, groups())
+    await log.write("job", 4, METRICS, groups())
+    found = read_trajectory_groups(mine / "0004.parquet")
+    assert content(found) == [[0.25, 0.75], [0.0, 1.0], [0.0, 0.5]]
+
+
+async def test_what_was_kept_for_no_job_is_forgotten(model: Any) -> None:
+    log = StepLog(model)
+    await log.keep("never asked for", 4, groups())
+    await log.forget()
+    assert not (Path(model._get_output_dir()) / "under_way").exists()
