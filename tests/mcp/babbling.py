@@ -33,8 +33,16 @@ def misbehave(mode: str) -> str:
         sys.stderr.write("the disk is on fire\n")
         sys.stderr.flush()
         os._exit(7)
-    if mode == "stubborn":
+    if mode.startswith("stubborn"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if mode == "stubborn family":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+        return f"{os.getpid()} {child.pid}"
+    if mode.startswith("dies once") and not os.path.exists(marker := mode.removeprefix("dies once ")):
+        open(marker, "x").close()
+        sys.stderr.write("the disk is on fire\n")
+        sys.stderr.flush()
+        os._exit(7)
     if mode == "hangs the second time" and CALLS:
         time.sleep(1000)
     CALLS.append(mode)
@@ -68,7 +76,7 @@ def main(mode: str) -> None:
             reply["error"] = {"code": -32601, "message": "no such method"}
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
-    if mode == "stubborn":
+    if mode.startswith("stubborn"):
         time.sleep(1000)
 
 

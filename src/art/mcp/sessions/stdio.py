@@ -20,6 +20,7 @@ from typing import Any
 
 from art.errors import McpError
 from art.mcp.sessions.server import StdioServer
+from art.process.reaper import reaper
 
 LINE_LIMIT = 16 << 20
 """Bytes of one message."""
@@ -55,8 +56,8 @@ class LastWords:
 async def program(server: StdioServer, words: LastWords) -> AsyncIterator[tuple[Any, Any]]:
     """Start the program and give the two streams of the SDK; at the end nothing of it is left.
 
-    It has a process group of its own, which is killed where closing its input does not end it. Raises
-    McpError when it cannot be started.
+    It has a process group of its own, which is killed where closing its input does not end it, also when this
+    process is killed meanwhile. Raises McpError when it cannot be started.
     """
     import anyio
     from mcp.shared.message import SessionMessage
@@ -80,6 +81,8 @@ async def program(server: StdioServer, words: LastWords) -> AsyncIterator[tuple[
             if not watcher.done():
                 watcher.cancel()
                 _signal(process, _KILL)  # also its children, and also when this was cancelled
+            if sys.platform != "win32":
+                reaper().forget(process.pid)
             tasks = {writer, stderr, reader, watcher}
             for task in tasks:
                 task.cancel()
@@ -91,7 +94,7 @@ async def _start(server: StdioServer) -> Process:
 
     command = shutil.which(server.command) if sys.platform == "win32" else server.command
     try:
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             command or server.command,
             *server.args,
             stdin=PIPE,
@@ -104,6 +107,9 @@ async def _start(server: StdioServer) -> Process:
         )
     except (OSError, ValueError) as error:
         raise McpError(f"MCP server {server.label!r} could not be started: {error}") from error
+    if sys.platform != "win32":
+        reaper().watch(process.pid)
+    return process
 
 
 async def _read(process: Process, arriving: Any, words: LastWords, stderr: asyncio.Task[None]) -> None:

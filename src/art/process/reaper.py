@@ -1,0 +1,108 @@
+"""Programs of others that end with this one, also where it is killed and they heed nothing.
+
+One small process for all of them, told on its standard input: `+4711` a process group to watch, `-4711` one
+that has ended. Its input ends however its parent ended; then it kills what is left. It is started by the path
+of this file, without `site` and without the package: a few milliseconds, once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+GRACE_S = 2.0
+"""After the parent's end: most programs end with their input, and have something to put away."""
+CLOSING_S = 5.0
+_POLL_S = 0.05
+
+
+class Reaper:
+    """The side of the parent. The process is started when needed, and again where somebody has killed it."""
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def watch(self, group: int) -> None:
+        """Kill the process group when this process has ended, however it ended."""
+        self._groups.add(group)
+        if self._process is None or not self._tell(f"+{group}"):
+            self._start()
+
+    def forget(self, group: int) -> None:
+        """The group has ended: its number may be another's soon."""
+        self._groups.discard(group)
+        if self._process is not None and not self._tell(f"-{group}"):
+            self._start()
+
+    def close(self) -> None:
+        """End it, with what it still watches."""
+        process, self._process = self._process, None
+        if process is None or process.stdin is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(CLOSING_S)
+
+    def _start(self) -> None:
+        # A session of its own: what a terminal sends to the whole program would end it too early.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        for group in self._groups:
+            self._tell(f"+{group}")
+
+    def _tell(self, line: str) -> bool:
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            return False
+        return True
+
+
+@functools.cache
+def reaper() -> Reaper:
+    """That of this process."""
+    made = Reaper()
+    atexit.register(made.close)
+    return made
+
+
+def main() -> None:
+    """The side of the child."""
+    groups: set[int] = set()
+    for line in sys.stdin:
+        (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+    deadline = time.monotonic() + GRACE_S
+    while (groups := {one for one in groups if _lives(one)}) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # macOS says so of a group that has ended, and nobody has waited for
+        return True
+    return True
+
+
+if __name__ == "__main__":
+    main()
