@@ -1,38 +1,43 @@
 """MCP-RL without labels, offline: `python -m bench.mcp [--seeds 0] [--base-model FOLDER] [--steps 50]`.
 
-`mcp-weather-*`: `art/nano-mcp` learns the tools of the weather server (a real MCP server, a session of each
-rollout's own). RULER gives the rewards; its judge knows the truth and is asked over real HTTP. Held out
-are 64 tasks that training never sees; one is done when the right answer was found with the tools.
+`mcp-weather-*`: `art mcp train` as it is typed, once for each seed, in a process of its own: `art/nano-mcp`
+learns the tools of the weather server, which is reached over streamable HTTP. Generator and judge are one
+endpoint, given by its address; the judge knows the truth. Of the run's own held-out scenarios, which training
+never sees, one is done when the right answer was found with the tools: counted here, from the attempts that
+the command kept, since the command does not know the truth.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import random
+import contextlib
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import art
-from art.mcp import GeneratedScenario, rollout
-from art.mcp.servers.weather.server import create_server
-from art.mcp.servers.weather.tasks import DEFAULTS, SYSTEM_PROMPT, TURN_LIMIT, scenarios
+from art import environment
+from art.mcp.run_folder import McpFolder
+from art.mcp.servers.weather.answers import written
+from art.mcp.servers.weather.tasks import DEFAULTS, SYSTEM_PROMPT, TURN_LIMIT
 from art.mcp.servers.weather.truth import DONE, quality
-from art.rewards import Ruler
-from art.testing import LlmServer, TruthfulJudge
+from art.process.listening import find_free_tcp_port
+from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from bench.rows import Row, write_rows
 
 SEEDS = (0, 1, 2)
-SERVER = create_server()
-"""One object, to which every rollout opens a session of its own."""
 TASKS_SEED = 100
-"""Each run has its own training and held-out tasks; those of `scenarios()` served to choose the settings."""
+"""The generator has other tasks for each seed; those of seed 0 served to choose the settings."""
+TRAIN, HELD_OUT = 192, 64
 ATTEMPTS = 8
 """At each held-out task, sampled: 512 in all."""
 AT_MOST_BEFORE, AT_LEAST_AFTER, SECONDS = 0.35, 0.85, 900.0
+START_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,57 +47,78 @@ class Learned:
     before: float
     after: float
     seconds: float
-    """Start of the server and both evaluations included."""
+    """Of the whole command: both evaluations and the judge's comparison included."""
+    verdict: str
+    """Of the report: what the judge, beside each other, says of before and after."""
     questions: int
-    """That the judge was asked."""
+    """That judge and generator were asked."""
 
 
-async def attempt(model: art.TrainableModel, task: GeneratedScenario) -> art.Trajectory:
-    return await rollout(
-        model,
-        task,
-        SERVER,
-        max_turns=TURN_LIMIT,
-        system_prompt=SYSTEM_PROMPT,
-        max_tokens=DEFAULTS.max_tokens,
-    )
+@contextlib.contextmanager
+def weather_server() -> Iterator[str]:
+    """Its address, while it runs in a process of its own."""
+    port = find_free_tcp_port()
+    command = [sys.executable, "-m", "art.mcp.servers.weather", "--http", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        yield f"http://127.0.0.1:{port}/mcp"
+        process.terminate()
 
 
-async def share_done(model: art.TrainableModel, tasks: Sequence[GeneratedScenario]) -> float:
-    """Sampled at temperature 1."""
-    trajectories = await art.gather_trajectories(
-        (attempt(model, task) for task in tasks for _ in range(ATTEMPTS)), pbar_desc=None
-    )
-    return sum(quality(one.messages()) >= DONE for one in trajectories) / len(trajectories)
+def command(server: str, oracle: str, *, seed: int, base_model: str, steps: int) -> list[str]:
+    """What is typed."""
+    options = {
+        "base-model": base_model,
+        "system-prompt": SYSTEM_PROMPT,
+        "judge": "truth",
+        "judge-base-url": oracle,
+        "generator": "writer",
+        "generator-base-url": oracle,
+        "num-train": TRAIN,
+        "num-test": HELD_OUT,
+        "test-attempts": ATTEMPTS,
+        "difficulty-attempts": 0,
+        "steps": steps,
+        "groups-per-step": DEFAULTS.groups,
+        "group-size": DEFAULTS.group_size,
+        "learning-rate": DEFAULTS.learning_rate,
+        "warmup-steps": DEFAULTS.warmup_steps,
+        "final-share": DEFAULTS.final_share,
+        "max-tokens": DEFAULTS.max_tokens,
+        "max-turns": TURN_LIMIT,
+        "concurrency": 128,
+        "seed": seed,
+    }
+    typed = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [str(Path(sys.executable).with_name("art")), "mcp", "train", *typed, "--", server]
 
 
-async def learn(seed: int, folder: Path, base_model: str, steps: int) -> Learned:
-    """Evaluate, train, evaluate."""
-    begin = time.perf_counter()
-    tasks, dice = scenarios(seed=TASKS_SEED + seed), random.Random(f"bench-mcp/{seed}")
-    model = art.TrainableModel(name=f"weather-{seed}", project="mcp", base_model=base_model)
-    async with (
-        LlmServer(TruthfulJudge(quality)) as judge,
-        art.LocalBackend(path=str(folder)) as backend,
+def learn(seed: int, folder: Path, base_model: str, steps: int) -> Learned:
+    """Type the command, and read what it kept."""
+    generator = ScriptedGenerator(scenarios=written(seed=TASKS_SEED + seed))
+    with (
+        LlmServer(either(judge=TruthfulJudge(quality), generator=generator)) as oracle,
+        weather_server() as server,
     ):
-        ruler = Ruler("openai/truth", base_url=judge.base_url, api_key=judge.key, cache=False)
-        await model.register(backend)
-        before = await share_done(model, list(tasks.test))
-        for step in range(steps):
-            chosen = dice.sample(list(tasks.train), DEFAULTS.groups)
-            groups = await art.gather_trajectory_groups(
-                (
-                    art.TrajectoryGroup(attempt(model, task) for _ in range(DEFAULTS.group_size))
-                    for task in chosen
-                ),
-                pbar_desc=None,
-                after_each=ruler.score_group,
-            )
-            rate = DEFAULTS.rate_at(step, steps=steps)
-            await model.train(groups, config=art.TrainConfig(learning_rate=rate))
-        after = await share_done(model, list(tasks.test))
-        questions = len(judge.requests)
-    return Learned(before=before, after=after, seconds=time.perf_counter() - begin, questions=questions)
+        keys = dict.fromkeys((environment.JUDGE_API_KEY, environment.GENERATOR_API_KEY), oracle.key)
+        typed = command(server, oracle.base_url, seed=seed, base_model=base_model, steps=steps)
+        begin = time.perf_counter()
+        subprocess.run(typed, cwd=folder, env={**os.environ, **keys}, check=True, stdout=sys.stderr)
+        seconds, questions = time.perf_counter() - begin, len(oracle.requests)
+    kept = McpFolder(folder / ".art" / "mcp" / "mcp" / "mcp-agent")
+    report = json.loads((kept.path / "report.json").read_text())
+    return Learned(
+        before=share_done(kept, 0),
+        after=share_done(kept, report["step"]),
+        seconds=seconds,
+        verdict=report["verdict"],
+        questions=questions,
+    )
+
+
+def share_done(kept: McpFolder, step: int) -> float:
+    """Of all attempts that were to be made by the adapter of `step`; one that failed is not done."""
+    attempts = [one for row in kept.evaluation(step) or () for one in row]
+    return sum(quality(one.messages()) >= DONE for one in attempts) / (HELD_OUT * ATTEMPTS)
 
 
 def rows_of(seed: int, run: Learned) -> list[Row]:
@@ -104,8 +130,15 @@ def rows_of(seed: int, run: Learned) -> list[Row]:
     return [
         row("done before", run.before, AT_MOST_BEFORE, "share", AT_MOST_BEFORE / run.before),
         row("done after", run.after, AT_LEAST_AFTER, "share", run.after / AT_LEAST_AFTER),
+        row(
+            "the judge prefers after",
+            float(run.verdict == "better"),
+            1.0,
+            "yes",
+            float(run.verdict == "better"),
+        ),
         row("wall time", run.seconds, SECONDS, "s", SECONDS / run.seconds),
-        row("questions to the judge", run.questions, run.questions, "requests", 1.0, None),
+        row("questions to judge and generator", run.questions, run.questions, "requests", 1.0, None),
     ]
 
 
@@ -118,7 +151,7 @@ def main() -> None:
     rows: list[Row] = []
     for seed in options.seeds:
         with tempfile.TemporaryDirectory(prefix="art-bench-") as folder:
-            rows += rows_of(seed, asyncio.run(learn(seed, Path(folder), options.base_model, options.steps)))
+            rows += rows_of(seed, learn(seed, Path(folder), options.base_model, options.steps))
     write_rows("mcp", rows)
 
 
