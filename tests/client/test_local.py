@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from pydantic import BaseModel
 import art
 from art import errors
 from art.local.supervisor import ServerProcess, SupervisorLimits
+from waiting import eventually, gone
 
 
 class Config(BaseModel):
@@ -35,23 +36,8 @@ def make(tmp_path: Path, limits: SupervisorLimits | None = None, **engine) -> ar
     return backend
 
 
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def command_line(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
-
-
-def wait_dead(pid: int, seconds: float = 10.0) -> bool:
-    until = time.monotonic() + seconds
-    while alive(pid) and time.monotonic() < until:
-        time.sleep(0.02)
-    return not alive(pid)
 
 
 async def test_starts_at_the_first_register_and_ends_with_the_block(tmp_path, model):
@@ -60,19 +46,19 @@ async def test_starts_at_the_first_register_and_ends_with_the_block(tmp_path, mo
         await model.register(backend)
         assert model.base_path == str(tmp_path / "art")
         pid = backend._server.pid
-        assert alive(pid)
+        assert not gone(pid)
         completion = await model.openai_client().chat.completions.create(model="agent", messages=[])
         assert completion.choices[0].model_extra["sample_id"] == "s1"
         assert backend._server.key not in command_line(pid)
-    assert not alive(pid)
+    assert gone(pid)
 
 
 def test_sync_block(tmp_path, model):
     with make(tmp_path) as backend:
         asyncio.run(model.register(backend))
         pid = backend._server.pid
-        assert alive(pid)
-    assert not alive(pid)
+        assert not gone(pid)
+    assert gone(pid)
 
 
 async def test_a_killed_server_is_started_again_with_its_models_at_the_same_place(tmp_path, model):
@@ -82,7 +68,7 @@ async def test_a_killed_server_is_started_again_with_its_models_at_the_same_plac
         await client.chat.completions.create(model="agent", messages=[])
         old = backend._server.pid
         os.kill(old, signal.SIGKILL)
-        assert wait_dead(old)
+        eventually(lambda: gone(old))
         completion = await client.chat.completions.create(model="agent", messages=[])
         assert completion.choices[0].model_extra["sample_id"] == "s1"  # a new server's first sample
         assert backend._server.pid not in (None, old)
@@ -96,7 +82,7 @@ async def test_a_server_that_keeps_dying_is_given_up(tmp_path, model):
         for attempt in range(2):
             pid = backend._server.pid
             os.kill(pid, signal.SIGKILL)
-            assert wait_dead(pid)
+            eventually(functools.partial(gone, pid))
             if attempt == 0:
                 assert await model.get_step() == 0
         with pytest.raises(
@@ -115,7 +101,7 @@ async def test_a_cell_that_is_run_again_meets_the_server_it_began(tmp_path, mode
     await other.register(second)
     assert second._server.pid == pid and await model.get_step() == 0
     await first.close()
-    assert wait_dead(pid)
+    eventually(lambda: gone(pid))
     assert await other.get_step() == 0, "the next call starts the server again, with the models of both"
     assert await model.get_step() == 0
     await second.close()
@@ -161,7 +147,7 @@ def test_a_server_that_ignores_the_request_to_stop_is_killed_with_its_group(tmp_
     pid, grandchild = server.pid, server.port
     server.stop()
     server.stop()
-    assert wait_dead(pid) and wait_dead(grandchild)
+    eventually(lambda: gone(pid) and gone(grandchild))
 
 
 PROGRAM = """
@@ -182,7 +168,7 @@ def test_the_server_ends_with_the_program(tmp_path):
         timeout=60,
         check=True,
     )
-    assert not alive(int(done.stdout))
+    assert gone(int(done.stdout))
 
 
 def test_killing_the_program_leaves_no_orphan(tmp_path):
@@ -191,9 +177,9 @@ def test_killing_the_program_leaves_no_orphan(tmp_path):
         [sys.executable, "-c", program, str(tmp_path), *CHILD], stdout=subprocess.PIPE, text=True
     ) as running:
         pid = int(running.stdout.readline())
-        assert alive(pid)
+        assert not gone(pid)
         running.kill()
-    assert wait_dead(pid)
+    eventually(lambda: gone(pid))
 
 
 def test_unknown_options_are_refused(tmp_path):

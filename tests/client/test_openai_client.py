@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import openai
 import pytest
@@ -10,6 +9,7 @@ from wire_double import KEY, Double, error
 import art
 from art.capture import in_rollout, rollout_scope
 from art.remote.openai_client import RolloutOpenAI, openai_client
+from waiting import until
 
 ASK = [{"role": "user", "content": "x é\U0001f600"}]
 
@@ -17,12 +17,6 @@ ASK = [{"role": "user", "content": "x é\U0001f600"}]
 @pytest.fixture
 def client(server: str) -> RolloutOpenAI:
     return openai_client(base_url=f"{server}/v1", api_key=KEY)
-
-
-async def until(ready: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not ready():  # noqa: ASYNC110 - the server is another thread
-            await asyncio.sleep(0.01)
 
 
 async def ordinary(client: RolloutOpenAI, **options):
@@ -140,7 +134,7 @@ async def test_replies_the_short_way_cannot_read_come_the_ordinary_way(client, d
 
 
 async def test_cancelling_a_request_tells_the_server(client, double: Double):
-    double.delay_s = 5.0
+    double.delay_s = 60.0
     task = asyncio.ensure_future(client.chat.completions.create(model="m", messages=ASK))
     await until(lambda: double.rollouts)
     task.cancel()

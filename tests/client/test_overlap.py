@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import art
+from waiting import turns
 
 
 class Registered:
@@ -39,7 +40,7 @@ async def test_the_next_groups_are_gathered_while_the_body_trains() -> None:
     model: Any = Registered(3)
     seen = []
     async for step, groups in art.overlapped(model, gather, steps=6):
-        await asyncio.sleep(0.01)  # training
+        await turns()  # training
         seen.append((step, groups[0].trajectories[0].reward, list(begun)))
     assert seen == [(3, 3, [3, 4]), (4, 4, [3, 4, 5]), (5, 5, [3, 4, 5])]
     assert [step async for step, _ in art.overlapped(Registered(6), gather, steps=6)] == []  # type: ignore[arg-type]
@@ -66,7 +67,7 @@ async def test_leaving_the_loop_ends_the_gather_and_errors_come_where_groups_are
 
     loop = art.overlapped(Registered(0), lambda step: gather(2 * step), steps=9)  # type: ignore[arg-type]
     await anext(loop)
-    await asyncio.sleep(0)
+    await turns()
     await loop.aclose()
     assert ended == [0, 0, 2]
     with pytest.raises(ValueError, match="steps=-1"):

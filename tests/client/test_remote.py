@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 from openai.types.chat.chat_completion import Choice
@@ -11,6 +12,7 @@ import art
 from art import errors
 from art.remote.groups import train_groups
 from art.remote.jobs import JobDeadlines
+from waiting import until
 
 
 def choice(sample: str | None = None, **extra) -> Choice:
@@ -255,17 +257,28 @@ async def test_a_worker_that_comes_back_is_waited_for_one_that_does_not_is_repor
 
 
 async def test_heartbeats_keep_a_silent_job_alive(model, server, double: Double):
-    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=0.5))
+    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=1.0))
     await model.register(backend)
-    double.heartbeats = 20
+    double.heartbeats = 30
     assert (await backend.train(model, groups())).step == 1
+    await backend.close()
+
+
+async def test_what_this_program_slept_through_is_no_silence(model, server, double: Double):
+    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=1.0))
+    await model.register(backend)
+    double.heartbeats = 50
+    training = asyncio.create_task(backend.train(model, groups()))
+    await until(lambda: double.events_after)
+    time.sleep(1.5)  # noqa: ASYNC251 - as a rollout that blocks its event loop
+    assert (await training).step == 1
     await backend.close()
 
 
 async def test_silence_has_a_deadline(model, server, double: Double):
     backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=0.2))
     await model.register(backend)
-    double.silence_s = 1.0
+    double.silence_s = 60.0
     with pytest.raises(errors.DeadlineError, match=r"no event and no heartbeat for 0\.2 s"):
         await backend.train(model, groups())
     await backend.close()

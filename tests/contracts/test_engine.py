@@ -41,6 +41,7 @@ from art.errors import (
     WorkerError,
 )
 from art.wire.engine import BuiltinOptions, WorkerStart
+from waiting import DEADLINE_S, until
 
 OPTIONS = BuiltinOptions(dtype="float32", device="cpu", threads=1, max_running=16, max_waiting=64)
 VLLM_OPTIONS = VllmOptions(
@@ -106,18 +107,17 @@ def prompt(seed: int, length: int = 12) -> list[int]:
     return random.Random(seed).choices(range(VOCAB), k=length)
 
 
-async def until(engine: Engine, condition: Callable[[EngineInfo], bool]) -> None:
+async def until_info(engine: Engine, condition: Callable[[EngineInfo], bool]) -> None:
     """Ask the engine how it is until the condition holds."""
-    for _ in range(2000):
-        info = await engine.info()
-        if condition(info):
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"it never came to that: {info}")
+
+    async def holds() -> bool:
+        return condition(await engine.info())
+
+    await until(holds)
 
 
 async def settled(engine: Engine) -> None:
-    await until(engine, lambda info: not info.running and not info.waiting)
+    await until_info(engine, lambda info: not info.running and not info.waiting)
 
 
 async def test_info_describes_the_model(engine: Engine, base: Path) -> None:
@@ -266,7 +266,7 @@ async def test_closing_the_iterator_frees_the_place(engine: Engine) -> None:
 
 async def test_a_cancelled_task_frees_its_place_in_the_queue(engine: Engine) -> None:
     tasks = [asyncio.create_task(whole(engine.generate(ask(prompt(i), max_tokens=240)))) for i in range(40)]
-    await until(engine, lambda info: info.waiting > 0)
+    await until_info(engine, lambda info: info.waiting > 0)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -358,12 +358,12 @@ async def test_unloading_waits_for_the_last_request(
     stream = engine.generate(ask(prompt(11), name, max_tokens=200, seed=1, stream=True))
     first = await anext(stream)
     unloading = asyncio.create_task(engine.unload_adapter(name))
-    await until(engine, lambda info: name not in info.adapters)
+    await until_info(engine, lambda info: name not in info.adapters)
     with pytest.raises(NotFoundError):
         await whole(engine.generate(ask(prompt(11), name)))
     rest = await whole(stream)
     assert len(first.token_ids) + len(rest.token_ids) == 200
-    await asyncio.wait_for(unloading, 10)
+    await asyncio.wait_for(unloading, DEADLINE_S)
 
 
 async def test_an_unfit_adapter_is_refused(engine: Engine, tmp_path: Path, name: str) -> None:
@@ -425,10 +425,10 @@ async def test_sleep_finishes_what_runs_and_makes_new_requests_wait(engine: Engi
     rest, _ = await asyncio.gather(whole(stream), engine.sleep())
     assert len(rest.token_ids) == 99
     late = asyncio.create_task(whole(engine.generate(ask(prompt(13), max_tokens=3))))
-    await until(engine, lambda info: info.waiting > 0)
+    await until_info(engine, lambda info: info.waiting > 0)
     assert not late.done()
     await engine.wake()
-    assert len((await asyncio.wait_for(late, 10)).token_ids) == 3
+    assert len((await asyncio.wait_for(late, DEADLINE_S)).token_ids) == 3
 
 
 STOP = END

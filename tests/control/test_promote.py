@@ -4,7 +4,6 @@ request.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from art.server.workers.pair import WorkerPair
 from art.server.workers.trainer_client import OpenModel
 from art.wire.jobs import TrainResultInfo
 from art.wire.training import LoraSpec
+from waiting import turns, until
 
 MODEL = Registration(project="p", name="m", base_model="base", lora=LoraSpec())
 ROWS = [[1, 2, 3]]
@@ -142,11 +142,9 @@ async def test_old_adapters_go_when_their_last_request_has_ended(tmp_path: Path)
     lease = it.catalog.lease(await it.catalog.resolve("m"))
     await lease.__aenter__()
     await promote(it, 1, -1.5)
-    await asyncio.sleep(0.01)
+    await turns()
     assert pair.loaded() == ["p/m@0", "p/m@1"], "a request still uses it"
     assert list(it.catalog.loaded_steps("p", "m")) == [1], "but no new one gets it"
     await lease.__aexit__(None, None, None)
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert pair.loaded() == ["p/m@1"]
+    await until(lambda: pair.loaded() == ["p/m@1"])
     await it.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +25,7 @@ from art.server.jobs.teacher import Teacher
 from art.server.jobs.teacher_settings import TeacherSettings
 from art.server.settings import ServerSettings, resolve_teacher
 from art.wire.algorithm import TeacherSpec
+from waiting import DEADLINE_S, eventually, until
 
 KEY = "teacher-key-123"
 
@@ -41,7 +40,10 @@ class Endpoint:
     keys: list[str | None] = field(default_factory=list)
     answers: list[Response] = field(default_factory=list)
     """Given before any right one."""
-    delay: float = 0.0
+    answering: threading.Event = field(default_factory=threading.Event)
+    """Not set: it is silent."""
+    together: int = 0
+    """Nobody is answered until so many were there at once."""
     renamed: int = 0
     """Added to every id in the answer: another tokenizer's."""
     running: int = 0
@@ -53,7 +55,7 @@ class Endpoint:
         self.keys.append(request.headers.get("authorization"))
         self.running += 1
         self.most_running = max(self.most_running, self.running)
-        await asyncio.sleep(self.delay)
+        await until(lambda: self.answering.is_set() and self.most_running >= self.together)
         self.running -= 1
         if self.answers:
             return self.answers.pop(0)
@@ -81,17 +83,17 @@ def model() -> Qwen3ForCausalLM:
 @pytest.fixture
 def endpoint(model: Qwen3ForCausalLM) -> Iterator[Endpoint]:
     served = Endpoint(model)
+    served.answering.set()
     app = Starlette(routes=[Route("/v1/completions", served.completions, methods=["POST"])])
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: server.started)
     served.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
     yield served
+    served.answering.set()
     server.should_exit = True
-    thread.join(20)
+    thread.join(DEADLINE_S)
 
 
 def teacher(endpoint: Endpoint, **settings: Any) -> Teacher:
@@ -137,7 +139,7 @@ async def test_every_trained_token_is_scored_in_its_own_context(endpoint: Endpoi
 
 
 async def test_no_more_requests_at_once_than_allowed(endpoint: Endpoint) -> None:
-    endpoint.delay = 0.05
+    endpoint.together = 2
     await teacher(endpoint, concurrency=2).logprobs([[1, 2]] * 6)
     assert endpoint.most_running == 2
 
@@ -189,7 +191,7 @@ async def test_another_tokenizer_is_noticed(endpoint: Endpoint) -> None:
 
 
 async def test_silence_has_a_deadline(endpoint: Endpoint) -> None:
-    endpoint.delay = 1.0
+    endpoint.answering.clear()
     with pytest.raises(errors.DeadlineError, match=r"within 0\.1 s"):
         await teacher(endpoint, request=0.1, attempts=1).logprobs([[1, 2]])
     with pytest.raises(errors.DeadlineError, match=r"1 rows within 0\.1 s"):

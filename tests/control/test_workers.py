@@ -16,6 +16,7 @@ from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, Worke
 from art.server.workers.log import WorkerLog
 from art.server.workers.supervisor import RestartPolicy, Supervisor
 from art.server.workers.workers import Worker, WorkerSpec, module_command
+from waiting import gone, until
 
 Specs = Callable[..., WorkerSpec]
 
@@ -30,7 +31,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Specs:
             command=module_command("echo_worker"),
             config={"behaviour": behaviour},
             log_path=tmp_path / "echo.log",
-            **{"health_interval": 0.05, "health_deadline": 5.0, "stop_deadline": 2.0, **options},
+            **{"health_interval": 0.05, "health_deadline": 60.0, "stop_deadline": 60.0, **options},
         )
 
     return make
@@ -40,10 +41,8 @@ async def nothing(worker: Worker) -> None:
     return
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in other processes
-            await asyncio.sleep(0.01)
+async def done_with(killed: Worker, supervisor: Supervisor) -> None:
+    await until(lambda: supervisor.current is not killed and supervisor.state in {"up", "failed"})
 
 
 async def test_a_worker_starts_answers_and_ends(spec: Specs) -> None:
@@ -75,14 +74,14 @@ async def test_a_worker_that_refuses_is_quoted(spec: Specs) -> None:
 async def test_a_worker_that_is_never_ready_is_killed_at_its_deadline(spec: Specs) -> None:
     others = set(psutil.Process().children())  # workers that other tests keep
     with pytest.raises(DeadlineError, match=r"'echo' was not ready within 1\.5 s"):
-        await Worker.start(spec("never ready", start_deadline=1.5))
+        await Worker.start(spec("never ready", start_deadline=1.5, stop_deadline=0.2))
     children = set(psutil.Process().children()) - others
     assert not [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
 
 async def test_a_worker_that_prints_is_not_blocked_by_a_full_pipe(spec: Specs) -> None:
     worker = await Worker.start(spec("chatty"))
-    await eventually(lambda: worker.spec.log_path.stat().st_size > 900_000)
+    await until(lambda: worker.spec.log_path.stat().st_size > 900_000)
     assert (await worker.probe())["pid"] == worker.pid
     await worker.stop()
 
@@ -101,10 +100,10 @@ async def test_a_killed_worker_is_started_again(spec: Specs) -> None:
 
     supervisor = Supervisor(spec(), when_up=when_up, policy=RestartPolicy(backoff=0.01))
     await supervisor.start()
-    first = await supervisor.worker(5)
+    first = await supervisor.worker(60)
     os.kill(first.pid, signal.SIGKILL)
-    await eventually(lambda: supervisor.restarts == 1)
-    second = await supervisor.worker(10)
+    await until(lambda: supervisor.restarts == 1)
+    second = await supervisor.worker(60)
     assert seen == [first.pid, second.pid] and first.pid != second.pid
     assert "SIGKILL" in str(first.death())
     await supervisor.close()
@@ -112,11 +111,12 @@ async def test_a_killed_worker_is_started_again(spec: Specs) -> None:
 
 
 async def test_a_stopped_worker_is_noticed_its_stacks_kept_and_started_again(spec: Specs) -> None:
-    supervisor = Supervisor(spec(health_deadline=0.3), when_up=nothing, policy=RestartPolicy(backoff=0.01))
+    policy = RestartPolicy(limit=9, backoff=0.01)  # a machine that stalls for so long restarts it again
+    supervisor = Supervisor(spec(health_deadline=2.0), when_up=nothing, policy=policy)
     await supervisor.start()
-    first = await supervisor.worker(5)
+    first = await supervisor.worker(60)
     os.kill(first.pid, signal.SIGSTOP)
-    await eventually(lambda: supervisor.restarts == 1)
+    await until(lambda: supervisor.restarts >= 1)
     assert first.returncode == -signal.SIGKILL
     assert "echo_worker.py" in first.spec.log_path.read_text(), "the stacks of the stalled worker"
     await supervisor.close()
@@ -125,11 +125,11 @@ async def test_a_stopped_worker_is_noticed_its_stacks_kept_and_started_again(spe
 async def test_a_reported_stall_restarts_the_worker(spec: Specs) -> None:
     supervisor = Supervisor(spec(), when_up=nothing, policy=RestartPolicy(backoff=0.01))
     await supervisor.start()
-    first = await supervisor.worker(5)
-    await eventually(lambda: supervisor.current is first)
+    first = await supervisor.worker(60)
+    await until(lambda: supervisor.current is first)
     await asyncio.sleep(0)
     supervisor.report(first, WorkerStalledError("no progress"))
-    await eventually(lambda: supervisor.restarts == 1)
+    await until(lambda: supervisor.restarts == 1)
     assert first.returncode == -signal.SIGKILL
     await supervisor.close()
 
@@ -139,14 +139,14 @@ async def test_a_worker_that_keeps_dying_is_given_up_and_can_be_started_by_hand(
     supervisor = Supervisor(spec(), when_up=nothing, policy=policy)
     await supervisor.start()
     for restarts in (1, 1):
-        os.kill((await supervisor.worker(5)).pid, signal.SIGKILL)
-        await eventually(lambda: supervisor.state != "up" or supervisor.current is None)
-        await eventually(lambda: supervisor.state in {"up", "failed"})
+        killed = await supervisor.worker(60)
+        os.kill(killed.pid, signal.SIGKILL)
+        await done_with(killed, supervisor)
         assert supervisor.restarts == restarts
     with pytest.raises(WorkerError, match="failed 2 times"):
-        await supervisor.worker(5)
+        await supervisor.worker(60)
     await supervisor.start()
-    assert (await supervisor.worker(5)).returncode is None
+    assert (await supervisor.worker(60)).returncode is None
     await supervisor.close()
 
 
@@ -185,4 +185,4 @@ async def test_a_worker_that_ignores_its_stdin_dies_with_a_killed_parent(spec: S
     worker = psutil.Process(int(await asyncio.wait_for(parent.stdout.readline(), 30)))
     parent.kill()
     await parent.wait()
-    await eventually(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: gone(worker))

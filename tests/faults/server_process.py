@@ -6,14 +6,15 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+
+from waiting import gone
 
 KEY = "a-key-for-the-fault-tests"
 ENGINE = "art.engine.builtin.worker"
@@ -65,7 +66,7 @@ class ServerProcess:
         """The end of its stdin is the end of the server. Returns the exit status."""
         assert self.process is not None and self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
     def workers(self) -> dict[str, psutil.Process]:
         """`engine` and `trainer`, as processes."""
@@ -172,19 +173,6 @@ def running_server(
             if child.is_running():
                 child.kill()
         server.http.close()
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait until something happened in another process. Fails at the deadline."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def gone(process: psutil.Process) -> bool:
-    """Whether it ended (a zombie has ended)."""
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def stop_signal(process: psutil.Process) -> None:

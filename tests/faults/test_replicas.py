@@ -10,8 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from server_process import ServerProcess, eventually, running_server
+from server_process import ServerProcess, running_server
 from test_server_faults import sft_job, submit_sft
+
+from waiting import eventually
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from server_process import ServerProcess, eventually, running_server
+from server_process import ServerProcess, running_server
+
+from waiting import eventually
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from server_process import ServerProcess, eventually, gone, running_server, stop_signal
+from server_process import ServerProcess, running_server, stop_signal
+
+from waiting import eventually, gone
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +40,7 @@ def test_requests_outlive_the_engine_that_is_killed_under_them(server: ServerPro
     eventually(lambda: len(replies) >= answered + 8)
     ended.set()
     for client in clients:
-        client.join(timeout=30)
+        client.join(timeout=120)
     assert {reply.status_code for reply in replies} == {200}, [reply.text for reply in replies]
     assert {reply.json()["choices"][0]["step"] for reply in replies} == {1}
     assert server.choice()["step"] == 1 and server.choice("player@0")["step"] == 0
@@ -51,11 +53,12 @@ def test_an_engine_that_does_not_come_back_fails_its_requests_by_name(tmp_path: 
         client = threading.Thread(
             target=lambda: replies.append(server.chat(max_tokens=3000, temperature=1.0)), daemon=True
         )
-        server.workers()["engine"].suspend()
+        engine = server.workers()["engine"]
+        engine.suspend()
         client.start()
-        time.sleep(0.2)
-        server.workers()["engine"].kill()
-        client.join(timeout=30)
+        time.sleep(0.2)  # so that the engine has it, mostly; the error is the same if not
+        engine.kill()
+        client.join(timeout=120)
         assert replies[0].status_code == 503 and replies[0].json()["error"]["code"] in NAMED
         assert replies[0].headers.get("retry-after"), "clients try again by themselves"
         workers = server.http.get("/health").json()["workers"]
@@ -98,7 +101,7 @@ def test_a_trainer_that_keeps_dying_fails_the_job_by_name(tmp_path: Path, base: 
 
 @pytest.mark.parametrize("kind", ["engine", "trainer"])
 def test_a_frozen_worker_is_noticed_and_started_again(tmp_path: Path, base: Path, kind: str) -> None:
-    with running_server(tmp_path / "data", base, health_deadline=2.0) as server:
+    with running_server(tmp_path / "data", base, health_deadline=5.0) as server:
         frozen = server.workers()[kind]
         stop_signal(frozen)
         eventually(lambda: gone(frozen))
@@ -111,31 +114,31 @@ def test_a_frozen_worker_is_noticed_and_started_again(tmp_path: Path, base: Path
 def test_a_trainer_frozen_in_the_middle_of_a_job_is_noticed_and_the_job_done(
     tmp_path: Path, base: Path
 ) -> None:
-    with running_server(tmp_path / "data", base, health_deadline=2.0) as server:
+    with running_server(tmp_path / "data", base, health_deadline=5.0) as server:
         job = server.job("frozen")
-        stop_signal(server.workers()["trainer"])
-        started = time.monotonic()
+        frozen = server.workers()["trainer"]
+        stop_signal(frozen)
         server.submit(job)
         assert server.result("frozen")["step"] == 1
-        assert time.monotonic() - started < 60
+        assert gone(frozen), "nobody else would have ended it, and it did not go on by itself"
 
 
 def test_the_end_of_stdin_and_sigterm_end_the_server_and_its_workers(tmp_path: Path, base: Path) -> None:
     with running_server(tmp_path / "data", base) as server:
-        workers = server.workers().values()
+        workers = list(server.workers().values())
         assert server.stop() == 0
-        assert all(gone(worker) for worker in workers)
+        eventually(lambda: all(gone(worker) for worker in workers))
         server.start()
         server.register()
-        workers = server.workers().values()
+        workers = list(server.workers().values())
         assert server.process is not None
         os.kill(server.process.pid, signal.SIGTERM)
-        assert server.process.wait(timeout=30) == 0
-        assert all(gone(worker) for worker in workers)
+        assert server.process.wait(timeout=60) == 0
+        eventually(lambda: all(gone(worker) for worker in workers))
 
 
 def test_killing_the_server_leaves_no_orphan(server: ServerProcess) -> None:
     workers = server.workers()
     assert set(workers) == {"engine", "trainer"}
     server.kill()
-    eventually(lambda: all(gone(worker) for worker in workers.values()), seconds=10)
+    eventually(lambda: all(gone(worker) for worker in workers.values()))

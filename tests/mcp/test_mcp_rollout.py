@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from agent_endpoint import DONE, Agent, call, script
 from mcp.server import MCPServer
-from processes import gone
 from troublesome import create_server
 
 import art
 from art.errors import ConfigurationError, McpTimeoutError
 from art.mcp import GeneratedScenario, StdioServer, complete_task_tool, rollout
 from art.mcp.sessions.quiet import root_logger_kept
+from waiting import gone, until
 
 TASK = GeneratedScenario(task="Add 2 and 3.", difficulty=2)
 ADD = {"tool_calls": [call("add", {"a": 2, "b": 3})]}
@@ -160,7 +160,7 @@ async def test_a_cancelled_rollout_leaves_no_process(
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attempt
-    assert await gone(int(heard[1]))
+    await until(lambda: gone(int(heard[1])))
 
 
 async def test_the_deadline_of_an_attempt_is_an_error_and_no_reward(agent: Agent) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import gone
 
 from art.errors import McpError, McpTimeoutError
 from art.mcp import StdioServer, connect
 from art.mcp.sessions import stdio
+from waiting import gone, until
 
 Babbling = Callable[[str], StdioServer]
 
@@ -48,14 +48,14 @@ async def test_what_a_dead_server_leaves_behind_is_ended_too(babbling: Babbling)
         with pytest.raises(McpError, match="ended with exit code 3") as error:
             await session.call("go", timeout=60)
     (child,) = re.findall(r"child (\d+)", str(error.value))
-    assert await gone(int(child))
+    await until(lambda: gone(int(child)))
 
 
 async def test_each_session_has_a_process_of_its_own_that_ends_with_it(babbling: Babbling) -> None:
     async with connect(babbling("")) as first, connect(babbling("")) as second:
         pids = [int((await session.call("go")).text) for session in (first, second)]
         assert len({*pids, os.getpid()}) == 3
-    assert await gone(pids[0]) and await gone(pids[1])
+    await until(lambda: gone(pids[0]) and gone(pids[1]))
 
 
 async def test_a_server_that_dies_in_a_call_is_an_error_at_once_with_its_last_words(
@@ -88,4 +88,4 @@ async def test_a_server_that_does_not_heed_its_end_is_killed(
     monkeypatch.setattr(stdio, "GRACE_S", 0.2)
     async with connect(babbling("stubborn")) as session:
         pid = int((await session.call("go")).text)
-    assert await gone(pid)
+    await until(lambda: gone(pid))

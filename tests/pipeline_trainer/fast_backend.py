@@ -54,7 +54,9 @@ class FastBackend:
         scenarios = [group.metadata.get("scenario_id") for group in groups]
         self.jobs[options["job_id"]] = {"step": step + 1, "scenarios": scenarios}
         if self.file is not None:
-            self.file.write_text(json.dumps(self.jobs))
+            half = self.file.with_suffix(".new")
+            half.write_text(json.dumps(self.jobs))
+            half.replace(self.file)  # who reads it, or kills us, meets no half of it
         if self.die_after_commit:
             raise ConnectionError("the reply was lost")
         return TrainResult(step + 1, {"loss/train": 0.5})

@@ -1,11 +1,12 @@
 """A program that is killed: a run over the scenarios 0 ... N-1, on a backend that keeps its jobs in a file.
 
-python killed_program.py FOLDER N
+python killed_program.py FOLDER N [M]: the M-th scenario and those after it never end in this life.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import sys
 from pathlib import Path
@@ -16,8 +17,12 @@ from fast_backend import FastBackend, pair, scenarios
 import art
 from art.pipeline_trainer import PipelineTrainer
 
+NEVER_END = float(sys.argv[3]) if len(sys.argv) > 3 else math.inf
+
 
 async def rollout(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+    if scenario["number"] >= NEVER_END:
+        await asyncio.Event().wait()
     await asyncio.sleep(random.random() * 0.02)
     return pair((0.0, 0.0)) if scenario["number"] % 7 == 0 else pair()
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import openai
 import uvicorn
 from scripted_engine import ScriptedEngine
-from waiting import until
 
 from art.rendering.library import LibraryRenderer
 from art.server.app import App
@@ -20,6 +19,7 @@ from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
 from art.server.settings import LimitSettings
+from waiting import until
 
 KEY = "a-key-for-tests"
 

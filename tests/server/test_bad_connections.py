@@ -14,11 +14,11 @@ from dialect_bodies import DIALECTS, refusal
 from live import KEY, listening, run_gateway
 from scripted_engine import ScriptedEngine
 from tenants_world import OPERATOR, World, run_world
-from waiting import until
 
 from art.rendering.library import LibraryRenderer
 from art.server import http
 from art.server.settings import LimitSettings
+from waiting import until
 
 LIMITS = LimitSettings(max_body_bytes=64 * 1024, max_head_bytes=4096, head_seconds=0.5, keep_alive=1)
 PATIENT = LIMITS.model_copy(update={"head_seconds": 60.0})

@@ -12,6 +12,7 @@ import pytest
 from dialect_bodies import DIALECTS, refusal, with_text
 from live import KEY, Live
 from scripted_engine import Script
+
 from waiting import until
 
 SAMPLING = [path for path in DIALECTS if not path.endswith("count_tokens")]

@@ -10,10 +10,10 @@ import openai
 import pytest
 from live import KEY, Live
 from scripted_engine import Script
-from waiting import until
 
 from art.errors import OverloadedError, WorkerDiedError, WorkerError
 from art.wire.headers import ROLLOUT_HEADER
+from waiting import until
 
 HELLO = [{"role": "user", "content": "hi"}]
 TOOLS = [

@@ -12,13 +12,13 @@ import orjson
 import pytest
 from live import KEY, Live
 from tenants_world import World, run_world
-from waiting import until
 
 from art.errors import OverloadedError
 from art.rendering.library import LibraryRenderer
 from art.server.intake import Intake
 from art.server.settings import LimitSettings
 from art.server.tenants.in_flight import InFlight
+from waiting import until
 
 
 async def ask(world: World, who: str, **fields: Any) -> httpx.Response:

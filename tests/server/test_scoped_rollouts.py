@@ -16,7 +16,6 @@ import pytest
 from live import KEY, Live, run_gateway
 from scripted_engine import Script, ScriptedEngine
 from tenants_world import run_world
-from waiting import until
 
 import art
 from art.engine.protocol import Delta, GenerateRequest
@@ -29,6 +28,7 @@ from art.server.rollouts.keys import RolloutKeys
 from art.server.rollouts.rollouts import KEPT_CLOSED_S, Rollouts
 from art.server.settings import LimitSettings
 from art.trajectories import is_choice
+from waiting import until
 
 ASK = [{"role": "user", "content": "hello there"}]
 PROGRAM = """

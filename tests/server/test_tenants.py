@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tenants_world import World, run_world, secret_of
-from waiting import until
 
 from art.errors import ConfigurationError, RequestError
 from art.rendering.library import LibraryRenderer
@@ -21,6 +20,7 @@ from art.server.ledger.stitching import Stitcher
 from art.server.tenants.auth import KeyCheck
 from art.server.tenants.tenancy import inside, outside, tenant_of, told
 from art.server.tenants.tenants import LOOK_SECONDS, TenantKeys, Tenants, digest
+from waiting import until
 
 PLAYER = {"model": "player", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}
 
@@ -99,15 +99,15 @@ async def test_a_running_server_sees_each_change_of_the_file(tmp_path: Path) -> 
     # Two changes between two looks, the file as long as before: only its inode tells.
     tenants.revoke("alice")
     second = tenants.create("alice")
-    await until(lambda: running.owner(digest(second)) == "alice", timeout=8 * LOOK_SECONDS)
+    await until(lambda: running.owner(digest(second)) == "alice")
     assert running.owner(digest(first)) is None
     tenants.path.write_text("{")
-    await until(lambda: running.owner(digest(second)) is None, timeout=8 * LOOK_SECONDS)
+    await until(lambda: running.owner(digest(second)) is None)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         tenants.all()
     tenants.path.unlink()
     third = tenants.create("alice")
-    await until(lambda: running.owner(digest(third)) == "alice", timeout=8 * LOOK_SECONDS)
+    await until(lambda: running.owner(digest(third)) == "alice")
     assert "alice" not in repr(KeyCheck("k" * 8, running))
 
 

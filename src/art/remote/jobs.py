@@ -77,6 +77,21 @@ class _Follower:
         self.heard = asyncio.get_running_loop().time()
 
     async def run(self) -> TrainResultInfo:
+        attention = asyncio.create_task(self._pay_attention())
+        try:
+            return await self._follow()
+        finally:
+            attention.cancel()
+
+    async def _pay_attention(self) -> None:
+        """While this event loop is blocked nobody listens: that time is no silence of the server."""
+        loop, step = asyncio.get_running_loop(), self.idle_s / 10
+        while True:
+            due = loop.time() + step
+            await asyncio.sleep(step)
+            self.heard += loop.time() - due
+
+    async def _follow(self) -> TrainResultInfo:
         loop, pause, problem = asyncio.get_running_loop(), 0.1, "the stream ended early"
         while True:
             seen = self.last
@@ -88,13 +103,13 @@ class _Follower:
                 await self.connection.revive()
             except ValidationError as error:
                 problem = f"an event is not readable: {error}"
+            pause = 0.1 if self.last > seen else min(2.0, pause * 2)
+            await asyncio.sleep(pause)
             if loop.time() - self.heard > self.idle_s:
                 raise DeadlineError(
                     f"training job {self.job_id!r}: no event and no heartbeat "
                     f"for {self.idle_s:g} s ({problem})"
                 )
-            pause = 0.1 if self.last > seen else min(2.0, pause * 2)
-            await asyncio.sleep(pause)
 
     async def _read(self) -> TrainResultInfo | None:
         """One connection: the result, or None when it ended before."""
