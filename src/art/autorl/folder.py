@@ -27,7 +27,7 @@ class AutoRLFolder(RunFolder):
     def text(self, name: str) -> str | None:
         """The system prompt or the rubric, once it is there."""
         path = self.path / name
-        return path.read_text().strip() if path.is_file() else None
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
     def save_text(self, name: str, text: str) -> None:
         self.write_text(name, text + "\n")

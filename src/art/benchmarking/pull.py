@@ -24,12 +24,12 @@ async def pull_model_trajectories(
 
 
 def _pull(model: AnyModel, bucket: str | None, prefix: str | None) -> list[str]:
+    from art.process.durable import write_whole
     from art.storage.location import model_folder, model_url
     from art.storage.side_files import (
         is_side_file,
         keeps_more,
         not_written_meanwhile,
-        replace_bytes,
     )
     from art.storage.store import Store
 
@@ -42,7 +42,7 @@ def _pull(model: AnyModel, bucket: str | None, prefix: str | None) -> list[str]:
             here = target.read_bytes() if target.is_file() else None
             if here is not None and (here == content or keeps_more(path, here, content)):
                 return None
-            replace_bytes(target, content)
+            write_whole(target, content)
         return path
 
     logs = [path for path in store.sizes() if path.startswith("trajectories/") and is_side_file(path)]

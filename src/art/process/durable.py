@@ -1,8 +1,10 @@
-"""What survives a power cut."""
+"""Small files that are whole at any moment, and what survives a power cut."""
 
 from __future__ import annotations
 
 import os
+import secrets
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,3 +15,39 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_flushed(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
+    """Write a file that does not exist, to the disk. Raises FileExistsError.
+
+    mode: its permissions from its first byte on, less the process's umask. Texts are written in UTF-8.
+    """
+    _write(path, content, mode=mode, durable=True)
+
+
+def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable: bool = True) -> None:
+    """Write or replace a file; its folder is made. A reader, or a kill, meets the old file or the new one.
+
+    mode: as for `write_flushed`. durable: a power cut after the return does not lose it, for two waits for
+    the disk.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        _write(fresh, content, mode=mode, durable=durable)
+        fresh.replace(path)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to tell
+            fresh.unlink(missing_ok=True)
+        raise
+    if durable and os.name != "nt":  # Windows opens no folders
+        flush(path.parent)
+
+
+def _write(path: Path, content: str | bytes, *, mode: int, durable: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())

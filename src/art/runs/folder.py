@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art.process.durable import write_whole
 from art.runs.intent import Intent
 from art.runs.step import StepRow
 from art.trajectories import Trajectory
@@ -60,7 +60,7 @@ class RunFolder:
     def steps(self) -> list[StepRow]:
         """The steps so far, in their order."""
         path = self.path / STEPS
-        lines = path.read_text().splitlines() if path.is_file() else []
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         return [StepRow(**json.loads(line)) for line in lines]
 
     def add_step(self, row: StepRow) -> None:
@@ -84,7 +84,7 @@ class RunFolder:
         path = self.path / evaluation_file(step)
         if not path.is_file():
             return None
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         return [[Trajectory.model_validate(one) for one in row] for row in rows]
 
     def save_evaluation(self, step: int, attempts: Sequence[Sequence[Trajectory]]) -> None:
@@ -98,7 +98,7 @@ class RunFolder:
     def read(self, name: str) -> Any:
         """A JSON file; None where there is none."""
         path = self.path / name
-        return json.loads(path.read_text()) if path.is_file() else None
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
     def write(self, name: str, data: Any) -> None:
         """A JSON file."""
@@ -106,9 +106,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """So that a reader sees the old file or the new one, never a part."""
-        unfinished = self.path / f".{name}.unfinished"
-        unfinished.write_text(text)
-        os.replace(unfinished, self.path / name)
+        write_whole(self.path / name, text, durable=False)
 
 
 def evaluation_file(step: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from art.errors import CheckpointMissingError, StepMissingError, StorageError
+from art.process.durable import write_whole
 from art.storage.arriving import Commit, only_pull
 from art.storage.fetch import fetch_step
 from art.storage.side_files import (
@@ -24,7 +25,6 @@ from art.storage.side_files import (
     local_side_files,
     not_written_meanwhile,
     remote_index,
-    replace_bytes,
 )
 from art.storage.steps import (
     CHECKPOINTS,
@@ -161,7 +161,7 @@ def _pull_side_files(
         with not_written_meanwhile(folder, path):
             here = target.read_bytes() if target.is_file() else None
             if here is None or (content != here and not keeps_more(path, here, content)):
-                replace_bytes(target, content)
+                write_whole(target, content)
                 report.files.append(path)
 
     store.each(pull, paths)

@@ -6,8 +6,6 @@ import fnmatch
 import hashlib
 import json
 import logging
-import os
-import secrets
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -105,17 +103,6 @@ def not_written_meanwhile(folder: Path, path: str) -> AbstractContextManager[Non
     """
     logged = path in _STATE or path.startswith(f"{_LOGS}/")
     return locked((folder / path).parent) if logged else nullcontext()
-
-
-def replace_bytes(target: Path, content: bytes) -> None:
-    """The file is whole at any moment."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(target)
 
 
 def _without_secret(value: Any) -> Any:

@@ -7,13 +7,12 @@ replacing the state keeps it.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from art.nested import deep_merge
+from art.process.durable import write_whole
 from art.tracking.folder_lock import locked
 
 SUMS = "_metrics_builder_state"
@@ -67,16 +66,5 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write to a file beside and move it into place: a reader, or a kill, never meets half a file."""
-    text = json.dumps(value, indent=2)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    """A reader, or a kill, never meets half a file; only its owner reads it: a model may know its key."""
+    write_whole(path, json.dumps(value, indent=2), mode=0o600)

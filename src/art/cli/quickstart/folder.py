@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from art.cli.quickstart.evaluation import Evaluation
 from art.cli.quickstart.settings import SETTINGS_FILE
 from art.errors import ConfigurationError
+from art.process.durable import write_whole
 
 RUNS = Path("runs")
 
@@ -69,17 +69,8 @@ class RunFolder:
         return Evaluation.from_json(data["evaluation"]), data["attempts"]
 
     def save_evaluation(self, step: int, evaluation: Evaluation, attempts: list[dict[str, Any]]) -> None:
-        write_whole(
-            self.path / f"evaluation-{step:04d}.json",
-            {"evaluation": evaluation.to_json(), "attempts": attempts},
-        )
-
-
-def write_whole(path: Path, data: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never a part."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(json.dumps(data, indent=1) + "\n")
-    os.replace(unfinished, path)
+        text = json.dumps({"evaluation": evaluation.to_json(), "attempts": attempts}, indent=1) + "\n"
+        write_whole(self.path / f"evaluation-{step:04d}.json", text, durable=False)
 
 
 def new_folder(output: Path | None, *, task: str) -> RunFolder:

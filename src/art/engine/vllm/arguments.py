@@ -12,6 +12,7 @@ from typing import Any
 
 from art.engine.vllm.runtime import Runtime, ask_python
 from art.errors import ConfigurationError
+from art.process.durable import write_whole
 
 OURS = {
     "api_key": "each server has a random key of its own",
@@ -26,7 +27,7 @@ OURS = {
     "lora_modules": "adapters are loaded while it runs",
     "lora_target_modules": "use the engine option lora_targets",
     "max_cpu_loras": "use the engine option max_cpu_loras",
-    "max_logprobs": "one logprob a token is asked for",
+    "max_logprobs": "requests may ask for 20, vLLM's own default",
     "max_lora_rank": "use the engine option max_lora_rank",
     "max_loras": "use the engine option max_loras",
     "max_model_len": "use the engine option max_context",
@@ -70,10 +71,7 @@ async def known_arguments(runtime: Runtime, cache: Path | None = None) -> Known:
         return kept
     answer = (await ask_python(runtime.python, _LIST, LIST_SECONDS)).strip().splitlines()[-1]
     known: Known = json.loads(answer)
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".new")
-    draft.write_text(answer, encoding="utf-8")
-    draft.replace(file)
+    write_whole(file, answer, durable=False)
     return known
 
 

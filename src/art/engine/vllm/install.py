@@ -19,6 +19,7 @@ from art.engine.vllm.launch import MODULE
 from art.engine.vllm.runtime import python_of
 from art.engine.vllm.versions import TESTED
 from art.errors import ConfigurationError
+from art.process.durable import write_whole
 from art.process.file_lock import take_lock
 
 MARKER = "art-runtime.json"
@@ -104,9 +105,7 @@ def _make(folder: Path, kind: Kind, tell: Tell) -> Installed:
     tell("checking that its server loads")
     _run([python, "-I", "-c", f"import {MODULE}"], "vLLM's server does not load", CHECK_SECONDS)
     made = _look(python, kind)
-    draft = folder / f"{MARKER}.new"
-    draft.write_text(json.dumps(asdict(made), indent=1) + "\n", encoding="utf-8")
-    draft.replace(folder / MARKER)
+    write_whole(folder / MARKER, json.dumps(asdict(made), indent=1) + "\n", durable=False)
     return made
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from art.errors import ConfigurationError
+from art.process.durable import write_whole
 
 
 class Record:
@@ -66,7 +67,7 @@ class Record:
     def _read(self, path: Path) -> None:
         *whole, last = path.read_text(encoding="utf-8").split("\n")
         if last:  # a line that a killed process did not end: its group is not counted yet
-            path.write_text("".join(line + "\n" for line in whole), encoding="utf-8")
+            write_whole(path, "".join(line + "\n" for line in whole), durable=False)
         for number, line in enumerate(whole, 1):
             try:
                 found = json.loads(line)

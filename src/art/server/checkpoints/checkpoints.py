@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from art.errors import CheckpointError
-from art.process.durable import flush
+from art.process.durable import flush, write_flushed
 from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE, JOB_FILE, MANIFEST_FILE, STATE_FILE
 from art.wire.jobs import TrainResultInfo
 from art.wire.strict import Strict
@@ -68,7 +68,7 @@ class Checkpoints:
         if path.exists():
             raise CheckpointError(f"checkpoint {path} exists already; a committed step is never overwritten")
         if note is not None:
-            _write_synced(written / JOB_FILE, note.model_dump_json())
+            write_flushed(written / JOB_FILE, note.model_dump_json())
         flush(written)
         written.rename(path)
         flush(self.folder)
@@ -178,8 +178,8 @@ class Checkpoints:
             raise CheckpointError(
                 f"checkpoint {source} is incomplete: {error}; restore the folder"
             ) from error
-        _write_synced(target / STATE_FILE, text)
-        _write_synced(target / MANIFEST_FILE, json.dumps(manifest, indent=2))
+        write_flushed(target / STATE_FILE, text)
+        write_flushed(target / MANIFEST_FILE, json.dumps(manifest, indent=2))
         return target
 
 
@@ -202,19 +202,3 @@ def _link_or_copy(source: Path, target: Path) -> None:
 def _copy_synced(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
     flush(target)
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    _write_synced(fresh, text)
-    fresh.replace(path)
-    flush(path.parent)

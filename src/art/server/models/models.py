@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from art.errors import CheckpointError, NotFoundError, RequestError
-from art.process.durable import flush
-from art.server.checkpoints.checkpoints import Checkpoints, replace_file
+from art.process.durable import flush, write_whole
+from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.checkpoints.shape import leaves_open
 from art.server.data_layout import DataLayout
 from art.wire.models import RegisterRequest
@@ -89,7 +89,7 @@ class Models:
         path = self._layout.registration_file(request.project, request.name)
         known = self._models.get((request.project, request.name))
         if known is None:
-            replace_file(path, wanted.model_dump_json(indent=2))
+            write_whole(path, wanted.model_dump_json(indent=2))
             self._models[request.project, request.name] = wanted
             return wanted
         for what in ("base_model", "lora"):
@@ -110,7 +110,7 @@ class Models:
         }
         if changes:
             known = known.model_copy(update=changes)
-            replace_file(path, known.model_dump_json(indent=2))
+            write_whole(path, known.model_dump_json(indent=2))
             self._models[known.project, known.name] = known
         return known
 
@@ -121,7 +121,7 @@ class Models:
         """
         folder = self._layout.checkpoints_dir(model.project, model.name)
         doomed = self._layout.removed_dir(model.project, model.name)
-        replace_file(self._layout.removals_file(model.project, model.name), str(model.removals + 1))
+        write_whole(self._layout.removals_file(model.project, model.name), str(model.removals + 1))
         if folder.exists():
             folder.rename(doomed)
         self._layout.registration_file(model.project, model.name).unlink()

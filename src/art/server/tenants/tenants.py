@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from art.errors import ConfigurationError, DeadlineError
-from art.process.durable import flush
+from art.process.durable import write_whole
 from art.process.file_lock import take_lock
 from art.server.data_layout import check_name
 from art.wire.strict import Strict
@@ -97,7 +97,8 @@ class Tenants:
         try:
             records = _read(self.path).tenants
             yield records
-            _write_private(self.path, TenantsRecord(tenants=records).model_dump_json(indent=2))
+            # Its owner's alone: digests of keys.
+            write_whole(self.path, TenantsRecord(tenants=records).model_dump_json(indent=2), mode=0o600)
         finally:
             os.close(descriptor)
 
@@ -173,16 +174,3 @@ def _read(path: Path) -> TenantsRecord:
 
 def _why(error: OSError | ValidationError) -> str:
     return str(error) if isinstance(error, OSError) else str(error.errors(include_input=False)[0]["msg"])
-
-
-def _write_private(path: Path, text: str) -> None:
-    """The whole file or nothing, readable by its owner alone from its first byte on."""
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    flush(path.parent)
