@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +37,29 @@ KNOWN = CalibrationGroup(
 )
 
 
-async def judged_by_its_own_base(model: art.TrainableModel, group: art.TrajectoryGroup, ledger: Path) -> None:
-    """The trained model's base judges, the adapter off; what a model of this size cannot do is unscored."""
-    ruler = Ruler(model, rubric="Short.", params={"max_tokens": 60, "temperature": 0}, cache=False)
-    judged = await ruler.score_group(group)
+ENDS = {1: 100, 90: 100, 92: 80, 60: 60, 15: 40}
+"""Of the nano model's tokens `"`, `{`, `}`, `]` and 0, in this order: a verdict in few words."""
 
-    assert ruler.channel.totals.calls > 0
-    for trajectory in judged:
-        reward = trajectory.reward
-        assert (isinstance(reward, art.Unscored) and reward.reason) or 0 <= reward <= 1
+
+async def judged_by_its_own_base(model: art.TrainableModel, group: art.TrajectoryGroup, ledger: Path) -> None:
+    """The trained model's base judges, the adapter off. The grammar of the schema makes a verdict of what a
+    model of this size says; its scores mean nothing.
+    """
+    params = {"max_tokens": 100, "temperature": 0, "extra_body": {"logit_bias": ENDS}}
+    rubric = Rubric({"short": "Short."}, model, standards="-", params=params, cache=False)
+    judged = await rubric.score_group(group)
+
+    totals, distinct = rubric.channel.totals, {str(one.messages()) for one in group}
+    assert [one.reward for one in judged] == [0.0] * len(group)
+    assert all(one.metrics["rubric/short"] == 0.0 and "short 0: " in one.logs[-1] for one in judged)
+    assert (totals.calls, totals.failures, totals.repairs) == (len(distinct), 0, 0)
+    assert totals.usd == 0 and totals.prompt_tokens > 500 * len(distinct) and totals.completion_tokens > 0
     rows = sqlite3.connect(f"file:{ledger}?mode=ro", uri=True).execute(
         "select model, step, adapter from samples"
     )
-    asked = set(rows.fetchall())
-    assert {row for row in asked if row[0] != "judged"} == {(model.base_model, None, None)}
-    assert {row for row in asked if row[0] == "judged"} == {("judged", 0, "p/judged@0")}
+    asked = Counter(rows.fetchall())
+    assert asked[model.base_model, None, None] == len(distinct)
+    assert {row for row in asked if row[0] != model.base_model} == {("judged", 0, "p/judged@0")}
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -48,9 +47,7 @@ class CheckedVerifier(Verifier):
                 "'agent-reinforcement-trainer[verifiers]'"
             )
         self._limits, self._over_limit = limits, over_limit
-        self._pool = Pool(
-            self.check, limits, at_once=at_once or os.cpu_count() or 1, name=name, isolation=isolation
-        )
+        self._pool = Pool(self.check, limits, at_once=at_once, name=name, isolation=isolation)
 
     def close(self) -> None:
         """End its processes. Otherwise they end with this object, or with the program."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from art.errors import ConfigurationError, VerifierError
+from art.errors import VerifierError
 from art.rewards.reward import Score
-from art.rewards.verifiers.limits import Limits
+from art.rewards.verifiers.limits import Limits, side_by_side
 from art.rewards.verifiers.pool import Guard, Isolation
 from art.rewards.verifiers.process import Child, Ending, library
 from art.rewards.verifiers.verifier import Answer, Verifier, last_answer
@@ -46,12 +45,9 @@ class _CodeVerifier(Verifier):
         machine's cores).
         """
         super().__init__(expected, key=key, name=name, answer=answer)
-        workers = (os.cpu_count() or 1) if at_once is None else at_once
-        if workers < 1:
-            raise ConfigurationError(f"at_once={at_once!r}: at least 1 process is needed")
         self._limits, self._partial, self._packages = limits, partial, packages
         self._guard = Guard(name, isolation)
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="art-code")
+        self._threads = ThreadPoolExecutor(side_by_side(at_once), thread_name_prefix="art-code")
 
     async def verify(self, answer: str, expected: Any) -> Score:
         loop = asyncio.get_running_loop()

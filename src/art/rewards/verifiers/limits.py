@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 
 from art.errors import ConfigurationError
@@ -35,3 +36,12 @@ class Limits:
                 raise ConfigurationError(
                     f"Limits({field.name}={getattr(self, field.name)!r}): must be above 0"
                 )
+
+
+def side_by_side(at_once: int | None) -> int:
+    """How many processes may run at a time; None: the machine's cores. Raises ConfigurationError."""
+    if at_once is not None and at_once < 1:
+        raise ConfigurationError(
+            f"at_once={at_once!r}: at least 1 process is needed; None takes the machine's cores"
+        )
+    return at_once or os.cpu_count() or 1

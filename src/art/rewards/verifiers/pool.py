@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, get_args
 
 from art.errors import ConfigurationError, VerifierError
-from art.rewards.verifiers.limits import Limits
+from art.rewards.verifiers.limits import Limits, side_by_side
 from art.rewards.verifiers.process import GRACE_S, Child, Walls, library
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,12 @@ class Guard:
 class Pool:
     """Children that do one kind of check, at most `at_once`. They start when first needed, and live on."""
 
-    def __init__(self, check: str, limits: Limits, *, at_once: int, name: str, isolation: Isolation) -> None:
-        if at_once < 1:
-            raise ConfigurationError(f"at_once={at_once!r}: at least 1 process is needed")
+    def __init__(
+        self, check: str, limits: Limits, *, at_once: int | None, name: str, isolation: Isolation
+    ) -> None:
         self._check, self._limits, self._name = check, limits, name
         self._guard = Guard(name, isolation)
-        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix=f"art-{check}")
+        self._threads = ThreadPoolExecutor(side_by_side(at_once), thread_name_prefix=f"art-{check}")
         self._idle: queue.SimpleQueue[Child] = queue.SimpleQueue()
         # Also when the interpreter ends.
         self.close = weakref.finalize(self, _close_all, self._idle, self._threads)

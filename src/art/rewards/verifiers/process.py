@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import shutil
 import socket
 import subprocess
@@ -24,13 +23,10 @@ from typing import Any
 
 from art.errors import ConfigurationError, VerifierError
 from art.rewards.verifiers.limits import Limits
+from art.rewards.verifiers.streams import Streams
 
 HOME = str(Path(__file__).parent)
 START = f"import sys; sys.path.append({HOME!r}); from confined.supervisor import main; main()"
-LINE_BYTES = 5 << 20
-"""The longest line that is read."""
-FLOOD = 4
-"""So many times `output_bytes` may go to stderr, of which the end is kept; more ends it."""
 GRACE_S = 10.0
 """What a supervisor may need beyond the deadline, on a busy machine, to start and to end."""
 
@@ -71,20 +67,13 @@ class Child:
 
     def __init__(self, work: str, limits: Limits, *, wall_s: float | None, **order: Any) -> None:
         """work: "program", "functions", "tests" or "checks"; wall_s: None leaves it running until `close`."""
-        self._limits = limits
         self._until = time.monotonic() + (GRACE_S + (wall_s or 1e9))
-        self.errors = b""
         self.ending: Ending | None = None
-        self._rest, self._flood, self._overflow = b"", 0, False
         self.base = tempfile.mkdtemp(prefix="art-limited-")
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = _start(theirs.fileno())
-        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
-        assert stdin is not None and stdout is not None and stderr is not None
-        self._streams = (stdin, stdout, stderr)
-        for stream in self._streams:
-            os.set_blocking(stream.fileno(), False)
+        self._streams = Streams(self._process, limits.output_bytes)
         self._control_lines = self._control.makefile("rb")
         try:
             told = {**asdict(limits), **order, "work": work, "wall_s": wall_s, "base": self.base}
@@ -101,84 +90,29 @@ class Child:
         except OSError as error:
             raise VerifierError(f"a limited process did not start within {GRACE_S:g} s: {error!r}") from error
         if words is None:
-            self._drain(time.monotonic() + GRACE_S)
+            self._streams.drain(time.monotonic() + GRACE_S)
             said = self.errors.decode(errors="replace")[-2000:]
             raise VerifierError(f"a limited process could not be confined: {said or 'it said nothing'}")
         return Walls(**words)
 
-    def _drain(self, until: float) -> None:
-        """Read what it says until it ends, at most until then."""
-        while time.monotonic() < until and self._exchange(b"", until) is not None:
-            self._rest = b""
+    @property
+    def errors(self) -> bytes:
+        """The end of what it wrote to stderr."""
+        return self._streams.errors
 
     def ask(self, line: bytes, deadline: float | None = None) -> bytes | None:
         """Write a line and read the next one; None when the process ended or the time is up."""
-        until = self._until if deadline is None else deadline
-        pending = line + b"\n" if line else b""
-        while b"\n" not in self._rest:
-            left = self._exchange(pending, until)
-            if left is None or len(self._rest) > LINE_BYTES:
-                return None
-            pending = left
-        answer, self._rest = self._rest.split(b"\n", 1)
-        return answer
+        return self._streams.ask(line, self._until if deadline is None else deadline)
 
     def talk(self, text: bytes) -> bytes:
         """Write `text` to its stdin, and give what it writes to stdout until it ends, is ended, or wrote too
         much.
         """
-        left: bytes | None = text
-        while left is not None:
-            left = self._exchange(left, self._until, close_stdin=True)
-            if len(self._rest) > self._limits.output_bytes:
-                self._overflow = True
-                break
-        return self._rest[: self._limits.output_bytes]
-
-    def _exchange(self, pending: bytes, until: float, *, close_stdin: bool = False) -> bytes | None:
-        """Wait until something can be written or read, and do it. What is left to write; None at the end."""
-        stdin, stdout, stderr = self._streams
-        if not pending and close_stdin:
-            stdin.close()
-        with selectors.DefaultSelector() as waiting:
-            for stream in (stdout, stderr):
-                if not stream.closed:
-                    waiting.register(stream, selectors.EVENT_READ)
-            if not waiting.get_map():
-                return None
-            if pending and not stdin.closed:
-                waiting.register(stdin, selectors.EVENT_WRITE)
-            ready = waiting.select(max(0.0, until - time.monotonic()))
-        if not ready:
-            return None
-        for key, _ in ready:
-            if key.fileobj is stdin:
-                pending = self._feed(pending)
-                continue
-            stream = stdout if key.fileobj is stdout else stderr
-            part = os.read(stream.fileno(), 1 << 16)
-            if not part:
-                stream.close()
-            elif stream is stdout:
-                self._rest += part
-            else:
-                self.errors = (self.errors + part)[-self._limits.output_bytes :]
-                self._flood += len(part)
-        if self._flood > FLOOD * self._limits.output_bytes:
-            self._overflow = True
-            return None
-        return pending
-
-    def _feed(self, pending: bytes) -> bytes:
-        try:
-            return pending[os.write(self._streams[0].fileno(), pending[: 1 << 16]) :]
-        except BrokenPipeError:  # it does not read; what it says may still count
-            self._streams[0].close()
-            return b""
+        return self._streams.talk(text, self._until)
 
     def end_input(self) -> None:
         """Nothing more will be asked."""
-        self._streams[0].close()
+        self._streams.end_input()
 
     def finish(self) -> Ending:
         """Wait until it ended, at most until its deadline; nothing of it is left then.
@@ -186,7 +120,7 @@ class Child:
         Raises VerifierError where the supervisor itself was lost.
         """
         if self.ending is None:
-            if self._overflow:
+            if self._streams.overflow:
                 self._stop()
             self._control.settimeout(max(0.1, self._until - time.monotonic()))
             try:
@@ -197,7 +131,7 @@ class Child:
             if words is None:
                 said = self.errors.decode(errors="replace")[-1000:]
                 raise VerifierError(f"the supervisor of a limited process was lost {said}")
-            if self._overflow:
+            if self._streams.overflow:
                 words["fate"] = "output"
             self.ending = Ending(**words)
         return self.ending
@@ -215,8 +149,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
                 os.killpg(self._process.pid, 9)
             self._process.wait()
-        for stream in self._streams:
-            stream.close()
+        self._streams.close()
         self._control_lines.close()
         self._control.close()
         shutil.rmtree(self.base, ignore_errors=True)
