@@ -16,6 +16,8 @@ from fast_backend import FastBackend, pair, scenarios
 import art
 from art.pipeline_trainer import PipelineTrainer, keep_recent_and_top
 from art.pipeline_trainer.books import STATE
+from art.tracking.trajectory_log.step_log import read_trajectory_groups
+from waiting import DEADLINE_S, turns, until
 
 
 async def rollout(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
@@ -25,6 +27,12 @@ async def rollout(model: Any, scenario: dict[str, Any], config: Any) -> art.Traj
 
 def history(model: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (Path(model._get_output_dir()) / "history.jsonl").open()]
+
+
+def logged_scenarios(model: Any, step: int) -> list[int]:
+    """Of the groups in the trajectory log of a training step."""
+    file = Path(model._get_output_dir()) / "trajectories" / "train" / f"{step:04d}.parquet"
+    return [group.metadata["scenario_id"] for group in read_trajectory_groups(file)] if file.exists() else []
 
 
 def state(model: Any) -> dict[str, Any]:
@@ -55,21 +63,25 @@ async def test_rollouts_go_on_while_the_trainer_works_and_no_further_than_allowe
 ) -> None:
     backend.allowed.clear()
     begun: list[int] = []
+    ended: list[int] = []
 
     async def seen(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
         begun.append(scenario["number"])
-        return await rollout(model, scenario, config)
+        group = await rollout(model, scenario, config)
+        ended.append(scenario["number"])
+        return group
 
     trainer = PipelineTrainer(
         model, backend, seen, scenarios(40), None, min_batch_size=2, max_steps_off_policy=3, max_steps=5
     )
     running = asyncio.create_task(trainer.train())
-    await asyncio.wait_for(backend.training.wait(), 10)
+    await asyncio.wait_for(backend.training.wait(), DEADLINE_S)
     first = len(backend.calls[0]["groups"])
-    await asyncio.sleep(0.1)
+    await until(lambda: len(ended) == first + 2 * 3)
+    await turns()  # all that could begin another one has had its turn
     assert len(begun) == first + 2 * 3, "three steps' groups wait while the first is trained"
     backend.allowed.set()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, DEADLINE_S)
     assert max(backend.checkpoints) == 5
     for call in backend.calls:
         ages = [call["step"] - one.initial_policy_version for group in call["groups"] for one in group]
@@ -103,7 +115,7 @@ async def test_a_group_that_took_too_long_is_stale_and_not_trained(backend: Fast
     assert state(model)["outcomes"] == {"trained": 19, "discarded": 0, "stale": 1, "failed": 0}
     aside = [group.metadata["scenario_id"] for call in backend.calls for group in call["discarded_groups"]]
     assert aside == [0], "the server's sheet has it"
-    assert history(model)[-2]["train/discarded_stale_groups"] == 1
+    assert sum(row.get("train/discarded_stale_groups", 0) for row in history(model)) == 1
 
 
 async def test_failed_groups_are_counted_and_equal_rewards_are_left_out(
@@ -145,7 +157,7 @@ async def test_a_model_that_answers_always_the_same_ends_the_run(
 
 
 async def test_evaluations_run_on_their_own_step_and_are_not_repeated(
-    backend: FastBackend, model: Any
+    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[int] = []
 
@@ -161,15 +173,42 @@ async def test_evaluations_run_on_their_own_step_and_are_not_repeated(
         )
 
     await again(5).train()
-    assert seen == backend.leased == [0, 2, 4]
+    assert seen == backend.leased == [0, 2, 4, 4], "a failed one is tried once more"
     assert [call["save_checkpoint"] for call in backend.calls] == [False, True, False, True, False]
     known = state(model)
     assert known["completed_eval_steps"] == [0, 2] and known["last_eval_step"] == 2
+    assert known["failed_eval_steps"] == [4] and known["waiting_eval_steps"] == []
+    assert "no evaluation of the steps [4]" in caplog.records[-1].message, "the run's last word"
     rows = history(model)
     assert [(row["step"], row["val/reward"]) for row in rows if "val/reward" in row] == [(0, 0.0), (2, 2.0)]
     assert [row["step"] for row in rows if row.get("checkpoint/eval_completed")] == [0, 2]
+    assert [row["step"] for row in rows if row.get("checkpoint/eval_failed")] == [4]
     await again(6).train()
-    assert seen == [0, 2, 4, 6], "a resumed run does not begin again"
+    assert seen == [0, 2, 4, 4, 6], "a resumed run does not begin again"
+
+
+async def test_an_evaluation_that_fails_once_is_made_up_for_and_its_splits_are_logged_once(
+    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[int] = []
+
+    async def evaluate(model: Any, step: int, config: Any) -> dict[str, list[Any]]:
+        seen.append(step)
+        odd: Any = "no trajectory" if seen.count(2) == 1 and step == 2 else art.Trajectory(reward=0.5)
+        return {"val": [art.Trajectory(reward=step)], "test": [odd]}
+
+    trainer = PipelineTrainer(
+        model, backend, rollout, scenarios(300), None, evaluate,
+        max_steps=5, eval_every_n_steps=2, eval_at_start=False,
+        checkpoint_retention_strategy=keep_recent_and_top(recent=0, top=0),
+    )  # fmt: skip
+    await trainer.train()
+    assert seen == [2, 4, 2], "after the next one"
+    rows = history(model)
+    assert [row["step"] for row in rows if "val/reward" in row] == [2, 4]
+    assert [row["step"] for row in rows if "test/reward" in row] == [4, 2]
+    assert state(model)["completed_eval_steps"] == [2, 4] and state(model)["failed_eval_steps"] == []
+    assert "tried once more" in caplog.text and "no evaluation of" not in caplog.text
 
 
 async def test_checkpoints_are_kept_by_the_strategy(backend: FastBackend, model: Any) -> None:
@@ -218,13 +257,31 @@ async def test_a_request_to_stop_finishes_what_has_begun(backend: FastBackend, m
 async def test_a_lost_reply_is_asked_for_and_an_unknown_job_s_groups_are_sampled_again(
     backend: FastBackend, model: Any
 ) -> None:
+    evaluated: list[int] = []
+
+    async def evaluate(model: Any, step: int, config: Any) -> list[Any]:
+        evaluated.append(step)
+        return []
+
+    def run() -> Any:
+        trainer = PipelineTrainer(
+            model, backend, rollout, scenarios(8), None, evaluate, eval_every_n_steps=1, eval_at_start=False
+        )
+        return trainer.train()
+
     backend.die_after_commit = True
     with pytest.raises(ConnectionError, match="reply was lost"):
-        await PipelineTrainer(model, backend, rollout, scenarios(8), None).train()
+        await run()
     assert state(model)["training_job"]["step"] == 0 and len(backend.trained()) >= 4
+    assert not logged_scenarios(model, 1)
     backend.die_after_commit = False
-    await PipelineTrainer(model, backend, rollout, scenarios(8), None).train()
+    await run()
     assert sorted(backend.trained()) == list(range(8))
+    for step, job in enumerate(backend.jobs.values(), start=1):
+        assert logged_scenarios(model, step) == job["scenarios"], "those of the lost step too"
+    assert evaluated == list(range(1, len(backend.jobs) + 1))
+    rows = [row for row in history(model) if "train/reward" in row]
+    assert [(row["step"], row["train/reward"]) for row in rows] == [(step, 0.5) for step in evaluated]
 
     forgotten = {**state(model), "training_step": 2}
     forgotten["training_job"] = {"job_id": "never came", "step": 2, "scenarios": [8, 9]}
@@ -251,7 +308,7 @@ async def test_a_broken_stream_of_scenarios_is_the_program_s_error(backend: Fast
         raise OSError("the file is gone")
 
     with pytest.raises(OSError, match="the file is gone"):
-        await asyncio.wait_for(PipelineTrainer(model, backend, rollout, broken(), None).train(), 10)
+        await asyncio.wait_for(PipelineTrainer(model, backend, rollout, broken(), None).train(), DEADLINE_S)
 
 
 async def test_the_status_line_is_logged(
@@ -263,7 +320,7 @@ async def test_the_status_line_is_logged(
         log_interval_seconds=0.02, total_scenarios=77, max_batch_size=6,
     )  # fmt: skip
     running = asyncio.create_task(trainer.train())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         while len(backend.calls) < 3:  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0)
         backend.allowed.clear()  # the next step lasts until the line has told of those before it
