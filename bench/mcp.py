@@ -80,7 +80,6 @@ def command(server: str, oracle: str, *, seed: int, base_model: str, steps: int)
         "steps": steps,
         "groups-per-step": DEFAULTS.groups,
         "group-size": DEFAULTS.group_size,
-        "learning-rate": DEFAULTS.learning_rate,
         "warmup-steps": DEFAULTS.warmup_steps,
         "final-share": DEFAULTS.final_share,
         "max-tokens": DEFAULTS.max_tokens,

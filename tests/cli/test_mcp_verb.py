@@ -84,7 +84,7 @@ def test_scenario_files(tmp_path: Path) -> None:
         read_scenarios_file(path)
 
 
-def place(*words: str, **more: list[str]) -> Place:
+def place(*words: str, **more: Any) -> Place:
     return Place(words=list(words), **{"read_only": [], "env": [], "headers": [], **more})
 
 
@@ -102,6 +102,14 @@ def test_secrets_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         place("npx", headers=["A=MY_TOKEN"]).server()
     with pytest.raises(ConfigurationError, match="--env is for a command"):
         place("https://x.org/mcp", env=["MY_TOKEN"]).server()
+    bearer = place("https://x.org/mcp", bearer="MY_TOKEN").server()
+    assert isinstance(bearer, HttpServer) and bearer.headers == {"Authorization": "Bearer s3cret"}
+    with pytest.raises(ConfigurationError, match="--bearer is for an http server"):
+        place("npx", bearer="MY_TOKEN").server()
+    with pytest.raises(ConfigurationError, match="'NO_SUCH_VARIABLE', which is not set"):
+        place("https://x.org/mcp", bearer="NO_SUCH_VARIABLE").server()
+    with pytest.raises(ConfigurationError, match="are one header: give one"):
+        place("https://x.org/mcp", bearer="MY_TOKEN", headers=["authorization=MY_TOKEN"]).server()
     with pytest.raises(ConfigurationError, match="write NAME=VARIABLE"):
         place("https://x.org/mcp", headers=["Authorization: Bearer x"]).server()
     with pytest.raises(ConfigurationError, match="'NO_SUCH_VARIABLE', which is not set"):
@@ -136,7 +144,8 @@ def test_every_setting_is_an_option() -> None:
     for field in dataclasses.fields(TrainSettings):
         if field.name == "allow_writes":
             continue  # --allow-write, once for each
-        assert options[field.name].default == field.default, field.name
+        by_model = field.name == "learning_rate"
+        assert options[field.name].default == (None if by_model else field.default), field.name
 
 
 def test_a_checked_judge(tmp_path: Path) -> None:

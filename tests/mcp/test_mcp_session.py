@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from troublesome import create_server
 
 from art.errors import ConfigurationError, McpError, McpTimeoutError
-from art.mcp import HttpServer, InProcessServer, MCPPrompt, MCPResource, connect
+from art.mcp import HttpServer, InProcessServer, MCPPrompt, MCPResource, MCPResourceTemplate, connect
 from art.process.listening import listen
 
 
@@ -33,6 +33,12 @@ async def test_every_way_to_a_server_gives_the_same_session(server: Any) -> None
         resource = MCPResource("trouble://list", "list", "All troubles.", "text/plain")
         assert await session.resources() == [resource]
         assert await session.read_resource("trouble://list") == "fire, water"
+        template = MCPResourceTemplate(
+            "trouble://{kind}/news", "news", "What is new about one.", "text/plain"
+        )
+        assert await session.resource_templates() == [template]
+        assert await session.read_resource("trouble://fire/news") == "no fire today"
+        assert await session.documents() == [resource, template]
         arguments = [{"name": "trouble", "required": True}]
         assert await session.prompts() == [MCPPrompt("advice", "What to do about it.", arguments)]
         assert (await session.call("add", {"a": 2, "b": 3})).text == "5"

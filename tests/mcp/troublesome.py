@@ -73,16 +73,23 @@ def create_server() -> MCPServer:
         """Says nothing about itself."""
         return "unmarked"
 
+    documents(server)
+    return server
+
+
+def documents(server: MCPServer) -> None:
     @server.resource("trouble://list", name="list", description="All troubles.")
     def listed() -> str:
         return "fire, water"
+
+    @server.resource("trouble://{kind}/news", name="news", description="What is new about one.")
+    def news(kind: str) -> str:
+        return f"no {kind} today"
 
     @server.prompt()
     def advice(trouble: str) -> str:
         """What to do about it."""
         return f"What to do about {trouble}?"
-
-    return server
 
 
 if __name__ == "__main__":

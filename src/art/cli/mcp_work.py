@@ -39,6 +39,8 @@ class Place:
     read_only: list[str]
     env: list[str]
     headers: list[str]
+    bearer: str | None = None
+    """The variable with the token of an http server."""
 
     def server(self) -> Server:
         """Raises ConfigurationError for a variable that is not set, or does not fit the kind of server."""
@@ -47,17 +49,24 @@ class Place:
         server = parse_server(self.words)
         more: dict[str, Any] = {"read_only": tuple(self.read_only)}
         if isinstance(server, StdioServer):
-            if self.headers:
+            if self.headers or self.bearer:
                 raise ConfigurationError(
-                    "--header is for an http server; a command takes variables with --env"
+                    f"{'--header' if self.headers else '--bearer'} is for an http server; a command takes "
+                    "variables with --env"
                 )
             more["env"] = {name: value_of(name, "--env") for name in self.env}
         elif isinstance(server, HttpServer):
             if self.env:
                 raise ConfigurationError(
-                    "--env is for a command; an http server takes --header NAME=VARIABLE"
+                    "--env is for a command; an http server takes --bearer VARIABLE or --header NAME=VARIABLE"
                 )
             more["headers"] = dict(header(text) for text in self.headers)
+            if self.bearer:
+                if any(name.lower() == "authorization" for name in more["headers"]):
+                    raise ConfigurationError(
+                        "--bearer and --header Authorization=... are one header: give one"
+                    )
+                more["headers"]["Authorization"] = f"Bearer {value_of(self.bearer, '--bearer')}"
         return dataclasses.replace(server, **more)
 
 
@@ -82,8 +91,10 @@ async def inspect_server(place: Place, *, as_json: bool) -> None:
 
     async with connect(place.server()) as session:
         tools, resources, prompts = await session.tools(), await session.resources(), await session.prompts()
+        templates = await session.resource_templates()
+    offered: dict[str, list[Any]] = {"tools": tools, "resources": resources}
+    offered |= {"resource_templates": templates, "prompts": prompts}
     if as_json:
-        offered: dict[str, list[Any]] = {"tools": tools, "resources": resources, "prompts": prompts}
         plain = {name: [dataclasses.asdict(one) for one in found] for name, found in offered.items()}
         sys.stdout.write(json.dumps({"server": session.label, **plain}, indent=1, ensure_ascii=False) + "\n")
         return
@@ -92,13 +103,16 @@ async def inspect_server(place: Place, *, as_json: bool) -> None:
     def say(text: str) -> None:
         console.print(text, markup=False)
 
-    say(f"{session.label}: {len(tools)} tools, {len(resources)} resources, {len(prompts)} prompts")
+    counts = ", ".join(f"{len(found)} {name.replace('_', ' ')}" for name, found in offered.items())
+    say(f"{session.label}: {counts}")
     for tool in tools:
         kind = {True: "reads", False: "writes", None: "does not say whether it writes"}[tool.read_only]
         say(f"  {tool.name}({', '.join(tool.parameters.get('properties', {}))})  [{kind}]")
         say(f"    {first_line(tool.description)}")
     for resource in resources:
         say(f"  {resource.uri}  {first_line(resource.description)}")
+    for template in templates:
+        say(f"  {template.uri_template}  {first_line(template.description)}")
     for prompt in prompts:
         say(f"  prompt {prompt.name}  {first_line(prompt.description)}")
     shut = [tool.name for tool in tools if tool.read_only is not True]
@@ -114,7 +128,18 @@ def first_line(text: str) -> str:
 
 
 OURS = (
-    *("server", "read_only", "env", "header", "allow_write", "data_dir", "json", "scenarios", "output"),
+    *(
+        "server",
+        "read_only",
+        "env",
+        "header",
+        "bearer",
+        "allow_write",
+        "data_dir",
+        "json",
+        "scenarios",
+        "output",
+    ),
     *("judge_base_url", "generator_base_url", "budget_calls", "budget_tokens", "budget_usd", "check_judge"),
 )
 """Options of the command line that `art.mcp.train` has under another name or not at all."""
@@ -141,6 +166,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
         read_only=given["read_only"] or [],
         env=given["env"] or [],
         headers=given["header"] or [],
+        bearer=given.get("bearer"),
     )
     keywords = {name: value for name, value in given.items() if name not in OURS and not callable(value)}
     writes = given["allow_write"] or []

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         GeneratedScenarioCollection,
         MCPPrompt,
         MCPResource,
+        MCPResourceTemplate,
         MCPTool,
     )
 
@@ -40,6 +41,7 @@ _HOME = {
     "InProcessServer": "sessions.server",
     "MCPPrompt": "types",
     "MCPResource": "types",
+    "MCPResourceTemplate": "types",
     "MCPTool": "types",
     "McpReport": "report",
     "PlannedCall": "scenarios.planned",
@@ -66,6 +68,7 @@ __all__ = [
     "InProcessServer",
     "MCPPrompt",
     "MCPResource",
+    "MCPResourceTemplate",
     "MCPTool",
     "McpReport",
     "PlannedCall",

@@ -11,7 +11,13 @@ from urllib.parse import urlsplit
 from art.errors import ConfigurationError, LlmAnswerError
 from art.mcp.scenarios.planned import PlannedScenario
 from art.mcp.scenarios.writer import ScenarioWriter
-from art.mcp.types import GeneratedScenario, GeneratedScenarioCollection, MCPResource, MCPTool
+from art.mcp.types import (
+    GeneratedScenario,
+    GeneratedScenarioCollection,
+    MCPDocument,
+    MCPTool,
+    document_of,
+)
 
 if TYPE_CHECKING:
     from art.llm.request import Llm
@@ -26,7 +32,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 async def generate_scenarios(
     tools: Sequence[MCPTool] | Sequence[Mapping[str, Any]] | None = None,
-    resources: Sequence[MCPResource] | Sequence[Mapping[str, Any]] = (),
+    resources: Sequence[MCPDocument] | Sequence[Mapping[str, Any]] = (),
     num_scenarios: int = 24,
     show_preview: bool = True,
     custom_instructions: str | None = None,
@@ -40,10 +46,10 @@ async def generate_scenarios(
 ) -> GeneratedScenarioCollection:
     """`num_scenarios` tasks for an agent with these tools and resources, as a model imagines them.
 
-    tools, resources: as types or as dicts. server_url: take those of this MCP server instead, an address or
-    whatever else `art.mcp.connect` takes. generator_model: a name at generator_base_url (the key:
-    generator_api_key or the variable OPENROUTER_API_KEY; none is needed on this machine), a callable, or a
-    model of `art.llm`. budget, cache: of `art.llm`.
+    tools, resources (and templates of their addresses): as types or as dicts. server_url: take those of this
+    MCP server instead, an address or whatever else `art.mcp.connect` takes. generator_model: a name at
+    generator_base_url (the key: generator_api_key or the variable OPENROUTER_API_KEY; none is needed on this
+    machine), a callable, or a model of `art.llm`. budget, cache: of `art.llm`.
 
     Shows how difficult they are, and with show_preview the first tasks.
 
@@ -61,7 +67,7 @@ async def generate_scenarios(
             raise ConfigurationError("give tools and resources, or server_url, not both")
         tools, resources = await offered_by(server_url)
     kept = [MCPTool.from_dict(tool) if isinstance(tool, Mapping) else tool for tool in tools or ()]
-    documents = [MCPResource.from_dict(one) if isinstance(one, Mapping) else one for one in resources or ()]
+    documents = [document_of(one) if isinstance(one, Mapping) else one for one in resources or ()]
     if not kept and not documents:
         raise ConfigurationError("At least one tool or resource must be provided")
     channel = Channel(llm, budget=budget, cache=cache, source="generator/scenarios")
@@ -96,12 +102,12 @@ def generator(model: Any, api_key: str | None, base_url: str | None) -> Llm:
     )
 
 
-async def offered_by(server: Any) -> tuple[list[MCPTool], list[MCPResource]]:
-    """The tools and resources of a server. Raises McpError when it cannot be reached."""
+async def offered_by(server: Any) -> tuple[list[MCPTool], list[MCPDocument]]:
+    """The tools and documents of a server. Raises McpError when it cannot be reached."""
     from art.mcp.sessions.session import connect
 
     async with connect(server) as session:
-        return list(await session.tools()), list(await session.resources())
+        return await session.tools(), await session.documents()
 
 
 async def written_in_full(writer: ScenarioWriter, count: int) -> list[GeneratedScenario]:

@@ -10,6 +10,9 @@ from art.errors import ConfigurationError
 from art.mcp.scenarios.near_duplicates import SIMILARITY
 from art.runs.settings import RunSettings
 
+NANO, NANO_RATE = "art/nano", 3e-3
+"""The names of the built-in models begin so; with the rate of large models they would learn nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(RunSettings):
@@ -57,3 +60,9 @@ class TrainSettings(RunSettings):
         writes = options.get("allow_writes")
         # A list in JSON, and as most people write it.
         return super().of({**options, "allow_writes": tuple(writes)} if isinstance(writes, list) else options)
+
+    @classmethod
+    def about(cls, base_model: str, options: Mapping[str, Any]) -> Self:
+        """`of`, with the learning rate of the base model where none (or None) is given."""
+        known = {name: value for name, value in options.items() if (name, value) != ("learning_rate", None)}
+        return cls.of({"learning_rate": NANO_RATE, **known} if base_model.startswith(NANO) else known)

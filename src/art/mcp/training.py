@@ -68,7 +68,7 @@ async def train(
     All is written to `<path>/<project>/mcp/<name>`; the same call goes on where a run ended, and pays for no
     answer twice. Raises ConfigurationError, McpError, LlmErrors, and what rollouts and the backend raise.
     """
-    chosen, begin = TrainSettings.of(settings), time.monotonic()
+    chosen, begin = TrainSettings.about(base_model, settings), time.monotonic()
     root = root_of(path)
     shared: dict[str, Any] = {"cache": cache or cache_in(root), "budget": budget}
     model = model_of(root, name, project, base_model)

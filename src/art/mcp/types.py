@@ -63,6 +63,35 @@ class MCPResource:
 
 
 @dataclass
+class MCPResourceTemplate:
+    """Documents that a server makes on demand, such as `notes://{day}`: an address to fill in (RFC 6570)."""
+
+    uri_template: str
+    name: str
+    description: str
+    mime_type: str | None = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> MCPResourceTemplate:
+        """The inverse of `to_dict`. Raises KeyError for a missing field."""
+        return cls(data["uriTemplate"], data["name"], data["description"], data.get("mimeType"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, spelt as the protocol does: `uriTemplate`, and `mimeType` only where there is one."""
+        plain = {"uriTemplate": self.uri_template, "name": self.name, "description": self.description}
+        return plain if self.mime_type is None else {**plain, "mimeType": self.mime_type}
+
+
+MCPDocument = MCPResource | MCPResourceTemplate
+
+
+def document_of(data: Mapping[str, Any]) -> MCPDocument:
+    """Of plain values of either kind. Raises KeyError for a missing field."""
+    kind = MCPResourceTemplate if "uriTemplate" in data else MCPResource
+    return kind.from_dict(data)
+
+
+@dataclass
 class MCPPrompt:
     """A prompt template that a server offers; `arguments`: what it must or may be given."""
 

@@ -22,7 +22,7 @@ from art.mcp.scenarios.near_duplicates import SIMILARITY
 from art.mcp.scenarios.planned import PlannedScenario, as_planned
 from art.mcp.scenarios.probe import Probe
 from art.mcp.scenarios.writer import ScenarioWriter
-from art.mcp.types import MCPResource, MCPTool
+from art.mcp.types import MCPDocument, MCPTool
 
 if TYPE_CHECKING:
     from art.llm.channel import Channel
@@ -115,7 +115,7 @@ async def generate_checked(
     num_test: int,
     instructions: str | None = None,
     checks: Checks,
-    resources: Sequence[MCPResource] = (),
+    resources: Sequence[MCPDocument] = (),
     seed: int = 0,
 ) -> ScenarioSet:
     """Scenarios that pass the checks, spread over the tools, split into training and test.

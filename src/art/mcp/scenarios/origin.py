@@ -16,15 +16,15 @@ from art.mcp.settings import TrainSettings
 
 if TYPE_CHECKING:
     from art.llm.channel import Channel
-    from art.mcp.types import GeneratedScenario, MCPResource, MCPTool
+    from art.mcp.types import GeneratedScenario, MCPDocument, MCPTool
 
     Scenarios = ScenarioSet | Iterable[GeneratedScenario | Mapping[str, Any] | str]
 
 
-async def offered(server: Any, chosen: TrainSettings) -> tuple[list[MCPTool], list[MCPResource]]:
-    """Tools and resources of the server. Raises McpError, and ConfigurationError for unknown allow_writes."""
+async def offered(server: Any, chosen: TrainSettings) -> tuple[list[MCPTool], list[MCPDocument]]:
+    """Tools and documents of the server. Raises McpError, and ConfigurationError for unknown allow_writes."""
     async with connect(server, allow_writes=chosen.allow_writes) as session:
-        return await session.tools(), await session.resources()
+        return await session.tools(), await session.documents()
 
 
 async def checked_scenarios_of(
@@ -40,7 +40,7 @@ async def generated(
     channel: Channel | ConfigurationError,
     chosen: TrainSettings,
     tools: list[MCPTool],
-    resources: list[MCPResource],
+    resources: list[MCPDocument],
 ) -> ScenarioSet:
     """See `generate_checked`. Raises the error that stands in the place of a channel."""
     if isinstance(channel, ConfigurationError):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from art.mcp.types import DIFFICULTIES, MCPResource, MCPTool
+from art.mcp.types import DIFFICULTIES, MCPDocument, MCPTool
 
 SCHEMA_NAME = "scenario_list"
 NO_RESOURCES = "No resources available"
@@ -31,7 +31,7 @@ PLANNED_EXAMPLE = {**EXAMPLE, "plan": [{"tool": "...", "arguments": {}}]}
 
 def generation_prompt(
     tools: Sequence[MCPTool],
-    resources: Sequence[MCPResource],
+    resources: Sequence[MCPDocument],
     count: int,
     *,
     instructions: str | None = None,

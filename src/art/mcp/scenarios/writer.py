@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from art.errors import ConfigurationError, LlmAnswerError
 from art.mcp.scenarios.planned import PlannedScenario, scenario_list
 from art.mcp.scenarios.prompt import SCHEMA_NAME, answer_schema, generation_prompt
-from art.mcp.types import MCPResource, MCPTool
+from art.mcp.types import MCPDocument, MCPTool
 
 if TYPE_CHECKING:
     from art.llm.channel import Channel
@@ -30,7 +30,7 @@ class ScenarioWriter:
 
     channel: Channel
     tools: Sequence[MCPTool]
-    resources: Sequence[MCPResource] = ()
+    resources: Sequence[MCPDocument] = ()
     instructions: str | None = None
     plans: bool = False
     """Whether each scenario comes with the first calls of a solution."""

@@ -2,7 +2,7 @@
 
 A cassette is JSON lines: what the server offers, then each call with its result. Two records of one:
 
-    {"offer": {"tools": [...], "resources": [...], "prompts": [...]}, "server": "weather", "version": 1}
+    {"offer": {"tools": [...], "resources": [...], ...}, "server": "weather", "version": 1}
     {"call": "forecast", "arguments": {"place": "oslo"}, "n": 0, "text": "rain", "is_error": false}
 
 `n` counts equal calls of one session, so that a server whose answers change within a session is played as it
@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from art.errors import CassetteError, ConfigurationError, McpTimeoutError
 from art.mcp.sessions.results import ToolResult
 from art.mcp.sessions.source import Offer, Source
-from art.mcp.types import MCPPrompt, MCPResource, MCPTool
+from art.mcp.types import MCPPrompt, MCPResource, MCPResourceTemplate, MCPTool
 
 Mode = Literal["record", "replay", "extend"]
 VERSION = 1
@@ -121,6 +121,8 @@ class Cassette:
             self.offer = Offer(
                 tools=[MCPTool.from_dict(item) for item in plain["tools"]],
                 resources=[MCPResource.from_dict(item) for item in plain["resources"]],
+                # Older cassettes have none.
+                templates=[MCPResourceTemplate.from_dict(item) for item in plain.get("templates", ())],
                 prompts=[MCPPrompt.from_dict(item) for item in plain["prompts"]],
             )
             return
@@ -147,6 +149,10 @@ class _CassetteSession:
         """End the server's session."""
         if self._live is not None:
             await self._live.close()
+
+    async def tools(self) -> list[MCPTool]:
+        """The tools among it."""
+        return (await self.inspect()).tools
 
     async def inspect(self) -> Offer:
         """What the server offered, or offers."""

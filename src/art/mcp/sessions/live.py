@@ -14,7 +14,7 @@ from art.mcp.sessions.server import EVERY_TOOL, Server
 from art.mcp.sessions.source import Offer
 from art.mcp.sessions.stdio import LastWords
 from art.mcp.sessions.transports import open_client
-from art.mcp.types import MCPPrompt, MCPResource, MCPTool
+from art.mcp.types import MCPPrompt, MCPResource, MCPResourceTemplate, MCPTool
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ CLOSING_S = 15.0
 PAGES = 100
 """A listing with more pages than this never ends."""
 _CLOSED = -32000
+_NO_SUCH_METHOD = -32601
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class LiveServer:
         self.label = server.label
         self._server, self._timeout = server, timeout
         self._client: Any = None
+        self._tools: list[MCPTool] | None = None
         self._stop = asyncio.Event()
         self._words = LastWords()
         self._task: asyncio.Task[None] | None = None
@@ -83,17 +85,37 @@ class LiveServer:
         elif not task.cancelled() and (error := task.exception()) is not None:
             _LOGGER.debug("MCP server %r ended with %s", self.label, _reason(error))
 
+    async def tools(self) -> list[MCPTool]:
+        """The tools alone, which are all that a rollout needs."""
+        if self._tools is None:
+            has = self._client.server_capabilities.tools
+            found = await self._pages(self._client.list_tools, "tools") if has else []
+            self._tools = [_tool(tool, self._server.read_only) for tool in found]
+        return self._tools
+
     async def inspect(self) -> Offer:
-        """What the server offers."""
+        """All that the server offers."""
         has = self._client.server_capabilities
-        tools = await self._pages(self._client.list_tools, "tools") if has.tools else []
         resources = await self._pages(self._client.list_resources, "resources") if has.resources else []
+        templates = await self._templates() if has.resources else []
         prompts = await self._pages(self._client.list_prompts, "prompts") if has.prompts else []
         return Offer(
-            tools=[_tool(tool, self._server.read_only) for tool in tools],
+            tools=await self.tools(),
             resources=[_resource(resource) for resource in resources],
+            templates=[_template(template) for template in templates],
             prompts=[_prompt(prompt) for prompt in prompts],
         )
+
+    async def _templates(self) -> list[Any]:
+        """None of a server that has resources and does not know this question."""
+        from mcp import MCPError
+
+        try:
+            return await self._pages(self._client.list_resource_templates, "resource_templates")
+        except McpError as error:
+            if isinstance(error.__cause__, MCPError) and error.__cause__.code == _NO_SUCH_METHOD:
+                return []
+            raise
 
     async def _pages(self, listing: Callable[..., Awaitable[Any]], name: str) -> list[Any]:
         items: list[Any] = []
@@ -163,6 +185,12 @@ def _tool(tool: Any, read_only: tuple[str, ...]) -> MCPTool:
 
 def _resource(resource: Any) -> MCPResource:
     return MCPResource(str(resource.uri), resource.name or "", resource.description or "", resource.mime_type)
+
+
+def _template(template: Any) -> MCPResourceTemplate:
+    return MCPResourceTemplate(
+        template.uri_template, template.name or "", template.description or "", template.mime_type
+    )
 
 
 def _prompt(prompt: Any) -> MCPPrompt:

@@ -10,7 +10,7 @@ from art.errors import ConfigurationError
 from art.mcp.sessions.results import ToolResult
 from art.mcp.sessions.server import parse_server
 from art.mcp.sessions.source import Offer, Source
-from art.mcp.types import MCPPrompt, MCPResource, MCPTool
+from art.mcp.types import MCPDocument, MCPPrompt, MCPResource, MCPResourceTemplate, MCPTool
 
 if TYPE_CHECKING:
     from art.mcp.sessions.cassette import Cassette
@@ -22,11 +22,12 @@ Writes = Collection[str] | Literal[True]
 class Session:
     """What `connect` gives. Any task may use it, several at once; it ends with `connect`'s block."""
 
-    def __init__(self, source: Source, offer: Offer, allow_writes: Writes) -> None:
+    def __init__(self, source: Source, tools: list[MCPTool], allow_writes: Writes) -> None:
         self.label = source.label
         """The server, for people and for metadata: a command or an address, without secrets."""
-        self._source, self._offer = source, offer
-        self._by_name = {tool.name: tool for tool in offer.tools}
+        self._source, self._tools = source, tools
+        self._offer: Offer | None = None
+        self._by_name = {tool.name: tool for tool in tools}
         if allow_writes is not True:
             self._check_names(allow_writes)
         self._allow_writes = allow_writes
@@ -41,15 +42,28 @@ class Session:
 
     async def tools(self) -> list[MCPTool]:
         """All tools, also those that `call` would refuse."""
-        return list(self._offer.tools)
+        return list(self._tools)
 
     async def resources(self) -> list[MCPResource]:
-        """The documents that the server lists."""
-        return list(self._offer.resources)
+        """The documents that the server lists. Raises McpError, McpTimeoutError."""
+        return list((await self._inspected()).resources)
+
+    async def resource_templates(self) -> list[MCPResourceTemplate]:
+        """Addresses of documents with places to fill in. Raises McpError, McpTimeoutError."""
+        return list((await self._inspected()).templates)
+
+    async def documents(self) -> list[MCPDocument]:
+        """Both. Raises McpError, McpTimeoutError."""
+        return [*await self.resources(), *await self.resource_templates()]
 
     async def prompts(self) -> list[MCPPrompt]:
-        """The prompt templates that the server lists."""
-        return list(self._offer.prompts)
+        """The prompt templates that the server lists. Raises McpError, McpTimeoutError."""
+        return list((await self._inspected()).prompts)
+
+    async def _inspected(self) -> Offer:
+        if self._offer is None:  # asked for late: a rollout needs the tools alone
+            self._offer = await self._source.inspect()
+        return self._offer
 
     async def read_resource(self, uri: str, *, timeout: float = 30.0) -> str:
         """The text of a document. Raises McpError, McpTimeoutError."""
@@ -107,7 +121,7 @@ async def connect(
     source = _source(server, timeout, cassette)
     try:
         await source.start()
-        yield Session(source, await source.inspect(), allow_writes)
+        yield Session(source, await source.tools(), allow_writes)
     finally:
         await source.close()
 

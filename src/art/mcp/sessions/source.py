@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from art.mcp.sessions.results import ToolResult
-from art.mcp.types import MCPPrompt, MCPResource, MCPTool
+from art.mcp.types import MCPPrompt, MCPResource, MCPResourceTemplate, MCPTool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,7 @@ class Offer:
 
     tools: list[MCPTool]
     resources: list[MCPResource]
+    templates: list[MCPResourceTemplate]
     prompts: list[MCPPrompt]
 
 
@@ -27,6 +28,8 @@ class Source(Protocol):
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    async def tools(self) -> list[MCPTool]: ...
 
     async def inspect(self) -> Offer: ...
 

@@ -1,0 +1,59 @@
+"""A server that lets in only who has its token, asked on the command line, and what it offers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.responses import JSONResponse
+from troublesome import create_server
+from typer.testing import CliRunner
+
+from art.cli.main import app
+from art.process.listening import listen
+
+TOKEN = "s3cret-token"
+
+
+@pytest.fixture
+async def guarded() -> AsyncIterator[str]:
+    """Its address."""
+    application = create_server().streamable_http_app()
+
+    async def gate(scope: Any, receive: Any, send: Any) -> None:
+        told = dict(scope.get("headers", ())).get(b"authorization")
+        known = scope["type"] != "http" or told == f"Bearer {TOKEN}".encode()
+        answer = application if known else JSONResponse({"error": "invalid_token"}, status_code=401)
+        await answer(scope, receive, send)
+
+    listener = listen("127.0.0.1", 0)
+    running = uvicorn.Server(uvicorn.Config(gate, log_config=None, ws="none", timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(running.serve(sockets=[listener]))
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+    running.should_exit = True
+    await serving
+
+
+def inspect(*words: str) -> Any:
+    return CliRunner().invoke(app, ["mcp", "inspect", *words])
+
+
+async def test_the_token_comes_from_a_variable(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    told = await asyncio.to_thread(inspect, "--bearer", "MY_TOKEN", "--", guarded)
+    assert told.exit_code == 0, told.output
+    assert "1 resources, 1 resource templates, 1 prompts" in told.stdout
+    assert "  trouble://{kind}/news  What is new about one." in told.stdout and TOKEN not in told.stdout
+
+    as_json = await asyncio.to_thread(inspect, "--json", "--bearer", "MY_TOKEN", "--", guarded)
+    (template,) = json.loads(as_json.stdout)["resource_templates"]
+    assert template["uri_template"] == "trouble://{kind}/news" and template["name"] == "news"
+
+    monkeypatch.setenv("MY_TOKEN", "another")
+    for words in (["--bearer", "MY_TOKEN"], []):
+        refused = await asyncio.to_thread(inspect, *words, "--", guarded)
+        assert refused.exit_code == 1 and "HTTP status 401" in refused.stderr
