@@ -243,6 +243,19 @@ async def test_a_resumed_run_goes_on_with_its_windows(tmp_path: Path) -> None:
     assert resumed[0]["judge/alarm_length"] == 1  # seven groups were known already
 
 
+async def test_judges_of_one_sum_may_have_one_file(tmp_path: Path) -> None:
+    """Each goes on with its own windows, though both saw the same groups."""
+    file = tmp_path / "checks.jsonl"
+    options: dict[str, Any] = {"agreement_share": 0, "window": 8, "record": file}
+    first, second = FormulaJudge(by_length, name="first"), FormulaJudge(honest, name="second")
+    alone = await run(second, 20, **{**options, "record": None})
+    await run(first, 20, **options)
+    await run(second, 7, **options)
+    resumed = await run(FormulaJudge(honest, name="second"), 20, **options)
+    assert resumed[-1] == alone[-1] != (await run(first, 20, **options))[-1]
+    assert len(file.read_text().splitlines()) == 40
+
+
 async def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     file.write_text('{"step": 3}\n')

@@ -49,7 +49,8 @@ class JudgeChecks:
     seed: int = 0
     """Which groups are in the samples: a function of this and their content."""
     record: str | Path | None = None
-    """A file, one for each run: with it a resumed run goes on with its windows. None: memory only."""
+    """A file, one for each run: with it a resumed run goes on with its windows, each judge by its name with
+    its own. None: memory only."""
     on_alarm: Callable[[Alarm], Any] | None = None
     """Called when an alarm begins to ring. What it raises ends the scoring: a way to stop the run."""
 

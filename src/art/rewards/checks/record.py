@@ -15,12 +15,12 @@ from art.process.durable import write_whole
 class Record:
     """The newest observations of each name, and its first ones. With a file it outlives the process.
 
-    The file has one JSON object a line: the group's key and its observations. Groups that are scored again
-    after a restart are not counted again.
+    The file has one JSON object a line: the judge's name, the group's key and its observations. Groups that
+    are scored again after a restart are not counted again. Judges of other names may have the same file.
     """
 
-    def __init__(self, window: int, path: str | Path | None = None) -> None:
-        self.window, self.half = window, max(1, window // 2)
+    def __init__(self, window: int, path: str | Path | None = None, *, judge: str) -> None:
+        self.judge, self.window, self.half = judge, window, max(1, window // 2)
         self.groups = 0
         self._first: dict[str, list[float]] = {}
         self._last: dict[str, deque[float]] = {}
@@ -38,7 +38,7 @@ class Record:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": key, **found}) + "\n")
+                file.write(json.dumps({"judge": self.judge, "key": key, **found}) + "\n")
 
     def last(self, name: str) -> list[float]:
         """Observations in the window, oldest first."""
@@ -71,7 +71,9 @@ class Record:
         for number, line in enumerate(whole, 1):
             try:
                 found = json.loads(line)
-                key = found.pop("key")
+                key, judge = found.pop("key"), found.pop("judge", self.judge)  # older lines name none
+                if judge != self.judge:
+                    continue
                 self._count({name: float(value) for name, value in found.items()})
             except (ValueError, TypeError, AttributeError, KeyError) as error:
                 raise ConfigurationError(

@@ -34,7 +34,7 @@ class JudgeWatch:
 
     def __init__(self, scorer: Scorer, checks: JudgeChecks) -> None:
         self.scorer, self.checks = scorer, checks
-        self._record = Record(checks.window, checks.record)
+        self._record = Record(checks.window, checks.record, judge=scorer.name)
         self._bells = Bells(scorer.name)
         self._groups = self._record.groups
         self._step: int | None = None
