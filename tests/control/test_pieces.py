@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from art.wire.flaws import first_flaw
 from art.wire.jobs import TrainJobRequest
 from art.wire.pieces import PieceError, read_pieces, write_pieces
 from art.wire.sft import SftJobRequest
@@ -69,10 +70,10 @@ def test_what_is_wrong_is_said_in_the_same_words_of_the_same_place(path: list[An
     text = json.dumps(body)
     with pytest.raises(ValidationError) as whole:
         SftJobRequest.model_validate_json(text)
-    first = whole.value.errors()[0]
+    first = first_flaw(whole.value)
     with pytest.raises(PieceError) as pieces:
         read_pieces(SftJobRequest, text)
-    assert (pieces.value.field, str(pieces.value)) == (".".join(map(str, first["loc"])), first["msg"])
+    assert (pieces.value.field, str(pieces.value)) == (first.field, first.problem)
 
 
 @given(st.data())

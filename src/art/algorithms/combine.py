@@ -12,6 +12,7 @@ from art.algorithms.table import find_row, meant
 from art.errors import ConfigurationError
 from art.nested import deep_merge
 from art.wire.algorithm import Algorithm, MismatchSpec
+from art.wire.flaws import first_flaw
 
 KINDS = ("kind", "name")
 """The field that says what a part is: one of another kind replaces the row's, one of the same adds to it."""
@@ -81,15 +82,9 @@ def _validated(merged: Mapping[str, Any]) -> Algorithm:
     try:
         return Algorithm.model_validate(merged)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(one) for one in first["loc"]) or "algorithm"
-        raise ConfigurationError(f"Algorithm {merged['name']!r}: {where}: {_reason(first)}") from error
-
-
-def _reason(error: Mapping[str, Any]) -> str:
-    loc = [one for one in error["loc"] if isinstance(one, str)]
-    if error["type"] == "extra_forbidden" and len(loc) > 1 and (spec := _spec(loc[0])) is not None:
-        return f"no such field; known: {', '.join(spec.model_fields)}."
-    if error["type"] == "value_error":
-        return str(error["msg"]).removeprefix("Value error, ") + "."
-    return f"{error['msg']}, not {error['input']!r}."
+        flaw = first_flaw(error)
+        part, *inside = flaw.field.split(".")
+        told = f"{flaw}."
+        if flaw.kind == "extra_forbidden" and inside and (spec := _spec(part)) is not None:
+            told = f"{flaw.field}: no such field; known: {', '.join(spec.model_fields)}."
+        raise ConfigurationError(f"Algorithm {merged['name']!r}: {told}") from error

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from art.engine.vllm.options import VllmOptions
 from art.errors import ConfigurationError
 from art.wire.engine import BuiltinOptions
+from art.wire.flaws import first_flaw
 from art.wire.strict import Strict
 
 
@@ -64,9 +65,7 @@ def engine_options(name: str, given: Mapping[str, Any]) -> Strict:
     try:
         return kind.options.model_validate(dict(given))
     except ValidationError as error:
-        first = error.errors()[0]
-        option = ".".join(str(part) for part in first["loc"])
         known = ", ".join(kind.options.model_fields)
         raise ConfigurationError(
-            f"engine {name!r}, option {option!r}: {first['msg']}; options of this engine: {known}"
+            f"engine {name!r}, option {first_flaw(error)}; options of this engine: {known}"
         ) from error

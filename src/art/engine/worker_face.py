@@ -25,6 +25,7 @@ from art.wire.engine import (
     UnloadAdapter,
     to_body,
 )
+from art.wire.flaws import without_values
 
 Handler = Callable[[Request], Awaitable[BaseModel | None]]
 
@@ -83,9 +84,7 @@ def _endpoint(handler: Handler, key: str) -> Callable[[Request], Awaitable[Respo
                 raise AuthenticationError("no key was sent, or a wrong one", status=401, code="invalid_key")
             reply = await handler(request)
         except ValidationError as error:
-            unfit = RequestError(
-                f"malformed body: {error.errors(include_input=False)}", status=400, code="bad_body"
-            )
+            unfit = RequestError(f"malformed body: {without_values(error)}", status=400, code="bad_body")
             return _json(to_body(unfit), 400)
         except ARTError as error:
             body = to_body(error)

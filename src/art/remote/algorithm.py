@@ -30,6 +30,7 @@ from art.algorithms.losses import LOSSES
 from art.algorithms.needs import update_count
 from art.errors import ConfigurationError
 from art.wire.algorithm import Algorithm, LossSpec
+from art.wire.flaws import first_flaw
 
 CLIPS: Mapping[str, tuple[float, float]] = {"cispo": (1.0, 4.0), "grpo": (0.2, 0.2), "ppo": (0.2, 0.2)}
 """Losses that clip the ratio to [1 - epsilon, 1 + epsilon_high], and their own bounds."""
@@ -79,9 +80,7 @@ def choose_algorithm(options: AlgorithmOptions) -> Algorithm:
     try:
         algorithm = _of_the_moment(Algorithm.model_validate(parts), options)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(one) for one in first["loc"])
-        raise ConfigurationError(f"train: {where} = {first['input']!r}: {first['msg']}") from error
+        raise ConfigurationError(f"train: {first_flaw(error)}") from error
     check_algorithm(algorithm)
     return algorithm
 

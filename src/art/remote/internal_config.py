@@ -17,6 +17,7 @@ from art.remote.config.engine import ENGINE_ARGS
 from art.remote.config.keys import read_keys
 from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS
 from art.remote.config.trainer import TRAINER_ARGS
+from art.wire.flaws import first_flaw
 from art.wire.training import LoraSpec, OptimizerSpec
 
 LORA = {
@@ -110,7 +111,7 @@ def optimizer_spec(
     try:
         return OptimizerSpec(**fields)
     except ValidationError as error:
-        raise ConfigurationError(f"the optimizer's settings are refused: {_first(error)}") from error
+        raise ConfigurationError(f"the optimizer's settings are refused: {first_flaw(error)}") from error
 
 
 def _sections(config: Mapping[str, Any] | None, *, told: bool) -> dict[str, dict[str, Any]]:
@@ -161,7 +162,7 @@ def _lora(sections: Mapping[str, Mapping[str, Any]]) -> LoraSpec | None:
     try:
         return LoraSpec(**given)
     except ValidationError as error:
-        raise ConfigurationError(f"{_where('peft_args')} is refused: {_first(error)}") from error
+        raise ConfigurationError(f"{_where('peft_args')} is refused: {first_flaw(error)}") from error
 
 
 def _whole(sections: Mapping[str, Mapping[str, Any]], section: str, name: str, *, least: int) -> int:
@@ -214,9 +215,3 @@ def _warmup(given: Mapping[str, Any]) -> int:
 
 def _where(section: str) -> str:
     return f"_internal_config[{section!r}]"
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(one) for one in first["loc"])
-    return f"{where or 'they'}: {first['msg'].removeprefix('Value error, ')}, not {first['input']!r}"

@@ -28,6 +28,7 @@ from art.remote.backend import RemoteBackend
 from art.remote.connection import ServerConnection
 from art.remote.exchanges import fill
 from art.trajectories import Trajectory
+from art.wire.flaws import first_flaw
 from art.wire.rollouts import OpenRolloutRequest, RolloutExchanges, RolloutScope
 
 if TYPE_CHECKING:
@@ -206,10 +207,10 @@ def _request(**settings: Any) -> OpenRolloutRequest:
     try:
         return OpenRolloutRequest.model_validate(settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = first["loc"][0]
-        rule = _ID_RULE if name == "rollout_id" else str(first["msg"])
-        raise ConfigurationError(f"art.rollout({name}={settings[str(name)]!r:.200}): {rule}") from error
+        flaw = first_flaw(error)
+        name = flaw.field.partition(".")[0]
+        rule = _ID_RULE if name == "rollout_id" else flaw.problem
+        raise ConfigurationError(f"art.rollout({name}={settings[name]!r:.200}): {rule}") from error
 
 
 def current_rollout_scope() -> rollout | None:

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from art.errors import ConfigurationError
 from art.server.control_settings import ControlSettings
 from art.server.jobs.teacher_settings import TeacherSettings
+from art.wire.flaws import without_values
 from art.wire.strict import Strict
 
 KEY_VARIABLE = "ART_API_KEY"
@@ -92,12 +93,10 @@ def parse_settings(line: bytes | str) -> ServerSettings:
         return ServerSettings.model_validate_json(line)
     except ValidationError as error:
         # Values stay out of the message: one of them is the key.
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'the line'}: {e['msg']}"
-            for e in error.errors(include_input=False)
-        )
         known = ", ".join(ServerSettings.model_fields)
-        raise ConfigurationError(f"server settings refused: {problems}. Known settings: {known}") from None
+        raise ConfigurationError(
+            f"server settings refused: {without_values(error)}. Known settings: {known}"
+        ) from None
 
 
 def is_loopback(host: str) -> bool:

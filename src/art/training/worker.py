@@ -22,6 +22,7 @@ from art.process import collector
 from art.process.listening import listen
 from art.process.memory import keep_freed_memory
 from art.process.threads import cpu_threads
+from art.wire.flaws import without_values
 from art.wire.trainer_start import TrainerConfig
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _say(message: dict[str, object]) -> None:
 def _explain(error: Exception) -> str:
     """Without the values of the configuration, one of which is the key."""
     if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        return without_values(error)
     return f"{type(error).__name__}: {error}"
 
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from art.wire.flaws import first_flaw
+
 Record = TypeVar("Record", bound=BaseModel)
 
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -98,9 +100,8 @@ def _item(annotation: Any) -> type[BaseModel] | None:
 
 
 def _piece_error(error: ValidationError, field: str = "") -> PieceError:
-    first = error.errors(include_url=False, include_input=False)[0]
-    path = [field] if field else []
-    return PieceError(first["msg"], ".".join([*path, *map(str, first["loc"])]))
+    flaw = first_flaw(error)
+    return PieceError(flaw.problem, ".".join(part for part in (field, flaw.field) if part))
 
 
 def _skip(text: str, at: int) -> int:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from art.errors import CheckpointError, RequestError
 from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE, STATE_FILE
+from art.wire.flaws import first_flaw
 from art.wire.training import LoraSpec
 
 DEFAULT = LoraSpec()
@@ -139,10 +140,7 @@ def _shape(path: Path, base_model: object, lora: object, *, plain: bool) -> Chec
     try:
         spec = None if lora is None else LoraSpec.model_validate(lora)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise CheckpointError(
-            f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; restore the file"
-        ) from error
+        raise CheckpointError(f"{path}: {first_flaw(error)}; restore the file") from error
     return CheckpointShape(base_model=str(base_model or ""), lora=spec, plain=plain)
 
 

@@ -17,6 +17,7 @@ from art.errors import ARTError, CheckpointError, RequestError
 from art.server.http import error_body, read_bytes, status_of
 from art.server.tenants.edge import arrived, leaving
 from art.server.tenants.tenancy import inside, tenant_in
+from art.wire.flaws import first_flaw
 from art.wire.pieces import PieceError, read_pieces
 from art.wire.strict import Strict
 
@@ -58,8 +59,8 @@ async def read_body(
         else:
             asked = kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise _refusal(kind, ".".join(str(part) for part in first["loc"]), first["msg"]) from error
+        flaw = first_flaw(error)
+        raise _refusal(kind, flaw.field, flaw.problem) from error
     except PieceError as error:
         raise _refusal(kind, error.field, str(error)) from error
     except UnicodeDecodeError as error:

@@ -17,6 +17,7 @@ from art.server.workers.options import PairOptions
 from art.server.workers.supervised import supervise
 from art.server.workers.trainer_client import OpenModel, TrainerClient
 from art.server.workers.workers import Worker
+from art.wire.flaws import first_flaw
 from art.wire.trainer_start import TrainerConfig
 from art.wire.training import OpenRequest
 
@@ -115,9 +116,5 @@ def _trainer_config(base: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]
             raise ConfigurationError(f"unknown trainer option {unknown[0]!r}; known: {', '.join(known)}")
         config = TrainerConfig(base_model=base.name, model_path=base.source, key="-" * 16, **given)
     except ValidationError as error:
-        first = error.errors()[0]
-        option = ".".join(map(str, first["loc"]))
-        raise ConfigurationError(
-            f"trainer option {option!r}: {first['msg']}; known: {', '.join(known)}"
-        ) from error
+        raise ConfigurationError(f"trainer option {first_flaw(error)}; known: {', '.join(known)}") from error
     return config.model_dump(mode="json", exclude={"key"})
