@@ -11,7 +11,7 @@ import art
 from art.autorl import AutoRLSettings
 from art.runs.attempts import Attempts
 from art.runs.course import tasks_of_step
-from art.runs.step import judge_figures, mean_reward
+from art.runs.step import failures_of, judge_figures, mean_reward
 
 
 class Told(Attempts[str]):
@@ -59,6 +59,8 @@ async def test_the_seed_of_an_attempt_is_that_of_its_place() -> None:
 async def test_as_many_attempts_may_fail_as_were_allowed() -> None:
     groups = await told().groups(["good", "bad"], 2, what="test", seeded=False)
     assert sum(len(group) for group in groups) == 2
+    assert failures_of(groups) == {"OSError: gone": 2}
+    assert mean_reward(groups) == (1.0, 0), "what failed is not worth 0"
     with pytest.raises(OSError, match="gone"):
         await told(max_failed=0.25).groups(["good", "bad"], 2, what="test", seeded=False)
 

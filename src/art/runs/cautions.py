@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from art.runs.comparison import Comparison
@@ -34,6 +35,15 @@ def about_the_training(steps: Sequence[StepRow], stopped: str | None) -> Iterabl
     rollouts, unscored = (sum(getattr(row, name) for row in steps) for name in ("rollouts", "unscored"))
     told = [(row.trained, row.rollouts) for row in steps if row.trained is not None]
     trained, asked = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0)
+    failures: Counter[str] = Counter()
+    for row in steps:
+        failures.update(row.failures)
+    if failures:
+        ((reason, count),) = failures.most_common(1)
+        yield (
+            f"{failures.total()} attempts failed, and count neither as good nor as bad; {count} of them with "
+            f"{reason}"
+        )
     if unscored > MANY_UNSCORED * rollouts:
         yield f"{unscored} of {rollouts} attempts got no score from the judge, and taught nothing."
     if trained < HARDLY * asked:

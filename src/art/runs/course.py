@@ -15,7 +15,7 @@ from art.runs.comparison import Comparison, compare
 from art.runs.folder import RunFolder
 from art.runs.intent import Intent, trained_row
 from art.runs.measure import Measure, mean_figures
-from art.runs.step import StepRow, judge_figures, mean_reward
+from art.runs.step import StepRow, failures_of, judge_figures, mean_reward
 
 if TYPE_CHECKING:
     from art.rewards.reward import Reward
@@ -136,6 +136,7 @@ class Course(Generic[Task]):
             seconds_training=None,
             figures=await mean_figures(flat, self.attempts.figures_of, self.measure),
             judge=judge_figures(groups),
+            failures=failures_of(groups),
         )
         intent = Intent(job_id=uuid4().hex, row=known)
         self.folder.begin_step(intent)

@@ -44,9 +44,8 @@ class Intent:
 
         Waits for a job that the server still has. Raises what the backend raises.
         """
-        result = None
-        if answers(model):
-            result = await as_backend(model.backend()).training_result(model, self.job_id)
+        backend: Any = as_backend(model.backend())
+        result = await backend.training_result(model, self.job_id) if answers(model) else None
         if result is None and await model.get_step() < self.row.step:
             return None
         logged = logged_at(model, self.row.step)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from art.runs.measure import mean
-from art.trajectories import TrajectoryGroup
+from art.trajectories import PydanticException, TrajectoryGroup
 from art.types import Unscored
 
 JUDGE = "judge/"
 """Begins the names of what the judge's checks find, in the metrics of a group."""
 ALARM = "judge/alarm"
+REASON_CHARS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,8 @@ class StepRow:
     """What is known of the attempts without the judge: means, by name."""
     judge: dict[str, float] = field(default_factory=dict)
     """Figures of the judge's checks, means over the groups; empty without checks."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Why attempts failed, as the kind of error and what it says: how many of each."""
     recovered: bool = False
     """The process ended between the step's commit and this row, which the next one wrote."""
 
@@ -44,6 +48,24 @@ def mean_reward(groups: Sequence[TrajectoryGroup]) -> tuple[float | None, int]:
     rewards = [one.reward for group in groups for one in group]
     scored = [reward for reward in rewards if not isinstance(reward, Unscored)]
     return mean(scored), len(rewards) - len(scored)
+
+
+def failures_of(groups: Sequence[TrajectoryGroup]) -> dict[str, int]:
+    """Why attempts failed, the most frequent reason first.
+
+    Example: {"McpError: MCP server 'serve' is gone": 2, "McpTimeoutError: ...": 1}.
+    """
+    found = Counter(
+        f"{kind_of(error)}: {' '.join(error.message.split())}"[:REASON_CHARS]
+        for group in groups
+        for error in group.exceptions
+    )
+    return dict(found.most_common())
+
+
+def kind_of(error: PydanticException) -> str:
+    """The name of its class, which it keeps as "<class 'module.Name'>"."""
+    return error.type.rstrip("'>").rpartition(".")[2].rpartition("'")[2]
 
 
 def judge_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:

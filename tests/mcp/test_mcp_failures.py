@@ -1,0 +1,36 @@
+"""What breaks a session fails one attempt, with its reason: no reward, for it says nothing about the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agent_endpoint import DONE, Agent, call, script
+
+from art.mcp import StdioServer, TrainSettings
+from art.mcp.attempts import ScenarioAttempts
+from art.mcp.scenarios.planned import PlannedScenario
+from art.rewards.function_reward import FunctionReward
+from art.runs.step import failures_of, mean_reward
+
+
+async def test_a_server_that_dies_once_serves_the_next_rollouts(
+    agent: Agent, babbling: Callable[[str], StdioServer], tmp_path: Path
+) -> None:
+    agent.policy = script({"tool_calls": [call("go")]}, DONE)
+    server, settings = babbling(f"dies once {tmp_path / 'died'}"), TrainSettings(concurrency=1)
+    model: Any = agent.model()
+    groups = await ScenarioAttempts(model, settings, server).groups(
+        [PlannedScenario("Go.", 1)],
+        4,
+        what="test",
+        seeded=False,
+        after_each=FunctionReward(lambda trajectory: 0.5, name="half").score_group,
+    )
+    (group,) = groups
+    assert len(group) == 3 and len(group.exceptions) == 1
+    assert all(one.metrics["success"] for one in group), "each has a process of its own"
+    assert mean_reward(groups) == (0.5, 0), "the broken attempt is not among them, not as 0 either"
+    (reason,) = failures_of(groups)
+    assert reason.startswith("McpError: MCP server") and "ended with exit code 7" in reason
