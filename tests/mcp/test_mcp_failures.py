@@ -1,4 +1,4 @@
-"""What breaks a session fails one attempt, with its reason: no reward, for it says nothing about the model."""
+"""What breaks a session fails one attempt, with its reason: that says nothing about the model."""
 
 from __future__ import annotations
 
