@@ -3,7 +3,7 @@
 `ruler-ttt-*`, `ruler-mail-*`: the built-in tasks, learned with RULER from a judge that knows the truth, asked
 over real HTTP, beside the same run with the task's own reward. The goal is the same score less three points.
 `ruler-chaos`: the mean reward where half of the judge's answers are in trouble, beside its calm self;
-`ruler-*-chaos`: the same trouble through all of a run.
+`ruler-*-chaos-*`: the same trouble through all of a run.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ def plain_row(name: str, ours: float, peer: float, unit: str) -> Row:
     return Row(name=name, ours=ours, peer=peer, unit=unit, ratio=ours / peer if peer else float(ours == peer))
 
 
-def mean_rows(short: str, runs: Sequence[tuple[Learned, Learned]]) -> list[Row]:
+def mean_rows(name: str, runs: Sequence[tuple[Learned, Learned]]) -> list[Row]:
     means = [sum(run[side].score for run in runs) / len(runs) for side in (0, 1)]
-    return [score_row(f"ruler-{short}-mean: {tasks.find(TASKS[short]).SCORE}", *means)]
+    score = tasks.find(TASKS[name.partition("-")[0]]).SCORE
+    return [score_row(f"ruler-{name}-mean: {score}", *means)]
 
 
 async def judged_groups(mischief: Mischief) -> tuple[float, float, float]:
@@ -124,13 +125,18 @@ def chaos_rows() -> list[Row]:
 
 
 def task_rows(short: str, seeds: Sequence[int]) -> list[Row]:
-    """Each seed, their mean, and the first one once more with a judge that is often in trouble."""
-    task, rows, runs = TASKS[short], [], []
+    """Each seed with a judge, with one that is often in trouble, with the hand-written reward; their means.
+
+    Two runs of one seed end up to five points apart: what a judge in trouble does is told by the means.
+    """
+    task, rows, calm, chaos = TASKS[short], [], [], []
     for seed in seeds:
-        runs.append((learned(task, seed, Mischief()), learned(task, seed, None)))
-        rows += learning_rows(short, seed, *runs[-1])
-    rows += mean_rows(short, runs)
-    return rows + learning_rows(short, "chaos", learned(task, seeds[0], TROUBLE), runs[0][1])
+        written = learned(task, seed, None)
+        calm.append((learned(task, seed, Mischief()), written))
+        chaos.append((learned(task, seed, TROUBLE), written))
+        rows += learning_rows(short, seed, *calm[-1])
+        rows += learning_rows(short, f"chaos-{seed}", *chaos[-1])
+    return rows + mean_rows(short, calm) + mean_rows(f"{short}-chaos", chaos)
 
 
 def main() -> None:

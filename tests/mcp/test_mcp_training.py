@@ -128,6 +128,11 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
     assert poor.stopped is not None and "budget is spent" in poor.stopped and poor.step < 3
     assert poor.comparison.unjudged == 2 and "Training stopped before its end" in poor.to_markdown()
 
+    # Gone on with, it has what is left of the budget: nothing.
+    before = asked(oracle)
+    still = await run("poor", steps=3, budget=Budget(calls=3), cache=None, seed=7)
+    assert still.stopped is not None and still.step == poor.step and asked(oracle) == before
+
     # A model that was trained elsewhere has no "before".
     with pytest.raises(ConfigurationError, match="has been trained already"):
         await art.mcp.train(
