@@ -20,7 +20,7 @@ from transformers import (
     set_seed,
 )
 
-from art.engine.protocol import Delta, GenerateRequest, Sampling
+from art.engine.protocol import Delta, GenerateRequest, Sampling, TopLogprobs
 from art.engine.registry import worker_command
 from art.engine.vllm.options import VllmOptions
 from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart
@@ -125,15 +125,21 @@ async def whole(deltas: AsyncIterator[Delta]) -> Delta:
     """All deltas of a completion as one."""
     ids: list[int] = []
     logprobs: list[float] = []
+    tops: list[TopLogprobs] = []
     last = None
     async for delta in deltas:
         assert last is None, "a delta came after the one with the finish reason"
         ids.extend(delta.token_ids)
         logprobs.extend(delta.logprobs)
+        tops.extend(delta.top_logprobs)
         last = delta if delta.finish_reason else None
     assert last is not None
     return Delta(
-        token_ids=ids, logprobs=logprobs, finish_reason=last.finish_reason, stop_string=last.stop_string
+        token_ids=ids,
+        logprobs=logprobs,
+        finish_reason=last.finish_reason,
+        stop_string=last.stop_string,
+        top_logprobs=tops,
     )
 
 

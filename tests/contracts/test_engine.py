@@ -551,6 +551,125 @@ async def test_a_constraint_that_is_none_is_refused(engine: Engine, kind: str, t
     await settled(engine)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "truncation", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 3}, {"temperature": 1.3}]
+)
+async def test_the_most_probable_ids_are_those_of_the_distribution_that_was_drawn_from(
+    engine: Engine, base: Path, truncation: dict[str, float], stream: bool
+) -> None:
+    given = prompt(12)
+    asked = {"max_tokens": 10, "seed": 5, "top_logprobs": 5, **truncation}
+    out = await whole(engine.generate(ask(given, stream=stream, **asked)))
+    kept = int(truncation.get("top_k", 5))
+    logits = await dense_logits(base, given, list(out.token_ids))
+    for row, token, logprob, top in zip(logits, out.token_ids, out.logprobs, out.top_logprobs, strict=True):
+        row = row / (truncation.get("temperature", 1.0) or 1.0)
+        best = row.topk(5)
+        allowed = row if kept == 5 else best.values[:kept]
+        expected = (best.values[:kept] - allowed.logsumexp(0)).tolist()
+        assert [each for each, _ in top] == best.indices[:kept].tolist()
+        assert [value for _, value in top] == pytest.approx(expected, abs=CLOSE)
+        assert dict(top).get(token, logprob) == pytest.approx(logprob, abs=1e-6)
+
+
+async def test_other_ids_are_told_only_where_they_are_asked_for(engine: Engine) -> None:
+    plain, beside = await asyncio.gather(
+        whole(engine.generate(ask(prompt(13), seed=1))),
+        whole(engine.generate(ask(prompt(13), seed=1, top_logprobs=2))),
+    )
+    assert plain.top_logprobs == [] and [len(top) for top in beside.top_logprobs] == [2] * 8
+    assert plain.token_ids == beside.token_ids
+
+
+PENALTIES = [
+    {"frequency_penalty": 1.5},
+    {"presence_penalty": -2.0},
+    {"repetition_penalty": 1.8},
+    {"frequency_penalty": -0.5, "presence_penalty": 0.7, "repetition_penalty": 0.8},
+]
+
+
+@pytest.mark.parametrize("temperature", [1.2, 0.0])
+@pytest.mark.parametrize("penalties", PENALTIES, ids=str)
+async def test_penalised_logprobs_are_those_of_the_penalised_distribution(
+    engine: Engine, base: Path, penalties: dict[str, float], temperature: float
+) -> None:
+    """Against the definition: repetition over prompt and completion, the others over the completion."""
+    given, bias = prompt(14), {7: 6.0, 30: 5.0}
+    asked = {"max_tokens": 16, "seed": 8, "temperature": temperature, "logit_bias": tuple(bias.items())}
+    out = await whole(engine.generate(ask(given, **asked, **penalties)))
+    logits = await dense_logits(base, given, list(out.token_ids))
+    for at, (row, token, logprob) in enumerate(zip(logits, out.token_ids, out.logprobs, strict=True)):
+        row[list(bias)] += torch.tensor(list(bias.values()))
+        said = list(out.token_ids[:at])
+        factor = penalties.get("repetition_penalty", 1.0)
+        for known in {*given, *said}:
+            row[known] = row[known] / factor if row[known] > 0 else row[known] * factor
+        for known in set(said):
+            row[known] -= penalties.get("frequency_penalty", 0.0) * said.count(known)
+            row[known] -= penalties.get("presence_penalty", 0.0)
+        assert logprob == pytest.approx(float((row / (temperature or 1)).log_softmax(0)[token]), abs=CLOSE)
+        assert temperature or token == int(row.argmax())
+
+
+async def test_under_a_huge_penalty_nothing_is_said_twice(engine: Engine) -> None:
+    given = prompt(15)
+    free = await whole(engine.generate(ask(given, max_tokens=20, temperature=0.0, logit_bias=((3, 50.0),))))
+    assert set(free.token_ids) == {3}
+    sampling = {"temperature": 0.0, "repetition_penalty": 100.0}
+    out = await whole(engine.generate(ask(given, max_tokens=20, **sampling)))
+    assert len({*given, *out.token_ids}) == len(set(given)) + 20
+
+
+async def test_penalties_leave_their_neighbours_alone(engine: Engine) -> None:
+    alone = await whole(engine.generate(ask(prompt(16), max_tokens=12, seed=4)))
+    penalised = {"max_tokens": 12, "frequency_penalty": 2.0, "min_tokens": 3, "stop_token_ids": (5,)}
+    beside = [engine.generate(ask(prompt(i), **penalised)) for i in range(6)]
+    crowd = await asyncio.gather(
+        whole(engine.generate(ask(prompt(16), max_tokens=12, seed=4))), *map(whole, beside)
+    )
+    assert crowd[0].token_ids == alone.token_ids
+    assert crowd[0].logprobs == pytest.approx(alone.logprobs, abs=CLOSE)
+
+
+async def test_before_min_tokens_nothing_ends_it(engine: Engine) -> None:
+    asked = {"max_tokens": 20, "stop_token_ids": (STOP,), "logit_bias": ((STOP, 100.0),)}
+    at_once = await whole(engine.generate(ask(prompt(17), **asked)))
+    assert (at_once.token_ids, at_once.finish_reason) == ([STOP], "stop")
+    later = await whole(engine.generate(ask(prompt(17), min_tokens=6, **asked)))
+    assert len(later.token_ids) == 7 and later.finish_reason == "stop"
+    assert STOP not in later.token_ids[:6] and later.token_ids[6] == STOP
+    assert all(value <= 0 for value in later.logprobs)
+
+
+async def test_before_min_tokens_no_stop_string_ends_it(engine: Engine, base: Path) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
+    request = {"max_tokens": 24, "seed": 3}
+    free = await whole(engine.generate(ask(prompt(15), **request)))
+    stop = tokenizer.decode(free.token_ids[:3])[1:3]
+    early = await whole(engine.generate(ask(prompt(15), stop=(stop,), **request)))
+    assert early.stop_string == stop and len(early.token_ids) <= 3
+    out = await whole(engine.generate(ask(prompt(15), stop=(stop,), min_tokens=5, **request)))
+    assert len(out.token_ids) > 5 and out.token_ids == free.token_ids[: len(out.token_ids)]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "named"),
+    [
+        ({"frequency_penalty": 2.5}, "frequency_penalty 2.5"),
+        ({"presence_penalty": -3.0}, "presence_penalty -3.0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty 0.0"),
+        ({"min_tokens": 9}, "min_tokens is 9"),
+        ({"min_tokens": 2, "constraint": Constraint(kind="regex", text="a+")}, "min_tokens 2 with a regex"),
+        ({"top_logprobs": 21}, "top_logprobs is 21"),
+    ],
+)
+async def test_what_is_out_of_bounds_is_refused(engine: Engine, sampling: dict, named: str) -> None:
+    with pytest.raises(RequestError, match=named):
+        await whole(engine.generate(ask(prompt(8), **sampling)))
+
+
 async def test_closing_twice_is_allowed_and_calls_fail_afterwards(engine: Engine) -> None:
     await engine.close()
     await engine.close()

@@ -43,7 +43,9 @@ def test_a_row_is_drawn_alike_alone_and_in_company(
     table.set(1, Sampling(max_tokens=1), seed + 1)
     logits = torch.from_numpy(np.random.default_rng(seed).normal(0, 3, (4, 10)).astype(np.float32))
     count = np.zeros(4, np.int64)
-    together, logprobs = sample(logits, table, np.arange(4), count)
-    [alone], [logprob] = sample(logits[2:3], table, np.array([2]), count[:1])
+    whole = sample(logits, table, np.arange(4), count)
+    together, logprobs = whole.tokens, whole.logprobs
+    one = sample(logits[2:3], table, np.array([2]), count[:1])
+    [alone], [logprob] = one.tokens, one.logprobs
     assert together[2] == alone
     assert abs(logprobs[2] - logprob) < 1e-6 and logprob <= 0

@@ -15,17 +15,17 @@ class Continuation:
 
     Nothing told      the request is made again.
     Ids were told     they become part of the prompt, and fewer are asked for: the distribution is the same.
-    It has a seed, or is greedy, or is bound to a text (stop strings, a constraint)
-                      it is sampled again from its beginning, and what was told already is checked and left
+    It has a seed, or is greedy, or is bound to its own beginning (stop strings, a constraint, penalties,
+    min_tokens)       it is sampled again from its beginning, and what was told already is checked and left
                       out: a seed's ids depend on their place, and a stop string may begin before the seam.
 
-    A stream that is bound to a text gets a seed if it has none, so that it can be sampled again: a seed
-    changes no distribution.
+    A stream that is bound to its beginning gets a seed if it has none, so that it can be sampled again: a
+    seed changes no distribution.
     """
 
     def __init__(self, request: GenerateRequest) -> None:
         sampling = request.sampling
-        bound = bool(sampling.stop) or sampling.constraint is not None
+        bound = bool(sampling.stop or sampling.min_tokens or sampling.constraint or sampling.penalised)
         if request.stream and bound and sampling.seed is None and sampling.temperature > 0:
             request = replace(request, sampling=replace(sampling, seed=secrets.randbits(63)))
         self._request = request
@@ -70,7 +70,12 @@ class Continuation:
         self._ahead -= old
         if old == len(ids) and delta.finish_reason is None:
             return None
-        news = replace(delta, token_ids=ids[old:], logprobs=delta.logprobs[old:])
+        news = replace(
+            delta,
+            token_ids=ids[old:],
+            logprobs=delta.logprobs[old:],
+            top_logprobs=delta.top_logprobs[old:],
+        )
         if delta.finish_reason is None:
             self._told.extend(news.token_ids)
         return news

@@ -11,25 +11,30 @@ from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
 from art.errors import ARTError
 from art.wire.engine import ErrorBody, GenerateMessage, SamplingBody, to_body, to_error
 
+_DEFAULTS: tuple[tuple[str, object], ...] = (
+    ("top_p", 1.0),
+    ("top_k", 0),
+    ("min_p", 0.0),
+    ("seed", None),
+    ("stop", ()),
+    ("stop_token_ids", ()),
+    ("logit_bias", ()),
+    ("frequency_penalty", 0.0),
+    ("presence_penalty", 0.0),
+    ("repetition_penalty", 1.0),
+    ("min_tokens", 0),
+    ("top_logprobs", 0),
+)
+"""What is not told where it is the default."""
+
 
 def generate_message(number: str, request: GenerateRequest) -> dict[str, Any]:
     """A `GenerateMessage` of the id `number`."""
     sampling = request.sampling
     body: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
-    if sampling.top_p != 1.0:
-        body["top_p"] = sampling.top_p
-    if sampling.top_k:
-        body["top_k"] = sampling.top_k
-    if sampling.min_p:
-        body["min_p"] = sampling.min_p
-    if sampling.seed is not None:
-        body["seed"] = sampling.seed
-    if sampling.stop:
-        body["stop"] = sampling.stop
-    if sampling.stop_token_ids:
-        body["stop_token_ids"] = sampling.stop_token_ids
-    if sampling.logit_bias:
-        body["logit_bias"] = sampling.logit_bias
+    for name, default in _DEFAULTS:
+        if (value := getattr(sampling, name)) != default:
+            body[name] = value
     if sampling.constraint is not None:
         body["constraint"] = {"kind": sampling.constraint.kind, "text": sampling.constraint.text}
     message: dict[str, Any] = {"id": number, "prompt_ids": list(request.prompt_ids), "sampling": body}
@@ -59,6 +64,8 @@ def news_message(number: str, news: Delta | ARTError) -> dict[str, Any]:
     if isinstance(news, ARTError):
         return {"id": number, "error": to_body(news).model_dump()}
     message = {"id": number, "token_ids": news.token_ids, "logprobs": news.logprobs}
+    if news.top_logprobs:
+        message["top_logprobs"] = news.top_logprobs
     if news.finish_reason is not None:
         message["finish_reason"] = news.finish_reason
         if news.stop_string is not None:
@@ -75,6 +82,7 @@ def read_news(message: dict[str, Any]) -> Delta | ARTError:
         logprobs=message["logprobs"],
         finish_reason=message.get("finish_reason"),
         stop_string=message.get("stop_string"),
+        top_logprobs=message.get("top_logprobs", ()),
     )
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from art.engine.protocol import GenerateRequest
+from art.engine.protocol import GenerateRequest, Sampling
 from art.errors import RequestError
 
 HIGHEST_BIAS = 100.0
+HIGHEST_PENALTY = 2.0
+HIGHEST_REPETITION_PENALTY = 100.0
+MOST_TOP_LOGPROBS = 20
 
 
 def check_request(request: GenerateRequest, *, max_context: int, vocab_size: int) -> None:
     """Raises: RequestError for a prompt that is empty, leaves no place for a completion, or has ids that the
-    model does not have, and for `max_tokens` below 1.
+    model does not have, for `max_tokens` below 1, and for penalties, `min_tokens` and `top_logprobs` that
+    are out of bounds.
     """
     length = len(request.prompt_ids)
     if not length:
@@ -30,6 +34,46 @@ def check_request(request: GenerateRequest, *, max_context: int, vocab_size: int
             f"max_tokens is {request.sampling.max_tokens!r}; it must be at least 1",
             status=400,
             code="invalid_max_tokens",
+        )
+    _check_penalties(request.sampling)
+    _check_min_tokens(request.sampling)
+    if not 0 <= request.sampling.top_logprobs <= MOST_TOP_LOGPROBS:
+        raise RequestError(
+            f"top_logprobs is {request.sampling.top_logprobs!r}; it must be 0 to {MOST_TOP_LOGPROBS}",
+            status=400,
+            code="invalid_top_logprobs",
+        )
+
+
+def _check_penalties(sampling: Sampling) -> None:
+    frequency, presence = sampling.frequency_penalty, sampling.presence_penalty
+    repetition = sampling.repetition_penalty
+    if max(abs(frequency), abs(presence)) > HIGHEST_PENALTY or not (
+        0 < repetition <= HIGHEST_REPETITION_PENALTY
+    ):
+        raise RequestError(
+            f"frequency_penalty {frequency!r} and presence_penalty {presence!r} must be "
+            f"-{HIGHEST_PENALTY:g} to {HIGHEST_PENALTY:g}, repetition_penalty {repetition!r} above 0 and at "
+            f"most {HIGHEST_REPETITION_PENALTY:g}",
+            status=400,
+            code="invalid_penalty",
+        )
+
+
+def _check_min_tokens(sampling: Sampling) -> None:
+    least, most = sampling.min_tokens, sampling.max_tokens
+    if not 0 <= least <= most:
+        raise RequestError(
+            f"min_tokens is {least!r}; it must be 0 to max_tokens, {most}",
+            status=400,
+            code="invalid_min_tokens",
+        )
+    if least and sampling.constraint is not None:
+        raise RequestError(
+            f"min_tokens {least!r} with a {sampling.constraint.kind} constraint: the constraint alone says "
+            "where the text may end; put the length into the schema or the grammar",
+            status=400,
+            code="invalid_min_tokens",
         )
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from art.wire.engine import EngineHealth
 
 FinishReason = Literal["stop", "length"]
+TopLogprobs = Sequence[tuple[int, float]]
+"""The most probable ids with their logprobs, best first: fewer than asked for where no more are possible."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +55,23 @@ class Sampling:
     """`(id, added to its logit)`, -100 to 100, before the temperature. The logprobs include it."""
     constraint: Constraint | None = None
     """An id that ends the turn is allowed where the text may end."""
+    frequency_penalty: float = 0.0
+    """-2 to 2, taken from an id's logit for each time that the completion has it."""
+    presence_penalty: float = 0.0
+    """-2 to 2, taken from the logits of ids that the completion has."""
+    repetition_penalty: float = 1.0
+    """Above 0; divides positive logits of ids that prompt or completion have, and multiplies negative ones.
+    It comes first of the three; all come after the bias, before the temperature."""
+    min_tokens: int = 0
+    """Before so many are sampled no stop id can be, and no stop string ends the completion."""
+    top_logprobs: int = 0
+    """So many of the most probable ids are told beside each id: 0 to 20."""
+
+    @property
+    def penalised(self) -> bool:
+        """Whether ids that were there before are less likely, or likelier."""
+        penalties = self.frequency_penalty, self.presence_penalty, self.repetition_penalty
+        return penalties != (0.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +105,8 @@ class Delta:
     finish_reason: FinishReason | None = None
     stop_string: str | None = None
     """The stop string that ended the completion. Its ids stay in `token_ids`: they were sampled."""
+    top_logprobs: Sequence[TopLogprobs] = ()
+    """One per id where they were asked for, of the same distribution as `logprobs`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

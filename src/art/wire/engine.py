@@ -149,6 +149,11 @@ class SamplingBody(Strict):
     stop_token_ids: tuple[int, ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
     constraint: ConstraintBody | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    top_logprobs: int = 0
 
 
 class GenerateMessage(Strict):
@@ -175,6 +180,7 @@ class DeltaMessage(Strict):
     logprobs: list[float]
     finish_reason: Literal["stop", "length"] | None = None
     stop_string: str | None = None
+    top_logprobs: list[list[tuple[int, float]]] = Field(default_factory=list)
 
 
 class ErrorBody(Strict):

@@ -19,14 +19,14 @@ from art.engine.builtin.cache import BUCKET, RowCache, bytes_per_token
 from art.engine.builtin.catalog import AdapterCatalog
 from art.engine.builtin.model import CausalModel
 from art.engine.builtin.peft_folder import PeftAdapter
-from art.engine.builtin.sampler import request_seed, sample
+from art.engine.builtin.sampler import Drawn, request_seed, sample
 from art.engine.builtin.scheduler import Scheduler
 from art.engine.builtin.sequence import NOWHERE, Sequence
-from art.engine.builtin.shaping import make_bias, shape
+from art.engine.builtin.shaping import make_bias, make_penalties, shape
 from art.engine.builtin.stops import StopStrings, TokenizerLoader
 from art.engine.builtin.whole import ModelFolder, WholeModels
 from art.engine.limits import check_request, check_rows
-from art.engine.protocol import Delta, GenerateRequest
+from art.engine.protocol import Delta, GenerateRequest, TopLogprobs
 from art.errors import ARTError, ConfigurationError, RequestError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
 
@@ -89,15 +89,20 @@ class EngineCore:
         if constraint is not None and guide is None:
             guide = self.grammars.open(constraint, request.sampling.stop_token_ids)
         strings = tuple(string for string in request.sampling.stop if string)
+        stop_ids = frozenset(request.sampling.stop_token_ids)
         return Sequence(
             request=request,
             adapter=adapter,
             seed=request_seed(request.sampling),
             limit=min(request.sampling.max_tokens, self.max_context - len(request.prompt_ids)),
             stops=StopStrings(strings, self.tokenizer.tokenizer()) if strings else None,
-            stop_ids=frozenset(request.sampling.stop_token_ids),
+            stop_ids=stop_ids,
+            forbidden=stop_ids if request.sampling.min_tokens else frozenset(),
             guide=guide,
             bias=make_bias(request.sampling.logit_bias, self.model.vocab_size, self.model.device),
+            penalties=make_penalties(
+                request.sampling, request.prompt_ids, self.model.vocab_size, self.model.device
+            ),
         )
 
     def submit(self, sequence: Sequence) -> None:
@@ -202,35 +207,31 @@ class EngineCore:
         return self.model.forward(batch.ids, batch.positions, batch.wanted, batch.adapter_T, batch.attention)
 
     @torch.inference_mode()
-    def _sample(
-        self, batch: Batch, logits: torch.Tensor
-    ) -> tuple[list[int], list[float], dict[int, RequestError]]:
-        """Tokens and logprobs of the sampled rows, and those of them whose constraint failed."""
+    def _sample(self, batch: Batch, logits: torch.Tensor) -> tuple[Drawn, dict[int, RequestError]]:
+        """What the sampled rows drew, and those of them whose constraint failed."""
         if not len(batch.sampled):
-            return [], [], {}
+            return Drawn([], [], {}), {}
         running = [self.scheduler.running[row] for row in batch.sampled.tolist()]
         counts = np.asarray([len(one.completion) for one in running])
         logits, failed = shape(logits, running)
-        return *sample(logits, self.scheduler.sampling, batch.sampled, counts), failed
+        return sample(logits, self.scheduler.sampling, batch.sampled, counts), failed
 
-    def _deliver(
-        self, batch: Batch, tokens: list[int], logprobs: list[float], failed: dict[int, RequestError]
-    ) -> list[Event]:
+    def _deliver(self, batch: Batch, drawn: Drawn, failed: dict[int, RequestError]) -> list[Event]:
         table, running = self.scheduler.table, self.scheduler.running
         table.computed[batch.rows] += batch.counts
-        table.ids[batch.sampled, table.known[batch.sampled]] = tokens
+        table.ids[batch.sampled, table.known[batch.sampled]] = drawn.tokens
         table.known[batch.sampled] += 1
-        self.sampled_tokens += len(tokens)
+        self.sampled_tokens += len(drawn.tokens)
         events: list[Event] = []
-        drawn = zip(batch.sampled.tolist(), tokens, logprobs, strict=True)
-        for number, (row, token, logprob) in enumerate(drawn):
+        sampled = zip(batch.sampled.tolist(), drawn.tokens, drawn.logprobs, strict=True)
+        for number, (row, token, logprob) in enumerate(sampled):
             sequence = running[row]
             news: Delta | ARTError | None
             self.scheduler.sampled(sequence)
             if number in failed:
                 news = failed[number]
             elif logprob == logprob:
-                news = _appended(sequence, token, logprob)
+                news = _appended(sequence, token, logprob, drawn.tops.get(number))
             else:
                 news = WorkerError(
                     f"{self.model.name!r} with adapter {sequence.request.adapter!r} gave logits of nan"
@@ -261,9 +262,11 @@ class EngineCore:
             self._sleeping = []
 
 
-def _appended(sequence: Sequence, token: int, logprob: float) -> Delta | ARTError | None:
+def _appended(
+    sequence: Sequence, token: int, logprob: float, top: TopLogprobs | None
+) -> Delta | ARTError | None:
     try:
-        return sequence.append(token, logprob)
+        return sequence.append(token, logprob, top)
     except RequestError as error:
         return error
 

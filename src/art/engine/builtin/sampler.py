@@ -10,13 +10,15 @@ probability exceeds it.
 
 from __future__ import annotations
 
+import math
 import secrets
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from art.engine.protocol import Sampling
+from art.engine.protocol import Sampling, TopLogprobs
 
 MASK_64 = (1 << 64) - 1
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -31,6 +33,7 @@ class SamplingTable:
         self.top_k = np.zeros(rows, np.int64)
         self.min_p = np.zeros(rows, np.float32)
         self.seed = np.zeros(rows, np.uint64)
+        self.top_logprobs = np.zeros(rows, np.int64)
 
     def set(self, row: int, sampling: Sampling, seed: int) -> None:
         """A greedy row is neither tempered nor truncated: its logprob is that of the model."""
@@ -40,6 +43,7 @@ class SamplingTable:
         self.top_k[row] = 0 if greedy else sampling.top_k
         self.min_p[row] = 0.0 if greedy else sampling.min_p
         self.seed[row] = seed
+        self.top_logprobs[row] = sampling.top_logprobs
 
 
 def request_seed(sampling: Sampling) -> int:
@@ -63,10 +67,18 @@ def _mix(state: np.ndarray) -> np.ndarray:
     return state ^ (state >> np.uint64(31))
 
 
-def sample(
-    logits_RV: Tensor, table: SamplingTable, rows_R: np.ndarray, count_R: np.ndarray
-) -> tuple[list[int], list[float]]:
-    """Token and logprob of each row. `count_R` is the number of tokens that the row has sampled before."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One token of each row."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    tops: dict[int, TopLogprobs]
+    """Of the rows that asked for them, by their place among the rows."""
+
+
+def sample(logits_RV: Tensor, table: SamplingTable, rows_R: np.ndarray, count_R: np.ndarray) -> Drawn:
+    """Draw for each row. `count_R` is the number of tokens that the row has sampled before."""
     device = logits_RV.device
     temperature_R = table.temperature[rows_R]
     greedy_R = temperature_R == 0
@@ -82,7 +94,23 @@ def sample(
         drawn_R = torch.where(torch.from_numpy(greedy_R).to(device), probability_RV.argmax(-1), drawn_R)
     # The log of a float32 softmax is as exact as log_softmax for any probability that is ever drawn.
     chosen_R = probability_RV.gather(1, drawn_R[:, None])[:, 0].log()
-    return drawn_R.tolist(), chosen_R.tolist()
+    return Drawn(drawn_R.tolist(), chosen_R.tolist(), _tops(probability_RV, table.top_logprobs[rows_R]))
+
+
+def _tops(probability_RV: Tensor, wanted_R: np.ndarray) -> dict[int, TopLogprobs]:
+    """The most probable tokens of the rows that want any; those that cannot be drawn are left out."""
+    asking = np.flatnonzero(wanted_R)
+    if not len(asking):
+        return {}
+    most = min(int(wanted_R.max()), probability_RV.shape[1])
+    best = probability_RV[torch.from_numpy(asking).to(probability_RV.device)].topk(most, dim=-1)
+    found = zip(asking.tolist(), best.indices.tolist(), best.values.log().tolist(), strict=True)
+    return {
+        row: [(token, value) for token, value in zip(ids, values, strict=True) if value > -math.inf][
+            : int(wanted_R[row])
+        ]
+        for row, ids, values in found
+    }
 
 
 def _draw(probability_RV: Tensor, uniform_R: np.ndarray) -> Tensor:

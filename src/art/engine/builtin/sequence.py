@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from art.constraints.guide import Guide
-from art.engine.builtin.shaping import Bias
+from art.engine.builtin.shaping import Bias, Penalties
 from art.engine.builtin.stops import StopStrings
-from art.engine.protocol import Delta, FinishReason, GenerateRequest
+from art.engine.protocol import Delta, FinishReason, GenerateRequest, TopLogprobs
 
 NOWHERE = -1
 
@@ -28,11 +28,16 @@ class Sequence:
     row: int = NOWHERE
     completion: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    tops: list[TopLogprobs] = field(default_factory=list)
+    """Empty where they were not asked for."""
     delivered: int = 0
     stop_ids: frozenset[int] = frozenset()
     guide: Guide | None = None
     """What its constraint allows next."""
     bias: Bias | None = None
+    penalties: Penalties | None = None
+    forbidden: frozenset[int] = frozenset()
+    """Ids that cannot be sampled now: those that would end it before `min_tokens`."""
 
     @property
     def owner(self) -> str:
@@ -43,12 +48,18 @@ class Sequence:
         """Everything known so far; more than the prompt when the request was sent back to the queue."""
         return np.fromiter((*self.request.prompt_ids, *self.completion), np.int64)
 
-    def append(self, token: int, logprob: float) -> Delta | None:
+    def append(self, token: int, logprob: float, top: TopLogprobs | None = None) -> Delta | None:
         """Take a sampled token; the delta to deliver now, if any. Raises: RequestError (constraint)."""
         self.completion.append(token)
         self.logprobs.append(logprob)
+        if top is not None:
+            self.tops.append(top)
+        if self.penalties is not None:
+            self.penalties.count(token)
+        if self.forbidden and len(self.completion) >= self.request.sampling.min_tokens:
+            self.forbidden = frozenset()
         reason: FinishReason | None = None
-        stop_string = self.stops.find(self.completion) if self.stops else None
+        stop_string = self._stop_string()
         if stop_string is not None or token in self.stop_ids:
             reason = "stop"
         elif len(self.completion) >= self.limit:
@@ -65,4 +76,14 @@ class Sequence:
             logprobs=self.logprobs[first:],
             finish_reason=reason,
             stop_string=stop_string,
+            top_logprobs=self.tops[first:],
         )
+
+    def _stop_string(self) -> str | None:
+        """The one that ends it now."""
+        if self.stops is None:
+            return None
+        if len(self.completion) <= self.request.sampling.min_tokens:
+            self.stops.pass_over(self.completion)
+            return None
+        return self.stops.find(self.completion)

@@ -1,4 +1,5 @@
-"""Logits of the rows whose distribution is shaped from outside: biased, and masked by a constraint.
+"""Logits of the rows whose distribution is shaped from outside: biased, penalised for what was there before,
+and masked by a constraint or by `min_tokens`. In this order, which is vLLM's.
 
 R rows, M of them shaped, V vocabulary. The other rows' logits are not touched.
 """
@@ -12,9 +13,11 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch import device as Device
 
 from art.constraints.guide import Bits, Guide, unpack
 from art.engine.limits import check_bias
+from art.engine.protocol import Sampling
 from art.errors import RequestError
 
 
@@ -26,6 +29,32 @@ class Bias:
     values: Tensor
 
 
+class Penalties:
+    """What ids that were there before lose or gain, and how often each was. (Keskar et al., CTRL,
+    arXiv 1909.05858: repetition. OpenAI's API: frequency and presence.)
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocabulary: int, device: Device) -> None:
+        self._sampling = sampling
+        self._count_V = torch.zeros(vocabulary, device=device)
+        self._known_V = torch.zeros(vocabulary, dtype=torch.bool, device=device)
+        self._known_V[torch.as_tensor(prompt, device=device)] = True
+
+    def count(self, token: int) -> None:
+        """An id was sampled."""
+        self._count_V[token] += 1
+        self._known_V[token] = True
+
+    def apply(self, logits_V: Tensor) -> Tensor:
+        """The penalised logits of its next id."""
+        asked = self._sampling
+        factor = asked.repetition_penalty
+        repeated_V = torch.where(logits_V > 0, logits_V / factor, logits_V * factor)
+        logits_V = torch.where(self._known_V, repeated_V, logits_V)
+        logits_V = logits_V - asked.frequency_penalty * self._count_V
+        return logits_V - asked.presence_penalty * (self._count_V > 0)
+
+
 class Shaped(Protocol):
     """A request, as far as it shapes its own distribution."""
 
@@ -35,8 +64,21 @@ class Shaped(Protocol):
     @property
     def bias(self) -> Bias | None: ...
 
+    @property
+    def penalties(self) -> Penalties | None: ...
 
-def make_bias(pairs: Sequence[tuple[int, float]], vocabulary: int, device: torch.device) -> Bias | None:
+    @property
+    def forbidden(self) -> frozenset[int]: ...
+
+
+def make_penalties(
+    sampling: Sampling, prompt: Sequence[int], vocabulary: int, device: Device
+) -> Penalties | None:
+    """None where nothing is penalised."""
+    return Penalties(sampling, prompt, vocabulary, device) if sampling.penalised else None
+
+
+def make_bias(pairs: Sequence[tuple[int, float]], vocabulary: int, device: Device) -> Bias | None:
     """Raises: RequestError for an id that the model does not have and for a number beyond 100."""
     check_bias(pairs, vocab_size=vocabulary)
     if not pairs:
@@ -49,7 +91,7 @@ def make_bias(pairs: Sequence[tuple[int, float]], vocabulary: int, device: torch
 
 def shape(logits_RV: Tensor, rows: Sequence[Shaped]) -> tuple[Tensor, dict[int, RequestError]]:
     """The logits to sample from, and the rows whose constraint cannot be followed any further."""
-    shaped = [number for number, one in enumerate(rows) if one.guide is not None or one.bias is not None]
+    shaped = [number for number, one in enumerate(rows) if _is_shaped(one)]
     failed: dict[int, RequestError] = {}
     if not shaped:
         return logits_RV, failed
@@ -62,6 +104,10 @@ def shape(logits_RV: Tensor, rows: Sequence[Shaped]) -> tuple[Tensor, dict[int, 
         one = rows[number]
         if one.bias is not None:
             scores_MV[at].index_add_(0, one.bias.ids, one.bias.values)
+        if one.penalties is not None:
+            scores_MV[at] = one.penalties.apply(scores_MV[at])
+        if one.forbidden:
+            scores_MV[at, torch.tensor(sorted(one.forbidden), device=device)] = -torch.inf
         if one.guide is None:
             continue
         try:
@@ -74,3 +120,7 @@ def shape(logits_RV: Tensor, rows: Sequence[Shaped]) -> tuple[Tensor, dict[int, 
         shift_8 = torch.arange(8, dtype=torch.uint8, device=device)
         scores_MV[masked] = scores_MV[masked].masked_fill(~unpack(bits, shift_8, vocabulary), -torch.inf)
     return logits_RV.float().index_copy(0, where_M, scores_MV), failed
+
+
+def _is_shaped(one: Shaped) -> bool:
+    return bool(one.guide or one.bias or one.penalties or one.forbidden)

@@ -44,6 +44,10 @@ class StopStrings:
             self.tail = text[-self.keep :] if self.keep else ""
         return None
 
+    def pass_over(self, completion: list[int]) -> None:
+        """What the completion says so far ends nothing."""
+        self.context, self.settled, self.tail = self.settled, len(completion), ""
+
 
 class TokenizerLoader:
     """Loads the model folder's tokenizer when the first stop string asks for it."""

@@ -59,12 +59,13 @@ class VllmClient:
         try:
             async with self._session.post(self.url + "/v1/completions", data=orjson.dumps(body)) as reply:
                 await _check(reply)
+                most = int(body["logprobs"])
                 if not body["stream"]:
-                    yield read_choice(orjson.loads(await reply.read())["choices"][0])
+                    yield read_choice(orjson.loads(await reply.read())["choices"][0], most)
                     return
                 async for line in reply.content:
                     if line.startswith(b"data: {"):
-                        for delta in _streamed(orjson.loads(line[6:])):
+                        for delta in _streamed(orjson.loads(line[6:]), most):
                             yield delta
         except aiohttp.ClientError as error:
             raise self._gone(error) from error
@@ -123,7 +124,7 @@ def _error(status: int, content: bytes) -> ARTError:
     return WorkerError(f"vLLM answered with status {status}: {message}")
 
 
-def _streamed(chunk: dict[str, Any]) -> list[Delta]:
+def _streamed(chunk: dict[str, Any], most: int) -> list[Delta]:
     if "error" in chunk:
         raise WorkerError(f"vLLM ended a stream: {chunk['error'].get('message')}")
-    return [read_choice(choice) for choice in chunk.get("choices", [])]
+    return [read_choice(choice, most) for choice in chunk.get("choices", [])]

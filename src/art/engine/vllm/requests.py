@@ -12,6 +12,8 @@ from art.errors import RequestError, WorkerError
 LEAST_TEMPERATURE = 0.01
 """Below, vLLM samples at another temperature than it was asked for."""
 SEEDS = 1 << 63
+IMPOSSIBLE = -9999.0
+"""What vLLM writes for a logprob of minus infinity."""
 KINDS = {"json_schema": "json", "regex": "regex", "lark": "grammar"}
 """Kinds of constraints -> fields of `structured_outputs`."""
 
@@ -34,10 +36,10 @@ def completion_body(
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "logprobs": 0,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "logprobs": sampling.top_logprobs,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "ignore_eos": sampling.constraint is None,  # a turn ends with our stop ids
@@ -47,6 +49,8 @@ def completion_body(
         "spaces_between_special_tokens": False,
         "stream": request.stream,
     }
+    if sampling.min_tokens:
+        body["min_tokens"] = min(sampling.min_tokens, body["max_tokens"])
     if sampling.seed is not None:
         body["seed"] = sampling.seed % SEEDS
     bias = {str(token): bias for token, bias in sampling.logit_bias}
@@ -97,10 +101,11 @@ def read_scores(reply: dict[str, Any], row: list[int]) -> list[float]:
     return [*scores, float(last)]
 
 
-def read_choice(choice: dict[str, Any]) -> Delta:
-    """One choice of a completion, whole or streamed. Raises: WorkerError."""
+def read_choice(choice: dict[str, Any], most: int = 0) -> Delta:
+    """One choice of a completion, whole or streamed, with the `most` probable ids. Raises: WorkerError."""
     ids = choice.get("token_ids") or []
-    logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
+    told = choice.get("logprobs") or {}
+    logprobs = told.get("token_logprobs") or []
     reason = choice.get("finish_reason")
     if len(ids) != len(logprobs):
         raise WorkerError(f"vLLM gave {len(ids)} ids and {len(logprobs)} logprobs")
@@ -112,7 +117,14 @@ def read_choice(choice: dict[str, Any]) -> Delta:
         logprobs=logprobs,
         finish_reason=reason,
         stop_string=stopped_by if isinstance(stopped_by, str) else None,
+        top_logprobs=[_top(at, most) for at in told.get("top_logprobs") or []] if most else (),
     )
+
+
+def _top(known: dict[str, float], most: int) -> list[tuple[int, float]]:
+    """vLLM adds the sampled id where it is none of the most probable, and ids that cannot be sampled."""
+    possible = ((int(name.rpartition(":")[2]), value) for name, value in known.items() if value > IMPOSSIBLE)
+    return sorted(possible, key=lambda pair: -pair[1])[:most]
 
 
 def _temperature(sampling: Sampling) -> float:
