@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 VLLM_ENVIRONMENT = Path(__file__).parents[1] / ".venv-vllm"
+
+# How long an example takes says nothing of the code on a machine that others use as well.
+settings.register_profile("art", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("art")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -65,7 +65,7 @@ async def run_gateway(
     try:
         async with (
             listening(app, limits) as url,
-            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=20) as client,
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=60) as client,
         ):
             yield Live(
                 url=url,

@@ -18,11 +18,19 @@ from tenants_world import OPERATOR, World, run_world
 from art.rendering.library import LibraryRenderer
 from art.server import http
 from art.server.settings import LimitSettings
-from waiting import until
+from waiting import DEADLINE_S, until
 
 LIMITS = LimitSettings(max_body_bytes=64 * 1024, max_head_bytes=4096, head_seconds=0.5, keep_alive=1)
-PATIENT = LIMITS.model_copy(update={"head_seconds": 60.0})
+PATIENT = LIMITS.model_copy(update={"head_seconds": 60.0, "keep_alive": 60})
+"""A machine that stalls for a second is not what the tests of sizes are about."""
 CONTROL = "/art/models/games/player/train"
+
+
+@pytest.fixture
+async def patient(tmp_path: Path, engine: ScriptedEngine, renderer: LibraryRenderer) -> AsyncIterator[str]:
+    """Of a gateway with small limits of size, and large ones of time."""
+    async with run_gateway(tmp_path / "ledger.sqlite", engine, renderer, limits=PATIENT) as running:
+        yield running.url
 
 
 @pytest.fixture
@@ -45,7 +53,7 @@ async def spoken(address: str, sent: bytes) -> tuple[int, dict[str, str], bytes]
     try:
         writer.write(sent)
         await writer.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             answer = await reader.read()
     finally:
         writer.close()
@@ -113,7 +121,7 @@ async def test_an_upload_that_was_refused_does_not_go_on_for_ever(address: str) 
     writer.write(head("/v1/chat/completions", f"content-length: {5 * 2**30}"))
     assert b"body_too_large" in await reader.readuntil(b"}}")
     with pytest.raises(ConnectionError):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             while True:
                 writer.write(b" " * 1000)
                 await writer.drain()
@@ -214,14 +222,14 @@ async def test_an_upgrade_that_is_not_offered(address: str) -> None:
     assert status == 400
 
 
-async def test_good_requests_follow_refused_ones_on_one_connection(address: str) -> None:
+async def test_good_requests_follow_refused_ones_on_one_connection(patient: str) -> None:
     async with httpx.AsyncClient(
         headers={"authorization": f"Bearer {KEY}"}, limits=httpx.Limits(max_connections=1)
     ) as client:
         for _ in range(3):
-            large = await client.post(f"{address}/v1/chat/completions", content=b" " * 100_000)
+            large = await client.post(f"{patient}/v1/chat/completions", content=b" " * 100_000)
             assert large.status_code == 413
-            good = await client.post(f"{address}/v1/chat/completions", json=DIALECTS["/v1/chat/completions"])
+            good = await client.post(f"{patient}/v1/chat/completions", json=DIALECTS["/v1/chat/completions"])
             assert good.status_code == 200
 
 
@@ -229,6 +237,6 @@ async def test_connections_that_say_nothing_are_closed(address: str) -> None:
     host, port = address.removeprefix("http://").split(":")
     readers = [(await asyncio.open_connection(host, int(port)))[0] for _ in range(50)]
     for reader in readers:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             assert await reader.read() == b""
     await until(lambda: all(reader.at_eof() for reader in readers))

@@ -43,7 +43,7 @@ class Started:
 
     def end(self) -> tuple[int, str]:
         """Close its input; exit status and log."""
-        _, log = self.process.communicate(timeout=20)
+        _, log = self.process.communicate(timeout=60)
         return self.process.returncode, log.decode()
 
 
@@ -59,13 +59,13 @@ def start() -> Iterator[Start]:
     for server in servers:
         if server.process.poll() is None:
             server.process.kill()
-            server.process.communicate(timeout=20)
+            server.process.communicate(timeout=60)
 
 
 def test_it_tells_its_port_serves_and_ends_with_its_input(start: Start, tmp_path: Path) -> None:
     server = start({"data_dir": str(tmp_path), "key": KEY})
     assert server.said["ready"] is True
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.said['port']}/health", timeout=5) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.said['port']}/health", timeout=60) as reply:
         assert json.load(reply)["status"] == "ok"
     other = start({"data_dir": str(tmp_path), "key": KEY})
     assert other.said["ready"] is False
@@ -82,7 +82,7 @@ def test_it_tells_its_port_serves_and_ends_with_its_input(start: Start, tmp_path
 def test_signals_end_it_and_free_the_folder(start: Start, tmp_path: Path, number: int) -> None:
     server = start({"data_dir": str(tmp_path), "key": KEY})
     server.process.send_signal(number)
-    assert server.process.wait(20) == (-number if number == signal.SIGKILL else 0)
+    assert server.process.wait(60) == (-number if number == signal.SIGKILL else 0)
     DataLock(tmp_path / "server").release()
 
 

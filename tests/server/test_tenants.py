@@ -19,7 +19,7 @@ from art.rendering.library import LibraryRenderer
 from art.server.ledger.stitching import Stitcher
 from art.server.tenants.auth import KeyCheck
 from art.server.tenants.tenancy import inside, outside, tenant_of, told
-from art.server.tenants.tenants import LOOK_SECONDS, TenantKeys, Tenants, digest
+from art.server.tenants.tenants import TenantKeys, Tenants, digest
 from waiting import until
 
 PLAYER = {"model": "player", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}
@@ -115,16 +115,18 @@ async def test_a_revoked_key_is_refused_and_others_go_on(world: World) -> None:
     assert (await world.clients["alice"].get("/v1/models")).status_code == 200
     world.tenants.revoke("alice")
 
-    await asyncio.sleep(LOOK_SECONDS)
+    async def refused() -> bool:
+        return "invalid_api_key" in (await world.clients["alice"].get("/v1/models")).text
+
+    await until(refused)
     assert (await world.clients["bob"].get("/v1/models")).status_code == 200
-    assert "invalid_api_key" in (await world.clients["alice"].get("/v1/models")).text
 
 
 async def test_a_reply_that_outlives_its_key_breaks_off(world: World) -> None:
     sent: list[Any] = []
 
     async def events(job_id: str, after: int) -> AsyncIterator[bytes]:
-        for _ in range(200):
+        while True:
             yield b"\n"
             await asyncio.sleep(0.02)
 
@@ -148,7 +150,7 @@ async def test_a_reply_that_outlives_its_key_breaks_off(world: World) -> None:
     await world.app(scope, receive, send)
     assert sent[0]["status"] == 200
     # No last part: to the client it is a connection that broke, not the end of the job.
-    assert 3 <= len(sent) < 150 and all(event.get("more_body", True) for event in sent)
+    assert len(sent) >= 3 and all(event.get("more_body", True) for event in sent)
 
 
 # What is seen
@@ -217,7 +219,11 @@ async def test_base_models_are_seen_by_those_who_train_on_them(world: World) -> 
     assert refused["error"]["code"] == "model_not_found" and "'tiny'" in refused["error"]["message"]
     assert (await say(world, "operator", model="idle"))["choices"]
     fresh = world.client(world.tenants.create("guest"))
-    await asyncio.sleep(LOOK_SECONDS)
+
+    async def known() -> bool:
+        return (await fresh.get("/v1/models")).status_code == 200
+
+    await until(known)
     assert (await fresh.get("/v1/models")).json()["data"] == []
     assert (await fresh.get("/art/models")).json()["models"] == []
     assert "nothing yet" in (await fresh.post("/v1/chat/completions", json=PLAYER)).text
