@@ -24,6 +24,8 @@ class FastTokenizer:
         self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
         self._backend = tokenizer.backend_tokenizer
         self._kept = lru_cache(maxsize=4096)(self._encode)
+        self._ids: dict[str, int | None] = {}
+        """Of the few tokens that are asked for by name, with every reply."""
         self._bytes: dict[int, bytes] = {}
         decoder = self._backend.decoder
         self._byte_level = decoder is not None and "ByteLevel" in repr(decoder)
@@ -50,8 +52,10 @@ class FastTokenizer:
     def convert_tokens_to_ids(self, tokens: str | list[str]) -> Any:
         """The id of a token (the unknown token's id, or None, where there is none)."""
         if isinstance(tokens, str):
-            found = self._backend.token_to_id(tokens)
-            return self.unk_token_id if found is None else found
+            if tokens not in self._ids:
+                found = self._backend.token_to_id(tokens)
+                self._ids[tokens] = self.unk_token_id if found is None else found
+            return self._ids[tokens]
         return [self.convert_tokens_to_ids(token) for token in tokens]
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from art.server.http import CLIENT
 from art.server.intake import Intake
+from art.server.joined_writes import JoinedWrites
 from art.server.settings import LimitSettings
 
 _HEALTH = b"GET /health "
@@ -29,6 +32,31 @@ def http_protocol(limits: LimitSettings) -> type[HttpToolsProtocol]:
     )
 
 
+class _Client:
+    """See `art.server.http.Client`."""
+
+    __slots__ = ("_call", "_connection", "_cycle")
+
+    def __init__(self, connection: _Connection, cycle: RequestResponseCycle) -> None:
+        self._connection, self._cycle = connection, cycle
+        self._call: Callable[[], None] | None = None
+
+    def has_sent_all(self) -> bool:
+        return not self._cycle.more_body
+
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        self._call = call
+        if call is not None:
+            # Of requests that came together one is answered at a time.
+            self._connection.answered = self
+            if self._connection.is_lost:
+                call()
+
+    def tell(self) -> None:
+        if self._call is not None:
+            self._call()
+
+
 class _Connection(HttpToolsProtocol):
     seconds: float
     largest_head: int
@@ -41,14 +69,20 @@ class _Connection(HttpToolsProtocol):
         self._watch: asyncio.TimerHandle | None = None
         self._early: list[bytes] = []
         """What came before its turn."""
+        self.answered: _Client | None = None
+        self.is_lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.transport = JoinedWrites(transport, self.loop)  # type: ignore[assignment]
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
         super().connection_lost(exc)
+        self.is_lost = True
+        if self.answered is not None:
+            self.answered.tell()
 
     def data_received(self, data: bytes) -> None:
         if self._early:
@@ -90,6 +124,8 @@ class _Connection(HttpToolsProtocol):
         self._in_head = False
         self._expect_nothing()
         super().on_headers_complete()
+        if self.cycle is not None and self.cycle.scope is self.scope:
+            self.scope[CLIENT] = _Client(self, self.cycle)  # type: ignore[literal-required]
 
     def send_400_response(self, msg: str) -> None:
         """For what is no HTTP."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -27,6 +27,9 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+CLIENT = "art.client"
+"""In a request's scope: its `Client`, where our own HTTP protocol took the request."""
+
 _JSON = (b"content-type", b"application/json")
 
 
@@ -40,6 +43,18 @@ SLOWEST_ARRIVAL = 64 * 1024
 DEEPEST = 254
 """Levels that a decoded body can be written again with."""
 _LONGEST_MESSAGE = 4000
+
+
+class Client(Protocol):
+    """What ASGI tells of a client only to a task and a timer of their own."""
+
+    def has_sent_all(self) -> bool:
+        """Whether the whole body is here, to be received without waiting."""
+        ...
+
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        """Call this once the client has gone away, at once if it has; None: nobody wants to know."""
+        ...
 
 
 class ClientGoneError(Exception):
@@ -69,14 +84,12 @@ async def read_bytes(scope: Scope, receive: Receive, *, limit: int, advice: str 
     size = 0
     more = True
     begun = asyncio.get_running_loop().time()
+    client: Client | None = scope.get(CLIENT)
     while more:
-        try:
-            async with asyncio.timeout_at(begun + ARRIVAL_GRACE + size / SLOWEST_ARRIVAL):
-                event = await receive()
-        except TimeoutError as error:
-            raise RequestError(
-                f"{size} bytes of the body came, and then nothing in time", status=408, code="body_timeout"
-            ) from error
+        if client is not None and client.has_sent_all():
+            event = await receive()
+        else:
+            event = await _in_time(receive, begun, size)
         if event["type"] == "http.disconnect":
             raise ClientGoneError
         chunk = event.get("body", b"")
@@ -86,6 +99,16 @@ async def read_bytes(scope: Scope, receive: Receive, *, limit: int, advice: str 
         chunks.append(chunk)
         more = event.get("more_body", False)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def _in_time(receive: Receive, begun: float, size: int) -> Event:
+    try:
+        async with asyncio.timeout_at(begun + ARRIVAL_GRACE + size / SLOWEST_ARRIVAL):
+            return await receive()
+    except TimeoutError as error:
+        raise RequestError(
+            f"{size} bytes of the body came, and then nothing in time", status=408, code="body_timeout"
+        ) from error
 
 
 async def read_json(scope: Scope, receive: Receive, *, limit: int) -> Any:

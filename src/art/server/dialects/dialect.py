@@ -10,10 +10,11 @@ from typing import Any
 from starlette.routing import Route
 
 from art.errors import ARTError, RequestError
+from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_request import ChatRequest
-from art.server.dialects.chat_sampling import Prepared, Sampler
+from art.server.dialects.chat_sampling import Sampler
 from art.server.dialects.length import check_length
-from art.server.http import ClientGoneError, Receive, Scope, Send, read_json, send_error
+from art.server.http import CLIENT, Client, ClientGoneError, Receive, Scope, Send, read_json, send_error
 from art.server.models.served import Target
 from art.server.settings import LimitSettings
 from art.server.tenants.tenancy import Tenant, tenant_in
@@ -62,18 +63,25 @@ class Dialect(ABC):
             return
         task = asyncio.current_task()
         assert task is not None
-        watch = asyncio.create_task(_cancel_when_gone(receive, task))
+        gone = _Gone(task)
+        client: Client | None = scope.get(CLIENT)
+        if client is not None:
+            client.when_gone(gone)
+        watch = asyncio.create_task(_await_gone(receive, gone)) if client is None else None
         try:
             await self.answer(scope, body, send)
         except ARTError as error:
             await self.refuse(send, error, tenant)
         except asyncio.CancelledError:
-            if not watch.done():
+            if not gone.happened:
                 raise
             # The client went away; its generation is cancelled, and nobody waits for a reply.
             task.uncancel()
         finally:
-            watch.cancel()
+            if client is not None:
+                client.when_gone(None)
+            if watch is not None:
+                watch.cancel()
 
     async def target_of(self, scope: Scope, request: ChatRequest) -> Target:
         """What answers: lease it before preparing. Raises: NotFoundError listing the served names."""
@@ -104,7 +112,22 @@ def rollout_of(scope: Scope) -> str | None:
     return None
 
 
-async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
+class _Gone:
+    """Called when the client of a request has gone away: nobody waits for the reply."""
+
+    __slots__ = ("_task", "happened")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self.happened = False
+
+    def __call__(self) -> None:
+        self.happened = True
+        self._task.cancel()
+
+
+async def _await_gone(receive: Receive, gone: _Gone) -> None:
+    """For servers that tell it no other way."""
     while (await receive())["type"] != "http.disconnect":
         continue
-    task.cancel()
+    gone()

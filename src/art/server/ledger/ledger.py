@@ -8,6 +8,7 @@ last moments).
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import sqlite3
 import threading
@@ -30,6 +31,8 @@ from art.server.ledger.schema import (
 )
 from art.server.tenants.tenancy import Tenant
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 _GATHER_SECONDS = 0.002
@@ -45,12 +48,12 @@ class LedgerError(ARTError):
 
 
 class _Batch:
-    """Records that are committed together, and the future that their writers await."""
+    """Records that are committed together, and their writers, who wait."""
 
-    __slots__ = ("also", "done", "records")
+    __slots__ = ("also", "records", "waiting")
 
-    def __init__(self, done: asyncio.Future[None]) -> None:
-        self.done = done
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
         self.records: list[SampleRecord] = []
         self.also: list[Statement] = []
 
@@ -80,30 +83,39 @@ class Ledger:
         """Return once the records are committed, and with them what `also` writes. Raises: LedgerError."""
         if self._closed:
             raise LedgerError(f"the ledger {self.path} is closed")
-        batch = self._gather(records, also)
-        # Shielded: one writer that is cancelled must not cancel the others' commit.
-        await asyncio.shield(batch.done)
+        # Of each writer its own: one that is cancelled must not cancel the others' commit.
+        committed = asyncio.get_running_loop().create_future()
+        self._gather(records, also, committed)
+        await committed
 
     def note(self, also: Sequence[Statement]) -> None:
         """Hand over what nobody waits for: committed before anything that is appended later.
 
-        What cannot be written is told by the event loop's log; a closed ledger takes nothing.
+        What cannot be written is told by the log; a closed ledger takes nothing.
         """
         if not self._closed:
             self._gather((), also)
 
-    def _gather(self, records: Sequence[SampleRecord], also: Sequence[Statement]) -> _Batch:
-        batch = self._pending
+    def _gather(
+        self,
+        records: Sequence[SampleRecord],
+        also: Sequence[Statement],
+        committed: asyncio.Future[None] | None = None,
+    ) -> None:
+        batch, loop = self._pending, asyncio.get_running_loop()
         if batch is None:
-            loop = asyncio.get_running_loop()
-            batch = self._pending = _Batch(loop.create_future())
+            batch = self._pending = _Batch()
             # Under load waiting saves commits; a lone writer is not kept waiting.
-            loop.call_later(_GATHER_SECONDS if self._busy else 0.0, self._flush, batch, loop)
+            if self._busy:
+                loop.call_later(_GATHER_SECONDS, self._flush, batch, loop)
+            else:
+                loop.call_soon(self._flush, batch, loop)
         batch.records.extend(records)
         batch.also.extend(also)
+        if committed is not None:
+            batch.waiting.append(committed)
         if len(batch.records) >= _COMMITTED_TOGETHER:
-            self._flush(batch, asyncio.get_running_loop())
-        return batch
+            self._flush(batch, loop)
 
     def _flush(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
         if self._pending is batch:
@@ -124,7 +136,7 @@ class Ledger:
             except (sqlite3.Error, TypeError, ValueError, OverflowError) as problem:
                 error = LedgerError(f"cannot write {len(batch.records)} samples to {self.path}: {problem}")
             try:
-                loop.call_soon_threadsafe(_settle, batch.done, error)
+                loop.call_soon_threadsafe(_settle, batch, error)
             except RuntimeError:
                 # The loop ended meanwhile: nobody waits for the answer.
                 continue
@@ -242,13 +254,16 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         ) from error
 
 
-def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)
+def _settle(batch: _Batch, error: Exception | None) -> None:
+    if error is not None and not batch.waiting:
+        _log.error("%s", error)
+    for committed in batch.waiting:
+        if committed.done():
+            continue
+        if error is None:
+            committed.set_result(None)
+        else:
+            committed.set_exception(error)
 
 
 def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> dict[str, SampleRecord]:

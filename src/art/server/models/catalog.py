@@ -53,6 +53,8 @@ class Catalog:
         self._names = ServedNames()
         self._used_bases: set[tuple[Tenant, str]] = set()
         self._serving: dict[Key, Serving] = {}
+        self._targets: dict[tuple[Key, int], Target] = {}
+        """Made when first asked for; none after any change."""
         self._leases = Leases()
         self._loading: dict[tuple[str, str, int], asyncio.Future[None]] = {}
 
@@ -68,6 +70,7 @@ class Catalog:
         aliases: Collection[str] = (),
     ) -> None:
         """Serve a base model under its name and aliases."""
+        self._targets.clear()
         self._bases.add(base_model, engine, renderer, max_context=max_context, aliases=aliases)
 
     def has_base(self, base_model: str, tenant: Tenant = None) -> bool:
@@ -95,6 +98,7 @@ class Catalog:
 
         `adapters`: those that the new engine has loaded (None: all); other steps are loaded when asked for.
         """
+        self._targets.clear()
         self._bases.replace_engine(base_model, engine)
         if adapters is None:
             return
@@ -120,11 +124,13 @@ class Catalog:
                 f"model {project}/{name} has base model {model.base_model!r}, not {base_model!r}; "
                 "use another name"
             )
+        self._targets.clear()
         model.adapters[step] = adapter
         model.newest = step
 
     def serve_as(self, project: str, name: str, serving: Serving) -> None:
         """Say how a model's steps are served from now on."""
+        self._targets.clear()
         self._serving[project, name] = serving
 
     def retire(self, project: str, name: str, step: int) -> str | None:
@@ -139,10 +145,12 @@ class Catalog:
             raise ConfigurationError(
                 f"step {step} of {project}/{name} is the newest; publish another one first"
             )
+        self._targets.clear()
         return model.adapters.pop(step)
 
     def remove(self, project: str, name: str) -> list[str]:
         """Serve a model no longer, in any step. Returns the adapters that were loaded for it."""
+        self._targets.clear()
         model = self._models.pop((project, name), None)
         self._serving.pop((project, name), None)
         if model is None:
@@ -204,8 +212,12 @@ class Catalog:
             await self._load(key, wanted, name)
 
     def _target(self, key: Key, model: _Model, step: int) -> Target:
-        served = self.served_as(*key, model.base_model)
-        return replace(served, project=key[0], name=key[1], step=step, adapter=model.adapters[step])
+        known = self._targets.get((key, step))
+        if known is None:
+            served = self.served_as(*key, model.base_model)
+            known = replace(served, project=key[0], name=key[1], step=step, adapter=model.adapters[step])
+            self._targets[key, step] = known
+        return known
 
     async def _load(self, key: Key, step: int, name: str) -> None:
         if self.load_missing is None:
@@ -223,6 +235,7 @@ class Catalog:
         adapter = await load_missing(*key, step)
         model = self._models.get(key)
         if model is not None:
+            self._targets.clear()
             model.adapters[step] = adapter
 
     def _unknown(self, name: str, tenant: Tenant) -> NotFoundError:
