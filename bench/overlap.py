@@ -16,6 +16,7 @@ Each run ends with an evaluation of 256 fresh attempts without the tool, which i
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import statistics
 import tempfile
@@ -141,9 +142,12 @@ async def measure() -> list[Row]:
 
 
 def rows_of(kind: str, ours: list[Outcome], waiting: list[Outcome]) -> list[Row]:
-    """Seconds, with the median of the seeds' ratios; and the final reward, which is to be the same."""
+    """Seconds, with the median of the seeds' ratios; and the final reward, which is to be the same: not
+    lower by more than two standard errors of the difference of two means over the seeds.
+    """
     pairs = list(zip(ours, waiting, strict=True))
     rewards = [statistics.fmean(one.reward for one in side) for side in (ours, waiting)]
+    error = noise(waiting) * math.sqrt(2 / len(waiting))
     return [
         Row(
             name=f"{STEPS} steps of {GROUPS} groups, long-tailed tool: {kind} against the blocking loop",
@@ -159,6 +163,7 @@ def rows_of(kind: str, ours: list[Outcome], waiting: list[Outcome]) -> list[Row]
             peer=rewards[1],
             unit="reward",
             ratio=rewards[0] / rewards[1],
+            goal=1 - 2 * error / rewards[1],
         ),
     ]
 
