@@ -3,21 +3,16 @@
 On small models most of a step's time is Python walking through the model's modules: a step of 64 requests on
 a 3-layer model took 1.9 ms with modules and 0.8 ms recorded. The model's own code is run once under
 `torch.jit.trace`; the weights of its linear layers are inputs of the recording, so that an adapter's merged
-weights run through it too. Attention stays ours: the recording calls it as one operation.
-
-A model that decides in Python by the values or number of tokens (some rotary embeddings, some expert routers)
-cannot be recorded. Tracing warns of such decisions; then, or when a recording does not compute exactly what
-the model does at other lengths, the model runs through its modules as usual.
+weights run through it too. Attention stays ours: the recording calls it as one operation. A second recording
+takes the weights of several adapters, and the tokens in their order (see `stacks.py`).
 """
 
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,6 +21,7 @@ from torch import Tensor, nn
 from art.engine.builtin.attention import Attends, PackedAttention
 from art.engine.builtin.batch import fresh_part
 from art.engine.builtin.parts import LayerCall
+from art.engine.builtin.stacks import Stack, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +30,7 @@ SCHEMA = (
     " Tensor? sinks) -> Tensor"
 )
 RECORDED = 7
-CHECKED = (1, 2, 7, 40)
-"""Numbers of tokens that the recording is made and checked with."""
-CLOSE = 1e-4
-
-Run = Callable[[Tensor, Tensor, Tensor, Attends], Tensor]
-"""(ids [T], positions [T], wanted, attention) -> logits."""
+"""Tokens of the pass that is recorded."""
 
 
 class FlatForward:
@@ -54,12 +45,19 @@ class FlatForward:
         }
         self.base_weights: list[Tensor] = [layer.weight for layer in self.linears.values()]
         self._attention: Attends | None = None
+        self._turns: Turns | None = None
         # A library of its own for each model: the operation must find this model's attention.
         self._library = torch.library.Library(f"art_{id(self)}", "DEF")
         self._library.define(SCHEMA)
         self._library.impl("attend", self._attend, "CompositeExplicitAutograd")
         self._operation = getattr(torch.ops, f"art_{id(self)}").attend
         self._graph = self._record(module, device)
+        self._several = self._record_several(module, device)
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether tokens of several adapters can share a pass."""
+        return self._several is not None
 
     def run(
         self,
@@ -70,8 +68,27 @@ class FlatForward:
         attention: Attends,
     ) -> Tensor:
         """Logits [len(wanted), V] with the given weights of the linear layers."""
-        self._attention = attention
+        self._attention, self._turns = attention, None
         return self._graph(ids_T[None], positions_T[None], wanted, *weights)
+
+    def alone(self) -> None:
+        """Adapters do not share a pass."""
+        self._several = None
+
+    def run_several(
+        self,
+        ids_T: Tensor,
+        positions_T: Tensor,
+        wanted: Tensor,
+        stack: Stack,
+        turns: Turns,
+        attention: Attends,
+    ) -> Tensor:
+        """The same with each token's own weights; all is given in the order of the batch."""
+        assert self._several is not None
+        self._attention, self._turns = attention, turns
+        ids, positions = ids_T[turns.order], positions_T[turns.order]
+        return self._several(ids[None], positions[None], turns.places[wanted], turns.ends, *stack.weights)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
         """What the model meets as its attention while it is recorded."""
@@ -89,23 +106,48 @@ class FlatForward:
         sinks: Tensor | None,
     ) -> Tensor:
         assert self._attention is not None
-        return self._attention.attend(layer, q, k, v, LayerCall(scale, window, softcap, sinks))
+        call, turns = LayerCall(scale, window, softcap, sinks), self._turns
+        if turns is None:
+            return self._attention.attend(layer, q, k, v, call)
+        q, k, v = (heads.index_select(1, turns.places) for heads in (q, k, v))
+        return self._attention.attend(layer, q, k, v, call).index_select(0, turns.order)
 
     def _record(self, module: nn.Module, device: torch.device) -> Callable[..., Tensor]:
         def forward(ids: Tensor, positions: Tensor, wanted: Tensor, *weights: Tensor) -> Tensor:
             with _weights_replaced(list(self.linears.values()), weights):
-                out = module(
-                    input_ids=ids,
-                    position_ids=positions,
-                    use_cache=False,
-                    logits_to_keep=wanted,
-                    art_batch=self,
-                )
-            return out.logits[0]
+                return self._through(module, ids, positions, wanted)
 
+        return self._traced(forward, device, *self.base_weights)
+
+    def _record_several(self, module: nn.Module, device: torch.device) -> Callable[..., Tensor] | None:
+        """None where nothing is kept merged: elsewhere than on the CPU, and in less than float32."""
+        own = self.base_weights
+        if device.type != "cpu" or any(weight.dtype != torch.float32 for weight in own):
+            return None
+
+        def forward(ids: Tensor, positions: Tensor, wanted: Tensor, ends: Tensor, *stacks: Tensor) -> Tensor:
+            with _products_replaced(list(self.linears.values()), stacks, ends):
+                return self._through(module, ids, positions, wanted)
+
+        ends = torch.tensor([RECORDED // 2, RECORDED], dtype=torch.int32)
+        try:
+            return self._traced(forward, device, ends, *twice(own))
+        except (RuntimeError, AttributeError) as error:
+            logger.info("adapters of %s do not share its recording: %s", type(module).__name__, error)
+            return None
+
+    def _through(self, module: nn.Module, ids: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
+        out = module(
+            input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=wanted, art_batch=self
+        )
+        return out.logits[0]
+
+    def _traced(
+        self, forward: Callable[..., Tensor], device: torch.device, *weights: Tensor
+    ) -> Callable[..., Tensor]:
         self._attention = PackedAttention([fresh_part(np.array([RECORDED]), device)])
         tokens = torch.arange(RECORDED, device=device)
-        inputs = (tokens[None], tokens[None], tokens[1:4], *self.base_weights)
+        inputs = (tokens[None], tokens[None], tokens[1:4], *weights)
         return torch.jit.trace(forward, inputs, check_trace=False, strict=False)
 
 
@@ -124,44 +166,24 @@ def _weights_replaced(layers: list[nn.Linear], weights: Sequence[Tensor]) -> Ite
             layer._parameters["weight"] = weight
 
 
-@torch.inference_mode()
-def record(module: nn.Module, device: torch.device, vocab_size: int, run: Run) -> FlatForward | None:
-    """The recording of a model, or None when it cannot be recorded. `run` is the model through its
-    modules."""
-    rotary = str(getattr(module.config, "rope_parameters", ""))
-    if "'dynamic'" in rotary or "'longrope'" in rotary:
-        return None
+@contextmanager
+def _products_replaced(layers: list[nn.Linear], stacks: Sequence[Tensor], ends: Tensor) -> Iterator[None]:
+    """The layers multiply each run of tokens by its own weight."""
+
+    def product(stack: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+        y = nn.functional.grouped_mm(x.flatten(0, -2), stack.transpose(1, 2), offs=ends)
+        y = y.unflatten(0, x.shape[:-1])
+        return y if bias is None else y + bias
+
+    for layer, stack in zip(layers, stacks, strict=True):
+        layer.__dict__["forward"] = partial(product, stack, layer.bias)
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            flat = FlatForward(module, device)
-    except (RuntimeError, TypeError, AttributeError) as error:
-        logger.info("%s runs through its modules: %s", type(module).__name__, error)
-        return None
-    decisions = [warning for warning in caught if _is_decision(warning)]
-    if decisions:
-        logger.info("%s runs through its modules: %s", type(module).__name__, decisions[0].message)
-        return None
-    for tokens in CHECKED:
-        difference = _difference(flat, run, tokens, vocab_size, device)
-        if not difference <= CLOSE:
-            logger.info("%s runs through its modules: recorded, it differs by %g", type(module), difference)
-            return None
-    return flat
+        yield
+    finally:
+        for layer in layers:
+            layer.__dict__.pop("forward", None)
 
 
-def _is_decision(warning: warnings.WarningMessage) -> bool:
-    """Whether the model decided in Python by a tensor; torch's own layers so check no more than shapes."""
-    own = str(Path(nn.__file__).parent)
-    return issubclass(warning.category, torch.jit.TracerWarning) and not warning.filename.startswith(own)
-
-
-def _difference(flat: FlatForward, run: Run, tokens: int, vocab_size: int, device: torch.device) -> float:
-    positions = torch.arange(tokens, device=device)
-    ids = (positions * 11 + tokens) % vocab_size
-
-    def attention() -> Any:
-        return PackedAttention([fresh_part(np.array([tokens]), device)])
-
-    recorded = flat.run(ids, positions, positions[-3:], flat.base_weights, attention())
-    return float((recorded - run(ids, positions, positions[-3:], attention())).abs().max())
+def twice(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Each weight on itself, without a copy."""
+    return [weight.expand(2, -1, -1) for weight in weights]

@@ -2,11 +2,13 @@
 
 A target `nn.Linear` is replaced by an `AdapterLinear` when the first adapter touches it. The base product is
 computed once for all tokens, each adapter's low-rank product for its own tokens only. Where the model is
-small, merged weights are used instead: one product a token, as fast as the base model.
+small, merged weights are used instead: one product a token, as fast as the base model; and where its forward
+pass is recorded, adapters that share a step do so in one grouped product a layer (`stacks.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch.nn.functional import linear
 
 from art.engine.builtin.flat import FlatForward
 from art.engine.builtin.peft_folder import PeftAdapter
+from art.engine.builtin.stacks import Stack, Stacks
 from art.errors import CheckpointError
 
 BASE = 0
@@ -110,12 +113,17 @@ class AdapterLinear(nn.Module):
 class AdapterLayers:
     """The linear layers of one model that adapters have touched."""
 
-    def __init__(self, model: nn.Module, routing: Routing, merge_bytes: int) -> None:
+    def __init__(
+        self, model: nn.Module, routing: Routing, merge_bytes: int, flat: FlatForward | None
+    ) -> None:
+        """`flat` is the recorded forward pass of the model, if it has one."""
         self.model = model
         self.routing = routing
         self.merge_bytes = merge_bytes
+        self.flat = flat
         self.layers: dict[str, AdapterLinear] = {}
         self._flat_weights: dict[int, list[Tensor] | None] = {}
+        self._stacks = Stacks(self.flat_weights)
 
     def add(self, number: int, adapter: PeftAdapter) -> None:
         """Raises: CheckpointError when the adapter does not fit the model; then nothing was changed."""
@@ -130,13 +138,21 @@ class AdapterLayers:
             layer = self.layers.get(name) or self._wrap(name, base)
             layer.adapters[number] = LoraWeights(a.to(base.weight), scaled.to(base.weight), merged)
 
-    def flat_weights(self, flat: FlatForward, number: int) -> list[Tensor] | None:
+    def flat_weights(self, number: int) -> list[Tensor] | None:
         """The weights with which the recorded forward pass is this adapter's; None when it is not merged."""
+        if self.flat is None:
+            return None
         if number == BASE:
-            return flat.base_weights
+            return self.flat.base_weights
         if number not in self._flat_weights:
-            self._flat_weights[number] = self._merged_weights(flat, number)
+            self._flat_weights[number] = self._merged_weights(self.flat, number)
         return self._flat_weights[number]
+
+    def stack(self, numbers: Sequence[int]) -> Stack | None:
+        """What the recorded forward pass of several adapters takes; None when it cannot have them."""
+        if self.flat is None or not self.flat.takes_several:
+            return None
+        return self._stacks.of(numbers)
 
     def _merged_weights(self, flat: FlatForward, number: int) -> list[Tensor] | None:
         weights = dict(zip(flat.linears, flat.base_weights, strict=True))
@@ -150,6 +166,7 @@ class AdapterLayers:
 
     def remove(self, number: int) -> None:
         self._flat_weights.pop(number, None)
+        self._stacks.remove(number)
         for layer in self.layers.values():
             layer.adapters.pop(number, None)
 

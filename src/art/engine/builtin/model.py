@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from art.engine.builtin.attention import ATTENTION, Attends, PackedAttention, ShapeProbe, rows_attention
 from art.engine.builtin.batch import fresh_part
-from art.engine.builtin.flat import FlatForward, record
+from art.engine.builtin.flat import FlatForward
 from art.engine.builtin.lora import AdapterLayers, Routing
+from art.engine.builtin.recording import record
+from art.engine.builtin.stacks import turns
 from art.engine.positions import longest_fixed
 from art.errors import ConfigurationError
 from art.process.threads import cpu_threads
@@ -54,10 +56,16 @@ class CausalModel:
         if whole is not None:
             return whole.forward(ids_T, positions_T, wanted, np.zeros_like(adapter_T), attention)
         self.routing.set(adapter_T, self.device)
-        if self.flat is not None and self.routing.single is not None:
-            weights = self.adapters.flat_weights(self.flat, self.routing.single)
+        single = self.routing.single
+        if self.flat is not None and single is not None:
+            weights = self.adapters.flat_weights(single)
             if weights is not None:
                 return self.flat.run(ids_T, positions_T, wanted, weights, attention)
+        elif self.flat is not None:
+            stack = self.adapters.stack([number for number, _ in self.routing.groups])
+            if stack is not None:
+                order = turns(adapter_T, stack, self.device)
+                return self.flat.run_several(ids_T, positions_T, wanted, stack, order, attention)
         return _through_modules(self.module, ids_T, positions_T, wanted, attention)
 
     def score(self, adapter: int, rows: list[list[int]]) -> list[list[float]]:
@@ -111,12 +119,13 @@ def load_model(name: str, options: BuiltinOptions) -> CausalModel:
         )
     routing = Routing()
     shapes = _probe(name, module, config, device)
+    flat = record(module, device, config.vocab_size, partial(_through_modules, module))
     model = CausalModel(
         name=name,
         module=module,
         routing=routing,
-        adapters=AdapterLayers(module, routing, options.merge_mb << 20),
-        flat=record(module, device, config.vocab_size, partial(_through_modules, module)),
+        adapters=AdapterLayers(module, routing, options.merge_mb << 20, flat),
+        flat=flat,
         shapes=shapes,
         max_context=_max_context(config, options),
         vocab_size=config.vocab_size,
