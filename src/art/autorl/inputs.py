@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from art.autorl.ask import generator_channel
-from art.autorl.prompts import ask_for_inputs
+from art.autorl.prompts import SOURCE, ask_for_inputs
 from art.errors import ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
+from art.runs.generator import generator_channel
+from art.runs.likeness import likeness, words
 
 if TYPE_CHECKING:
-    from art.autorl.ask import Generator
+    from art.runs.generator import Generator
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -24,7 +25,6 @@ PORTION = 10
 BARREN_PORTIONS = 3
 """After so many answers in a row with nothing new in them, no more is asked."""
 LONGEST = 20_000
-WORD = re.compile(r"\w+")
 NUMBER = re.compile(r"\d+")
 
 
@@ -64,7 +64,7 @@ async def generate_inputs(
 
     Raises LlmAnswerError where there are not even `num_test` + 1, LlmError, ConfigurationError.
     """
-    channel, wanted = generator_channel(generator), num_train + num_test
+    channel, wanted = generator_channel(generator, source=SOURCE), num_train + num_test
     if num_train < 1 or num_test < 1 or not 0 < similarity <= 1:
         raise ConfigurationError(
             f"num_train={num_train!r}, num_test={num_test!r}, similarity={similarity!r}: at least "
@@ -145,21 +145,12 @@ def alike(one: str, two: str, similarity: float) -> bool:
 
     Raises ConfigurationError where rapidfuzz is needed and not installed.
     """
-    first, second = (" ".join(WORD.findall(text.casefold())) for text in (one, two))
+    first, second = words(one), words(two)
     if not first and not second:
         return one == two
     if first == second or similarity >= 1:
         return first == second
-    if NUMBER.findall(first) != NUMBER.findall(second):
-        return False
-    try:
-        from rapidfuzz import fuzz
-    except ImportError as error:
-        raise ConfigurationError(
-            "rapidfuzz is needed to tell inputs apart: pip install 'agent-reinforcement-trainer[autorl]', or "
-            "take similarity=1.0, by which only equal words are one input"
-        ) from error
-    return fuzz.token_sort_ratio(first, second, score_cutoff=100 * similarity) > 0
+    return NUMBER.findall(one) == NUMBER.findall(two) and likeness(one, two) >= similarity
 
 
 def _read(answer: Any) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from art.autorl.ask import generator_channel
-from art.autorl.prompts import ask_for_rubric, ask_for_system_prompt
+from art.autorl.prompts import SOURCE, ask_for_rubric, ask_for_system_prompt
+from art.runs.generator import generator_channel
 
 if TYPE_CHECKING:
-    from art.autorl.ask import Generator
+    from art.runs.generator import Generator
 
 EXAMPLES = 5
 LONGEST = 8000
@@ -20,7 +20,9 @@ async def write_system_prompt(
 ) -> str:
     """A system prompt for the task. examples: some inputs. Raises LlmError, ConfigurationError."""
     asked = ask_for_system_prompt(task_description, examples[:EXAMPLES], salt=f"system_prompt/{seed}")
-    return await generator_channel(generator).ask_json(asked, lambda said: _text(said, "system_prompt"))
+    return await generator_channel(generator, source=SOURCE).ask_json(
+        asked, lambda said: _text(said, "system_prompt")
+    )
 
 
 async def write_rubric(
@@ -28,7 +30,9 @@ async def write_rubric(
 ) -> str:
     """What a judge of the task goes by. examples: some inputs. Raises LlmError, ConfigurationError."""
     asked = ask_for_rubric(task_description, examples[:EXAMPLES], salt=f"rubric/{seed}")
-    return await generator_channel(generator).ask_json(asked, lambda said: _text(said, "rubric"))
+    return await generator_channel(generator, source=SOURCE).ask_json(
+        asked, lambda said: _text(said, "rubric")
+    )
 
 
 def _text(said: Any, name: str) -> str:

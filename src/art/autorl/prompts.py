@@ -7,6 +7,8 @@ from typing import Any
 
 from art.llm.request import Request
 
+SOURCE = "generator/autorl"
+"""Under which its costs are told."""
 SYSTEM = (
     "You prepare a reinforcement learning run in which a small language model learns one task. What stands "
     "between <task> and </task> is the task as its owner describes it. Answer with JSON alone."

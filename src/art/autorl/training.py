@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.autorl.ask import generator_channel
 from art.autorl.folder import AutoRLFolder
+from art.autorl.prompts import SOURCE
 from art.autorl.run import AutoRLRun, Given
 from art.autorl.settings import AutoRLSettings
 from art.errors import ConfigurationError
-from art.runs.judges import Candidate, judges_of
+from art.runs.generator import GENERATOR, generator_channel
+from art.runs.judges import JUDGE, Candidate, judges_of
 from art.runs.serving import cache_in, keep_budget, model_of, root_of, served
 
 if TYPE_CHECKING:
-    from art.autorl.ask import Generator
     from art.autorl.report import AutoRLReport
     from art.backend import Backend
     from art.llm.budget import Budget
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from art.model import TrainableModel
     from art.rewards.checks import JudgeChecks
     from art.runs.course import Tell
+    from art.runs.generator import Generator
     from art.runs.measure import Measure
 
 _LOGGER = logging.getLogger(__name__)
-
-GENERATOR = "openai/gpt-4.1-mini"
-JUDGE = "openai/o4-mini"
 
 
 async def train(
@@ -79,7 +77,7 @@ async def train(
     trained = _base_of(model, base_model)
     candidate = Candidate.of(judge, judge_params, checks=checks, **shared)
     second = None if referee is None else Candidate.of(referee, referee_params, **shared)
-    channel = generator_channel(generator, params=generator_params, **shared)
+    channel = generator_channel(generator, source=SOURCE, params=generator_params, **shared)
     folder = AutoRLFolder(root / project / "autorl" / name)
     run = _opened(task_description, trained, folder, channel, measure, tell, settings)
     keep_budget(budget, folder.path, run.tell)
@@ -113,7 +111,7 @@ async def prepare(
     """
     root = root_of(path)
     kept = cache or cache_in(root)
-    channel = generator_channel(generator, params=generator_params, cache=kept, budget=budget)
+    channel = generator_channel(generator, source=SOURCE, params=generator_params, cache=kept, budget=budget)
     folder = AutoRLFolder(root / project / "autorl" / name)
     run = _opened(task_description, base_model, folder, channel, None, tell, settings)
     keep_budget(budget, folder.path, run.tell)

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
 from art.runs.costs import Costs, spent
+from art.runs.generator import generator_channel
 from art.runs.judges import Candidate, Judges, judges_of
 
 if TYPE_CHECKING:
     from art.llm.budget import Budget
     from art.llm.cache import AnswerCache
     from art.llm.channel import Channel
+
+
+SOURCE = "generator/scenarios"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +38,8 @@ def generator_of(
     generator: Any, params: Mapping[str, Any] | None, *, cache: AnswerCache, budget: Budget | None
 ) -> Channel | ConfigurationError:
     """The way to the model that writes scenarios, or why there is none."""
-    from art.llm.channel import Channel
-    from art.llm.names import resolve_llm
-
     try:
-        llm = resolve_llm(generator, params=params)
-        return Channel(llm, cache=cache, budget=budget, source="generator/scenarios")
+        return generator_channel(generator, source=SOURCE, params=params, cache=cache, budget=budget)
     except ConfigurationError as error:
         return error
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from art.errors import ConfigurationError, LlmAnswerError
+from art.mcp.asked import SOURCE
 from art.mcp.scenarios.planned import PlannedScenario
 from art.mcp.scenarios.writer import ScenarioWriter
 from art.mcp.types import (
@@ -18,6 +19,7 @@ from art.mcp.types import (
     MCPTool,
     document_of,
 )
+from art.runs.generator import GENERATOR
 
 if TYPE_CHECKING:
     from art.llm.request import Llm
@@ -36,7 +38,7 @@ async def generate_scenarios(
     num_scenarios: int = 24,
     show_preview: bool = True,
     custom_instructions: str | None = None,
-    generator_model: str | Llm | Any = "openai/gpt-4.1-mini",
+    generator_model: str | Llm | Any = GENERATOR,
     generator_api_key: str | None = None,
     generator_base_url: str | None = OPENROUTER,
     *,
@@ -70,7 +72,7 @@ async def generate_scenarios(
     documents = [document_of(one) if isinstance(one, Mapping) else one for one in resources or ()]
     if not kept and not documents:
         raise ConfigurationError("At least one tool or resource must be provided")
-    channel = Channel(llm, budget=budget, cache=cache, source="generator/scenarios")
+    channel = Channel(llm, budget=budget, cache=cache, source=SOURCE)
     writer = ScenarioWriter(
         channel=channel, tools=kept, resources=documents, instructions=custom_instructions
     )

@@ -12,7 +12,8 @@ from art.mcp.asked import Asked, generator_of, judges_by
 from art.mcp.run import Run
 from art.mcp.run_folder import McpFolder
 from art.mcp.settings import TrainSettings
-from art.runs.judges import Candidate
+from art.runs.generator import GENERATOR
+from art.runs.judges import JUDGE, Candidate
 from art.runs.serving import cache_in, keep_budget, model_of, root_of, served
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ async def train(
     base_model: str,
     name: str = "mcp-agent",
     project: str = "mcp",
-    judge: Any = "openai/o4-mini",
+    judge: Any = JUDGE,
     judge_params: Mapping[str, Any] | None = None,
     referee: Any = None,
     referee_params: Mapping[str, Any] | None = None,
-    generator: Any = "openai/gpt-4.1-mini",
+    generator: Any = GENERATOR,
     generator_params: Mapping[str, Any] | None = None,
     scenarios: Scenarios | None = None,
     measure: Measure | None = None,

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from art.rewards.reward import Reward
 
 
+JUDGE = "openai/o4-mini"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judge:
     """A source of scores for the two occasions."""

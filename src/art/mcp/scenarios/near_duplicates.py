@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 
 from art.mcp.scenarios.planned import PlannedScenario
+from art.runs.likeness import likeness, spelling_likeness, words
 
 SIMILARITY = 0.95
 """Of the sorted words of two tasks, by which two long texts with a changed word or two are one task."""
-SAME_WORD = 80.0
-"""Percent of likeness from which a word is another form of a word: forecast, forecasts."""
-WORD = re.compile(r"\w+(?:[.:-]\w+)*")
+SAME_WORD = 0.8
+"""Likeness of letters from which a word is another form of a word: forecast, forecasts."""
 FILLER = frozenset(
     (
         "a an and any are as at be been by can could do does for from get give had has have i in into is "
@@ -27,15 +27,14 @@ def near_duplicate(
     """The first of the others that is the same task, or None.
 
     Two tasks are the same when, without filler and forms of one word, they have the same words, or when they
-    are alike to `similarity` (0 to 1, of rapidfuzz's token_sort_ratio) and no name or number sets them apart.
+    are alike to `similarity` (0 to 1, by their words) and no name or number sets them apart.
     Plans of which neither has all calls of the other set apart tasks with other words, or in another order.
     """
     return next((other for other in others if same_task(scenario, other, similarity)), None)
 
 
 def same_task(one: PlannedScenario, two: PlannedScenario, similarity: float) -> bool:
-    from rapidfuzz import fuzz
-
+    """The rule of `near_duplicate` for two tasks. Raises ConfigurationError without rapidfuzz."""
     first_calls, second_calls = one.plan_calls, two.plan_calls
     if not (first_calls <= second_calls or second_calls <= first_calls):
         # Other arguments, other task: "from Oslo to Rome" and "from Rome to Oslo". What says the same in the
@@ -46,13 +45,7 @@ def same_task(one: PlannedScenario, two: PlannedScenario, similarity: float) -> 
         return True
     if any(is_name(word, text) for word in apart for text in (one.task, two.task)):
         return False
-    first, second = (" ".join(words(text)) for text in (one.task, two.task))
-    return fuzz.token_sort_ratio(first, second) >= 100 * similarity
-
-
-def words(text: str) -> list[str]:
-    """Lower-case words and numbers, without punctuation."""
-    return WORD.findall(text.casefold())
+    return likeness(one.task, two.task) >= similarity
 
 
 def content_words(text: str) -> list[str]:
@@ -70,10 +63,8 @@ def set_apart(one: str, two: str) -> set[str]:
 
 
 def in_another_form(word: str, others: Iterable[str]) -> bool:
-    from rapidfuzz import fuzz
-
     plain = [other for other in others if word[:3] == other[:3] and word.isalpha() and other.isalpha()]
-    return any(fuzz.ratio(word, other) >= SAME_WORD for other in plain)
+    return any(spelling_likeness(word, other) >= SAME_WORD for other in plain)
 
 
 def is_name(word: str, text: str) -> bool:

@@ -1,33 +1,38 @@
-"""The way to the model that writes."""
+"""The way to the model that writes what a run trains on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from art.llm.channel import Channel
-from art.llm.names import resolve_llm
-
 if TYPE_CHECKING:
     from art.llm.budget import Budget
     from art.llm.cache import AnswerCache
+    from art.llm.channel import Channel
     from art.llm.request import Llm
     from art.prompted_model import Model
 
     Generator = str | Model | Llm | Channel | Callable[..., Any]
     """A name ("openai/gpt-4.1-mini"), a model, a function, or a channel of one's own."""
 
-SOURCE = "generator/autorl"
+GENERATOR = "openai/gpt-4.1-mini"
 
 
 def generator_channel(
     generator: Generator,
     *,
+    source: str,
     params: Mapping[str, Any] | None = None,
     cache: AnswerCache | None = None,
     budget: Budget | None = None,
 ) -> Channel:
-    """A channel to the generator; one that was given is used as it is. Raises ConfigurationError."""
+    """A channel to the generator, whose costs are told under `source`; one that was given is used as it is.
+
+    Raises ConfigurationError.
+    """
+    from art.llm.channel import Channel
+    from art.llm.names import resolve_llm
+
     if isinstance(generator, Channel):
         return generator
-    return Channel(resolve_llm(generator, params=params), cache=cache, budget=budget, source=SOURCE)
+    return Channel(resolve_llm(generator, params=params), cache=cache, budget=budget, source=source)
