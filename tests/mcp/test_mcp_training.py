@@ -20,12 +20,14 @@ from art.mcp import ScenarioSet, TrainSettings
 from art.mcp.asked import judges_by
 from art.mcp.attempts import figures_of
 from art.mcp.report import McpReport
+from art.mcp.run import about_starts
 from art.mcp.scenarios.origin import of_ones_own, require_same
 from art.mcp.scenarios.planned import PlannedScenario
 from art.mcp.servers.weather.server import create_server
 from art.mcp.servers.weather.service import shipped
 from art.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, scenarios
 from art.mcp.servers.weather.truth import quality
+from art.mcp.sessions.server import parse_server
 from art.rewards.ruler_reward import Ruler
 from art.runs.comparison import Comparison, Side
 from art.runs.judges import Candidate
@@ -183,6 +185,21 @@ def test_settings_act_or_are_refused() -> None:
         0.75,
         0.5,
     ]
+
+
+def test_many_starts_of_a_command_are_told_of() -> None:
+    many = TrainSettings(steps=50, groups_per_step=16, group_size=8, num_test=64, test_attempts=8)
+    command = parse_server("serve")
+    said = about_starts(command, many, 0.8)
+    assert said is not None and "each of some 7456 attempts starts the server, which took 0.8 s" in said
+    assert about_starts(parse_server("http://localhost/mcp"), many, 0.8) is None
+    assert about_starts(command, TrainSettings(), 0.8) is None
+
+
+def test_a_built_in_model_learns_at_a_rate_of_its_own() -> None:
+    assert TrainSettings.about("art/nano-mcp", {"learning_rate": None}).learning_rate == 3e-3
+    assert TrainSettings.about("Qwen/Qwen3-4B", {"learning_rate": None}).learning_rate == 1e-5
+    assert TrainSettings.about("art/nano-mcp", {"learning_rate": 1e-4}).learning_rate == 1e-4
 
 
 def test_settings_survive_json_and_hold_a_run_to_them() -> None:

@@ -11,7 +11,7 @@ from art.mcp.run_folder import McpFolder
 from art.mcp.scenarios.checked import ScenarioSet
 from art.mcp.scenarios.difficulty import clean_finish, learnable_first
 from art.mcp.scenarios.origin import generated, of_ones_own, offered, require_same
-from art.mcp.sessions.server import parse_server
+from art.mcp.sessions.server import Server, StdioServer, parse_server
 from art.mcp.settings import TrainSettings
 from art.runs.attempts import TASK
 from art.runs.course import Course, Tell
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from art.mcp.asked import Asked
     from art.mcp.scenarios.origin import Scenarios
     from art.model import TrainableModel
+
+
+LONG_S = 600.0
+"""Of starting servers, one after another."""
 
 
 class Run:
@@ -57,7 +61,10 @@ class Run:
             if given is not None:
                 require_same(given, saved, self._settings)
             return saved
+        begin = time.monotonic()
         tools, resources = await offered(self._server, self._settings)
+        if hint := about_starts(parse_server(self._server), self._settings, time.monotonic() - begin):
+            self._tell(hint)
         self._tell(
             f"{len(tools)} tools: {', '.join(tool.name for tool in tools)}; {len(resources)} resources"
         )
@@ -128,6 +135,18 @@ class Run:
             )
         self._folder.save_scenarios(made)
         return made
+
+
+def about_starts(server: Server, chosen: TrainSettings, seconds: float) -> str | None:
+    """What starting a command for every attempt comes to, where that is long; seconds: one start."""
+    attempts = chosen.total_steps(chosen.num_train) * chosen.groups_per_step * chosen.group_size
+    attempts += chosen.num_train * chosen.difficulty_attempts + 2 * chosen.num_test * chosen.test_attempts
+    if not isinstance(server, StdioServer) or attempts * seconds < LONG_S:
+        return None
+    return (
+        f"each of some {attempts} attempts starts the server, which took {seconds:.1f} s: where it can also "
+        "be reached at an address (streamable HTTP), that is faster"
+    )
 
 
 async def pass_rate(group: TrajectoryGroup, measure: Measure | None) -> float | None:
