@@ -7,21 +7,27 @@ from typing import Annotated
 
 import typer
 
+from art.cli.run_options import (
+    DATA_DIR,
+    BaseModel,
+    BudgetCalls,
+    BudgetTokens,
+    BudgetUsd,
+    DataDir,
+    GeneratorUrl,
+    JsonFile,
+    JudgeUrl,
+    Name,
+    Project,
+    Referee,
+    Seed,
+)
+from art.runs.generator import GENERATOR
+from art.runs.judges import JUDGE
+
 Task = Annotated[str, typer.Argument(help="The task, in a sentence or more; @FILE reads it from a file.")]
-BaseModel = Annotated[str, typer.Option(help="The model to train: a hub name, a folder, or a built-in one.")]
-Name = Annotated[str, typer.Option(help="The model's name; the same name goes on with its run.")]
-Project = Annotated[str, typer.Option(help="The project's name.")]
 Judge = Annotated[str, typer.Option(help="Compares the answers (RULER): provider/model.")]
-JudgeBaseUrl = Annotated[
-    str | None, typer.Option(help="Its address; key in ART_JUDGE_API_KEY. Default: the provider's own.")
-]
-Referee = Annotated[
-    str | None, typer.Option(help="Compares before and after instead of the judge: provider/model.")
-]
 Generator = Annotated[str, typer.Option(help="Writes inputs, system prompt and rubric: provider/model.")]
-GeneratorBaseUrl = Annotated[
-    str | None, typer.Option(help="Its address; key in ART_GENERATOR_API_KEY. Default: the provider's own.")
-]
 Inputs = Annotated[
     Path | None, typer.Option(help="A file with inputs of your own: a JSON list, or one on each line.")
 ]
@@ -36,19 +42,12 @@ Epochs = Annotated[int, typer.Option(min=1, help="Passes over the inputs.")]
 LearningRate = Annotated[float, typer.Option(help="Of the adapter.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Of one answer.")]
 TestAttempts = Annotated[int, typer.Option(min=1, help="At each held-out input, before and after.")]
-BudgetCalls = Annotated[int | None, typer.Option(min=1, help="Calls of all that are asked, at most.")]
-BudgetTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of them, at most.")]
-BudgetUsd = Annotated[float | None, typer.Option(help="US dollars for them, at most.")]
-Seed = Annotated[int, typer.Option(help="Of the split, the order and the test attempts.")]
-DataDir = Annotated[Path, typer.Option(help="Runs, models, and the answers that are kept.")]
 PrepareOnly = Annotated[
     bool,
     typer.Option(
         "--prepare-only", help="Write inputs, system prompt and rubric, and stop: edit them, go on."
     ),
 ]
-Json = Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")]
-DATA_DIR = Path(".art")
 
 
 def autorl(
@@ -56,11 +55,11 @@ def autorl(
     base_model: BaseModel,
     name: Name = "autorl",
     project: Project = "autorl",
-    judge: Judge = "openai/o4-mini",
-    judge_base_url: JudgeBaseUrl = None,
+    judge: Judge = JUDGE,
+    judge_base_url: JudgeUrl = None,
     referee: Referee = None,
-    generator: Generator = "openai/gpt-4.1-mini",
-    generator_base_url: GeneratorBaseUrl = None,
+    generator: Generator = GENERATOR,
+    generator_base_url: GeneratorUrl = None,
     inputs: Inputs = None,
     system_prompt: SystemPrompt = None,
     rubric: Rubric = None,
@@ -79,7 +78,7 @@ def autorl(
     seed: Seed = 0,
     data_dir: DataDir = DATA_DIR,
     prepare_only: PrepareOnly = False,
-    json: Json = None,
+    json: JsonFile = None,
 ) -> None:
     """Train a model from the description of a task, without data or labels, and compare it before and after.
 

@@ -7,6 +7,24 @@ from typing import Annotated
 
 import typer
 
+from art.cli.run_options import (
+    DATA_DIR,
+    BaseModel,
+    BudgetCalls,
+    BudgetTokens,
+    BudgetUsd,
+    DataDir,
+    GeneratorUrl,
+    JsonFile,
+    JudgeUrl,
+    Name,
+    Project,
+    Referee,
+    Seed,
+)
+from art.runs.generator import GENERATOR
+from art.runs.judges import JUDGE
+
 mcp = typer.Typer(
     name="mcp",
     help="Teach a model to use the tools of an MCP server: inspect it, generate scenarios, train.",
@@ -45,32 +63,15 @@ Bearer = Annotated[
         help="The environment variable with an http server's token, sent as 'Authorization: Bearer ...'.",
     ),
 ]
-DataDir = Annotated[Path, typer.Option(help="Runs, models, and the answers that are kept.")]
 Generator = Annotated[str, typer.Option(help="Writes the scenarios: provider/model.")]
-GeneratorUrl = Annotated[
-    str | None, typer.Option(help="Its address; key in ART_GENERATOR_API_KEY. Default: the provider's own.")
-]
 Judge = Annotated[
     str, typer.Option(help="Compares the attempts (RULER): provider/model; base: the base model itself.")
-]
-Referee = Annotated[
-    str | None, typer.Option(help="Compares before and after instead of the judge: provider/model.")
-]
-JudgeUrl = Annotated[
-    str | None, typer.Option(help="Its address; key in ART_JUDGE_API_KEY. Default: the provider's own.")
 ]
 Instructions = Annotated[str | None, typer.Option(help="More for the generator to pay attention to.")]
 NumTrain = Annotated[int, typer.Option(min=1, help="Scenarios to train on.")]
 NumTest = Annotated[int, typer.Option(min=1, help="Scenarios held out.")]
 Similarity = Annotated[float, typer.Option(min=0, max=1, help="From which likeness two tasks are one.")]
 CallTimeout = Annotated[float, typer.Option(help="Seconds a tool call may take.")]
-BudgetCalls = Annotated[int | None, typer.Option(min=1, help="Calls of generator and judge, at most.")]
-BudgetTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of both, at most.")]
-BudgetUsd = Annotated[float | None, typer.Option(help="US dollars for both, at most.")]
-Seed = Annotated[int, typer.Option(help="Of the split, the order and the test attempts.")]
-BaseModel = Annotated[str, typer.Option(help="The model to train: a hub name, a folder, a built-in one.")]
-Name = Annotated[str, typer.Option(help="The model's name; the same name goes on with its run.")]
-Project = Annotated[str, typer.Option(help="The project's name.")]
 Scenarios = Annotated[Path | None, typer.Option(help="A file of scenarios instead of generated ones.")]
 Rubric = Annotated[str | None, typer.Option(help="What a good attempt is, for the judge.")]
 CheckJudge = Annotated[
@@ -101,9 +102,6 @@ DifficultyAttempts = Annotated[
     int, typer.Option(min=0, help="Of the base model, to measure difficulty; 0: none.")
 ]
 Concurrency = Annotated[int, typer.Option(min=1, help="Attempts at once, each with its own session.")]
-JsonFile = Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")]
-DATA_DIR = Path(".art")
-GENERATOR, JUDGE = "openai/gpt-4.1-mini", "openai/o4-mini"
 
 
 @mcp.command(context_settings=OWN_WORDS)
