@@ -40,6 +40,11 @@ class ScriptedEngine:
         """Numbers that float32 holds exactly and float16 does not."""
         return [float(x) for x in -np.linspace(0.00123456, 9.7654321, count, dtype=np.float32)]
 
+    @staticmethod
+    def beside(token: int, logprob: float, count: int) -> list[tuple[int, float]]:
+        """The most probable ids: the sampled one, and ids after it that are less and less likely."""
+        return [(token + place, logprob - place * 0.5) for place in range(count)]
+
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         self.requests.append(request)
         if request.adapter is not None and request.adapter not in self.adapters:
@@ -56,7 +61,10 @@ class ScriptedEngine:
                 await asyncio.sleep(0)
                 last = start + step >= len(ids)
                 self.emitted.setdefault(request.request_id, []).extend(ids[start : start + step])
+                told = zip(ids[start : start + step], logprobs[start : start + step], strict=True)
+                most = request.sampling.top_logprobs
                 yield Delta(
+                    top_logprobs=[self.beside(*one, most) for one in told] if most else (),
                     token_ids=ids[start : start + step],
                     logprobs=logprobs[start : start + step],
                     finish_reason=finish if last else None,

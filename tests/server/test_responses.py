@@ -339,6 +339,8 @@ async def test_texts_and_calls_are_constrained_as_in_chats(live: Live, ours: Any
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["thoughts"]}, "include"),
         ({"top_logprobs": 3}, "top_logprobs"),
+        ({"top_logprobs": 21, "include": ["message.output_text.logprobs"]}, "top_logprobs"),
+        ({"extra_body": {"presence_penalty": 9}}, "presence_penalty"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"max_tool_calls": 3}, "max_tool_calls"),

@@ -17,9 +17,9 @@ from art.server.dialects.anthropic_reply import (
     usage_of,
 )
 from art.server.dialects.anthropic_request import chat_body
+from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest, read_chat_request
-from art.server.dialects.chat_sampling import Prepared
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.event_stream import named, stream_reply
 from art.server.dialects.length import check_length

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
+from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import choice_of, logprobs_of, usage_of
 from art.server.dialects.chat_request import read_chat_request
-from art.server.dialects.chat_sampling import Prepared
 from art.server.dialects.chat_stream import ChatChunks
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.event_stream import stream_reply
@@ -40,7 +40,9 @@ def _reply(prepared: Prepared, done: list[Done]) -> bytes:
     for index, one in enumerate(done):
         completion, logprobs = one.completion, None
         if request.logprobs:
-            logprobs = logprobs_of(target.renderer, completion.token_ids, completion.logprobs)
+            logprobs = logprobs_of(
+                target.renderer, completion.token_ids, completion.logprobs, completion.tops
+            )
         choices.append(choice_of(index, completion, one.message, target.step, logprobs))
     return orjson.dumps(
         {

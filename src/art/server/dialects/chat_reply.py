@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from art.engine.protocol import FinishReason
+from art.engine.protocol import FinishReason, TopLogprobs
 from art.rendering.chat import ChatRenderer, Parsed
 from art.server.dialects.chat_messages import call_id
 from art.wire.headers import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
@@ -19,6 +19,8 @@ class Completion:
     sample_id: str
     token_ids: list[int]
     logprobs: list[float]
+    tops: list[TopLogprobs] = field(default_factory=list)
+    """The most probable ids beside each, where they were asked for."""
     finish_reason: FinishReason | None = None
     stop_string: str | None = None
     named_call: bool = False
@@ -103,21 +105,22 @@ def partial_choice(
 
 
 def logprobs_of(
-    renderer: ChatRenderer, token_ids: Sequence[int], logprobs: Sequence[float]
+    renderer: ChatRenderer,
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    tops: Sequence[TopLogprobs] = (),
 ) -> dict[str, Any]:
-    """One entry for each sampled id, the one that ended the turn included."""
+    """One entry for each sampled id, the one that ended the turn included. `tops`: for each or for none."""
     content = []
-    for token_id, logprob in zip(token_ids, logprobs, strict=True):
-        spelled = renderer.token_bytes(token_id)
-        content.append(
-            {
-                "token": spelled.decode("utf-8", "replace"),
-                "logprob": logprob,
-                "bytes": list(spelled),
-                "top_logprobs": [],
-            }
-        )
+    for token_id, logprob, top in zip(token_ids, logprobs, tops or ((),) * len(token_ids), strict=True):
+        beside = [_entry(renderer, other, value) for other, value in top]
+        content.append({**_entry(renderer, token_id, logprob), "top_logprobs": beside})
     return {"content": content, "refusal": None}
+
+
+def _entry(renderer: ChatRenderer, token_id: int, logprob: float) -> dict[str, Any]:
+    spelled = renderer.token_bytes(token_id)
+    return {"token": spelled.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(spelled)}
 
 
 def usage_of(prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:

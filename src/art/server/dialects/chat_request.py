@@ -5,14 +5,14 @@ Each field acts, is known to mean nothing here (`user`), or is refused by its na
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from art.engine.limits import HIGHEST_PENALTY, HIGHEST_REPETITION_PENALTY, MOST_TOP_LOGPROBS
 from art.engine.protocol import Constraint
 from art.errors import RequestError
-from art.server.dialects import chat_format
+from art.server.dialects import chat_fields, chat_format
 from art.server.dialects.chat_format import FREE_CHOICE, ToolChoice
 from art.server.dialects.chat_messages import read_messages, read_tools, sample_hint
 from art.server.dialects.refusal import refuse
@@ -35,10 +35,15 @@ class ChatRequest:
     constrained_by: str = ""
     """The field that says so."""
     logit_bias: tuple[tuple[int, float], ...] = ()
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
     n: int = 1
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
+    top_logprobs: int = 0
     max_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -79,13 +84,21 @@ def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:
     for name in _REQUIRED:
         if name not in body:
             refuse(f"{name!r} is missing", name, "missing_parameter")
+    _check_together(request, body, max_n)
+    chat_format.check_choice(request)
+    request.sample_hint = sample_hint(body["messages"])
+    return request
+
+
+def _check_together(request: ChatRequest, body: dict[str, Any], max_n: int) -> None:
     if request.n > max_n:
         refuse(f"n = {request.n} is more than {max_n}", "n")
     if body.get("top_logprobs") is not None and not request.logprobs:
         refuse("top_logprobs needs logprobs = true", "top_logprobs")
-    chat_format.check_choice(request)
-    request.sample_hint = sample_hint(body["messages"])
-    return request
+    if request.max_tokens is not None and request.min_tokens > request.max_tokens:
+        refuse(
+            f"min_tokens = {request.min_tokens} is more than max_tokens = {request.max_tokens}", "min_tokens"
+        )
 
 
 def _model(request: ChatRequest, name: str, value: Any) -> None:
@@ -106,93 +119,6 @@ def _tools(request: ChatRequest, name: str, value: Any) -> None:
         refuse(f"tools cannot be written as JSON again: {error}", name)
 
 
-def _flag(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
-    def read(request: ChatRequest, name: str, value: Any) -> None:
-        if not isinstance(value, bool):
-            refuse(f"{name} must be true or false, not {value!r}", name)
-        setattr(request, attribute, value)
-
-    return read
-
-
-def _whole(attribute: str, least: int, most: int) -> Callable[[ChatRequest, str, Any], None]:
-    def read(request: ChatRequest, name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            refuse(f"{name} must be a whole number from {least} to {most}, not {value!r}", name)
-        setattr(request, attribute, value)
-
-    return read
-
-
-def _number(
-    attribute: str, least: float, most: float, *, above: bool = False
-) -> Callable[[ChatRequest, str, Any], None]:
-    def read(request: ChatRequest, name: str, value: Any) -> None:
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not fits or not least <= value <= most or (above and value == least):
-            start = f"above {least:g}" if above else f"from {least:g}"
-            refuse(f"{name} must be a number {start} to {most:g}, not {value!r}", name)
-        setattr(request, attribute, float(value))
-
-    return read
-
-
-def _max_tokens(request: ChatRequest, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        refuse(f"{name} must be a whole number of at least 1, not {value!r}", name)
-    if request.max_tokens not in (None, value):
-        refuse("max_tokens and max_completion_tokens differ; send one of them", "max_completion_tokens")
-    request.max_tokens = value
-
-
-def _top_k(request: ChatRequest, name: str, value: Any) -> None:
-    if value == -1 and not isinstance(value, bool):
-        return
-    _whole("top_k", 0, 2**31 - 1)(request, name, value)
-
-
-def _top_logprobs(request: ChatRequest, name: str, value: Any) -> None:
-    if value != 0 or isinstance(value, bool):
-        refuse(
-            f"top_logprobs = {value!r} is not supported: only the sampled token's logprob is known; send 0",
-            name,
-            "unsupported_parameter",
-        )
-
-
-def _stop(request: ChatRequest, name: str, value: Any) -> None:
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > 16 or not all(isinstance(s, str) and s for s in stops):
-        refuse(f"stop must be a string or a list of up to 16 strings, none empty, not {value!r}", name)
-    request.stop = tuple(stops)
-
-
-def _stream_options(request: ChatRequest, name: str, value: Any) -> None:
-    if not isinstance(value, dict):
-        refuse(f"stream_options must be an object, not {value!r}", name)
-    for option, wanted in value.items():
-        if option == "include_usage" and isinstance(wanted, bool):
-            request.include_usage = wanted
-        elif option != "include_obfuscation" or wanted:
-            refuse(
-                f"stream_options.{option} = {wanted!r} is not supported; supported: include_usage",
-                f"stream_options.{option}",
-                "unsupported_parameter",
-            )
-
-
-def _metadata(request: ChatRequest, name: str, value: Any) -> None:
-    if not isinstance(value, dict) or len(value) > 16 or not all(isinstance(v, str) for v in value.values()):
-        refuse(f"metadata must be an object of up to 16 strings, not {value!r}", name)
-    request.metadata = value
-
-
-def _template_arguments(request: ChatRequest, name: str, value: Any) -> None:
-    if not isinstance(value, dict):
-        refuse(f"{name} must be an object, not {value!r}", name)
-    request.template_arguments = value
-
-
 _REQUIRED = ("model", "messages")
 
 _FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
@@ -200,7 +126,7 @@ _FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
     "messages": _messages,
     "tools": _tools,
     "tool_choice": chat_format.tool_choice,
-    "parallel_tool_calls": _flag("parallel_calls"),
+    "parallel_tool_calls": chat_fields.flag("parallel_calls"),
     "response_format": chat_format.response_format,
     "guided_json": chat_format.guided_json,
     "guided_regex": chat_format.guided_regex,
@@ -208,28 +134,31 @@ _FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
     "guided_grammar": chat_format.guided_grammar,
     "structured_outputs": chat_format.structured_outputs,
     "logit_bias": chat_format.logit_bias,
+    "frequency_penalty": chat_fields.number("frequency_penalty", -HIGHEST_PENALTY, HIGHEST_PENALTY),
+    "presence_penalty": chat_fields.number("presence_penalty", -HIGHEST_PENALTY, HIGHEST_PENALTY),
+    "repetition_penalty": chat_fields.number(
+        "repetition_penalty", 0.0, HIGHEST_REPETITION_PENALTY, above=True
+    ),
+    "min_tokens": chat_fields.whole("min_tokens", 0, 2**31 - 1),
     "stop_token_ids": chat_format.stop_token_ids,
-    "n": _whole("n", 1, 2**31),
-    "stream": _flag("stream"),
-    "stream_options": _stream_options,
-    "logprobs": _flag("logprobs"),
-    "top_logprobs": _top_logprobs,
-    "max_tokens": _max_tokens,
-    "max_completion_tokens": _max_tokens,
-    "temperature": _number("temperature", 0.0, 100.0),
-    "top_p": _number("top_p", 0.0, 1.0, above=True),
-    "top_k": _top_k,
-    "min_p": _number("min_p", 0.0, 1.0),
-    "seed": _whole("seed", -(2**63), 2**63 - 1),
-    "stop": _stop,
-    "metadata": _metadata,
-    "chat_template_kwargs": _template_arguments,
+    "n": chat_fields.whole("n", 1, 2**31),
+    "stream": chat_fields.flag("stream"),
+    "stream_options": chat_fields.stream_options,
+    "logprobs": chat_fields.flag("logprobs"),
+    "top_logprobs": chat_fields.whole("top_logprobs", 0, MOST_TOP_LOGPROBS),
+    "max_tokens": chat_fields.max_tokens,
+    "max_completion_tokens": chat_fields.max_tokens,
+    "temperature": chat_fields.number("temperature", 0.0, 100.0),
+    "top_p": chat_fields.number("top_p", 0.0, 1.0, above=True),
+    "top_k": chat_fields.top_k,
+    "min_p": chat_fields.number("min_p", 0.0, 1.0),
+    "seed": chat_fields.whole("seed", -(2**63), 2**63 - 1),
+    "stop": chat_fields.stop,
+    "metadata": chat_fields.metadata,
+    "chat_template_kwargs": chat_fields.template_arguments,
 }
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "modalities": (["text"],),
@@ -239,7 +168,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "ignore_eos": (False,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
-    "min_tokens": (0,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
 }

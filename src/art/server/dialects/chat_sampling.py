@@ -1,92 +1,32 @@
-"""From a checked request to prompt, engine request and ledger row: what both kinds of reply share."""
+"""From a checked request to prompt, samples and the ledger: what both kinds of reply share."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
-from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
+from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import NotFoundError, RequestError, ServerError, WorkerError
-from art.rendering.chat import Parsed
 from art.server.dialects.chat_messages import SAMPLE_PREFIX
+from art.server.dialects.chat_prepared import Prepared
+from art.server.dialects.chat_record import record_of
 from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest
 from art.server.dialects.constraining import constraint_of
 from art.server.ledger.ledger import Ledger
-from art.server.ledger.schema import SampleRecord, float_array, int_array
-from art.server.ledger.stitching import Stitched, Stitcher
+from art.server.ledger.schema import int_array
+from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
 from art.server.models.served import Target
 from art.server.rollouts.exchanges import Told
 from art.server.rollouts.rollouts import Rollouts
 from art.server.rollouts.scope import ScopedRollout
 from art.server.tenants.in_flight import InFlight
-from art.server.tenants.tenancy import Tenant, inside, outside
-
-_BLAMED = {"invalid_logit_bias": "logit_bias", "invalid_token_id": "prompt"}
-"""The field of what only an engine can refuse, by its code."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """A request whose prompt is known."""
-
-    request: ChatRequest
-    target: Target
-    stitched: Stitched
-    tenant: Tenant
-    rollout_id: str | None
-    max_tokens: int
-    created_at: float
-    request_id: str
-    """What the choices of a rollout's request have in common."""
-    constraint: Constraint | None = None
-    """In the words of the model's chat format."""
-
-    @property
-    def affinity(self) -> str | None:
-        """The rollout; a tenant's is apart from another's of the same name."""
-        return None if self.rollout_id is None else f"{self.tenant or ''}~{self.rollout_id}"
-
-    @property
-    def owner(self) -> str:
-        """Whose turn it uses up: the model of a project, or the base model as each tenant asks it."""
-        target = self.target
-        if target.project is None:
-            return inside(self.tenant, target.name)
-        return f"{target.project}/{target.name}"
-
-    @property
-    def fingerprint(self) -> str:
-        """The exact weights that answer: the model and its step."""
-        target = self.target
-        if target.project is None:
-            return target.name
-        return f"{outside(self.tenant, target.project)}/{target.name}@{target.step}"
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """Those that end a turn, and those that the request names."""
-        return tuple(dict.fromkeys((*self.target.renderer.stop_token_ids, *self.request.stop_token_ids)))
-
-    def blamed(self, error: RequestError) -> RequestError:
-        """What an engine refuses of a request, with the field that asked for it."""
-        field = _BLAMED.get(error.code or "")
-        if error.code == "invalid_constraint":
-            field = self.request.constrained_by or "tools"
-        if field is None:
-            return error
-        return RequestError(str(error), status=error.status, code=error.code, param=field)
-
-    def parse(self, token_ids: Sequence[int], *, partial: bool = False) -> Parsed:
-        """The message that ids of a completion spell; `partial`: they go on."""
-        tools = self.request.tools if self.request.read_calls else None
-        return self.target.renderer.parse(token_ids, self.stitched.prompt_ids, tools, partial=partial)
+from art.server.tenants.tenancy import Tenant
 
 
 class Sampler:
@@ -167,6 +107,11 @@ class Sampler:
             stop_token_ids=prepared.stop_token_ids,
             logit_bias=request.logit_bias,
             constraint=prepared.constraint,
+            frequency_penalty=request.frequency_penalty,
+            presence_penalty=request.presence_penalty,
+            repetition_penalty=request.repetition_penalty,
+            min_tokens=request.min_tokens,
+            top_logprobs=request.top_logprobs,
         )
         completion.named_call = request.tool_choice.named
         asked = GenerateRequest(
@@ -184,6 +129,7 @@ class Sampler:
                     async for delta in stream:
                         completion.token_ids.extend(delta.token_ids)
                         completion.logprobs.extend(delta.logprobs)
+                        completion.tops.extend(delta.top_logprobs)
                         completion.finish_reason = delta.finish_reason
                         completion.stop_string = delta.stop_string
                         yield delta
@@ -204,7 +150,7 @@ class Sampler:
         """Write completions with the messages they were read as; return when they are committed."""
         prompt: array[int] = int_array(prepared.stitched.prompt_ids)
         records = [
-            _record(prepared, prompt, completion, message, self._engine) for completion, message in done
+            record_of(prepared, prompt, completion, message, self._engine) for completion, message in done
         ]
         scoped = self._scoped(prepared.rollout_id, prepared.tenant)
         # Of the base model nothing is learned: what it says is context.
@@ -235,57 +181,6 @@ def request_id(rollout_id: str | None) -> str:
 def new_completion() -> Completion:
     """An empty completion with an id of its own."""
     return Completion(sample_id=SAMPLE_PREFIX + secrets.token_hex(12), token_ids=[], logprobs=[])
-
-
-def _record(
-    prepared: Prepared, prompt: array[int], completion: Completion, message: dict[str, Any], engine: str
-) -> SampleRecord:
-    target, stitched = prepared.target, prepared.stitched
-    return SampleRecord(
-        sample_id=completion.sample_id,
-        rollout_id=prepared.rollout_id,
-        tenant=prepared.tenant,
-        project=target.project,
-        model=prepared.request.model,
-        base_model=target.base_model,
-        step=target.step,
-        adapter=target.adapter,
-        parent_id=stitched.parent_id,
-        fork_reason=stitched.fork_reason,
-        shared=stitched.shared,
-        prompt_ids=prompt,
-        completion_ids=int_array(completion.token_ids),
-        completion_logprobs=float_array(completion.logprobs),
-        sampling=_recorded(prepared, completion, engine),
-        finish_reason=completion.finish_reason or "stop",
-        turn_key=stitched.conversation.key_with(message),
-        tools_key=prepared.request.tools_key,
-        created_at=prepared.created_at,
-    )
-
-
-def _recorded(prepared: Prepared, completion: Completion, engine: str) -> dict[str, Any]:
-    request = prepared.request
-    sampling: dict[str, Any] = {
-        "max_tokens": prepared.max_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": request.top_k,
-        "min_p": request.min_p,
-    }
-    for name in ("seed", "stop", "metadata"):
-        value = getattr(request, name)
-        if value:
-            sampling[name] = value
-    if request.logit_bias:
-        sampling["logit_bias"] = [list(pair) for pair in request.logit_bias]
-    if prepared.constraint is not None:
-        constraint = prepared.constraint
-        sampling["constraint"] = {"kind": constraint.kind, "text": constraint.text, "by": engine}
-        sampling["stop_token_ids"] = list(prepared.stop_token_ids)
-    if completion.stop_string is not None:
-        sampling["stop_string"] = completion.stop_string
-    return sampling
 
 
 def _wrapped(seed: int) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from art.errors import ARTError
+from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import logprobs_of, partial_choice, usage_of
-from art.server.dialects.chat_sampling import Prepared
 from art.server.dialects.event_stream import data
 from art.server.dialects.told import Begun, Ended, StreamedChoice, StreamEvent, Told
 from art.server.http import error_body
@@ -35,7 +35,9 @@ class ChatChunks:
             change, logprobs = _change(event), None
             if self._prepared.request.logprobs and event.delta.token_ids:
                 renderer = self._prepared.target.renderer
-                logprobs = logprobs_of(renderer, event.delta.token_ids, event.delta.logprobs)
+                logprobs = logprobs_of(
+                    renderer, event.delta.token_ids, event.delta.logprobs, event.delta.top_logprobs
+                )
             if not change and logprobs is None:
                 return b""
             return self._chunk([self._choice(event.choice, change, logprobs=logprobs)])

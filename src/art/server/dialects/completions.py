@@ -109,7 +109,7 @@ def _choice(
         ids, values = completion.token_ids, list[float | None](completion.logprobs)
         if asked.echo:
             ids, values = [*prompt_ids, *ids], [None, *(scored or ()), *values]
-        logprobs = TokenTexts(renderer).logprobs(ids, values)
+        logprobs = TokenTexts(renderer).logprobs(ids, values, completion.tops)
     choice = partial_choice(
         index,
         {"text": text},

@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from art.engine.protocol import TopLogprobs
 from art.rendering.chat import ChatRenderer
 
 
@@ -18,8 +19,10 @@ class TokenTexts:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = start
 
-    def logprobs(self, token_ids: Sequence[int], logprobs: Sequence[float | None]) -> dict[str, Any]:
-        """The next tokens: their texts, logprobs and places. The alternatives are not known."""
+    def logprobs(
+        self, token_ids: Sequence[int], logprobs: Sequence[float | None], tops: Sequence[TopLogprobs] = ()
+    ) -> dict[str, Any]:
+        """The next tokens: their texts, logprobs and places. `tops`: the alternatives of each, or none."""
         tokens, offsets = [], []
         for token_id in token_ids:
             spelled = self._renderer.token_bytes(token_id)
@@ -30,8 +33,15 @@ class TokenTexts:
             "text_offset": offsets,
             "token_logprobs": list(logprobs),
             "tokens": tokens,
-            "top_logprobs": None,
+            "top_logprobs": [self._alternatives(top) for top in tops] or None,
         }
+
+    def _alternatives(self, top: TopLogprobs) -> dict[str, float]:
+        """By text: of ids that are spelled alike (parts of characters), the most probable."""
+        known: dict[str, float] = {}
+        for token_id, logprob in top:
+            known.setdefault(self._renderer.token_bytes(token_id).decode("utf-8", "replace"), logprob)
+        return known
 
 
 def prompt_logprobs_of(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from art.engine.limits import MOST_TOP_LOGPROBS
 from art.errors import RequestError
+from art.server.dialects.chat_fields import whole
 from art.server.dialects.chat_request import ChatRequest, read_chat_request
 from art.server.dialects.refusal import refuse
 
@@ -39,6 +41,10 @@ _AS_IN_CHAT = (
     "stop",
     "stop_token_ids",
     "logit_bias",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "min_tokens",
     "response_format",
     "structured_outputs",
     "guided_choice",
@@ -50,14 +56,10 @@ _AS_IN_CHAT = (
 """Read as a chat completion's."""
 
 _CHAT_NEUTRAL = (
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
     "user",
     "ignore_eos",
     "include_stop_str_in_output",
     "length_penalty",
-    "min_tokens",
     "skip_special_tokens",
     "spaces_between_special_tokens",
 )
@@ -110,10 +112,12 @@ def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
         sampling=sampling,
         prompts=_prompts(body["prompt"]),
         echo=_flag(body, "echo"),
-        logprobs=_zero(body, "logprobs"),
+        logprobs=body.get("logprobs") is not None,
         prompt_logprobs=_zero(body, "prompt_logprobs"),
         return_token_ids=_flag(body, "return_token_ids"),
     )
+    if request.logprobs:
+        whole("top_logprobs", 0, MOST_TOP_LOGPROBS)(sampling, "logprobs", body["logprobs"])
     _fits_together(request, body, max_n)
     return request
 
@@ -133,6 +137,13 @@ def _fits_together(request: CompletionsRequest, body: dict[str, Any], max_n: int
         )
     if len(request.prompts) * n > max_n:
         refuse(f"{len(request.prompts)} prompts x n = {n} are more than {max_n} completions", "prompt")
+    if request.echo and request.sampling.top_logprobs:
+        refuse(
+            f"logprobs = {body['logprobs']!r} with echo is not supported: of a prompt only the logprobs of "
+            "its own ids are known; send logprobs = 0",
+            "logprobs",
+            "unsupported_parameter",
+        )
     if request.sampling.stream and request.scores_prompt:
         name = "prompt_logprobs" if request.prompt_logprobs else "logprobs"
         refuse(

@@ -40,7 +40,9 @@ class CompletionChunks:
         elif isinstance(event, Told):
             token_ids = event.delta.token_ids
             if self._asked.logprobs and token_ids:
-                logprobs = self._texts[choice.index].logprobs(token_ids, event.delta.logprobs)
+                logprobs = self._texts[choice.index].logprobs(
+                    token_ids, event.delta.logprobs, event.delta.top_logprobs
+                )
         told_ids = self._asked.return_token_ids and bool(token_ids)
         if not (event.content or finish or logprobs or told_ids):
             return b""

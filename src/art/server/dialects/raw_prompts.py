@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 from art.errors import RequestError
 from art.rendering.chat import Parsed
+from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest
-from art.server.dialects.chat_sampling import Prepared, request_id
+from art.server.dialects.chat_sampling import request_id
 from art.server.dialects.completions_request import Prompt
 from art.server.dialects.length import check_length
 from art.server.dialects.refusal import refuse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import Completion, logprobs_of
-from art.server.dialects.chat_sampling import Prepared
 from art.server.dialects.responses_items import Item
 from art.server.dialects.responses_request import ResponsesRequest
 from art.server.dialects.responses_store import response_id_of
@@ -54,7 +54,7 @@ def response_of(
         "model": asked.chat.model,
         "output": output,
         "service_tier": "default",
-        "top_logprobs": 0,
+        "top_logprobs": asked.chat.top_logprobs,
         "truncation": "disabled",
         "usage": _usage(prepared, completion, output) if ended else None,
         **{name: asked.sent.get(name, default) for name, default in _REPEATED.items()},
@@ -123,7 +123,8 @@ def reasoning_part(text: str) -> dict[str, Any]:
 
 def text_logprobs(prepared: Prepared, completion: Completion) -> list[dict[str, Any]]:
     """One entry for each sampled id, those of reasoning and calls included."""
-    told = logprobs_of(prepared.target.renderer, completion.token_ids, completion.logprobs)
+    renderer = prepared.target.renderer
+    told = logprobs_of(renderer, completion.token_ids, completion.logprobs, completion.tops)
     content: list[dict[str, Any]] = told["content"]
     return content
 

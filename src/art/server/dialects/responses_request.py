@@ -14,6 +14,7 @@ from art.server.dialects.chat_request import ChatRequest, read_chat_request
 from art.server.dialects.refusal import refuse
 from art.server.dialects.responses_items import Item, chat_messages, read_items
 from art.server.dialects.responses_options import (
+    LOGPROBS,
     chat_format,
     chat_tool_choice,
     chat_tools,
@@ -38,6 +39,10 @@ _AS_IN_CHAT = {
     "seed": "seed",
     "stop": "stop",
     "logit_bias": "logit_bias",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "min_tokens": "min_tokens",
     "chat_template_kwargs": "chat_template_kwargs",
 }
 """Read as the chat completion's field of this name."""
@@ -51,13 +56,13 @@ _OWN = (
     "text",
     "reasoning",
     "include",
+    "top_logprobs",
     "store",
 )
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "truncation": ("disabled",),
-    "top_logprobs": (0,),
     "stream_options": ({}, {"include_obfuscation": False}),
 }
 """Accepted with the value that asks for nothing."""
@@ -153,6 +158,10 @@ def _chat(body: dict[str, Any], messages: list[dict[str, Any]]) -> ChatRequest:
         chat["tool_choice"] = chat_tool_choice(body["tool_choice"])
     if "text" in body:
         chat["response_format"] = chat_format(body["text"])
+    if body.get("top_logprobs", 0) is not False and body.get("top_logprobs", 0) != 0:
+        if not includes_logprobs(body.get("include", [])):
+            refuse(f"top_logprobs needs include = [{LOGPROBS!r}]", "top_logprobs")
+        chat |= {"logprobs": True, "top_logprobs": body["top_logprobs"]}
     told = template_arguments(body.get("reasoning", {}))
     if told:
         more = _checked(body, "chat_template_kwargs", dict, "an object")

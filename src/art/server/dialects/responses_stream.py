@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from art.errors import ARTError, OverloadedError
+from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import Completion
-from art.server.dialects.chat_sampling import Prepared
 from art.server.dialects.event_stream import named
 from art.server.dialects.responses_items import Item
 from art.server.dialects.responses_reply import (

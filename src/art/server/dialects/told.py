@@ -14,8 +14,9 @@ from typing import Any
 
 from art.engine.protocol import Delta
 from art.errors import ARTError, WorkerError
+from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import Completion, finish_reason, message_of
-from art.server.dialects.chat_sampling import Prepared, Sampler, new_completion
+from art.server.dialects.chat_sampling import Sampler, new_completion
 
 _log = logging.getLogger(__name__)
 

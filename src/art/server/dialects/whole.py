@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import Completion, finish_reason, message_of
-from art.server.dialects.chat_sampling import Prepared, Sampler, new_completion
+from art.server.dialects.chat_sampling import Sampler, new_completion
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from art.server.rollouts.scope import ScopedRollout
 from art.wire.rollouts import Exchange, ExchangeChoice
 
 if TYPE_CHECKING:
-    from art.server.dialects.chat_sampling import Prepared
+    from art.server.dialects.chat_prepared import Prepared
 
 _DIGEST = 16
 _INSERT = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from art.engine.limits import HIGHEST_PENALTY, HIGHEST_REPETITION_PENALTY, MOST_TOP_LOGPROBS
+
 Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
@@ -89,6 +91,18 @@ _SAMPLING: dict[str, Schema] = {
     "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
     "logit_bias": _BIAS,
 }
+_PENALTY: Schema = {"type": "number", "minimum": -HIGHEST_PENALTY, "maximum": HIGHEST_PENALTY}
+_PENALTIES: dict[str, Schema] = {
+    "frequency_penalty": _PENALTY,
+    "presence_penalty": _PENALTY,
+    "repetition_penalty": {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": HIGHEST_REPETITION_PENALTY,
+    },
+    "min_tokens": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+}
+_TOP_LOGPROBS: Schema = {"type": "integer", "minimum": 0, "maximum": MOST_TOP_LOGPROBS}
 _GUIDED: dict[str, Schema] = {
     "guided_json": {"anyOf": [OBJECT, TEXT]},
     "guided_regex": TEXT,
@@ -97,11 +111,7 @@ _GUIDED: dict[str, Schema] = {
     "structured_outputs": OBJECT,
 }
 _IDLE: dict[str, Schema] = {
-    "frequency_penalty": _only(0),
-    "presence_penalty": _only(0),
-    "repetition_penalty": _only(1),
     "length_penalty": _only(1),
-    "min_tokens": _only(0),
     "ignore_eos": _only(False),
     "include_stop_str_in_output": _only(False),
     "skip_special_tokens": _only(True),
@@ -120,7 +130,7 @@ CHAT = _body(
     stop_token_ids=listed({"type": "integer", "minimum": 0}),
     n=_COUNT,
     logprobs=FLAG,
-    top_logprobs=_only(0),
+    top_logprobs=_TOP_LOGPROBS,
     max_tokens=_COUNT,
     max_completion_tokens=_COUNT,
     stop={"anyOf": [_NAME, _STOPS]},
@@ -135,6 +145,7 @@ CHAT = _body(
     safety_identifier={},
     prompt_cache_key={},
     **_SAMPLING,
+    **_PENALTIES,
     **_GUIDED,
     **_IDLE,
     **_STREAM,
@@ -159,6 +170,7 @@ COMPLETIONS = _body(
     response_format=OBJECT,
     stop_token_ids=listed({"type": "integer", "minimum": 0}),
     **_SAMPLING,
+    **_PENALTIES,
     **_GUIDED,
     **_IDLE,
     **_STREAM,
@@ -238,10 +250,11 @@ RESPONSES = _body(
     chat_template_kwargs=OBJECT,
     background=_only(False),
     truncation=_only("disabled"),
-    top_logprobs=_only(0),
+    top_logprobs=_TOP_LOGPROBS,
     user={},
     safety_identifier={},
     prompt_cache_key={},
     prompt_cache_retention={},
     **_SAMPLING,
+    **_PENALTIES,
 )

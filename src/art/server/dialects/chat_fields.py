@@ -1,0 +1,90 @@
+"""Readers of single fields of a request: each checks a value and keeps it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from art.server.dialects.refusal import refuse
+
+if TYPE_CHECKING:
+    from art.server.dialects.chat_request import ChatRequest
+
+
+def flag(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
+    def read(request: ChatRequest, name: str, value: Any) -> None:
+        if not isinstance(value, bool):
+            refuse(f"{name} must be true or false, not {value!r}", name)
+        setattr(request, attribute, value)
+
+    return read
+
+
+def whole(attribute: str, least: int, most: int) -> Callable[[ChatRequest, str, Any], None]:
+    def read(request: ChatRequest, name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            refuse(f"{name} must be a whole number from {least} to {most}, not {value!r}", name)
+        setattr(request, attribute, value)
+
+    return read
+
+
+def number(
+    attribute: str, least: float, most: float, *, above: bool = False
+) -> Callable[[ChatRequest, str, Any], None]:
+    def read(request: ChatRequest, name: str, value: Any) -> None:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not fits or not least <= value <= most or (above and value == least):
+            start = f"above {least:g}" if above else f"from {least:g}"
+            refuse(f"{name} must be a number {start} to {most:g}, not {value!r}", name)
+        setattr(request, attribute, float(value))
+
+    return read
+
+
+def max_tokens(request: ChatRequest, name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        refuse(f"{name} must be a whole number of at least 1, not {value!r}", name)
+    if request.max_tokens not in (None, value):
+        refuse("max_tokens and max_completion_tokens differ; send one of them", "max_completion_tokens")
+    request.max_tokens = value
+
+
+def top_k(request: ChatRequest, name: str, value: Any) -> None:
+    if value == -1 and not isinstance(value, bool):
+        return
+    whole("top_k", 0, 2**31 - 1)(request, name, value)
+
+
+def stop(request: ChatRequest, name: str, value: Any) -> None:
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or len(stops) > 16 or not all(isinstance(s, str) and s for s in stops):
+        refuse(f"stop must be a string or a list of up to 16 strings, none empty, not {value!r}", name)
+    request.stop = tuple(stops)
+
+
+def stream_options(request: ChatRequest, name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        refuse(f"stream_options must be an object, not {value!r}", name)
+    for option, wanted in value.items():
+        if option == "include_usage" and isinstance(wanted, bool):
+            request.include_usage = wanted
+        elif option != "include_obfuscation" or wanted:
+            refuse(
+                f"stream_options.{option} = {wanted!r} is not supported; supported: include_usage",
+                f"stream_options.{option}",
+                "unsupported_parameter",
+            )
+
+
+def metadata(request: ChatRequest, name: str, value: Any) -> None:
+    if not isinstance(value, dict) or len(value) > 16 or not all(isinstance(v, str) for v in value.values()):
+        refuse(f"metadata must be an object of up to 16 strings, not {value!r}", name)
+    request.metadata = value
+
+
+def template_arguments(request: ChatRequest, name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        refuse(f"{name} must be an object, not {value!r}", name)
+    request.template_arguments = value

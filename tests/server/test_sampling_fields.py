@@ -1,0 +1,110 @@
+"""Fields of sampling that few requests have, in each dialect: what the engine is asked, told and recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from live import Live
+
+from art.samples.types import Untrainable
+from art.server.jobs.drawn_from import drawn_from
+from art.wire.algorithm import Algorithm
+
+HELLO = [{"role": "user", "content": "hi"}]
+PENALTIES: dict[str, Any] = {"frequency_penalty": 0.5, "presence_penalty": -1.0}
+OF_VLLM: dict[str, Any] = {"repetition_penalty": 1.25, "min_tokens": 2}
+INCLUDED = ["message.output_text.logprobs"]
+
+
+async def asked(live: Live, dialect: str) -> str:
+    """Ask with all of them; the sample's id."""
+    if dialect == "chat":
+        chat = live.client.chat.completions
+        reply: Any = await chat.create(model="tiny", messages=HELLO, extra_body=OF_VLLM, **PENALTIES)
+        return str(reply.choices[0].model_extra["sample_id"])
+    if dialect == "completions":
+        raw = live.client.completions
+        reply = await raw.create(model="tiny", prompt="ab", extra_body=OF_VLLM, **PENALTIES)
+        return str(reply.choices[0].model_extra["sample_id"])
+    body = {**OF_VLLM, **PENALTIES}
+    reply = await live.client.responses.create(model="tiny", input="hi", extra_body=body)
+    return str(reply.model_extra["sample_id"])
+
+
+@pytest.mark.parametrize("dialect", ["chat", "completions", "responses"])
+async def test_penalties_reach_the_engine_and_the_ledger_and_are_context_for_the_trainer(
+    live: Live, dialect: str
+) -> None:
+    (record,) = await live.ledger.samples([await asked(live, dialect)])
+    sampling = live.engine.requests[0].sampling
+    assert (sampling.frequency_penalty, sampling.presence_penalty) == (0.5, -1.0)
+    assert (sampling.repetition_penalty, sampling.min_tokens) == (1.25, 2)
+    for name, value in {**PENALTIES, **OF_VLLM}.items():
+        assert record.sampling[name] == value
+    fate = drawn_from(record, Algorithm())
+    assert isinstance(fate, Untrainable) and fate.reason == "penalties"
+
+
+async def test_what_penalises_nothing_is_not_kept(live: Live) -> None:
+    reply = await live.client.chat.completions.create(
+        model="tiny", messages=HELLO, frequency_penalty=0, extra_body={"repetition_penalty": 1}
+    )
+    (record,) = await live.ledger.samples([reply.choices[0].model_extra["sample_id"]])
+    assert not {*PENALTIES, *OF_VLLM} & set(record.sampling)
+    assert not isinstance(drawn_from(record, Algorithm()), Untrainable)
+
+
+def _expected(live: Live, ids: list[int]) -> list[list[tuple[str, float, list[int]]]]:
+    tops = [live.engine.beside(*one, 3) for one in zip(ids, live.engine.logprobs(len(ids)), strict=True)]
+    spell = live.renderer.token_bytes
+    return [
+        [(spell(each).decode("utf-8", "replace"), value, list(spell(each))) for each, value in top]
+        for top in tops
+    ]
+
+
+def _told(content: Any) -> list[list[tuple[str, float, list[int]]]]:
+    return [[(top.token, top.logprob, top.bytes) for top in entry.top_logprobs] for entry in content]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chat_tells_the_most_probable_tokens(live: Live, stream: bool) -> None:
+    asking: dict[str, Any] = {"model": "tiny", "messages": HELLO, "logprobs": True, "top_logprobs": 3}
+    if stream:
+        content = []
+        async for chunk in await live.client.chat.completions.create(stream=True, **asking):
+            for choice in chunk.choices:
+                content += (choice.logprobs and choice.logprobs.content) or []
+    else:
+        reply = await live.client.chat.completions.create(**asking)
+        content = reply.choices[0].logprobs.content
+    (request,) = live.engine.requests
+    ids = live.engine.emitted[request.request_id]
+    assert len(ids) > 1 and _told(content) == _expected(live, ids)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_raw_completions_tell_them_by_text(live: Live, stream: bool) -> None:
+    asking: dict[str, Any] = {"model": "tiny", "prompt": "ab", "logprobs": 3}
+    tops: list[dict[str, float]] = []
+    if stream:
+        async for chunk in await live.client.completions.create(stream=True, **asking):
+            for choice in chunk.choices:
+                tops += (choice.logprobs and choice.logprobs.top_logprobs) or []
+    else:
+        reply = await live.client.completions.create(**asking)
+        tops = reply.choices[0].logprobs.top_logprobs
+    (request,) = live.engine.requests
+    expected = _expected(live, live.engine.emitted[request.request_id])
+    assert [next(iter(top.items())) for top in tops] == [top[0][:2] for top in expected]
+    assert all(set(top) == {text for text, _, _ in one} for top, one in zip(tops, expected, strict=True))
+
+
+async def test_responses_tell_them_where_logprobs_are_included(live: Live) -> None:
+    reply = await live.client.responses.create(
+        model="tiny", input="hi", include=INCLUDED, top_logprobs=3, temperature=0.5
+    )
+    (request,) = live.engine.requests
+    expected = _expected(live, live.engine.emitted[request.request_id])
+    assert _told(reply.output[0].content[0].logprobs) == expected and reply.top_logprobs == 3
