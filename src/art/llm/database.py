@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 BUSY_S = 10.0
 """How long another process may be at it."""
+PAUSE_S = 0.01
 
 
 def open_private(path: Path, schema: str) -> sqlite3.Connection:
@@ -23,15 +25,28 @@ def open_private(path: Path, schema: str) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        # Of a new file only; pages that are free can then be given back.
-        connection.execute("pragma auto_vacuum=incremental")
-        connection.execute("pragma journal_mode=wal")
-        connection.execute("pragma synchronous=normal")
-        connection.executescript(schema)
+        _prepare(connection, schema)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _prepare(connection: sqlite3.Connection, schema: str) -> None:
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            # Of a new file only; pages that are free can then be given back.
+            connection.execute("pragma auto_vacuum=incremental")
+            connection.execute("pragma journal_mode=wal")
+            connection.execute("pragma synchronous=normal")
+            connection.executescript(schema)
+            return
+        except sqlite3.OperationalError as error:
+            # While several open a new file, SQLite does not wait by itself.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_S)
 
 
 @contextmanager
