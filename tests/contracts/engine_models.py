@@ -161,4 +161,4 @@ def running_worker(
     finally:
         process.stdin.close()
         process.stdout.close()
-        process.wait(timeout=20)
+        process.wait(timeout=60)

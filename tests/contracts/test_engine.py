@@ -257,16 +257,21 @@ async def test_unfit_prompts_are_refused(engine: Engine, given: list[int]) -> No
 
 
 async def test_closing_the_iterator_frees_the_place(engine: Engine) -> None:
-    stream = engine.generate(ask(prompt(8), max_tokens=200, stream=True))
-    await anext(stream)
-    assert (await engine.info()).running == 1
-    await stream.aclose()
-    await settled(engine)
+    for _ in range(20):  # on a machine that stalls the reply may be whole before anybody looks
+        stream = engine.generate(ask(prompt(8), max_tokens=200, stream=True))
+        await anext(stream)
+        running = (await engine.info()).running
+        await stream.aclose()
+        await settled(engine)
+        if running == 1:
+            return
+    raise AssertionError("no reply was still under way when its iterator was closed")
 
 
 async def test_a_cancelled_task_frees_its_place_in_the_queue(engine: Engine) -> None:
     tasks = [asyncio.create_task(whole(engine.generate(ask(prompt(i), max_tokens=240)))) for i in range(40)]
-    await until_info(engine, lambda info: info.waiting > 0)
+    # On a machine that stalls they may all be answered before anybody looks.
+    await until_info(engine, lambda info: info.waiting > 0 or all(task.done() for task in tasks))
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -421,9 +426,9 @@ async def test_ragged_conversations_equal_one_at_a_time(
 
 async def test_sleep_finishes_what_runs_and_makes_new_requests_wait(engine: Engine) -> None:
     stream = engine.generate(ask(prompt(13), max_tokens=100, seed=1, stream=True))
-    await anext(stream)
+    first = await anext(stream)  # of one token or, on a busy machine, of several
     rest, _ = await asyncio.gather(whole(stream), engine.sleep())
-    assert len(rest.token_ids) == 99
+    assert len(first.token_ids) + len(rest.token_ids) == 100
     late = asyncio.create_task(whole(engine.generate(ask(prompt(13), max_tokens=3))))
     await until_info(engine, lambda info: info.waiting > 0)
     assert not late.done()

@@ -30,6 +30,7 @@ from art.errors import (
     WorkerStalledError,
 )
 from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart, to_body, to_error
+from waiting import DEADLINE_S, until
 
 OPTIONS = BuiltinOptions(threads=1)
 PROMPT = [5, 6, 7, 8]
@@ -78,7 +79,7 @@ async def test_garbage_on_the_socket_hurts_only_itself(
         await socket.send(orjson.dumps([good]))
         answers = {}
         while "good" not in answers:
-            for message in orjson.loads(await asyncio.wait_for(socket.recv(), 20)):
+            for message in orjson.loads(await asyncio.wait_for(socket.recv(), DEADLINE_S)):
                 answers[message["id"]] = message
     assert answers["a"]["error"]["status"] == 400
     assert len(answers["good"]["token_ids"]) == 3
@@ -93,12 +94,11 @@ async def test_a_lost_client_frees_its_requests(worker: tuple[subprocess.Popen[b
     await engine.close()
     with pytest.raises(WorkerError):
         await whole(stream)
-    for _ in range(500):
-        health = await observer.health()
-        if not health.running:
-            break
-        await asyncio.sleep(0.01)
-    assert health.running == 0
+
+    async def idle() -> bool:
+        return (await observer.health()).running == 0
+
+    await until(idle)
     await observer.close()
 
 
@@ -110,7 +110,7 @@ async def test_a_killed_worker_fails_what_is_open_and_what_comes(base: Path) -> 
         await anext(stream)
         process.kill()
         with pytest.raises(WorkerDiedError):
-            await asyncio.wait_for(whole(stream), 10)
+            await asyncio.wait_for(whole(stream), DEADLINE_S)
         with pytest.raises(WorkerDiedError):
             await whole(engine.generate(ask(PROMPT)))
         with pytest.raises(WorkerDiedError):
@@ -121,13 +121,13 @@ async def test_a_killed_worker_fails_what_is_open_and_what_comes(base: Path) -> 
 @pytest.mark.slow
 async def test_a_stopped_worker_is_noticed(base: Path) -> None:
     with running_worker(base, OPTIONS) as (process, url, key):
-        engine = RemoteEngine(url, key, Deadlines(health=0.3, control=0.3, stall=0.2))
+        engine = RemoteEngine(url, key, Deadlines(health=2.0, control=2.0, stall=1.0))
         stream = engine.generate(ask(PROMPT, max_tokens=240, stream=True))
         await anext(stream)
         os.kill(process.pid, signal.SIGSTOP)
         try:
             with pytest.raises(WorkerStalledError):
-                await asyncio.wait_for(whole(stream), 10)
+                await asyncio.wait_for(whole(stream), DEADLINE_S)
             with pytest.raises(WorkerStalledError):
                 await engine.score(None, [PROMPT])
         finally:
@@ -140,7 +140,7 @@ def test_it_ends_when_its_parent_does(base: Path) -> None:
     with running_worker(base, OPTIONS) as (process, _, _):
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=DEADLINE_S) == 0
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ async def test_a_crash_of_the_step_loop_fails_everyone_and_shows_in_health(base:
     # A cache whose memory is gone: the next step cannot write to it.
     engine._core.scheduler.cache.keys.clear()
     with pytest.raises(WorkerError, match="step loop ended"):
-        await asyncio.wait_for(whole(stream), 10)
+        await asyncio.wait_for(whole(stream), DEADLINE_S)
     with pytest.raises(WorkerError, match="step loop ended"):
         await whole(engine.generate(ask(PROMPT)))
     assert "IndexError" in engine.health().error

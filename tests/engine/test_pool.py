@@ -22,6 +22,7 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
 )
+from waiting import turns, until
 
 
 class Dice:
@@ -237,8 +238,9 @@ async def test_the_only_engine_is_waited_for() -> None:
     first.dies_after = 5
     pool = await pool_of(first)
     waiting = asyncio.create_task(ids_of(pool, ask(stream=True)))
-    await asyncio.wait({waiting}, timeout=0.1)
-    assert first.dead and not waiting.done()
+    await until(lambda: first.dead)
+    await turns()
+    assert not waiting.done()
     await pool.members.join(0, second)
     assert len(await waiting) == 12
 

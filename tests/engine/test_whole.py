@@ -86,11 +86,11 @@ async def test_an_unloaded_model_is_gone_and_the_others_go_on(
     before = await engine.score(None, [prompt(1)])
     await engine.load_adapter("one@1", folders["one@1"])
     stream = engine.generate(ask(prompt(2), "one@1", max_tokens=60, seed=1, stream=True))
-    await anext(stream)
+    first = await anext(stream)  # of one token or, on a busy machine, of several
     unloading = asyncio.create_task(engine.unload_adapter("one@1"))
     rest = await whole(stream)
-    assert len(rest.token_ids) > 0
-    await asyncio.wait_for(unloading, 10)
+    assert len(first.token_ids) + len(rest.token_ids) == 60
+    await asyncio.wait_for(unloading, 60)
     with pytest.raises(NotFoundError):
         await engine.score("one@1", [prompt(1)])
     assert not engine._core.model.whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def test_no_request_fails_when_one_of_two_engines_is_killed(tmp_path: Path, base
         server.http = httpx.Client(
             base_url=server.http.base_url,
             headers=server.http.headers,
-            timeout=60,
+            timeout=180,
             trust_env=False,
             limits=httpx.Limits(max_connections=ROLLOUTS),
         )
@@ -80,7 +81,7 @@ def test_no_request_fails_when_one_of_two_engines_is_killed(tmp_path: Path, base
             running = [pool.submit(rollout, server, number, done) for number in range(ROLLOUTS)]
             eventually(lambda: len(done) >= ROLLOUTS // 2)
             killed.kill()
-            samples = [one.result(timeout=60) for one in running]
+            samples = [one.result(timeout=200) for one in running]
         assert sum(map(len, samples)) == ROLLOUTS * TURNS == len({one for taken in samples for one in taken})
         eventually(lambda: server.health()["engine"]["state"] == "up")
         replicas = server.health()["engine"]["replicas"]
@@ -101,16 +102,36 @@ def test_no_request_fails_when_one_of_two_engines_is_killed(tmp_path: Path, base
         assert server.choice()["step"] == 2
 
 
+def ask_and_tell(server: ServerProcess, sent: threading.Event) -> httpx.Response:
+    """A chat request; `sent` is set when its body has gone out."""
+    body = {"model": "player", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+
+    def pieces() -> Iterator[bytes]:
+        yield json.dumps(body).encode()
+        sent.set()
+
+    headers = {"content-type": "application/json"}
+    return server.http.post("/v1/chat/completions", content=pieces(), headers=headers, timeout=120)
+
+
 def asked_in_the_middle(server: ServerProcess, job_id: str, hurt: str | None) -> httpx.Response:
     """A request that comes while a step is trained. The engine is asleep then."""
-    submit_sft(server, sft_job(job_id, 40))
+    submit_sft(server, sft_job(job_id, 120))
+    trainer = server.workers()["trainer"]
     eventually(lambda: any(one.get("done", 0) >= 3 for one in server.events(job_id, most=8)))
+    trainer.suspend()  # the step is not over before the request is there
     replies: list[httpx.Response] = []
-    asking = threading.Thread(target=lambda: replies.append(server.chat()), daemon=True)
+    sent = threading.Event()
+    asking = threading.Thread(target=lambda: replies.append(ask_and_tell(server, sent)), daemon=True)
     asking.start()
+    assert sent.wait(timeout=60)
+    for _ in range(3):
+        server.health()  # answered after what came before it
     if hurt is not None:
         server.workers()[hurt].kill()
-    asking.join(timeout=60)
+    if hurt != "trainer":
+        trainer.resume()
+    asking.join(timeout=120)
     phases = [one.get("phase") for one in server.events(job_id)]
     assert server.result(job_id) and "saving" in phases
     return replies[0]

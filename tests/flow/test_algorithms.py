@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import art
 from art.algorithms import TABLE
 from art.errors import ConfigurationError, NotFoundError, RequestError
 from art.nano_models import resolve
+from waiting import eventually
 
 ROWS = [{"algorithm": name} for name, row in TABLE.items() if not row.needs]
 PARTS: list[dict[str, Any]] = [
@@ -48,14 +48,28 @@ async def play(model: art.TrainableModel, reward: float, **sampling: Any) -> art
     return said
 
 
-async def play_groups(model: art.TrainableModel, **sampling: Any) -> list[art.TrajectoryGroup]:
+async def plan_and_play(model: art.TrainableModel, reward: float) -> art.Trajectory:
+    """Two calls, the first greedy."""
+    said = await play(model, reward, temperature=0)
+    said.messages_and_choices.append({"role": "user", "content": "sure?"})
+    completion = await model.openai_client().chat.completions.create(
+        model=model.get_inference_name(), messages=said.messages(), max_tokens=6
+    )
+    said.messages_and_choices.append(completion.choices[0])
+    return said
+
+
+async def play_groups(
+    model: art.TrainableModel, rollout: Callable[..., Any] = play, **sampling: Any
+) -> list[art.TrajectoryGroup]:
     return await art.gather_trajectory_groups(
-        art.TrajectoryGroup(play(model, float(reward), **sampling) for reward in range(3)) for _ in range(2)
+        art.TrajectoryGroup(rollout(model, float(reward), **sampling) for reward in range(3))
+        for _ in range(2)
     )
 
 
 @pytest.mark.slow
-async def test_every_algorithm_makes_a_step(tmp_path: Path) -> None:
+async def test_every_algorithm_makes_a_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     internal = {"trainer_args": {"warmup_steps": 1}}
     model = art.TrainableModel(name="a", project="p", base_model="art/nano", _internal_config=internal)
     async with art.LocalBackend(path=str(tmp_path)) as backend:
@@ -79,10 +93,16 @@ async def test_every_algorithm_makes_a_step(tmp_path: Path) -> None:
         greedy = await play_groups(model, temperature=0)
         with pytest.raises(RequestError, match=r"nothing can be trained.*6 greedy.*temperature = 0\.0"):
             await backend.train(model, greedy)
-        mixed = [*await play_groups(model), *await play_groups(model, temperature=0)]
-        halved = await backend.train(model, mixed)
-        assert halved.sheet.fates["untrainable"].rollouts == 6 and halved.metrics["trained"] == 1
-        assert halved.metrics["data/sheet/context_greedy_samples"] == 6
+        # One greedy call of an agent is context: the other is trained, under exactly its own distribution.
+        mixed = await play_groups(model, plan_and_play)
+        trained = await backend.train(model, [*mixed, *greedy])
+        fates, agreed_by = trained.sheet.fates, trained.metrics["loss/logprob_difference_max"]
+        assert fates["trained"].rollouts == 4 and fates["context"].tokens > 0 and agreed_by < 1e-3
+        assert fates["untrainable"].rollouts == 6
+        assert trained.metrics["data/sheet/context_greedy_samples"] == 4 + 6
+        assert (
+            "10 samples" in caplog.text and "are context and were not trained: drawn greedily" in caplog.text
+        )
         assert (await backend.train(model, greedy, algorithm="sft")).metrics["trained"] == 1
         with pytest.raises(NotFoundError, match=r"step = 99.*its steps: \[0, 1, "):
             gone = {"name": "distillation", "teacher": {"kind": "step", "step": 99}}
@@ -105,9 +125,7 @@ def teacher() -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    deadline = time.monotonic() + 30
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: server.started)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
     server.should_exit = True
     thread.join(30)

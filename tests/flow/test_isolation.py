@@ -41,7 +41,7 @@ async def tenants_of_a_server(folder: Path, *names: str) -> AsyncIterator[list[h
                 httpx.AsyncClient(
                     base_url=server.url,
                     headers={"authorization": f"Bearer {tenants.create(name)}"},
-                    timeout=60,
+                    timeout=240,
                     trust_env=False,
                     limits=limits,
                 )
@@ -154,7 +154,7 @@ async def test_a_loud_tenant_leaves_the_results_of_another_unchanged(tmp_path: P
             await asyncio.sleep(0.02)
             assert not noise.done(), noise.exception()
         before = seen[200]
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             disturbed = await work(quiet, "n")
         assert not noise.done() and seen[200] > before, "it was loud until the end"
         noise.cancel()

@@ -129,7 +129,7 @@ async def test_groups_are_judged_while_others_are_sampled() -> None:
     async def rollout(quality: float, *, waits: bool) -> art.Trajectory:
         if waits:
             # Only the judgement of the first group lets the second one be sampled.
-            await asyncio.wait_for(judged_first.wait(), 20)
+            await asyncio.wait_for(judged_first.wait(), 60)
         return attempt(quality)
 
     async with LlmServer(scripted()) as server:
