@@ -4,6 +4,7 @@
 
 `requests`: so many chat completions over so many connections, each connection one after the other.
 `direct`: the same of an engine worker, without a gateway: given prompts, given ids that end a turn.
+`paired`: each request of both, one right after the other, in an order drawn by lot.
 `pulse`: GET /health every `every` seconds until the standard input ends.
 """
 
@@ -11,70 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
-from dataclasses import dataclass, field
 from typing import Any
-
-import httptools
 
 from art.engine.protocol import GenerateRequest, Sampling
 from art.engine.remote import RemoteEngine
+from bench.lean_http import Connection, Reply, connect, http_request
 
 LIMIT_SECONDS = 240.0
 """The process ends by itself, whatever the server does."""
 CONNECTING = 64
 """Connections that are opened at the same time."""
-
-
-@dataclass(slots=True)
-class Reply:
-    """One answer: status, body, seconds from the first byte sent to the last one read."""
-
-    status: int = 0
-    body: bytearray = field(default_factory=bytearray)
-    seconds: float = 0.0
-
-
-class Connection(asyncio.Protocol):
-    """HTTP/1.1, one request at a time."""
-
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self._parser: Any = None
-        self._reply = Reply()
-        self._done: asyncio.Future[Reply] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._done is not None and not self._done.done():
-            self._done.set_exception(ConnectionError(f"closed within a reply: {error!r}"))
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_body(self, body: bytes) -> None:
-        self._reply.body += body
-
-    def on_message_complete(self) -> None:
-        self._reply.status = self._parser.get_status_code()
-        assert self._done is not None
-        if not self._done.done():
-            self._done.set_result(self._reply)
-
-    async def ask(self, request: bytes) -> Reply:
-        """Raises ConnectionError."""
-        assert self.transport is not None
-        self._parser, self._reply = httptools.HttpResponseParser(self), Reply()
-        self._done = asyncio.get_running_loop().create_future()
-        begin = time.perf_counter()
-        self.transport.write(request)
-        reply = await self._done
-        reply.seconds = time.perf_counter() - begin
-        return reply
 
 
 def chat_request(job: dict[str, Any], number: int) -> bytes:
@@ -97,22 +47,6 @@ def tokens(job: dict[str, Any], number: int) -> int:
         return wanted
     least, most = wanted
     return int(least + number * 37 % (most - least + 1))
-
-
-def http_request(job: dict[str, Any], method: str, path: str, body: bytes = b"") -> bytes:
-    head = (
-        f"{method} {path} HTTP/1.1\r\nhost: {job['host']}\r\nauthorization: Bearer {job['key']}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-async def connect(job: dict[str, Any], opening: asyncio.Semaphore) -> Connection:
-    async with opening:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            Connection, job["host"], job["port"]
-        )
-    return connection
 
 
 def samples_of(body: bytes, stream: bool) -> list[str]:
@@ -167,34 +101,80 @@ async def requests(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def asked_directly(job: dict[str, Any], number: int) -> GenerateRequest:
+    """What the gateway makes of `chat_request`."""
+    return GenerateRequest(
+        request_id=str(number),
+        adapter=None,
+        prompt_ids=job["prompts"][number % len(job["prompts"])],
+        sampling=Sampling(
+            max_tokens=tokens(job, number),
+            seed=number,
+            stop_token_ids=tuple(job["stop_token_ids"]),
+        ),
+        stream=job["stream"],
+    )
+
+
+async def ask_directly(engine: RemoteEngine, request: GenerateRequest) -> tuple[float, int]:
+    """Seconds, and ids sampled."""
+    begin, sampled = time.perf_counter(), 0
+    async for delta in engine.generate(request):
+        sampled += len(delta.token_ids)
+    return time.perf_counter() - begin, sampled
+
+
+def worker_of(job: dict[str, Any]) -> RemoteEngine:
+    return RemoteEngine(f"http://{job['host']}:{job['worker_port']}", job["worker_key"])
+
+
 async def direct(job: dict[str, Any]) -> dict[str, Any]:
-    engine = RemoteEngine(f"http://{job['host']}:{job['port']}", job["key"])
+    engine = worker_of(job)
     seconds: list[float] = []
 
-    async def run(first: int) -> None:
-        for number in range(first, job["requests"], job["connections"]):
-            request = GenerateRequest(
-                request_id=str(number),
-                adapter=None,
-                prompt_ids=job["prompts"][number % len(job["prompts"])],
-                sampling=Sampling(
-                    max_tokens=tokens(job, number),
-                    seed=job["first"] + number,
-                    stop_token_ids=tuple(job["stop_token_ids"]),
-                ),
-                stream=job["stream"],
-            )
-            begin = time.perf_counter()
-            async for _ in engine.generate(request):
-                pass
-            seconds.append(time.perf_counter() - begin)
+    async def run(place: int) -> None:
+        for number in range(place, job["requests"], job["connections"]):
+            seconds.append((await ask_directly(engine, asked_directly(job, job["first"] + number)))[0])
 
     await engine.info()
     begin = time.perf_counter()
-    await asyncio.gather(*(run(first) for first in range(job["connections"])))
+    await asyncio.gather(*(run(place) for place in range(job["connections"])))
     wall = time.perf_counter() - begin
     await engine.close()
     return {"wall": wall, "failed": 0, "seconds": sorted(seconds)}
+
+
+async def paired(job: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of each request through the gateway and of the worker: `pairs`, in any order."""
+    engine, opening = worker_of(job), asyncio.Semaphore(CONNECTING)
+    pairs: list[tuple[float, float]] = []
+
+    async def through(connection: Connection, number: int) -> tuple[float, int]:
+        reply = await connection.ask(chat_request(job, number))
+        if reply.status != 200:
+            raise SystemExit(f"the gateway answered {reply.status}: {bytes(reply.body[:300])!r}")
+        return reply.seconds, json.loads(reply.body)["usage"]["completion_tokens"]
+
+    async def run(place: int) -> None:
+        connection, order = await connect(job, opening), random.Random(job["first"] + place)
+        for number in range(job["first"] + place, job["first"] + job["requests"], job["connections"]):
+            request = asked_directly(job, number)
+            if order.random() < 0.5:
+                ours, theirs = await through(connection, number), await ask_directly(engine, request)
+            else:
+                theirs, ours = await ask_directly(engine, request), await through(connection, number)
+            if ours[1] != theirs[1]:
+                raise SystemExit(
+                    f"request {number}: the gateway sampled {ours[1]} ids, the worker {theirs[1]}"
+                )
+            pairs.append((ours[0], theirs[0]))
+        assert connection.transport is not None
+        connection.transport.close()
+
+    await engine.info()
+    await asyncio.gather(*(run(place) for place in range(job["connections"])))
+    await engine.close()
+    return {"pairs": pairs}
 
 
 async def pulse(job: dict[str, Any]) -> dict[str, Any]:
@@ -214,10 +194,13 @@ async def pulse(job: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": sorted(seconds), "failed": failed}
 
 
+KINDS = {"requests": requests, "direct": direct, "paired": paired, "pulse": pulse}
+
+
 async def main() -> None:
     job = json.loads(sys.stdin.readline())
     async with asyncio.timeout(LIMIT_SECONDS):
-        answer = await {"requests": requests, "direct": direct, "pulse": pulse}[job["kind"]](job)
+        answer = await KINDS[job["kind"]](job)
     answer["cpu"] = time.process_time()
     sys.stdout.write(json.dumps(answer) + "\n")
 
