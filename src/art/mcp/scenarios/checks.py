@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -138,8 +138,8 @@ def split_apart(
 ) -> tuple[list[PlannedScenario], list[PlannedScenario]]:
     """Training and test scenarios without overlap: those with the same plan stay on one side.
 
-    num_test: at most so many for the test; the draw is seeded, and no larger than leaves one for training.
-    Raises ConfigurationError when there are not two different scenarios.
+    num_test: at most so many for the test, unless the smallest family of one plan is larger. The draw is
+    seeded; each set of tools has nearly the same share on both sides; one scenario is left for training. Raises ConfigurationError when there are not two different scenarios.
     """
     families: dict[str, list[PlannedScenario]] = {}
     for scenario in scenarios:
@@ -150,11 +150,27 @@ def split_apart(
         )
     order = list(families.values())
     random.Random(f"split/{seed}").shuffle(order)
-    order.sort(key=len)  # single ones first: they fill the test to the number that was asked for
-    test: list[PlannedScenario] = []
-    train: list[PlannedScenario] = []
-    for place, family in enumerate(order):
-        last = place == len(order) - 1 and not train
-        fits = len(test) + len(family) <= num_test or (not test and place == 0)
-        (test if fits and not last else train).extend(family)
-    return train, test
+    test, train = list[list[PlannedScenario]](), list[list[PlannedScenario]]()
+    for family in in_proportion(order, num_test / len(scenarios)):
+        fits = sum(map(len, test)) + len(family) <= num_test
+        (test if fits else train).append(family)
+    if not test:
+        test.append(train.pop(train.index(min(train, key=len))))
+    if not train:
+        train.append(test.pop())
+    return [one for family in train for one in family], [one for family in test for one in family]
+
+
+def in_proportion(families: Sequence[list[PlannedScenario]], share: float) -> Iterator[list[PlannedScenario]]:
+    """The families, each next one with the tools that are most behind their `share` of scenarios."""
+    kinds: dict[frozenset[str], list[list[PlannedScenario]]] = {}
+    for family in families:
+        kinds.setdefault(frozenset(family[0].tools), []).append(family)
+    behind = {tools: share * sum(map(len, members)) for tools, members in kinds.items()}
+    while kinds:
+        tools = max(kinds, key=behind.__getitem__)
+        family = kinds[tools].pop()
+        behind[tools] -= len(family)
+        if not kinds[tools]:
+            del kinds[tools]
+        yield family
