@@ -139,7 +139,9 @@ def split_apart(
     """Training and test scenarios without overlap: those with the same plan stay on one side.
 
     num_test: at most so many for the test, unless the smallest family of one plan is larger. The draw is
-    seeded; each set of tools has nearly the same share on both sides; one scenario is left for training. Raises ConfigurationError when there are not two different scenarios.
+    seeded; each set of tools has nearly the same share on both sides; one scenario is left for training.
+
+    Raises ConfigurationError when there are not two different scenarios.
     """
     families: dict[str, list[PlannedScenario]] = {}
     for scenario in scenarios:
