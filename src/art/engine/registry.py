@@ -53,9 +53,9 @@ def engine_kind(name: str) -> EngineKind:
     return ENGINES[name]
 
 
-def worker_command(name: str, python: str = sys.executable) -> list[str]:
+def worker_command(name: str) -> list[str]:
     """The command line of an engine's worker; its `WorkerStart` goes to its standard input."""
-    return [python, "-m", engine_kind(name).module]
+    return [sys.executable, "-m", engine_kind(name).module]
 
 
 def engine_options(name: str, given: Mapping[str, Any]) -> Strict:

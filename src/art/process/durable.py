@@ -17,19 +17,16 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_flushed(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
-    """Write a file that does not exist, to the disk. Raises FileExistsError.
-
-    mode: its permissions from its first byte on, less the process's umask. Texts are written in UTF-8.
-    """
-    _write(path, content, mode=mode, durable=True)
+def write_flushed(path: Path, content: str | bytes) -> None:
+    """Write a file that does not exist, to the disk; texts in UTF-8. Raises FileExistsError."""
+    _write(path, content, mode=0o666, durable=True)
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable: bool = True) -> None:
     """Write or replace a file; its folder is made. A reader, or a kill, meets the old file or the new one.
 
-    mode: as for `write_flushed`. durable: a power cut after the return does not lose it, for two waits for
-    the disk.
+    mode: its permissions from its first byte on, less the process's umask. durable: a power cut after the
+    return does not lose it, for two waits for the disk. Texts are written in UTF-8.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")

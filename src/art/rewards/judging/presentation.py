@@ -44,10 +44,9 @@ def escape(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def block(tag: str, value: Any, *, identity: str | None = None) -> str:
+def block(tag: str, value: Any) -> str:
     """`<tag>`, the JSON of `value`, `</tag>`, a line each."""
-    attribute = "" if identity is None else f' id="{identity}"'
-    return f"<{tag}{attribute}>\n{escape(value)}\n</{tag}>"
+    return f"<{tag}>\n{escape(value)}\n</{tag}>"
 
 
 def exhibit(views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = "") -> Exhibit:

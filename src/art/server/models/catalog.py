@@ -45,8 +45,8 @@ class _Model:
 class Catalog:
     """The served models."""
 
-    def __init__(self, *, load_missing: LoadMissing | None = None) -> None:
-        self.load_missing = load_missing
+    def __init__(self) -> None:
+        self.load_missing: LoadMissing | None = None
         """Set by whoever owns checkpoints; None means that only loaded steps answer."""
         self._bases = ServedBases()
         self._models: dict[Key, _Model] = {}
