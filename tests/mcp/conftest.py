@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from agent_endpoint import DONE, Agent, script
 
 from art.mcp import StdioServer
 from art.process.listening import find_free_tcp_port
+from waiting import eventually
 
 PROGRAM = Path(__file__).with_name("troublesome.py")
 
@@ -35,6 +35,11 @@ def program() -> StdioServer:
     return StdioServer(command=sys.executable, args=(str(PROGRAM),))
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture(scope="module")
 def http_address() -> Iterator[str]:
     """The troublesome server over streamable HTTP."""
@@ -45,11 +50,7 @@ def http_address() -> Iterator[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
+        eventually(lambda: listens(port))
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.send_signal(signal.SIGKILL)

@@ -13,6 +13,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from art.mcp.servers.weather.server import create_server
 from art.mcp.servers.weather.service import CONDITIONS, DAYS, PLACES, REGIONS, UnknownNameError, draw, shipped
 from art.process.listening import find_free_tcp_port
+from waiting import until
 
 COMMAND = StdioServerParameters(command=sys.executable, args=["-m", "art.mcp.servers.weather"])
 
@@ -31,16 +32,17 @@ async def test_over_stdio_it_lists_tools_that_only_read_and_answers_calls() -> N
     assert told[1].is_error and "unknown place 'X'; known: Stockholm" in told[1].content[0].text
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 async def test_with_http_it_answers_at_the_port_that_was_given() -> None:
     port = find_free_tcp_port()
     program = [sys.executable, "-m", "art.mcp.servers.weather", "--http", "--port", str(port)]
     process = await asyncio.create_subprocess_exec(*program, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            await asyncio.sleep(0.05)
+        await until(lambda: listens(port))
         async with Client(f"http://127.0.0.1:{port}/mcp") as client:
             told = await client.call_tool("alerts", {"place": "Rome"})
         assert told.content[0].text == shipped().alerts("Rome")
