@@ -107,7 +107,7 @@ async def test_trouble_with_half_of_the_questions_leaves_the_mean_reward_as_it_i
 ) -> None:
     calm, _, still = await judged(kind, count, Mischief(), timeout=60)
     chaos, witness, storm = await judged(
-        kind, count, Mischief.everything(0.5, seed=1, slow_seconds=0.05, retry_after=0.01), timeout=0.4
+        kind, count, Mischief.everything(0.5, seed=1, slow_seconds=0.05, retry_after=0.01), timeout=1.0
     )
 
     assert {one.trouble for one in still.served} == {None}
