@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from art.errors import ConfigurationError, NotFoundError
-from art.server.ledger.ledger import Ledger, LedgerError
+from art.server.ledger.commits import LedgerError
+from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
 
 
@@ -222,3 +223,13 @@ async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_p
     assert [one.sample_id for one in await ledger.rollout("r")] == ["a", "b", "c"]
     assert await ledger.rows("SELECT * FROM delivered") == []
     await ledger.close()
+
+
+async def test_a_note_that_cannot_be_written_is_told_by_the_log(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.note([("INSERT INTO no_such_table VALUES (?)", ("a",))])
+    async with asyncio.timeout(30):
+        while "no_such_table" not in caplog.text:
+            await asyncio.sleep(0.01)
+    await ledger.append([sample("a")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from renderers import (
@@ -46,6 +47,9 @@ class NanoRenderer:
         self._tool_call = self._marker("<tool_call>")
         self._tool_call_end = self._marker("</tool_call>")
         self._think_end = self._marker("</think>")
+        self._stops = frozenset((self._im_end, self._end_of_text))
+        # Behind the last turn nearly all prompts are alike, and each reply asks for it.
+        self._thought_begun = lru_cache(maxsize=256)(self._ends_in_reasoning)
 
     @property
     def is_prefix_stable(self) -> bool:
@@ -88,17 +92,24 @@ class NanoRenderer:
         prompt_ids: list[int] | None = None,
     ) -> ParsedResponse:
         """Content, reasoning and tool calls (well-formed or not) of a completion."""
-        stop_ids = set(self.get_stop_token_ids())
-        prefilled = prompt_ends_in_reasoning(self._tokenizer, prompt_ids, stop_ids=stop_ids)
         return parse_qwen3(
             self._tokenizer,
             token_ids,
-            stop_ids=stop_ids,
+            stop_ids=self._stops,
             tool_call_id=self._tool_call,
             tool_call_end_id=self._tool_call_end,
             reasoning_end_id=self._think_end,
-            prefilled_thinking=prefilled,
+            prefilled_thinking=self._thought_begun(self._behind_last_turn(prompt_ids or [])),
         )
+
+    def _ends_in_reasoning(self, ids: tuple[int, ...]) -> bool:
+        return bool(prompt_ends_in_reasoning(self._tokenizer, list(ids), stop_ids=self._stops))
+
+    def _behind_last_turn(self, ids: list[int]) -> tuple[int, ...]:
+        start = len(ids)
+        while start and ids[start - 1] not in self._stops:
+            start -= 1
+        return tuple(ids[start:])
 
     def get_stop_token_ids(self) -> list[int]:
         """Ids that end a reply."""
@@ -119,9 +130,8 @@ class NanoRenderer:
         """
         if not previous_prompt_ids or not new_messages or reject_assistant_in_extension(new_messages):
             return None
-        stop_ids = set(self.get_stop_token_ids())
         earlier = trim_to_turn_close(
-            previous_prompt_ids, previous_completion_ids, stop_ids, synthesize_close=self._im_end
+            previous_prompt_ids, previous_completion_ids, set(self._stops), synthesize_close=self._im_end
         )
         if earlier is None:
             return None

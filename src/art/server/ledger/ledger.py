@@ -1,61 +1,36 @@
 """The ledger: every completion, written down once, before its reply leaves the server.
 
-Records wait a few milliseconds for company and are committed together by a thread of their own. SQLite's
-write-ahead log keeps what is committed when the process is killed at any moment (a power cut may take the
-last moments).
+`commits.py` commits them, many at once. SQLite's write-ahead log keeps what is committed when the process is
+killed at any moment (a power cut may take the last moments).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import queue
 import sqlite3
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from art.errors import ARTError, ConfigurationError, NotFoundError
+from art.errors import ConfigurationError, NotFoundError
+from art.server.ledger.commits import Commits, LedgerError
 from art.server.ledger.schema import (
     COLUMNS,
     CREATE,
-    INSERT,
     MIGRATE,
     SCHEMA_VERSION,
     SampleRecord,
     Statement,
     from_row,
-    to_row,
 )
 from art.server.tenants.tenancy import Tenant
 
-_log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
-_GATHER_SECONDS = 0.002
-_COMMITTED_TOGETHER = 48
-"""Those who wait for one commit all go on in the same turn of the event loop: it must be short."""
 _BUSY_SECONDS = 30.0
 _VARIABLES = 500
 """Ids in one SELECT ... IN (...)."""
-
-
-class LedgerError(ARTError):
-    """A sample could not be written or read: the disk is full, or the file is damaged."""
-
-
-class _Batch:
-    """Records that are committed together, and their writers, who wait."""
-
-    __slots__ = ("also", "records", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: list[asyncio.Future[None]] = []
-        self.records: list[SampleRecord] = []
-        self.also: list[Statement] = []
 
 
 class Ledger:
@@ -70,76 +45,19 @@ class Ledger:
         self._reading = _connect(path)
         self._reading.execute("PRAGMA query_only = ON")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-read")
-        self._batches: queue.SimpleQueue[tuple[_Batch, asyncio.AbstractEventLoop] | None] = (
-            queue.SimpleQueue()
-        )
-        self._pending: _Batch | None = None
-        self._busy = False
-        self._writer = threading.Thread(target=self._write_batches, name="ledger-write", daemon=True)
-        self._writer.start()
+        self._commits = Commits(self._writing, path)
         self._closed = False
 
     async def append(self, records: Sequence[SampleRecord], also: Sequence[Statement] = ()) -> None:
         """Return once the records are committed, and with them what `also` writes. Raises: LedgerError."""
-        if self._closed:
-            raise LedgerError(f"the ledger {self.path} is closed")
-        # Of each writer its own: one that is cancelled must not cancel the others' commit.
-        committed = asyncio.get_running_loop().create_future()
-        self._gather(records, also, committed)
-        await committed
+        await self._commits.append(records, also)
 
     def note(self, also: Sequence[Statement]) -> None:
         """Hand over what nobody waits for: committed before anything that is appended later.
 
         What cannot be written is told by the log; a closed ledger takes nothing.
         """
-        if not self._closed:
-            self._gather((), also)
-
-    def _gather(
-        self,
-        records: Sequence[SampleRecord],
-        also: Sequence[Statement],
-        committed: asyncio.Future[None] | None = None,
-    ) -> None:
-        batch, loop = self._pending, asyncio.get_running_loop()
-        if batch is None:
-            batch = self._pending = _Batch()
-            # Under load waiting saves commits; a lone writer is not kept waiting.
-            if self._busy:
-                loop.call_later(_GATHER_SECONDS, self._flush, batch, loop)
-            else:
-                loop.call_soon(self._flush, batch, loop)
-        batch.records.extend(records)
-        batch.also.extend(also)
-        if committed is not None:
-            batch.waiting.append(committed)
-        if len(batch.records) >= _COMMITTED_TOGETHER:
-            self._flush(batch, loop)
-
-    def _flush(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
-        if self._pending is batch:
-            self._pending = None
-            # Notes come after their samples: they do not tell how many writers there are.
-            self._busy = len(batch.records) > 1 or (self._busy and not batch.records)
-            self._batches.put((batch, loop))
-
-    def _write_batches(self) -> None:
-        while (item := self._batches.get()) is not None:
-            batch, loop = item
-            error: Exception | None = None
-            try:
-                with self._writing:
-                    self._writing.executemany(INSERT, map(to_row, batch.records))
-                    for text, values in batch.also:
-                        self._writing.execute(text, values)
-            except (sqlite3.Error, TypeError, ValueError, OverflowError) as problem:
-                error = LedgerError(f"cannot write {len(batch.records)} samples to {self.path}: {problem}")
-            try:
-                loop.call_soon_threadsafe(_settle, batch, error)
-            except RuntimeError:
-                # The loop ended meanwhile: nobody waits for the answer.
-                continue
+        self._commits.note(also)
 
     async def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """What a query of the tables beside the samples finds. Raises: LedgerError."""
@@ -217,10 +135,7 @@ class Ledger:
         if self._closed:
             return
         self._closed = True
-        if self._pending is not None:
-            self._flush(self._pending, asyncio.get_running_loop())
-        self._batches.put(None)
-        await asyncio.to_thread(self._writer.join, _BUSY_SECONDS)
+        await self._commits.close(seconds=_BUSY_SECONDS)
         self._reader.shutdown(wait=True)
         self._reading.close()
         self._writing.close()
@@ -252,18 +167,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise ConfigurationError(
             f"{path} is not a ledger or is damaged ({error}): move it away, or use another data folder"
         ) from error
-
-
-def _settle(batch: _Batch, error: Exception | None) -> None:
-    if error is not None and not batch.waiting:
-        _log.error("%s", error)
-    for committed in batch.waiting:
-        if committed.done():
-            continue
-        if error is None:
-            committed.set_result(None)
-        else:
-            committed.set_exception(error)
 
 
 def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> dict[str, SampleRecord]:
