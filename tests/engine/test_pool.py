@@ -163,7 +163,14 @@ async def test_a_request_outlives_its_engine(stream: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "bound", [{"seed": 4}, {"stop": ("so",)}, {"constraint": Constraint(kind="regex", text="a")}]
+    "bound",
+    [
+        {"seed": 4},
+        {"stop": ("so",)},
+        {"constraint": Constraint(kind="regex", text="a")},
+        {"frequency_penalty": 0.5},
+        {"min_tokens": 3},
+    ],
 )
 async def test_what_cannot_be_cut_is_sampled_again_and_told_once(bound: dict) -> None:
     first, second = Dice(), Dice()

@@ -8,10 +8,10 @@ from made_rows import CENTERED, rollout, sample, two_turns
 
 from art.errors import TokenMismatchError, UnbalancedSheetError
 from art.samples.batch import build_batch
-from art.samples.sheet import check_balance
+from art.samples.sheet import add_sheets, check_balance
 from art.samples.types import GroupRow
 from art.wire.algorithm import AdvantageSpec, Algorithm
-from art.wire.jobs import BalanceSheet, SheetRow
+from art.wire.jobs import BalanceSheet, ContextRow, SheetRow
 
 
 def test_two_rollouts_of_two_turns_by_hand() -> None:
@@ -121,6 +121,15 @@ def test_an_unbalanced_sheet_raises_with_the_difference() -> None:
     )
     with pytest.raises(UnbalancedSheetError, match=r"1 rollouts and -1 tokens .* trained 3/101"):
         check_balance(sheet)
+    context = BalanceSheet(
+        started=SheetRow(rollouts=1, tokens=9),
+        fates={"trained": SheetRow(rollouts=1, tokens=5), "context": SheetRow(tokens=4)},
+        context={"greedy": ContextRow(samples=1, tokens=3)},
+    )
+    with pytest.raises(UnbalancedSheetError, match="4 tokens of the step are context; the reasons say 3"):
+        check_balance(context)
+    whole = context.model_copy(update={"context": {"greedy": ContextRow(samples=2, tokens=4)}})
+    assert check_balance(add_sheets(whole, whole)).context == {"greedy": ContextRow(samples=4, tokens=8)}
 
 
 def test_a_sample_of_two_rollouts_is_refused_with_what_to_do() -> None:
