@@ -13,7 +13,7 @@ import pytest
 import torch
 from families import FAMILIES, SHAPE, all_in_float64, build
 from peft import LoraConfig, PeftModel, get_peft_model
-from tiny_policies import games, randomize
+from tiny_policies import games, nodes_to, randomize
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
 
 from art.engine.builtin.engine import BuiltinEngine
@@ -51,15 +51,6 @@ def weights(batch: Batch) -> torch.Tensor:
     return torch.randn(len(batch.entries), generator=generator, dtype=torch.float64)
 
 
-def path(batch: Batch, node: int) -> list[int]:
-    """Nodes from the root on."""
-    nodes = []
-    while node >= 0:
-        nodes.append(node)
-        node = int(batch.tree.parent_T[node])
-    return nodes[::-1]
-
-
 def in_rows(name: str, batch: Batch, targets: list[str]) -> Result:
     """Each trained path as a row of its own through the stock model and PEFT: nothing of our code."""
     config = LoraConfig(r=LORA.r, lora_alpha=LORA.alpha, target_modules=targets, task_type="CAUSAL_LM")
@@ -71,7 +62,7 @@ def in_rows(name: str, batch: Batch, targets: list[str]) -> Result:
     for leaf in sorted(set(nodes), key=lambda node: -int(batch.tree.depth_T[node])):
         if leaf in found:
             continue
-        on_path = path(batch, leaf)
+        on_path = nodes_to(batch.tree, leaf)
         ids = torch.as_tensor(batch.tree.tokens_T[on_path].astype("int64"))
         logits = model(input_ids=ids[None], use_cache=False).logits[0]
         logprobs = torch.log_softmax(logits, -1)[:-1].gather(1, ids[1:, None])[:, 0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import FAMILIES, build
-from tiny_policies import MODEL, SHAPE, causal_lm, games, llama, policy, qwen3, request, trainer
+from tiny_policies import MODEL, SHAPE, causal_lm, games, ids_to, llama, policy, qwen3, request, trainer
 from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3Config
 
 from art.errors import CheckpointError
@@ -58,11 +58,7 @@ def plain_gradients(config: PreTrainedConfig, batch: Batch) -> dict[str, torch.T
     for node, advantage in zip(
         batch.entries.token_E.tolist(), batch.entries.advantage_E.tolist(), strict=True
     ):
-        path, at = [], node
-        while at >= 0:
-            path.append(int(batch.tree.tokens_T[at]))
-            at = int(batch.tree.parent_T[at])
-        ids = torch.tensor(path[::-1])
+        ids = torch.tensor(ids_to(batch.tree, node))
         logits = model(input_ids=ids[None, :-1]).logits[0, -1]
         total = total + advantage * torch.log_softmax(logits, -1)[ids[-1]]
     total.backward()

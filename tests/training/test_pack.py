@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_policies import games
+from tiny_policies import games, ids_to
 
 from art.samples.entries import loss_entries
 from art.samples.tree import build_tree
@@ -28,14 +28,7 @@ def contexts(micro: MicroBatch) -> dict[int, list[tuple[int, ...]]]:
 
 def expected(tree: TokenTree, entries: LossEntries) -> list[tuple[int, ...]]:
     """For each entry: the ids from the root to it."""
-    spelled = []
-    for node in entries.token_E.tolist():
-        path = []
-        while node >= 0:
-            path.append(int(tree.tokens_T[node]))
-            node = int(tree.parent_T[node])
-        spelled.append(tuple(reversed(path)))
-    return spelled
+    return [tuple(ids_to(tree, node)) for node in entries.token_E.tolist()]
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
-from tiny_policies import SHAPE, causal_lm, games, llama, policy, qwen3, randomize
+from tiny_policies import SHAPE, causal_lm, games, ids_to, llama, policy, qwen3, randomize
 from transformers import PreTrainedConfig
 
 from art.samples.types import Batch
@@ -38,11 +38,7 @@ def plain(
     total = torch.zeros((), dtype=dtype)
     logprobs: dict[int, torch.Tensor] = {}
     for node in sorted(set(entries.token_E.tolist())):
-        path, at = [], int(node)
-        while at >= 0:
-            path.append(int(tree.tokens_T[at]))
-            at = int(tree.parent_T[at])
-        ids = torch.tensor(path[::-1])
+        ids = torch.tensor(ids_to(tree, node))
         logits = model(input_ids=ids[None, :-1]).logits[0, -1]
         logprobs[node] = torch.log_softmax(logits, -1)[ids[-1]]
     chosen = torch.stack([logprobs[node] for node in entries.token_E.tolist()])
@@ -101,8 +97,9 @@ def test_in_float64_to_ten_digits(
 ) -> None:
     batch, spec = games(seed, groups=2, size=3, untrained=context), LossSpec(name=loss)
     assume(not batch.empty)
-    got = packed(qwen3(), batch, spec, torch.float64, attention, budget, block)
-    assert_same(got, plain(qwen3(), batch, spec, torch.float64), 1e-10)
+    wanted = plain(qwen3(), batch, spec, torch.float64)
+    assume(any(gradient.norm() > 0 for gradient in wanted[1].values()))  # PPO may clip a small batch away
+    assert_same(packed(qwen3(), batch, spec, torch.float64, attention, budget, block), wanted, 1e-10)
 
 
 @pytest.mark.parametrize("attention", ["rectangles", "dense"])

@@ -10,10 +10,9 @@ import torch
 from families import FAMILIES, build
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_policies import games, policy, request, trainer
+from tiny_policies import games, ids_to, policy, request, trainer
 
 from art.errors import ConfigurationError
-from art.samples.types import Batch
 from art.training.attention.probe import adopt_tree_attention
 from art.training.packing.types import MicroBatch, Packing
 from art.training.plain_rows import group_rows, pack_rows
@@ -28,14 +27,6 @@ def rows_of(micro: MicroBatch) -> list[list[int]]:
     starts = np.flatnonzero(micro.depth_T == 0).tolist()
     bounds = zip(starts, [*starts[1:], len(micro.tokens_T)], strict=True)
     return [micro.tokens_T[start:stop].tolist() for start, stop in bounds]
-
-
-def context(batch: Batch, node: int) -> list[int]:
-    ids = []
-    while node >= 0:
-        ids.append(int(batch.tree.tokens_T[node]))
-        node = int(batch.tree.parent_T[node])
-    return ids[::-1]
 
 
 def scores(model: Policy, packing: Packing, entries: int) -> torch.Tensor:
@@ -64,7 +55,7 @@ def test_every_entry_is_scored_once_behind_its_whole_context(seed: int, budget: 
             target = micro.entry_target_E[at]
             predictor = micro.predictor_P[micro.target_predictor_N[target]]
             whole = [*flat[predictor], int(micro.target_id_N[target])]
-            assert whole == context(batch, int(batch.entries.token_E[entry]))
+            assert whole == ids_to(batch.tree, int(batch.entries.token_E[entry]))
         assert (np.diff(micro.target_predictor_N) >= 0).all()
         new = {tuple(prefix) for prefix in flat} - forwarded
         assert micro.repeated == len(flat) - len(new)

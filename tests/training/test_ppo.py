@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_policies import MODEL, causal_lm, games, policy, qwen3, randomize, trainer
+from tiny_policies import MODEL, causal_lm, games, ids_to, policy, qwen3, randomize, trainer
 
 from art.errors import CheckpointError
 from art.samples.types import Batch
@@ -71,11 +71,7 @@ def plain(batch: Batch, spec: CriticSpec) -> tuple[float, Gradients]:
     critic = fixed(Critic(16, dtype=torch.float64, device="cpu"), 16)
     states = []
     for node in batch.entries.token_E.tolist():
-        path, at = [], int(batch.tree.parent_T[node])
-        while at >= 0:
-            path.append(int(batch.tree.tokens_T[at]))
-            at = int(batch.tree.parent_T[at])
-        ids = torch.tensor(path[::-1])
+        ids = torch.tensor(ids_to(batch.tree, int(batch.tree.parent_T[node])))
         states.append(model.base_model.model.model(input_ids=ids[None]).last_hidden_state[0, -1])
     values_E = critic.values(torch.stack(states), spec.trunk)
     loss = value_gradients(batch, spec, [values_E], [np.arange(len(batch.entries))])

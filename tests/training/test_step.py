@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_policies import MODEL, games, policy, qwen3, randomize
+from tiny_policies import MODEL, games, ids_to, policy, qwen3, randomize
 
 from art.algorithms import resolve
 from art.errors import TrainingError
@@ -256,11 +256,7 @@ def test_supervised_training_is_the_cross_entropy_of_transformers() -> None:
     stock = trainer().policy.causal_lm  # the same adapter, through the stock forward
     total = torch.zeros((), dtype=torch.float64)
     for node in batch.entries.token_E.tolist():
-        path, at = [], node
-        while at >= 0:
-            path.append(int(batch.tree.tokens_T[at]))
-            at = int(batch.tree.parent_T[at])
-        ids = torch.tensor([path[::-1]])
+        ids = torch.tensor([ids_to(batch.tree, node)])
         labels = torch.full_like(ids, -100)
         labels[0, -1] = ids[0, -1]
         with torch.no_grad():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_policies import MODEL, games, policy, qwen3, randomize
+from tiny_policies import MODEL, games, ids_to, policy, qwen3, randomize
 
 from art.algorithms import resolve
 from art.errors import CheckpointError, TrainingError
@@ -168,11 +168,7 @@ def _plain_loss(stock: Trainer, batch: Batch) -> torch.Tensor:
     """The mean over all trained tokens of -log p, each behind its own path, row by row."""
     total = torch.zeros((), dtype=torch.float64)
     for node in batch.entries.token_E.tolist():
-        path, at = [], node
-        while at >= 0:
-            path.append(int(batch.tree.tokens_T[at]))
-            at = int(batch.tree.parent_T[at])
-        ids = torch.tensor([path[::-1]])
+        ids = torch.tensor([ids_to(batch.tree, node)])
         logits_V = stock.policy.causal_lm(input_ids=ids[:, :-1]).logits[0, -1]
         total = total - logits_V.log_softmax(-1)[ids[0, -1]]
     return total / len(batch.entries)

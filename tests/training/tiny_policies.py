@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from art.samples.batch import build_batch
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow, Untrainable
+from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow, TokenTree, Untrainable
 from art.training.attention.interface import NAME, register
 from art.training.policy import Policy
 from art.training.trainer import Trainer
@@ -132,6 +132,20 @@ def games(
             )
         rows.append(GroupRow(rollouts=rollouts))
     return build_batch(rows)
+
+
+def nodes_to(tree: TokenTree, node: int) -> list[int]:
+    """The nodes from the root to this one, both included; none for -1."""
+    nodes = []
+    while node >= 0:
+        nodes.append(node)
+        node = int(tree.parent_T[node])
+    return nodes[::-1]
+
+
+def ids_to(tree: TokenTree, node: int) -> list[int]:
+    """The ids of `nodes_to`."""
+    return [int(tree.tokens_T[at]) for at in nodes_to(tree, node)]
 
 
 def request(batch: Batch, step: int = 0, learning_rate: float = 1e-2, **loss: Any) -> TrainRequest:
