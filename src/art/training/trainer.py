@@ -5,7 +5,6 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,21 +12,13 @@ import torch
 from art.algorithms.needs import update_count
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, TokenMismatchError, TrainingError
 from art.samples.types import LossEntries, TokenTree
-from art.training.checkpoint import OPTIMIZER_FILE, TrainerState, read_checkpoint, write_checkpoint
-from art.training.critic import Critic, load_critic, save_critic
+from art.training.checkpoint import TrainerState, read_checkpoint, write_checkpoint
+from art.training.critic import Critic
 from art.training.free_memory import Peak
 from art.training.losses.registry import make_loss
-from art.training.memory import (
-    Rng,
-    get_rng,
-    load_moments,
-    parse_rng,
-    save_moments,
-    seeded_rng,
-    set_rng,
-    spell_rng,
-)
+from art.training.memory import get_rng, seeded_rng, set_rng
 from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlanner
+from art.training.open_model import START, OpenModel
 from art.training.optimizer import make_optimizer
 from art.training.plain_adapter import is_plain, read_plain
 from art.training.policy import Policy
@@ -40,29 +31,7 @@ from art.training.step import Learner, train_step
 from art.training.tally import Progress
 from art.training.tokenizer_files import TokenizerFiles
 from art.training.weights import Weights
-from art.wire.training import LoraSpec, OptimizerSpec, ProbeReply, TrainingKind, TrainRequest
-
-START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
-"""Numbers of an optimizer that has not stepped yet; each step brings its own."""
-
-
-@dataclass(kw_only=True, slots=True)
-class _Open:
-    """One open model."""
-
-    adapter: str
-    lora: LoraSpec | None
-    """None: all weights are trained."""
-    parameters: dict[str, torch.nn.Parameter]
-    optimizer: torch.optim.AdamW
-    spec: OptimizerSpec | None = None
-    kind: TrainingKind = "rl"
-    """What the moments were made by."""
-    step: int = 0
-    update: int = 0
-    """Updates of the step in the making; 0 between steps."""
-    rng: Rng
-    critic: Critic | None = None
+from art.wire.training import LoraSpec, ProbeReply, TrainRequest
 
 
 class Trainer:
@@ -77,7 +46,7 @@ class Trainer:
         self._score_budget = token_budget or LARGEST["cpu"]
         self._weights = Weights(policy)
         self._tokenizer = TokenizerFiles(policy.source)
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, OpenModel] = {}
         self._opened = 0
 
     @property
@@ -103,16 +72,10 @@ class Trainer:
         if state is not None and checkpoint is not None:
             try:
                 self._weights.load(model.adapter, checkpoint)
-                if not is_plain(checkpoint):
-                    load_moments(model.optimizer, model.parameters, checkpoint / OPTIMIZER_FILE)
-                if state.critic:
-                    model.critic = self._critic()
-                    load_critic(model.critic, checkpoint)
+                model.restore(state, checkpoint, self._critic)
             except CheckpointError:
                 self._weights.remove(model.adapter)
                 raise
-            model.spec, model.step, model.rng = state.optimizer, state.step, parse_rng(state.rng)
-            model.kind = state.kind
         self.close(name)
         self._open[name] = model
         return model.step
@@ -167,7 +130,7 @@ class Trainer:
             model.update += 1
         return {**metrics, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
 
-    def _learner(self, model: _Open, request: TrainRequest) -> Learner:
+    def _learner(self, model: OpenModel, request: TrainRequest) -> Learner:
         if request.algorithm.critic is not None and model.critic is None:
             model.critic = self._critic()
         return Learner(
@@ -182,7 +145,7 @@ class Trainer:
         hidden = self.policy.causal_lm.config.get_text_config().hidden_size
         return Critic(hidden, dtype=self.policy.dtype, device=self.policy.device)
 
-    def _rate(self, model: _Open, request: TrainRequest) -> float:
+    def _rate(self, model: OpenModel, request: TrainRequest) -> float:
         if request.rate is not None:
             return request.rate
         rate = request.optimizer.learning_rate
@@ -242,22 +205,11 @@ class Trainer:
                 f"{name!r} is in the middle of step {model.step + 1}, after {model.update} updates; a "
                 "checkpoint holds whole steps."
             )
-        state = TrainerState(
-            step=model.step,
-            base_model=self.policy.name,
-            base_fingerprint=self.policy.fingerprint,
-            lora=model.lora,
-            optimizer=model.spec,
-            kind=model.kind,
-            rng=spell_rng(model.rng),
-            critic=model.critic is not None,
-        )
 
         def write(folder: Path) -> list[str]:
-            save_moments(model.optimizer, model.parameters, folder / OPTIMIZER_FILE)
-            critic = [] if model.critic is None else save_critic(model.critic, folder)
-            return [*self._weights.save(model.adapter, folder), OPTIMIZER_FILE, *critic]
+            return [*self._weights.save(model.adapter, folder), *model.save(folder)]
 
+        state = model.state(self.policy.name, self.policy.fingerprint)
         return write_checkpoint(path, state, write, self._tokenizer.place)
 
     def parameters(self, name: str) -> Mapping[str, torch.nn.Parameter]:
@@ -273,18 +225,18 @@ class Trainer:
         if model is not None:
             self._weights.remove(model.adapter)
 
-    def _attach(self, lora: LoraSpec | None, seed: int) -> _Open:
+    def _attach(self, lora: LoraSpec | None, seed: int) -> OpenModel:
         self._opened += 1
         adapter = f"a{self._opened}"
         self._weights.attach(adapter, lora, seed=seed)
         parameters = self._weights.parameters(adapter)
         optimizer = make_optimizer(list(parameters.values()), START)
         optimizer.register_step_post_hook(lambda *_: self._weights.stepped(adapter))
-        return _Open(
+        return OpenModel(
             adapter=adapter, lora=lora, parameters=parameters, optimizer=optimizer, rng=seeded_rng(seed)
         )
 
-    def _model(self, name: str) -> _Open:
+    def _model(self, name: str) -> OpenModel:
         if name not in self._open:
             raise NotFoundError(
                 f"Model {name!r} is not open in the trainer. Open: {sorted(self._open)!r}.",
