@@ -8,7 +8,8 @@ last bits of sums, which depend on who shares a batch.
     slow tool       tic-tac-toe whose games first wait for a tool: a seeded lognormal time (median 0.3 s; of a
                     step's games the slowest takes some 4 s), as a sandbox or a web page would make it
     mail, games     no waiting at all. On two cores four clients, the server, the engine and the trainer then
-                    share what one run alone leaves idle; these rows have no goal
+                    share what one run alone leaves idle; these rows have no goal. Their CPU seconds (all
+                    processes of ours while the clock ran) say what sharing saved, and how idle the cores were
 
     python -m bench.together            both arrangements
     python -m bench.together RUN        one run, told on standard input; says its rewards
@@ -24,8 +25,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import art
 from art import tasks
@@ -110,23 +114,39 @@ class Program:
         return float(json.loads(line)[word])
 
 
-def measure(*, together: bool, task: str, tool: bool) -> tuple[float, list[float]]:
-    """Wall seconds of all four, and the reward that each has in the end."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What the four cost: seconds on the clock and of CPU, and the reward that each has in the end."""
+
+    wall: float
+    cpu: float
+    rewards: list[float]
+
+
+def cpu_seconds(server: ServerProcess, programs: list[Program]) -> float:
+    """Of the server, its workers and the programs, until now."""
+    assert server.pid is not None
+    process = psutil.Process(server.pid)
+    ours = [process, *process.children(recursive=True), *(psutil.Process(one.child.pid) for one in programs)]
+    return sum(float(times.user + times.system) for times in (one.cpu_times() for one in ours))
+
+
+def measure(*, together: bool, task: str, tool: bool) -> Measured:
     with tempfile.TemporaryDirectory(prefix="art-bench-") as name:
         server = ServerProcess(Path(name) / "data", SERVER)
         server.ensure_running()
         programs: list[Program] = []
         try:
             programs += [Program(server, number, task=task, tool=tool) for number in range(RUNS)]
-            begin = time.perf_counter()
+            begin, spent = time.perf_counter(), cpu_seconds(server, programs)
             for program in programs:
                 program.tell("go")
                 if not together:
                     program.hear("done")
             for program in programs if together else ():
                 program.hear("done")
-            seconds = time.perf_counter() - begin
-            return seconds, [program.hear("reward") for program in programs]
+            wall, cpu = time.perf_counter() - begin, cpu_seconds(server, programs) - spent
+            return Measured(wall=wall, cpu=cpu, rewards=[program.hear("reward") for program in programs])
         finally:
             for program in programs:
                 program.child.kill()
@@ -135,16 +155,17 @@ def measure(*, together: bool, task: str, tool: bool) -> tuple[float, list[float
 
 
 def rows(task: str, *, tool: bool) -> list[Row]:
-    (ours, rewards), (peer, others) = (
-        measure(together=together, task=task, tool=tool) for together in (True, False)
-    )
+    ours, peer = (measure(together=together, task=task, tool=tool) for together in (True, False))
     name = f"{RUNS} runs of {task} together" + (" with a slow tool" if tool else "")
+    reward, expected = statistics.mean(ours.rewards), statistics.mean(peer.rewards)
     return [
-        Row(name=f"{name}, against {SHARE:.0%} of one after the other", ours=ours, peer=SHARE * peer,
-            unit="s", ratio=SHARE * peer / ours, goal=1.0 if tool else None),
-        Row(name=f"{name}: mean reward in the end", ours=statistics.mean(rewards),
-            peer=statistics.mean(others), unit="reward",
-            ratio=statistics.mean(rewards) / statistics.mean(others), goal=0.97),
+        Row(name=f"{name}, against {SHARE:.0%} of one after the other", ours=ours.wall,
+            peer=SHARE * peer.wall, unit="s", ratio=SHARE * peer.wall / ours.wall,
+            goal=1.0 if tool else None),
+        Row(name=f"{name}: CPU, against one after the other", ours=ours.cpu, peer=peer.cpu,
+            unit="s", ratio=peer.cpu / ours.cpu),
+        Row(name=f"{name}: mean reward in the end", ours=reward, peer=expected, unit="reward",
+            ratio=reward / expected, goal=0.97),
     ]  # fmt: skip
 
 
