@@ -105,3 +105,23 @@ def test_answers_of_older_releases_are_taken_over(tmp_path: Path) -> None:
     assert kept(cache, range(5)) == [0, 1, 2] and stat.S_IMODE(path.stat().st_mode) == 0o600
     beside = AnswerCache(path)
     assert len(beside) == 3
+
+
+def test_a_file_that_takes_nothing_any_more_costs_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = AnswerCache(tmp_path / "answers")
+    fill(cache, range(50))
+    assert cache._connection is not None
+    cache._connection.execute("pragma query_only = 1")  # as on a disk that is full: nothing can be written
+    cache.limit_bytes = 1 << 16
+    fill(cache, range(50, 51))
+    assert len(cache) == 50 and "failed" in caplog.text
+
+
+def test_a_file_of_another_layout_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "answers"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table kept_answers (key text primary key, used_at real)")
+    with pytest.raises(ConfigurationError, match=r"columns key, used_at in place of key, model.*delete it"):
+        AnswerCache(path).get("judge", question(1))

@@ -163,3 +163,13 @@ async def test_a_file_that_fails_ends_the_asking(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceededError, match="so nothing more is asked"):
         await budget.reserve(question(), FREE)
     budget.settle(reserved, Usage())  # says so, and does not hide how the call ended
+
+
+def test_a_file_of_another_layout_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "budget"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table accounts (owner text primary key, calls integer)")
+    with pytest.raises(
+        ConfigurationError, match=r"columns owner, calls in place of owner.*give another path"
+    ):
+        Budget(calls=3, path=path)

@@ -138,7 +138,9 @@ class AnswerCache:
         while (over := self._bytes() - LEFT * self.limit_bytes) > 0 and (count := len(self)):
             # As many as are too much, if all were alike; a few at least, and not so many that others wait.
             many = min(BATCH, 1 + int(count * over / self._bytes()))
-            self._run(f"delete from kept_answers where key in ({oldest})", (many,))
+            gone = f"delete from kept_answers where key in ({oldest}) returning 1"
+            if not self._run(gone, (many,)):  # it failed, and may fail for ever: the disk is full
+                return
         # Not `execute`, which makes one step of it: one page is given back.
         self._do(lambda connection: connection.executescript("pragma incremental_vacuum"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -18,7 +19,7 @@ def open_private(path: Path, schema: str) -> sqlite3.Connection:
     """A connection that commits each statement by itself. A new file has mode 0600, a new folder 0700; what
     is there keeps its mode.
 
-    Raises OSError, sqlite3.Error.
+    Raises OSError, sqlite3.Error; also where a table has other columns than `schema` says.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite gives its further files (-wal, -shm) the mode of this one.
@@ -26,6 +27,7 @@ def open_private(path: Path, schema: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, schema)
+        _check_columns(connection, schema)
     except BaseException:
         connection.close()
         raise
@@ -47,6 +49,22 @@ def _prepare(connection: sqlite3.Connection, schema: str) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(PAUSE_S)
+
+
+def _check_columns(connection: sqlite3.Connection, schema: str) -> None:
+    with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(schema)
+        for (table,) in fresh.execute("select name from sqlite_master where type = 'table'"):
+            found, known = _columns(connection, table), _columns(fresh, table)
+            if found != known:
+                raise sqlite3.DatabaseError(
+                    f"another release or program made its table {table!r}, with the columns "
+                    f"{', '.join(found)} in place of {', '.join(known)}"
+                )
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [name for (name,) in connection.execute("select name from pragma_table_info(?)", (table,))]
 
 
 @contextmanager
