@@ -9,7 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from art.errors import ConfigurationError
+from art.wire.engine import BuiltinOptions
+
 BUCKET = 64
+MIB = 1 << 20
 
 
 def bucket(tokens: int) -> int:
@@ -73,3 +77,25 @@ class RowCache:
 
 def bytes_per_token(shapes: list[tuple[int, int, int]], dtype: torch.dtype) -> int:
     return sum(heads * (key + value) for heads, key, value in shapes) * dtype.itemsize
+
+
+def cache_budget(
+    options: BuiltinOptions, shapes: list[tuple[int, int, int]], dtype: torch.dtype, device: torch.device
+) -> int:
+    """Tokens that the cache may hold. Raises: ConfigurationError when they are too few for two rows."""
+    token_bytes = bytes_per_token(shapes, dtype)
+    budget = _cache_bytes(options, device) // token_bytes
+    if budget < 2 * BUCKET:
+        raise ConfigurationError(
+            f"cache_mb={options.cache_mb!r} holds {budget} tokens of {token_bytes} bytes; "
+            f"at least {2 * BUCKET} are needed"
+        )
+    return budget
+
+
+def _cache_bytes(options: BuiltinOptions, device: torch.device) -> int:
+    if options.cache_mb is not None:
+        return options.cache_mb * MIB
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] // 2)
+    return 512 * MIB

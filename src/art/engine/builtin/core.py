@@ -15,24 +15,21 @@ import torch
 from art.constraints.grammar import Grammars
 from art.constraints.guide import Guide
 from art.engine.builtin.batch import Batch, make_batch
-from art.engine.builtin.cache import BUCKET, RowCache, bytes_per_token
+from art.engine.builtin.cache import BUCKET, RowCache, cache_budget
 from art.engine.builtin.catalog import AdapterCatalog
 from art.engine.builtin.model import CausalModel
 from art.engine.builtin.peft_folder import PeftAdapter
 from art.engine.builtin.sampler import Drawn, request_seed, sample
 from art.engine.builtin.scheduler import Scheduler
-from art.engine.builtin.sequence import NOWHERE, Sequence
+from art.engine.builtin.scoring import score_rows
+from art.engine.builtin.sequence import NOWHERE, Sequence, appended
 from art.engine.builtin.shaping import make_bias, make_penalties, shape
 from art.engine.builtin.stops import StopStrings, TokenizerLoader
 from art.engine.builtin.whole import ModelFolder, WholeModels
 from art.engine.limits import check_request, check_rows
-from art.engine.protocol import Delta, GenerateRequest, TopLogprobs
-from art.errors import ARTError, ConfigurationError, RequestError, WorkerError
+from art.engine.protocol import Delta, GenerateRequest
+from art.errors import ARTError, RequestError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
-
-SCORE_TOKENS = 8192
-"""Padded tokens of one scoring pass."""
-MIB = 1 << 20
 
 Event = tuple[Sequence, Delta | ARTError]
 
@@ -43,13 +40,7 @@ class EngineCore:
     def __init__(self, model: CausalModel, options: BuiltinOptions) -> None:
         self.model = model
         self.options = options
-        token_bytes = bytes_per_token(model.shapes, model.dtype)
-        budget = _cache_bytes(options, model.device) // token_bytes
-        if budget < 2 * BUCKET:
-            raise ConfigurationError(
-                f"cache_mb={options.cache_mb!r} holds {budget} tokens of {token_bytes} bytes; "
-                f"at least {2 * BUCKET} are needed"
-            )
+        budget = cache_budget(options, model.shapes, model.dtype, model.device)
         self.step_tokens = options.max_step_tokens or (1024 if model.device.type == "cpu" else 8192)
         self.max_context = min(model.max_context, budget - BUCKET)
         cache = RowCache(model.shapes, budget=budget, dtype=model.dtype, device=model.device)
@@ -154,15 +145,7 @@ class EngineCore:
         """See `Engine.score`. Raises: NotFoundError, RequestError."""
         adapter = self.adapters.number(name)
         check_rows(rows, max_context=self.max_context, vocab_size=self.model.vocab_size)
-        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-        scores: list[list[float]] = [[] for _ in rows]
-        while order:
-            longest = len(rows[order[-1]])
-            count = max(1, SCORE_TOKENS // longest)
-            order, group = order[:-count], order[-count:]
-            for index, values in zip(group, self.model.score(adapter, [rows[i] for i in group]), strict=True):
-                scores[index] = values
-        return scores
+        return score_rows(self.model, adapter, rows)
 
     def health(self) -> EngineHealth:
         scheduler = self.scheduler
@@ -231,7 +214,7 @@ class EngineCore:
             if number in failed:
                 news = failed[number]
             elif logprob == logprob:
-                news = _appended(sequence, token, logprob, drawn.tops.get(number))
+                news = appended(sequence, token, logprob, drawn.tops.get(number))
             else:
                 news = WorkerError(
                     f"{self.model.name!r} with adapter {sequence.request.adapter!r} gave logits of nan"
@@ -260,20 +243,3 @@ class EngineCore:
             for future in self._sleeping:
                 future.set_result(None)
             self._sleeping = []
-
-
-def _appended(
-    sequence: Sequence, token: int, logprob: float, top: TopLogprobs | None
-) -> Delta | ARTError | None:
-    try:
-        return sequence.append(token, logprob, top)
-    except RequestError as error:
-        return error
-
-
-def _cache_bytes(options: BuiltinOptions, device: torch.device) -> int:
-    if options.cache_mb is not None:
-        return options.cache_mb * MIB
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] // 2)
-    return 512 * MIB

@@ -12,18 +12,18 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from art.constraints.guide import Guide
+from art.engine.builtin.calls import Call, Order, send, why_not, within
 from art.engine.builtin.core import EngineCore, Event
 from art.engine.builtin.model import load_model
 from art.engine.builtin.sequence import Sequence as Running
 from art.engine.builtin.whole import read_folder
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest
 from art.engine.served import Sink
-from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
+from art.errors import ARTError, OverloadedError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
 
 logger = logging.getLogger(__name__)
@@ -34,24 +34,6 @@ one."""
 DRAIN_SECONDS = 1800.0
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """One `generate`; `sink` takes its news on `loop`."""
-
-    loop: asyncio.AbstractEventLoop
-    sink: Sink
-    sequence: Running | None = None
-    cancelled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Something to do between two steps, and what to do instead when the engine has ended."""
-
-    run: Callable[[], None]
-    fail: Callable[[ARTError], None]
 
 
 class BuiltinEngine:
@@ -146,7 +128,7 @@ class BuiltinEngine:
     async def unload_adapter(self, name: str) -> None:
         """See `Engine.unload_adapter`."""
         gone = await self._call(lambda: self._core.drop_adapter(name), f"unload adapter {name!r}")
-        await _within(gone, DRAIN_SECONDS, f"the last request of adapter {name!r}")
+        await within(gone, DRAIN_SECONDS, f"the last request of adapter {name!r}")
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `Engine.score`."""
@@ -156,7 +138,7 @@ class BuiltinEngine:
     async def sleep(self) -> None:
         """See `Engine.sleep`."""
         asleep = await self._call(self._core.sleep, "sleep")
-        await _within(asleep, DRAIN_SECONDS, "the running requests before sleep")
+        await within(asleep, DRAIN_SECONDS, "the running requests before sleep")
 
     async def wake(self) -> None:
         """See `Engine.wake`."""
@@ -178,19 +160,15 @@ class BuiltinEngine:
 
     def _entry(self, call: Call, run: Callable[[], None]) -> Order:
         """An order about a call that is not running yet."""
-        return Order(run, lambda error: _send(call.loop, [(call, error)]))
+        return Order(run, lambda error: send(call.loop, [(call, error)]))
 
     def _opened(self, call: Call, request: GenerateRequest, opening: Future[Guide]) -> None:
         """A constraint was compiled, or could not be; this runs on the compiler's thread."""
-        error = WorkerError("the engine is closed") if opening.cancelled() else opening.exception()
+        error = why_not(opening)
         if error is None:
             order = self._entry(call, lambda: self._submit(call, request, opening.result()))
         else:
-            if not isinstance(error, ARTError):
-                logger.error("a constraint's compiler failed", exc_info=error)
-                error = WorkerError(f"the constraint's compiler failed: {type(error).__name__}: {error}")
-            refusal = error
-            order = self._entry(call, lambda: self._refuse(call, refusal))
+            order = self._entry(call, lambda: self._refuse(call, error))
         with self._wakeup:
             self._post(order)
 
@@ -215,7 +193,7 @@ class BuiltinEngine:
 
         with self._wakeup:
             self._post(Order(run, done.set_exception))
-        return await _within(done, CONTROL_SECONDS, what)
+        return await within(done, CONTROL_SECONDS, what)
 
     # The rest runs on the step thread.
 
@@ -254,7 +232,7 @@ class BuiltinEngine:
 
     def _refuse(self, call: Call, error: ARTError) -> None:
         self._ended += 1
-        _send(call.loop, [(call, error)])
+        send(call.loop, [(call, error)])
 
     def _cancel(self, call: Call) -> None:
         if call.sequence is not None and self._calls.pop(call.sequence, None) is not None:
@@ -270,7 +248,7 @@ class BuiltinEngine:
                 del self._calls[sequence]
                 self._ended += 1
         for loop, items in by_loop.items():
-            _send(loop, items)
+            send(loop, items)
 
     def _fail_all(self, error: ARTError) -> None:
         with self._wakeup:
@@ -279,25 +257,7 @@ class BuiltinEngine:
         for order in orders:
             order.fail(error)
         for call in self._calls.values():
-            _send(call.loop, [(call, error)])
+            send(call.loop, [(call, error)])
         self._core.abandon(error)
         self._calls.clear()
         self._ended = self._begun
-
-
-def _send(loop: asyncio.AbstractEventLoop, items: list[tuple[Call, Delta | ARTError]]) -> None:
-    def put() -> None:
-        for call, news in items:
-            if not call.cancelled:
-                call.sink(news)
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(put)
-
-
-async def _within(future: Future[T], seconds: float, what: str) -> T:
-    try:
-        # Shielded: a caller who gives up must not cancel what the step thread will complete.
-        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), seconds)
-    except TimeoutError as error:
-        raise DeadlineError(f"the engine did not finish within {seconds:.0f} s: {what}") from error

@@ -10,6 +10,7 @@ from art.constraints.guide import Guide
 from art.engine.builtin.shaping import Bias, Penalties
 from art.engine.builtin.stops import StopStrings
 from art.engine.protocol import Delta, FinishReason, GenerateRequest, TopLogprobs
+from art.errors import ARTError, RequestError
 
 NOWHERE = -1
 
@@ -87,3 +88,13 @@ class Sequence:
             self.stops.pass_over(self.completion)
             return None
         return self.stops.find(self.completion)
+
+
+def appended(
+    sequence: Sequence, token: int, logprob: float, top: TopLogprobs | None
+) -> Delta | ARTError | None:
+    """`Sequence.append`, with a constraint that cannot be followed as news like any other."""
+    try:
+        return sequence.append(token, logprob, top)
+    except RequestError as error:
+        return error
