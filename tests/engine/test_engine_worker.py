@@ -30,7 +30,7 @@ from art.errors import (
     WorkerStalledError,
 )
 from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart, to_body, to_error
-from waiting import DEADLINE_S, until
+from waiting import DEADLINE_S, turns, until
 
 OPTIONS = BuiltinOptions(threads=1)
 PROMPT = [5, 6, 7, 8]
@@ -175,11 +175,18 @@ async def test_a_crash_of_the_step_loop_fails_everyone_and_shows_in_health(base:
     await engine.close()
 
 
+def in_line(engine: BuiltinEngine) -> list[asyncio.Task[object]]:
+    """They wait their turn, one at a time: adapter `a` is in use for seconds."""
+    return [asyncio.create_task(whole(engine.generate(ask(PROMPT, "a", max_tokens=240)))) for _ in range(40)]
+
+
 async def test_who_gives_up_waiting_does_not_hurt_the_engine(base: Path, tmp_path: Path) -> None:
-    engine = await BuiltinEngine.start(str(base), OPTIONS)
+    engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1, max_running=1))
     await engine.load_adapter("a", build_adapter(tmp_path, base, seed=1))
     stream = engine.generate(ask(PROMPT, "a", max_tokens=240, stream=True))
     first = await anext(stream)  # of one token or, on a busy machine, of several
+    queue = in_line(engine)
+    await turns()
     unloading = asyncio.create_task(engine.unload_adapter("a"))
     while "a" in (await engine.info()).adapters:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -187,22 +194,28 @@ async def test_who_gives_up_waiting_does_not_hurt_the_engine(base: Path, tmp_pat
     with pytest.raises(asyncio.CancelledError):
         await unloading
     assert len(first.token_ids) + len((await whole(stream)).token_ids) == 240
+    for waiting in queue:
+        waiting.cancel()
+    await asyncio.gather(*queue, return_exceptions=True)
     assert len((await whole(engine.generate(ask(PROMPT, max_tokens=3)))).token_ids) == 3
     await engine.close()
 
 
 async def test_closing_fails_those_who_wait_for_an_adapter_to_go(base: Path, tmp_path: Path) -> None:
-    engine = await BuiltinEngine.start(str(base), OPTIONS)
+    engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1, max_running=1))
     await engine.load_adapter("a", build_adapter(tmp_path, base, seed=1))
     stream = engine.generate(ask(PROMPT, "a", max_tokens=240, stream=True))
     await anext(stream)
+    queue = in_line(engine)
+    await turns()
     unloading = asyncio.create_task(engine.unload_adapter("a"))
     while "a" in (await engine.info()).adapters:  # noqa: ASYNC110
         await asyncio.sleep(0)
     await engine.close()
-    for waiting in (unloading, whole(stream), engine.score(None, [PROMPT])):
+    for waiting in (unloading, queue[-1], engine.score(None, [PROMPT])):
         with pytest.raises(WorkerError):
             await waiting
+    await asyncio.gather(*queue, return_exceptions=True)
 
 
 @pytest.mark.parametrize(
