@@ -58,3 +58,23 @@ def test_it_is_found_with_the_token_that_completes_it(text: str, stop: str, data
             expected = (count, stop)
             break
     assert first_stop(pieces, (stop,)) == expected
+
+
+def stop_after(pieces: list[bytes], stop: str, least: int) -> int | None:
+    """After how many tokens it ends, when the first `least` end nothing."""
+    stops = StopStrings((stop,), Bytes(pieces))
+    for count in range(1, len(pieces) + 1):
+        if count <= least:
+            stops.pass_over(list(range(count)))
+        elif stops.find(list(range(count))) is not None:
+            return count
+    return None
+
+
+def test_what_is_passed_over_ends_nothing_but_may_begin_a_stop_string() -> None:
+    smile = "\N{SLIGHTLY SMILING FACE}".encode()
+    assert stop_after([b"\n", b"\n", b"a", b"b\n"], "\n\n", 1) == 2  # as under vLLM
+    assert stop_after([b"\n\n", b"a", b"\n\n"], "\n\n", 1) == 3
+    assert stop_after([b"\n\n", b"\n", b"a"], "\n\n", 1) == 2
+    assert stop_after([b"x" + smile[:2], smile[2:], b"x"], "x", 1) == 3
+    assert stop_after([b"x" + smile[:2], smile[2:], b"x"], smile.decode(), 1) == 2

@@ -106,6 +106,27 @@ async def test_what_follows_a_stop_string_is_not_shown_but_recorded(live: Live) 
     assert live.renderer.decode(record.completion_ids) == "one;two"
 
 
+@pytest.mark.parametrize("least, told", [(0, "one"), (5, "one;two")])
+async def test_a_stop_string_within_min_tokens_is_text_like_any_other(
+    live: Live, least: int, told: str
+) -> None:
+    text = "one;two;" if least else "one;"
+    assert len(live.renderer.encode("one;")) <= 5 < len(live.renderer.encode("one;two;"))
+    says(live, text, stop_string=";")
+    asking: dict[str, Any] = {
+        "model": "tiny",
+        "messages": HELLO,
+        "stop": ";",
+        "extra_body": {"min_tokens": least},
+    }
+    reply = await live.client.chat.completions.create(**asking)
+    assert reply.choices[0].message.content == told
+    streamed = [chunk async for chunk in await live.client.chat.completions.create(**asking, stream=True)]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == told
+    raw = {"model": "tiny", "prompt": "x", "stop": ";", "extra_body": {"min_tokens": least}}
+    assert (await live.client.completions.create(**raw)).choices[0].text == told
+
+
 async def test_tool_calls_keep_their_arguments_as_written(live: Live) -> None:
     written = '{"id": 1.0, "limit":1e3,  "all": false, "name": "é\\u00e9"}'
     says(

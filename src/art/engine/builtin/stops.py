@@ -30,23 +30,36 @@ class StopStrings:
         """The end of the settled text, long enough to begin any stop string."""
         self.context = 0
         self.settled = 0
+        self.passed = 0
+        """Characters of the text that is not settled which were passed over."""
 
     def find(self, completion: list[int]) -> str | None:
-        """The first stop string that the completion contains now, or None."""
-        before = self.tokenizer.decode(completion[self.context : self.settled])
-        after = self.tokenizer.decode(completion[self.context :])
-        text = self.tail + after[len(before) :]
-        found = [(text.find(string), string) for string in self.strings if string in text]
+        """The first stop string that the completion contains now, or None. One that ends in text that was
+        passed over is none.
+        """
+        new = self._new(completion)
+        text, old = self.tail + new, len(self.tail) + self.passed
+        places = [(text.find(string, max(0, old - len(string) + 1)), string) for string in self.strings]
+        found = [place for place in places if place[0] >= 0]
         if found:
             return min(found)[1]
-        if len(after) > len(before) and not after.endswith(REPLACEMENT):
-            self.context, self.settled = self.settled, len(completion)
-            self.tail = text[-self.keep :] if self.keep else ""
+        self._settle(completion, new)
         return None
 
     def pass_over(self, completion: list[int]) -> None:
-        """What the completion says so far ends nothing."""
-        self.context, self.settled, self.tail = self.settled, len(completion), ""
+        """What the completion says so far ends nothing, but a stop string may begin in it."""
+        new = self._new(completion)
+        self.passed = len(new.rstrip(REPLACEMENT))
+        self._settle(completion, new)
+
+    def _new(self, completion: list[int]) -> str:
+        before = self.tokenizer.decode(completion[self.context : self.settled])
+        return self.tokenizer.decode(completion[self.context :])[len(before) :]
+
+    def _settle(self, completion: list[int], new: str) -> None:
+        if new and not new.endswith(REPLACEMENT):
+            self.context, self.settled, self.passed = self.settled, len(completion), 0
+            self.tail = (self.tail + new)[-self.keep :] if self.keep else ""
 
 
 class TokenizerLoader:

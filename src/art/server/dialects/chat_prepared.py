@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from art.engine.protocol import Constraint
 from art.errors import RequestError
 from art.rendering.chat import Parsed
+from art.server.dialects.chat_reply import Completion, message_of
 from art.server.dialects.chat_request import ChatRequest
 from art.server.ledger.stitching import Stitched
 from art.server.models.served import Target
@@ -76,3 +78,10 @@ class Prepared:
         """The message that ids of a completion spell; `partial`: they go on."""
         tools = self.request.tools if self.request.read_calls else None
         return self.target.renderer.parse(token_ids, self.stitched.prompt_ids, tools, partial=partial)
+
+    def message(self, completion: Completion) -> dict[str, Any]:
+        """The assistant's message that a whole completion spells."""
+        kept, least = None, self.request.min_tokens
+        if least and completion.stop_string is not None:
+            kept = self.parse(completion.token_ids[:least], partial=True)
+        return message_of(completion, self.parse(completion.token_ids), kept)

@@ -27,14 +27,15 @@ class Completion:
     """The request demanded a call of one tool by its name."""
 
 
-def message_of(completion: Completion, parsed: Parsed) -> dict[str, Any]:
-    """The assistant's message. What follows a stop string is not part of it."""
-    content, reasoning = parsed.content, parsed.reasoning
+def message_of(completion: Completion, parsed: Parsed, kept: Parsed | None = None) -> dict[str, Any]:
+    """The assistant's message. What follows a stop string is not part of it.
+
+    kept: what was said within `min_tokens`, where no stop string ends it.
+    """
+    content, reasoning = parsed.content, parsed.reasoning or ""
     if completion.stop_string is not None:
-        content, reasoning = (
-            cut(content, completion.stop_string),
-            cut(reasoning or "", completion.stop_string),
-        )
+        content = _cut(content, completion.stop_string, kept.content if kept else "")
+        reasoning = _cut(reasoning, completion.stop_string, (kept.reasoning or "") if kept else "")
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if parsed.tool_calls:
         message["content"] = content or None
@@ -51,9 +52,10 @@ def message_of(completion: Completion, parsed: Parsed) -> dict[str, Any]:
     return message
 
 
-def cut(text: str, stop: str) -> str:
-    """The text before the stop string."""
-    return text.partition(stop)[0]
+def _cut(text: str, stop: str, kept: str) -> str:
+    """The text before the first stop string that does not end in what is kept."""
+    at = text.find(stop, max(0, len(kept.rstrip("\ufffd")) - len(stop) + 1))
+    return text if at < 0 else text[:at]
 
 
 def finish_reason(completion: Completion, message: dict[str, Any]) -> str:

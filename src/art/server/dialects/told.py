@@ -15,7 +15,7 @@ from typing import Any
 from art.engine.protocol import Delta
 from art.errors import ARTError, WorkerError
 from art.server.dialects.chat_prepared import Prepared
-from art.server.dialects.chat_reply import Completion, finish_reason, message_of
+from art.server.dialects.chat_reply import Completion, finish_reason
 from art.server.dialects.chat_sampling import Sampler, new_completion
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class StreamedChoice:
 
     def end(self) -> Ended:
         """The rest of the text and the reason of the end; sets `message`."""
-        message = message_of(self.completion, self.prepared.parse(self.completion.token_ids))
+        message = self.prepared.message(self.completion)
         content, reasoning = self._advance(message["content"] or "", message.get("reasoning_content") or "")
         # What was told cannot be taken back: the message is what the client can put together.
         self.message = {**message, "content": self._content}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from art.server.dialects.chat_prepared import Prepared
-from art.server.dialects.chat_reply import Completion, finish_reason, message_of
+from art.server.dialects.chat_reply import Completion, finish_reason
 from art.server.dialects.chat_sampling import Sampler, new_completion
 
 
@@ -29,7 +29,7 @@ async def whole(sampler: Sampler, prepared: Prepared) -> list[Done]:
         await _run(sampler, prepared, 0, completions[0])
     else:
         await together([_run(sampler, prepared, n, one) for n, one in enumerate(completions)])
-    done = [(one, message_of(one, prepared.parse(one.token_ids))) for one in completions]
+    done = [(one, prepared.message(one)) for one in completions]
     await sampler.keep(prepared, done)
     return [Done(one, message, finish_reason(one, message)) for one, message in done]
 
