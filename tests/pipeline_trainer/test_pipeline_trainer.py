@@ -14,6 +14,7 @@ import pytest
 from fast_backend import FastBackend, pair, scenarios
 
 import art
+from art.errors import ConfigurationError
 from art.pipeline_trainer import PipelineTrainer, keep_recent_and_top
 from art.pipeline_trainer.books import STATE
 from art.tracking.trajectory_log.step_log import read_trajectory_groups
@@ -361,3 +362,20 @@ def test_what_is_out_of_range_or_unknown_is_refused(model: Any, wrong: dict[str,
     with pytest.raises(ValueError) as refused:
         PipelineTrainer(model, art.RemoteBackend("http://127.0.0.1:1", "k"), rollout, stream, None, **given)
     assert named in str(refused.value)
+
+
+async def test_a_second_run_of_one_model_is_refused_while_the_first_goes_on(
+    backend: FastBackend, model: Any
+) -> None:
+    backend.allowed.clear()
+    first = PipelineTrainer(model, backend, rollout, scenarios(8), None, eval_every_n_steps=0)
+    running = asyncio.create_task(first.train())
+    await backend.training.wait()
+    second = PipelineTrainer(model, backend, rollout, scenarios(8), None, eval_every_n_steps=0)
+    with pytest.raises(ConfigurationError, match=f"another PipelineTrainer is training.*{model.name!r}"):
+        await second.train()
+    backend.allowed.set()
+    await running
+    assert sorted(backend.trained()) == list(range(8))
+    await second.train()  # it goes on where the first ended: nothing is left
+    assert sorted(backend.trained()) == list(range(8))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from art.errors import ConfigurationError
 from art.foreign_backend import as_backend
+from art.pipeline_trainer.alone import alone_with
 from art.pipeline_trainer.retention import CheckpointRetentionStrategy
 from art.pipeline_trainer.rollout import EvalFn, RolloutFn, ScenarioT
 from art.pipeline_trainer.run import Run
@@ -102,7 +103,8 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         A run that was stopped or killed goes on where it was (`resume`): groups that were not trained are
         sampled again, none is trained twice. handle_signals: SIGINT and SIGTERM call `request_stop`.
 
-        Raises what `backend.train` raises; an error of a rollout or an evaluation is logged and counted.
+        Raises what `backend.train` raises, and ConfigurationError while another PipelineTrainer trains the
+        model; an error of a rollout or an evaluation is logged and counted.
         """
         if self._run is not None:
             raise RuntimeError("this PipelineTrainer is training; make another one for another run")
@@ -125,7 +127,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         )
         watched = stopping_on_signals(self.request_stop) if handle_signals else contextlib.nullcontext()
         try:
-            with watched:
+            with alone_with(self._model), watched:
                 await run.open()
                 self._stream.rewind()
                 await run.train(self._stream, self._rollout_fn, self._eval_fn, self._config, reporter)
