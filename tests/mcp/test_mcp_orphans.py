@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from art.mcp import StdioServer, connect
 from art.process.reaper import Reaper, reaper
-from waiting import gone, until
+from waiting import eventually, gone, until
 
 WITH_A_SESSION = """
 import asyncio, sys
@@ -68,3 +70,59 @@ def test_who_watches_is_started_again_where_it_was_killed() -> None:
         for one in groups:
             one.kill()
             one.wait()
+
+
+def test_sessions_of_several_threads_share_it() -> None:
+    made, groups = Reaper(), [subprocess.Popen(SLEEPER, start_new_session=True) for _ in range(4)]
+    started: list[int] = []
+
+    def counted() -> None:
+        started.append(1)
+        Reaper._start(made)
+
+    made._start = counted  # type: ignore[method-assign]
+    together = threading.Barrier(len(groups))
+
+    def watch(group: int) -> None:
+        together.wait(WAIT_S)
+        made.watch(group)
+
+    threads = [threading.Thread(target=watch, args=(one.pid,)) for one in groups]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert started == [1]
+        made.close()
+        assert [one.wait(WAIT_S) for one in groups] == [-signal.SIGKILL] * len(groups)
+    finally:
+        for one in groups:
+            one.kill()
+            one.wait()
+
+
+FORKED = """
+import os, subprocess, sys, time
+from art.process.reaper import reaper
+
+server = subprocess.Popen(sys.argv[1:], start_new_session=True)
+reaper().watch(server.pid)
+fork = os.fork()
+if fork:
+    print(server.pid, fork, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_a_fork_that_outlives_its_program_keeps_no_server_alive() -> None:
+    with subprocess.Popen([sys.executable, "-c", FORKED, *SLEEPER], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        server, fork = map(int, program.stdout.readline().split())
+        try:
+            program.kill()
+            eventually(lambda: gone(server))
+            assert not gone(fork)
+        finally:
+            os.kill(fork, signal.SIGKILL)

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 GRACE_S = 2.0
@@ -28,18 +29,29 @@ class Reaper:
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()  # programs have sessions in several threads
 
     def watch(self, group: int) -> None:
-        """Kill the process group when this process has ended, however it ended."""
-        self._groups.add(group)
-        if self._process is None or not self._tell(f"+{group}"):
-            self._start()
+        """Kill the process group when this process has ended, however it ended. Raises OSError."""
+        with self._lock:
+            self._groups.add(group)
+            if self._process is None or not self._tell(f"+{group}"):
+                self._start()
 
     def forget(self, group: int) -> None:
         """The group has ended: its number may be another's soon."""
-        self._groups.discard(group)
-        if self._process is not None and not self._tell(f"-{group}"):
-            self._start()
+        with self._lock:
+            self._groups.discard(group)
+            if self._process is not None and not self._tell(f"-{group}"):
+                self._start()
+
+    def leave(self) -> None:
+        """In a fork of this process: its groups are the parent's, whose end this must not hide."""
+        process, self._process = self._process, None
+        self._groups, self._lock = set(), threading.Lock()
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
 
     def close(self) -> None:
         """End it, with what it still watches."""
@@ -78,6 +90,8 @@ def reaper() -> Reaper:
     """That of this process."""
     made = Reaper()
     atexit.register(made.close)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=made.leave)
     return made
 
 

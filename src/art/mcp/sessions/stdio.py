@@ -108,7 +108,11 @@ async def _start(server: StdioServer) -> Process:
     except (OSError, ValueError) as error:
         raise McpError(f"MCP server {server.label!r} could not be started: {error}") from error
     if sys.platform != "win32":
-        reaper().watch(process.pid)
+        try:
+            reaper().watch(process.pid)
+        except OSError as error:  # no more processes, or files
+            _signal(process, _KILL)
+            raise McpError(f"MCP server {server.label!r} cannot be watched: {error}") from error
     return process
 
 
