@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from art.errors import OverloadedError, ServerUnreachableError, WorkerError
 from art.remote.failures import response_error
 from art.remote.per_loop import PerLoop
+from art.wire.strict import read_reply
 
 M = TypeVar("M", bound=BaseModel)
 CONNECT_S = 5.0
@@ -83,7 +84,7 @@ class ServerConnection:
                 await self.revive()
             else:
                 if response.status_code < 400:
-                    return reply.model_validate_json(response.content)
+                    return read_reply(reply, response.content)
                 failure = response_error(response, f"{method} {path}")
                 failed_workers += isinstance(failure, WorkerError)
                 again = (

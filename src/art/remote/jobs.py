@@ -15,6 +15,7 @@ from art.remote.failures import job_error, response_error
 from art.tracking.progress import open_progress
 from art.wire.jobs import JobEvent, JobInfo, TrainJobRequest, TrainResultInfo
 from art.wire.sft import SftJobRequest
+from art.wire.strict import read_reply
 
 SUBMIT_S = 120.0
 
@@ -121,7 +122,7 @@ class _Follower:
                 await response.aread()
                 raise response_error(response, f"GET {path}")
             async for line in response.aiter_lines():
-                event = JobEvent.model_validate_json(line) if line.strip() else None
+                event = read_reply(JobEvent, line) if line.strip() else None
                 self.heard = asyncio.get_running_loop().time()
                 if event is None or event.number <= self.last:
                     continue
