@@ -91,9 +91,7 @@ class EngineCore:
             forbidden=stop_ids if request.sampling.min_tokens else frozenset(),
             guide=guide,
             bias=make_bias(request.sampling.logit_bias, self.model.vocab_size, self.model.device),
-            penalties=make_penalties(
-                request.sampling, request.prompt_ids, self.model.vocab_size, self.model.device
-            ),
+            penalties=make_penalties(request.sampling, request.prompt_ids),
         )
 
     def submit(self, sequence: Sequence) -> None:

@@ -34,19 +34,24 @@ class Penalties:
     arXiv 1909.05858: repetition. OpenAI's API: frequency and presence.)
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocabulary: int, device: Device) -> None:
-        self._sampling = sampling
-        self._count_V = torch.zeros(vocabulary, device=device)
-        self._known_V = torch.zeros(vocabulary, dtype=torch.bool, device=device)
-        self._known_V[torch.as_tensor(prompt, device=device)] = True
+    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
+        self._sampling, self._prompt = sampling, prompt
+        self._count_V: Tensor | None = None
+        self._known_V: Tensor | None = None
 
     def count(self, token: int) -> None:
         """An id was sampled."""
+        assert self._count_V is not None and self._known_V is not None
         self._count_V[token] += 1
         self._known_V[token] = True
 
     def apply(self, logits_V: Tensor) -> Tensor:
         """The penalised logits of its next id."""
+        if self._count_V is None or self._known_V is None:  # not before: a request that waits holds nothing
+            with torch.inference_mode(False):  # they are counted on between two steps
+                self._count_V = torch.zeros(len(logits_V), device=logits_V.device)
+                self._known_V = torch.zeros_like(self._count_V, dtype=torch.bool)
+                self._known_V[torch.as_tensor(self._prompt, device=logits_V.device)] = True
         asked = self._sampling
         factor = asked.repetition_penalty
         repeated_V = torch.where(logits_V > 0, logits_V / factor, logits_V * factor)
@@ -71,11 +76,9 @@ class Shaped(Protocol):
     def forbidden(self) -> frozenset[int]: ...
 
 
-def make_penalties(
-    sampling: Sampling, prompt: Sequence[int], vocabulary: int, device: Device
-) -> Penalties | None:
+def make_penalties(sampling: Sampling, prompt: Sequence[int]) -> Penalties | None:
     """None where nothing is penalised."""
-    return Penalties(sampling, prompt, vocabulary, device) if sampling.penalised else None
+    return Penalties(sampling, prompt) if sampling.penalised else None
 
 
 def make_bias(pairs: Sequence[tuple[int, float]], vocabulary: int, device: Device) -> Bias | None:
