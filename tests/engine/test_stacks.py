@@ -82,6 +82,22 @@ def test_new_adapters_take_the_place_of_those_that_went(base: Path, adapters: di
     assert [out.token_ids for out in outs] == [out.token_ids for out in expected]
 
 
+def test_no_stack_copies_a_large_model_for_adapters_of_a_few_layers(base: Path, tmp_path: Path) -> None:
+    paths = {
+        name: build_adapter(tmp_path / name, base, seed=7, target_modules=[target])
+        for name, target in (("q", "q_proj"), ("v", "v_proj"))
+    }
+    core = with_adapters(base, paths)
+    core.model.adapters.merge_bytes = 2 * 64 * 128 * 4  # what the queries of both layers weigh
+    assert core.model.adapters.flat_weights(1) is not None
+    outs = run(core, mixed(paths))
+    assert core.model.adapters._stacks._kept is None
+    core.model.adapters.merge_bytes = 64 << 20
+    for request, out in zip(mixed(paths), outs, strict=True):
+        [expected] = run(core, [request])
+        assert out.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
 def weights(number: int) -> list[torch.Tensor] | None:
     return None if number < 0 else [torch.full((2, 3), float(number))]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,9 +13,11 @@ import pytest
 import torch
 from engine_models import VOCAB, ask, build_adapter, build_qwen3, reference_logprobs, whole
 from peft import PeftModel
+from test_core import make_core, run
 from transformers import AutoModelForCausalLM
 
 from art.engine.builtin.engine import BuiltinEngine
+from art.engine.builtin.whole import read_folder
 from art.errors import CheckpointError, ConfigurationError, NotFoundError
 from art.wire.engine import BuiltinOptions
 
@@ -122,3 +126,17 @@ async def test_what_does_not_fit_is_refused_and_the_engine_goes_on(
         await engine.load_adapter("broken@1", broken)
     assert (await engine.info()).adapters == ()
     assert len((await whole(engine.generate(ask(prompt(1), max_tokens=3)))).token_ids) == 3
+
+
+def test_nothing_of_a_model_is_left_when_it_goes(base: Path, folders: dict[str, Path]) -> None:
+    """Full fine-tuning brings one each step: what stays of one stays of hundreds."""
+    core = make_core(base)
+    core.add_adapter("one@1", read_folder(folders["one@1"]))
+    [model] = core.model.whole.values()
+    assert model.flat is not None and model.flat.takes_several
+    left = [weakref.ref(one) for one in (model.module, model.flat, *model.module.parameters())]
+    run(core, [ask(prompt(1), "one@1", max_tokens=3)])
+    del model
+    core.drop_adapter("one@1")
+    gc.collect()
+    assert [one() for one in left] == [None] * len(left)

@@ -10,6 +10,8 @@ takes the weights of several adapters, and the tokens in their order (see `stack
 from __future__ import annotations
 
 import logging
+import secrets
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -46,11 +48,13 @@ class FlatForward:
         self.base_weights: list[Tensor] = [layer.weight for layer in self.linears.values()]
         self._attention: Attends | None = None
         self._turns: Turns | None = None
-        # A library of its own for each model: the operation must find this model's attention.
-        self._library = torch.library.Library(f"art_{id(self)}", "DEF")
+        # A library of its own for each model: the operation must find this model's attention. It goes with
+        # the model, but torch remembers its name for ever.
+        name, own = f"art_{secrets.token_hex(8)}", weakref.proxy(self)
+        self._library = torch.library.Library(name, "DEF")
         self._library.define(SCHEMA)
-        self._library.impl("attend", self._attend, "CompositeExplicitAutograd")
-        self._operation = getattr(torch.ops, f"art_{id(self)}").attend
+        self._library.impl("attend", lambda *call: own._attend(*call), "CompositeExplicitAutograd")
+        self._operation = getattr(torch.ops, name).attend
         self._graph = self._record(module, device)
         self._several = self._record_several(module, device)
 
@@ -148,7 +152,9 @@ class FlatForward:
         self._attention = PackedAttention([fresh_part(np.array([RECORDED]), device)])
         tokens = torch.arange(RECORDED, device=device)
         inputs = (tokens[None], tokens[None], tokens[1:4], *weights)
-        return torch.jit.trace(forward, inputs, check_trace=False, strict=False)
+        # Not `torch.jit.trace`: what it makes, and the parameters in it, torch keeps until the process ends.
+        graph = torch.jit._get_trace_graph(forward, inputs, strict=False)[0]
+        return torch._C._create_function_from_graph("forward", graph)
 
 
 @contextmanager

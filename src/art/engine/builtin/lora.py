@@ -149,8 +149,13 @@ class AdapterLayers:
         return self._flat_weights[number]
 
     def stack(self, numbers: Sequence[int]) -> Stack | None:
-        """What the recorded forward pass of several adapters takes; None when it cannot have them."""
+        """What the recorded forward pass of several adapters takes; None when it cannot have them.
+
+        A stack copies all linear layers once for each adapter, also those that few or none of them touch.
+        """
         if self.flat is None or not self.flat.takes_several:
+            return None
+        if sum(weight.nbytes for weight in self.flat.base_weights) > self.merge_bytes:
             return None
         return self._stacks.of(numbers)
 
