@@ -659,6 +659,22 @@ async def test_before_min_tokens_no_stop_string_ends_it(engine: Engine, base: Pa
     assert len(out.token_ids) > 5 and out.token_ids == free.token_ids[: len(out.token_ids)]
 
 
+async def test_a_stop_string_may_begin_within_min_tokens(engine: Engine, base: Path) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
+    request = {"max_tokens": 24, "seed": 3}
+    free = await whole(engine.generate(ask(prompt(15), **request)))
+    said = [tokenizer.decode(free.token_ids[:count]) for count in range(len(free.token_ids) + 1)]
+    seams = [
+        (count, stop)
+        for count in range(2, 20)
+        if said[count + 1].startswith(said[count]) and (rest := said[count + 1][len(said[count]) :])
+        if (stop := said[count][-1:] + rest[0]).isascii() and stop not in said[count]
+    ]
+    count, stop = seams[0]
+    out = await whole(engine.generate(ask(prompt(15), stop=(stop,), min_tokens=count, **request)))
+    assert out.token_ids == free.token_ids[: count + 1] and out.stop_string == stop
+
+
 @pytest.mark.parametrize(
     ("sampling", "named"),
     [

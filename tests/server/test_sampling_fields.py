@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import openai
 import pytest
 from live import Live
 
@@ -108,3 +109,23 @@ async def test_responses_tell_them_where_logprobs_are_included(live: Live) -> No
     (request,) = live.engine.requests
     expected = _expected(live, live.engine.emitted[request.request_id])
     assert _told(reply.output[0].content[0].logprobs) == expected and reply.top_logprobs == 3
+
+
+@pytest.mark.parametrize("field", ["response_format", "guided_regex", "tool_choice"])
+async def test_min_tokens_is_refused_beside_the_field_that_says_where_a_reply_ends(
+    live: Live, field: str
+) -> None:
+    function = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    demands: dict[str, dict[str, Any]] = {
+        "response_format": {"response_format": {"type": "json_object"}},
+        "guided_regex": {"guided_regex": "a+"},
+        "tool_choice": {"tool_choice": "required", "tools": [{"type": "function", "function": function}]},
+    }
+    body = {"min_tokens": 3, **demands[field]}
+    with pytest.raises(
+        openai.BadRequestError, match=f"min_tokens = 3 with {field}.*leave min_tokens out"
+    ) as told:
+        await live.client.chat.completions.create(model="tiny", messages=HELLO, extra_body=body)
+    assert told.value.param == "min_tokens"
+    free = {"min_tokens": 3, "response_format": {"type": "text"}}
+    await live.client.chat.completions.create(model="tiny", messages=HELLO, extra_body=free)

@@ -99,6 +99,13 @@ def _check_together(request: ChatRequest, body: dict[str, Any], max_n: int) -> N
         refuse(
             f"min_tokens = {request.min_tokens} is more than max_tokens = {request.max_tokens}", "min_tokens"
         )
+    demand = request.constrained_by or ("tool_choice" if request.tool_choice.mode == "required" else "")
+    if request.min_tokens and demand:
+        refuse(
+            f"min_tokens = {request.min_tokens} with {demand}: what the reply must look like alone says "
+            "where it may end; leave min_tokens out, or put the length into the schema or the grammar",
+            "min_tokens",
+        )
 
 
 def _model(request: ChatRequest, name: str, value: Any) -> None:
