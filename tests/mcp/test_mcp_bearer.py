@@ -43,7 +43,7 @@ def inspect(*words: str) -> Any:
 
 
 async def test_the_token_comes_from_a_variable(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    monkeypatch.setenv("MY_TOKEN", f"{TOKEN}\n")  # as it comes from a file
     told = await asyncio.to_thread(inspect, "--bearer", "MY_TOKEN", "--", guarded)
     assert told.exit_code == 0, told.output
     assert "1 resources, 1 resource templates, 1 prompts" in told.stdout
@@ -57,3 +57,14 @@ async def test_the_token_comes_from_a_variable(guarded: str, monkeypatch: pytest
     for words in (["--bearer", "MY_TOKEN"], []):
         refused = await asyncio.to_thread(inspect, *words, "--", guarded)
         assert refused.exit_code == 1 and "HTTP status 401" in refused.stderr
+
+
+@pytest.mark.parametrize("value", ["two\nlines", "\u0442\u0435\u0441\u0442", "  "])
+def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", value)
+    for words in (["--bearer", "MY_TOKEN"], ["--header", "Authorization=MY_TOKEN"]):
+        refused = inspect(*words, "--", "http://127.0.0.1:1/mcp")
+        assert refused.exit_code == 1 and "'MY_TOKEN', whose value no HTTP header can hold" in refused.stderr
+        assert value not in refused.stderr or not value.strip()

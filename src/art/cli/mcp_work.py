@@ -66,7 +66,7 @@ class Place:
                     raise ConfigurationError(
                         "--bearer and --header Authorization=... are one header: give one"
                     )
-                more["headers"]["Authorization"] = f"Bearer {value_of(self.bearer, '--bearer')}"
+                more["headers"]["Authorization"] = f"Bearer {header_value(self.bearer, '--bearer')}"
         return dataclasses.replace(server, **more)
 
 
@@ -74,7 +74,7 @@ def header(text: str) -> tuple[str, str]:
     name, equals, variable = text.partition("=")
     if not (name and equals and variable):
         raise ConfigurationError(f"--header {text!r}: write NAME=VARIABLE, such as Authorization=MY_TOKEN")
-    return name, value_of(variable, "--header")
+    return name, header_value(variable, "--header")
 
 
 def value_of(variable: str, option: str) -> str:
@@ -82,6 +82,17 @@ def value_of(variable: str, option: str) -> str:
     value = environment.variable(variable)
     if value is None:
         raise ConfigurationError(f"{option} names the environment variable {variable!r}, which is not set")
+    return value
+
+
+def header_value(variable: str, option: str) -> str:
+    """`value_of` without white space around it. Raises ConfigurationError where no header can hold it."""
+    value = value_of(variable, option).strip()
+    if not (value and value.isascii() and value.isprintable()):  # untold: it is a secret
+        raise ConfigurationError(
+            f"{option} names the environment variable {variable!r}, whose value no HTTP header can hold: "
+            "give it one line of printable ASCII"
+        )
     return value
 
 
