@@ -37,7 +37,7 @@ async def _work(console: Console, options: dict[str, Any]) -> None:
 
 
 def _task(text: str) -> str:
-    return Path(text[1:]).read_text() if text.startswith("@") else text
+    return Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
 
 
 def _keywords(chosen: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _keywords(chosen: dict[str, Any]) -> dict[str, Any]:
 
 def read_inputs(path: Path) -> list[str]:
     """A JSON list of texts, or a text on each line. Raises ConfigurationError."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if path.suffix != ".json":
         return [line for line in text.splitlines() if line.strip()]
     try:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from art import environment
 from art.errors import ARTError
+from art.process.durable import write_whole
 
 if TYPE_CHECKING:
     from art.llm.budget import Budget
@@ -83,5 +84,4 @@ def show_report(console: Console, report: RunReport, json_file: Path | None) -> 
 
 def write_json(path: Path, data: Any) -> None:
     """Readable by people too; folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", durable=False)

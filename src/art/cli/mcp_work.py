@@ -255,7 +255,7 @@ def read_scenarios_file(path: Path) -> Any:
     from art.mcp.scenarios.planned import as_planned, scenario_list
 
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--scenarios {str(path)!r} cannot be read as JSON: {error}") from error
     if isinstance(data, dict) and {"train", "test"} <= data.keys():
