@@ -683,6 +683,7 @@ async def test_a_stop_string_may_begin_within_min_tokens(engine: Engine, base: P
         ({"repetition_penalty": 0.0}, "repetition_penalty 0.0"),
         ({"min_tokens": 9}, "min_tokens is 9"),
         ({"min_tokens": 2, "constraint": Constraint(kind="regex", text="a+")}, "min_tokens 2 with a regex"),
+        ({"min_tokens": 2, "stop_token_ids": tuple(range(10**5))}, "no id is left to draw"),
         ({"top_logprobs": 21}, "top_logprobs is 21"),
     ],
 )

@@ -36,7 +36,7 @@ def check_request(request: GenerateRequest, *, max_context: int, vocab_size: int
             code="invalid_max_tokens",
         )
     _check_penalties(request.sampling)
-    _check_min_tokens(request.sampling)
+    _check_min_tokens(request.sampling, vocab_size)
     if not 0 <= request.sampling.top_logprobs <= MOST_TOP_LOGPROBS:
         raise RequestError(
             f"top_logprobs is {request.sampling.top_logprobs!r}; it must be 0 to {MOST_TOP_LOGPROBS}",
@@ -60,7 +60,7 @@ def _check_penalties(sampling: Sampling) -> None:
         )
 
 
-def _check_min_tokens(sampling: Sampling) -> None:
+def _check_min_tokens(sampling: Sampling, vocab_size: int) -> None:
     least, most = sampling.min_tokens, sampling.max_tokens
     if not 0 <= least <= most:
         raise RequestError(
@@ -72,6 +72,13 @@ def _check_min_tokens(sampling: Sampling) -> None:
         raise RequestError(
             f"min_tokens {least!r} with a {sampling.constraint.kind} constraint: the constraint alone says "
             "where the text may end; put the length into the schema or the grammar",
+            status=400,
+            code="invalid_min_tokens",
+        )
+    if least and len({one for one in sampling.stop_token_ids if one < vocab_size}) == vocab_size:
+        raise RequestError(
+            f"min_tokens {least!r} with each of the model's {vocab_size} ids in stop_token_ids: "
+            "no id is left to draw; leave one out",
             status=400,
             code="invalid_min_tokens",
         )
