@@ -28,6 +28,7 @@ from art.utils.deployment import (
     WandbDeploymentConfig,
     deploy_model,
 )
+from waiting import eventually
 
 BASE = "Qwen/Qwen2.5-14B-Instruct"
 KEY = "together-key"
@@ -207,6 +208,8 @@ async def test_wandb_gets_an_artifact(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real client, offline: as far as that goes, the artifact is written into the run's own file."""
+    import wandb
+
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path / "wandb"))
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -214,7 +217,9 @@ async def test_wandb_gets_an_artifact(
     config = WandbDeploymentConfig(provenance=["sft", "rl"])
     result = await deploy_model(model(), checkpoint, 7, "wandb", config)
     assert result.inference_model_name == "wandb-artifact:///offline/games/agent:step7"
+    wandb.teardown()  # what its own process still holds is written
     (written,) = (tmp_path / "wandb").rglob("*.wandb")
+    eventually(lambda: b"step7" in written.read_bytes())
     record = written.read_bytes()
     for word in (b"step7", b"wandb.base_model", b"lora", b"adapter_model.safetensors", b"provenance"):
         assert word in record, word

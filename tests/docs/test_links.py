@@ -57,7 +57,17 @@ def lost_paths(name: str) -> list[str]:
     """Paths in backticks, from the root; `mine` is the reader's own."""
     text = _FENCED.sub("", (ROOT / name).read_text(encoding="utf-8"))
     named = {code.rstrip("/") for code in _CODE.findall(text) if _PATH.fullmatch(code)}
-    return sorted(path for path in named if Path(path).stem != "mine" and not (ROOT / path).exists())
+    lost = {path for path in named if Path(path).stem != "mine" and not (ROOT / path).exists()}
+    return sorted(lost - made_by_commands(lost))
+
+
+def made_by_commands(paths: set[str]) -> set[str]:
+    """Those that git ignores: results and environments, which a fresh clone has not."""
+    asked = ["git", "check-ignore", *(f"{path}/" for path in paths)]
+    told = (
+        subprocess.run(asked, cwd=ROOT, text=True, capture_output=True, check=False).stdout if paths else ""
+    )
+    return {line.rstrip("/") for line in told.splitlines()}
 
 
 def test_there_are_pages() -> None:

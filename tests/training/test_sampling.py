@@ -63,17 +63,17 @@ def test_logprobs_are_those_of_the_engine(ties: bool, rows: int) -> None:
     table = SamplingTable(len(cases))
     for row, case in enumerate(cases):
         table.set(row, Sampling(max_tokens=1, **case), seed=row)
-    ids, expected = sample(logits_RV, table, np.arange(len(cases)), np.zeros(len(cases), np.uint64))
+    drawn = sample(logits_RV, table, np.arange(len(cases)), np.zeros(len(cases), np.uint64))
     logprob_N, _ = target_logprobs(
         Identity(vocabulary),  # type: ignore[arg-type]
         logits_RV,
         torch.arange(len(cases)),
-        torch.tensor(ids),
+        torch.tensor(drawn.tokens),
         sampling=rows_of(cases),
         chunk_elements=rows * vocabulary,
     )
-    assert torch.allclose(logprob_N, torch.tensor(expected), atol=1e-5)
-    plain_N = torch.log_softmax(logits_RV, -1)[torch.arange(len(cases)), torch.tensor(ids)]
+    assert torch.allclose(logprob_N, torch.tensor(drawn.logprobs), atol=1e-5)
+    plain_N = torch.log_softmax(logits_RV, -1)[torch.arange(len(cases)), torch.tensor(drawn.tokens)]
     assert (logprob_N - plain_N).abs().max() > 0.5, "the cases make a difference"
 
 
@@ -106,15 +106,15 @@ def test_a_nucleus_wider_than_the_first_look() -> None:
     table = SamplingTable(6)
     for row, case in enumerate(cases):
         table.set(row, Sampling(max_tokens=1, **case), seed=row)
-    ids, expected = sample(logits_RV, table, np.arange(6), np.zeros(6, np.uint64))
+    drawn = sample(logits_RV, table, np.arange(6), np.zeros(6, np.uint64))
     logprob_N, _ = target_logprobs(
         Identity(vocabulary),  # type: ignore[arg-type]
         logits_RV,
         torch.arange(6),
-        torch.tensor(ids),
+        torch.tensor(drawn.tokens),
         sampling=rows_of(cases),
     )
-    assert torch.allclose(logprob_N, torch.tensor(expected), atol=1e-5)
+    assert torch.allclose(logprob_N, torch.tensor(drawn.logprobs), atol=1e-5)
 
 
 def test_a_target_outside_the_kept_set_joins_it() -> None:
