@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 import art
 from art.langgraph import init_chat_model, wrap_rollout
@@ -29,6 +29,8 @@ class State(TypedDict):
 class Verdict(BaseModel):
     """How it went."""
 
+    # Else its schema allows any further property, and an untrained model does not end them.
+    model_config = ConfigDict(extra="forbid")
     good: bool = Field(description="whether it went well")
 
 
@@ -84,8 +86,8 @@ def histories(trajectory: art.Trajectory) -> list[list[Any]]:
 async def test_agents_of_langgraph_are_trained(tmp_path: Path) -> None:
     model = art.TrainableModel(name="agent", project="flow", base_model="art/nano-tools")
     react, nested = react_agent(), with_subgraph()
-    judge = init_chat_model(max_tokens=400)  # an untrained model writes much white space
-    by_call = judge.with_structured_output(Verdict, method="function_calling").with_retry()
+    judge = init_chat_model(max_tokens=400)
+    by_call = judge.with_structured_output(Verdict, method="function_calling")
     by_schema = judge.with_structured_output(Verdict, method="json_schema")
 
     async def tools_agent(reward: float) -> art.Trajectory:
