@@ -8,8 +8,8 @@ last bits of sums, which depend on who shares a batch.
     slow tool       tic-tac-toe whose games first wait for a tool: a seeded lognormal time (median 0.3 s; of a
                     step's games the slowest takes some 4 s), as a sandbox or a web page would make it
     mail, games     no waiting at all. On two cores four clients, the server, the engine and the trainer then
-                    share what one run alone leaves idle; these rows have no goal. Their CPU seconds (all
-                    processes of ours while the clock ran) say what sharing saved, and how idle the cores were
+                    share what one run alone leaves idle. The CPU seconds (all processes of ours while
+                    the clock ran) say what sharing saved, and how idle the cores were
 
     python -m bench.together            both arrangements
     python -m bench.together RUN        one run, told on standard input; says its rewards
@@ -161,7 +161,7 @@ def rows(task: str, *, tool: bool) -> list[Row]:
     return [
         Row(name=f"{name}, against {SHARE:.0%} of one after the other", ours=ours.wall,
             peer=SHARE * peer.wall, unit="s", ratio=SHARE * peer.wall / ours.wall,
-            goal=1.0 if tool else None),
+            goal=1.0),
         Row(name=f"{name}: CPU, against one after the other", ours=ours.cpu, peer=peer.cpu,
             unit="s", ratio=peer.cpu / ours.cpu),
         Row(name=f"{name}: mean reward in the end", ours=reward, peer=expected, unit="reward",
