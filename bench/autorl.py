@@ -23,8 +23,7 @@ SEEDS = (0, 1, 2)
 
 
 def quality(messages: Sequence[Mapping[str, Any]]) -> float:
-    word = task.judge(str(messages[-1].get("content") or ""))
-    return task.REWARDS[word] if word else 0.0
+    return task.worth(str(messages[-1].get("content") or ""))
 
 
 async def learn(seed: int, folder: str) -> art.autorl.AutoRLReport:

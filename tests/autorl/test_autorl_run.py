@@ -25,8 +25,7 @@ class Stop(Exception):
 
 
 def quality(messages: Sequence[Mapping[str, Any]]) -> float:
-    word = task.judge(str(messages[-1].get("content") or ""))
-    return task.REWARDS[word] if word else 0.0
+    return task.worth(str(messages[-1].get("content") or ""))
 
 
 @pytest.fixture(scope="module")

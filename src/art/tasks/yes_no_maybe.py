@@ -68,6 +68,12 @@ def judge(text: str) -> str | None:
     return word if word in REWARDS else None
 
 
+def worth(text: str) -> float:
+    """The reward of a reply."""
+    word = judge(text)
+    return REWARDS[word] if word else 0.0
+
+
 class Question:
     """One question and its answer."""
 
@@ -81,9 +87,10 @@ class Question:
 
     def reply(self, message: Message) -> list[Message]:
         """Reward the reply; there is never an answer to it."""
-        word = judge(message.get("content") or "")
+        text = message.get("content") or ""
+        word = judge(text)
         self.done = True
-        self.reward = REWARDS[word] if word else 0.0
+        self.reward = worth(text)
         self.metrics = {key: float(key == word) for key in REWARDS} | {"invalid": float(word is None)}
         return []
 
