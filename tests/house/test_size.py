@@ -14,7 +14,7 @@ PYTHON_FILES = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if "envs" not in path.parts  # other packages' environments
 )
-FILE_WALL = 400
+FILE_WALL = 600
 FUNCTION_WALL = 60
 
 
@@ -25,7 +25,7 @@ def ids(paths: list[Path]) -> list[str]:
 @pytest.mark.parametrize("path", PYTHON_FILES, ids=ids(PYTHON_FILES))
 def test_file_stays_within_the_wall(path: Path) -> None:
     lines = path.read_text().count("\n")
-    assert lines <= FILE_WALL, f"{path} has {lines} lines; split it by noun"
+    assert lines <= FILE_WALL, f"{path} has {lines} lines; split it by idea"
 
 
 @pytest.mark.parametrize("path", PYTHON_FILES, ids=ids(PYTHON_FILES))
