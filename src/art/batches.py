@@ -6,17 +6,18 @@ import asyncio
 import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterable
+from typing import Any
 
 from art.errors import ConfigurationError
-from art.gather import wrap_group_awaitable
+from art.gather import as_group, wrap_group_awaitable
 from art.gather_context import GatherContext, set_gather_context
 from art.rollouts import cancel_all, close_unstarted, failure_of
 from art.tracking.progress import open_progress
-from art.trajectories import TrajectoryGroup
+from art.trajectories import Trajectory, TrajectoryGroup
 
 
 async def trajectory_group_batches(
-    groups: Iterable[Awaitable[TrajectoryGroup]],
+    groups: Iterable[Awaitable[TrajectoryGroup | Iterable[Trajectory]]],
     *,
     batch_size: int,
     max_batch_exceptions: int | float = 0,
@@ -37,8 +38,8 @@ async def trajectory_group_batches(
         close_unstarted(next(waiting, None))
     context = GatherContext(max_exceptions=max_batch_exceptions)
     sizes: deque[int] = deque(maxlen=batch_size * max_concurrent_batches)
-    ended: asyncio.Queue[asyncio.Task[TrajectoryGroup | None]] = asyncio.Queue()
-    running: dict[asyncio.Task[TrajectoryGroup | None], Awaitable[TrajectoryGroup]] = {}
+    ended: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
+    running: dict[asyncio.Task[Any], Awaitable[Any]] = {}
 
     def start_more() -> None:
         while len(running) < batch_size * max_concurrent_batches:
@@ -61,7 +62,7 @@ async def trajectory_group_batches(
                 running.pop(task)
                 if (error := failure_of(task)) is not None:
                     raise error
-                if (group := task.result()) is not None:
+                if (group := as_group(task.result())) is not None:
                     batch.append(group)
                 start_more()
                 if len(batch) == batch_size:

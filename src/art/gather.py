@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from art.capture import in_rollout
 from art.gather_context import GatherContext, get_gather_context, record_metrics, set_gather_context
@@ -26,10 +26,11 @@ __all__ = [
 ]
 
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
+GroupT = TypeVar("GroupT", bound=Iterable[Trajectory | BaseException])
 
 
 async def gather_trajectory_groups(
-    groups: Iterable[Awaitable[TrajectoryGroup]],
+    groups: Iterable[Awaitable[TrajectoryGroup | Iterable[Trajectory]]],
     *,
     pbar_desc: str | None = "gather",
     pbar_total_completion_tokens: bool = False,
@@ -39,6 +40,7 @@ async def gather_trajectory_groups(
 ) -> list[TrajectoryGroup]:
     """Run the rollouts of all groups side by side; the groups come back in the order they were given.
 
+    groups: groups of coroutines, or coroutines that return a group or several trajectories (a group of them).
     max_exceptions: failed rollouts that are forgiven, a number or (0 < x < 1) a share; one more raises its
     error, cancels all other rollouts and waits for them. Groups keep the exceptions of their failed rollouts.
     after_each: called with each group as it completes; returns the group, None (drop it) or a list of groups.
@@ -51,7 +53,7 @@ async def gather_trajectory_groups(
     results: list[list[TrajectoryGroup]] = [[] for _ in items]
 
     async def forward(item: Any) -> list[TrajectoryGroup]:
-        group = await wrap_group_awaitable(item)
+        group = as_group(await wrap_group_awaitable(item))
         if group is None or after_each is None:
             return [] if group is None else [group]
         judged = await after_each(group)
@@ -71,36 +73,62 @@ async def gather_trajectory_groups(
     return [group for kept in results for group in kept]
 
 
-async def wrap_group_awaitable(
-    awaitable: Awaitable[TrajectoryGroup] | TrajectoryGroup,
-) -> TrajectoryGroup | None:
-    """Await one group and count it in the current context; None when it failed and was forgiven."""
+async def wrap_group_awaitable(awaitable: Awaitable[GroupT] | TrajectoryGroup) -> GroupT | None:
+    """Await one group, or several trajectories, and count them in the current context.
+
+    Gives what was awaited (a generator as a list); None when it failed and was forgiven.
+    """
     if isinstance(awaitable, PendingGroup):
-        return await awaitable  # counts its rollouts itself
+        return cast(GroupT, await awaitable)  # counts its rollouts itself
     context = get_gather_context()
     inner = replace(context, increment_pbar=False, counted=False)  # the counters themselves are shared
     try:
         with set_gather_context(inner):
-            group = awaitable if isinstance(awaitable, TrajectoryGroup) else await awaitable
-        if not isinstance(group, TrajectoryGroup):
-            raise TypeError(f"expected a TrajectoryGroup, got {group!r}")
+            group = _group(awaitable if isinstance(awaitable, TrajectoryGroup) else await awaitable)
     except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed group, counted and limited
         context.fail(error)
         return None
     if not inner.counted:
         for trajectory in group:
-            record_metrics(context, trajectory)
-        context.metric_sums["exceptions"] += len(group.exceptions)
+            if isinstance(trajectory, Trajectory):
+                record_metrics(context, trajectory)
+        context.metric_sums["exceptions"] += len(_failures(group))
     context.update_pbar(_size(awaitable))
-    return group
+    return cast(GroupT, group)
+
+
+def as_group(group: Iterable[Trajectory | BaseException] | None) -> TrajectoryGroup | None:
+    """What `wrap_group_awaitable` gives, as a group; None stays None."""
+    return group if group is None or isinstance(group, TrajectoryGroup) else TrajectoryGroup(list(group))
+
+
+def _group(value: Any) -> TrajectoryGroup | list[Any] | tuple[Any, ...]:
+    """A group, or trajectories and exceptions that can be walked through more than once.
+
+    Raises TypeError for anything else.
+    """
+    if isinstance(value, TrajectoryGroup):
+        return value
+    if isinstance(value, Trajectory | Mapping | str) or not isinstance(value, Iterable):
+        raise TypeError(f"expected a TrajectoryGroup or several trajectories, got {value!r}")
+    kept = value if isinstance(value, list | tuple) else list(value)
+    if strangers := [item for item in kept if not isinstance(item, Trajectory | BaseException)]:
+        raise TypeError(f"expected a TrajectoryGroup or several trajectories, got {strangers[0]!r} in one")
+    return kept
+
+
+def _failures(group: Any) -> list[Any]:
+    if isinstance(group, TrajectoryGroup):
+        return list(group.exceptions)
+    return [item for item in group if isinstance(item, BaseException)]
 
 
 async def wrap_trajectories_awaitable(
     awaitable: Awaitable[Trajectory | Iterable[Trajectory]],
-) -> list[Trajectory] | BaseException:
+) -> Trajectory | list[Trajectory] | BaseException:
     """Await one rollout, as a rollout of its own, and count it in the current context.
 
-    Gives its trajectories, or its error when that was forgiven.
+    Gives its trajectory, the list of them where it returns several, or its error when that was forgiven.
     """
     context = get_gather_context()
     try:
@@ -108,37 +136,35 @@ async def wrap_trajectories_awaitable(
     except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed rollout, counted and limited
         context.fail(error)
         return error
-    _count(context, kept)
+    for trajectory in [kept] if isinstance(kept, Trajectory) else kept:
+        record_metrics(context, trajectory)
+    context.update_pbar(1)
     return kept
 
 
-def _trajectories(value: Any) -> list[Trajectory]:
-    """One or several, as a list. Raises TypeError when something else is among them."""
-    single = isinstance(value, Trajectory) or not isinstance(value, Iterable)
-    kept = [value] if single else list(value)
+def _trajectories(value: Any) -> Trajectory | list[Trajectory]:
+    """One as it is, several as a list. Raises TypeError when something else is among them."""
+    if isinstance(value, Trajectory):
+        return value
+    kept = list(value) if isinstance(value, Iterable) else [value]
     if strangers := [item for item in kept if not isinstance(item, Trajectory)]:
         raise TypeError(f"a rollout returned {strangers[0]!r}, not a Trajectory")
     return kept
 
 
-def _count(context: GatherContext, trajectories: list[Trajectory]) -> None:
-    for trajectory in trajectories:
-        record_metrics(context, trajectory)
-    context.update_pbar(1)
-
-
 @overload
 async def gather_trajectories(
-    trajectories: Iterable[Awaitable[Trajectory | Iterable[Trajectory]]],
+    trajectories: Iterable[Awaitable[Trajectory]],
     *,
     pbar_desc: str | None = "gather",
     pbar_total_completion_tokens: bool = False,
+    max_exceptions: Literal[0] = 0,
 ) -> list[Trajectory]: ...
 
 
 @overload
 async def gather_trajectories(
-    trajectories: Iterable[Awaitable[Trajectory | Iterable[Trajectory]]],
+    trajectories: Iterable[Awaitable[Trajectory]],
     *,
     pbar_desc: str | None = "gather",
     pbar_total_completion_tokens: bool = False,
@@ -146,29 +172,52 @@ async def gather_trajectories(
 ) -> list[Trajectory | BaseException]: ...
 
 
+@overload
 async def gather_trajectories(
-    trajectories: Iterable[Awaitable[Trajectory | Iterable[Trajectory]]],
+    trajectories: Iterable[Awaitable[Iterable[Trajectory]]],
+    *,
+    pbar_desc: str | None = "gather",
+    pbar_total_completion_tokens: bool = False,
+    max_exceptions: Literal[0] = 0,
+) -> list[list[Trajectory]]: ...
+
+
+@overload
+async def gather_trajectories(
+    trajectories: Iterable[Awaitable[Iterable[Trajectory]]],
+    *,
+    pbar_desc: str | None = "gather",
+    pbar_total_completion_tokens: bool = False,
+    max_exceptions: int | float,
+) -> list[list[Trajectory] | BaseException]: ...
+
+
+async def gather_trajectories(
+    trajectories: Iterable[Awaitable[Any]],
     *,
     pbar_desc: str | None = "gather",
     pbar_total_completion_tokens: bool = False,
     max_exceptions: int | float = 0,
-) -> list[Trajectory] | list[Trajectory | BaseException]:
-    """Run rollouts side by side. Each gives a trajectory or several; forgiven errors stay in their place."""
+) -> Any:
+    """Run rollouts side by side; what each gave stands in its place.
+
+    A rollout that returns a trajectory gives it; one that returns several gives a list of them, so that
+    rollouts of two players give pairs. Forgiven errors (`max_exceptions`) stay in their places.
+    """
     _notice(pbar_total_completion_tokens)
     items = list(trajectories)
     context = GatherContext(max_exceptions=max_exceptions, total=len(items))
-    results: list[Sequence[Trajectory | BaseException]] = [[] for _ in items]
+    results: list[Trajectory | list[Trajectory] | BaseException] = [[] for _ in items]
 
-    def settle(index: int, task: asyncio.Task[list[Trajectory] | BaseException]) -> None:
+    def settle(index: int, task: asyncio.Task[Trajectory | list[Trajectory] | BaseException]) -> None:
         if (error := failure_of(task)) is None:
-            outcome = task.result()
-            results[index] = outcome if isinstance(outcome, list) else [outcome]
+            results[index] = task.result()
             return
         # What the wrapper raised was one too many; what it let through (a cancellation) is counted here.
         if isinstance(error, Exception):
             raise error
         context.fail(error)
-        results[index] = [error]
+        results[index] = error
 
     with open_progress(pbar_desc, len(items)) as context.pbar, set_gather_context(context):
         try:
@@ -176,7 +225,7 @@ async def gather_trajectories(
         finally:
             for item in items:
                 close_unstarted(item)
-    return [item for kept in results for item in kept]
+    return results
 
 
 def _size(item: Any) -> int:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from collections.abc import Iterator
+from typing import get_overloads
 
 import pytest
 from openai.types.chat.chat_completion import Choice
@@ -202,15 +204,93 @@ async def test_plain_coroutines_of_groups():
     assert [[t.reward for t in g] for g in groups] == [[2.0]]
 
 
-async def test_gather_trajectories_flattens_and_keeps_errors_in_place():
-    async def several() -> list[art.Trajectory]:
-        return [art.Trajectory(reward=5), art.Trajectory(reward=6)]
+async def test_gather_trajectories_gives_what_the_rollouts_gave_with_errors_in_place():
+    async def several() -> tuple[art.Trajectory, art.Trajectory]:
+        return art.Trajectory(reward=5), art.Trajectory(reward=6)
 
-    done = await art.gather_trajectories(
-        [rollout(1.0), rollout(ValueError("x")), several()], max_exceptions=5
-    )
-    assert isinstance(done[1], ValueError)
-    assert [t.reward for t in done if isinstance(t, art.Trajectory)] == [1, 5, 6]
+    async def one_by_one() -> Iterator[art.Trajectory]:
+        return (art.Trajectory(reward=reward) for reward in (7, 8))
+
+    work = [rollout(1.0), rollout(ValueError("x")), several(), one_by_one()]
+    single, failed, pair, generated = await art.gather_trajectories(iter(work), max_exceptions=5)
+    assert isinstance(single, art.Trajectory) and single.reward == 1 and isinstance(failed, ValueError)
+    assert [type(kept) for kept in (pair, generated)] == [list, list]
+    assert [[t.reward for t in kept] for kept in (pair, generated)] == [[5, 6], [7, 8]]
+
+
+def test_checkers_see_lists_of_lists_where_rollouts_give_several():
+    def types(overload) -> tuple[str, str]:
+        return overload.__annotations__["trajectories"], overload.__annotations__["return"]
+
+    assert [types(overload) for overload in get_overloads(art.gather_trajectories)] == [
+        ("Iterable[Awaitable[Trajectory]]", "list[Trajectory]"),
+        ("Iterable[Awaitable[Trajectory]]", "list[Trajectory | BaseException]"),
+        ("Iterable[Awaitable[Iterable[Trajectory]]]", "list[list[Trajectory]]"),
+        ("Iterable[Awaitable[Iterable[Trajectory]]]", "list[list[Trajectory] | BaseException]"),
+    ]
+
+
+async def test_two_players_of_each_game_are_taken_apart_by_walking_through_both():
+    async def play(game: int) -> list[art.Trajectory]:
+        return [art.Trajectory(reward=game), art.Trajectory(reward=-game)]
+
+    games = await art.gather_trajectories(play(game) for game in range(3))
+    group = art.TrajectoryGroup(trajectory for game in games for trajectory in game)
+    assert [trajectory.reward for trajectory in group] == [0, 0, 1, -1, 2, -2] and not group.exceptions
+
+
+async def test_a_rollout_that_returns_a_stranger_among_several_is_refused_by_name():
+    async def several() -> list[object]:
+        return [art.Trajectory(reward=5), "six"]
+
+    with pytest.raises(TypeError, match="a rollout returned 'six', not a Trajectory"):
+        await art.gather_trajectories([several()])
+
+
+@pytest.mark.parametrize("kind", [tuple, list, iter])
+async def test_a_group_may_be_any_iterable_of_trajectories(kind):
+    async def play(reward: float) -> object:
+        return kind([art.Trajectory(reward=reward), art.Trajectory(reward=-reward)])
+
+    context = GatherContext(pbar=TqdmLike(total=3))
+    with set_gather_context(context):
+        games = await asyncio.gather(*(wrap_group_awaitable(play(reward)) for reward in (1.0, 2.0, 3.0)))
+    seats = [[t.reward for t in seat] for seat in zip(*games, strict=True)]
+    assert seats == [[1, 2, 3], [-1, -2, -3]] and all(isinstance(game, tuple | list) for game in games)
+    assert context.pbar.done == 3 and context.metric_divisors["reward"] == 6
+
+    seen = []
+
+    async def after(group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+        seen.append(type(group))
+        return group
+
+    groups = await art.gather_trajectory_groups([play(1.0), play(2.0)], after_each=after)
+    assert [[t.reward for t in group] for group in groups] == [[1, -1], [2, -2]]
+    assert seen == [art.TrajectoryGroup] * 2
+    batches = [batch async for batch in art.trajectory_group_batches([play(4.0)], batch_size=1)]
+    assert [[t.reward for t in group] for (group,) in batches] == [[4, -4]]
+
+
+async def test_failures_among_the_trajectories_of_a_group_are_counted():
+    async def play() -> list[object]:
+        return [art.Trajectory(reward=1.0), ValueError("lost")]
+
+    context = GatherContext(max_exceptions=1)
+    with set_gather_context(context):
+        kept = await wrap_group_awaitable(play())
+    assert len(kept) == 2 and context.metric_sums == {"reward": 1.0, "exceptions": 1}
+    (group,) = await art.gather_trajectory_groups([play()], max_exceptions=1)
+    assert len(group) == 1 and group.exceptions[0].message == "lost"
+
+
+@pytest.mark.parametrize("wrong", [7, "text", {"a": 1}, [1], art.Trajectory()])
+async def test_what_is_no_group_is_refused(wrong):
+    async def play() -> object:
+        return wrong
+
+    with pytest.raises(TypeError, match="expected a TrajectoryGroup or several trajectories"):
+        await wrap_group_awaitable(play())
 
 
 async def test_each_rollout_has_its_own_id():
@@ -296,7 +376,7 @@ async def test_rollouts_one_by_one_in_a_context_of_one_s_own():
         kept = await asyncio.gather(
             *(wrap_trajectories_awaitable(work) for work in (rollout(1.0), two(), rollout(KeyError("k"))))
         )
-        assert [trajectory.reward for item in kept[:2] for trajectory in item] == [1.0, 2.0, 4.0]
+        assert kept[0].reward == 1.0 and [trajectory.reward for trajectory in kept[1]] == [2.0, 4.0]
         assert isinstance(kept[2], KeyError)
         assert isinstance(await wrap_trajectories_awaitable(rollout(KeyError("k"))), KeyError)
         with pytest.raises(KeyError):
