@@ -26,6 +26,7 @@
      │    │                                   the model has no checkpoint at all
      │         └── StepMissingError (ValueError)
      │                                        it has checkpoints, but none of the steps asked for
+     ├── DiskError (OSError)                  the disk is full, or a folder cannot be written
      ├── LlmError                             a judge or generator gave no usable answer
      │    ├── LlmUnavailableError             no answer in time, or a fault of its own
      │    │    ├── LlmBusyError               it asks for fewer requests; `retry_after`
@@ -178,6 +179,12 @@ class StepMissingError(CheckpointMissingError, ValueError):
     """The model has checkpoints, but none of the steps asked for."""
 
     status_code = 404
+
+
+class DiskError(ARTError, OSError):
+    """The disk is full, or a folder cannot be written: the message names it. What was stored is kept."""
+
+    status_code = 507
 
 
 class StorageError(ARTError):

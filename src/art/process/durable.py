@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -29,16 +30,43 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable:
     return does not lose it, for two waits for the disk. Texts are written in UTF-8.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
-    try:
+    with _beside(path) as fresh:
         _write(fresh, content, mode=mode, durable=durable)
         fresh.replace(path)
-    except BaseException:
-        with suppress(OSError):  # the first error is the one to tell
-            fresh.unlink(missing_ok=True)
-        raise
     if durable and os.name != "nt":  # Windows opens no folders
         flush(path.parent)
+
+
+def write_first(path: Path, content: str | bytes, *, mode: int = 0o666) -> bool:
+    """Write a file unless there is one; its folder is made. Whole or not at all, to the disk.
+
+    Of several that write at once one is first: the others return False, and leave its file as it is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(path) as fresh:
+        _write(fresh, content, mode=mode, durable=True)
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            if path.exists():
+                return False
+            fresh.replace(path)
+    if os.name != "nt":
+        flush(path.parent)
+    return True
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A fresh name beside the file, which is free again afterwards."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        yield fresh
+    finally:
+        with suppress(OSError):  # an error on the way is the one to tell
+            fresh.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: str | bytes, *, mode: int, durable: bool) -> None:

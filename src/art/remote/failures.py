@@ -17,6 +17,7 @@ _BY_CODE: dict[str, type[errors.ARTError]] = {
     "deadline_exceeded": errors.DeadlineError,
     "invalid_configuration": errors.ConfigurationError,
     "no_checkpoints": errors.CheckpointMissingError,
+    "disk_error": errors.DiskError,
     "step_missing": errors.StepMissingError,
 }
 

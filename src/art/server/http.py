@@ -12,6 +12,7 @@ from art.errors import (
     ARTError,
     ConfigurationError,
     DeadlineError,
+    DiskError,
     OverloadedError,
     RequestError,
     ServerError,
@@ -178,6 +179,8 @@ def status_of(error: ARTError) -> tuple[int, tuple[tuple[bytes, bytes], ...]]:
         return 503, ()
     if isinstance(error, ConfigurationError):
         return 400, ()
+    if isinstance(error, DiskError):
+        return error.status_code, ()
     return 500, ()
 
 
@@ -203,6 +206,7 @@ _CODES: dict[type[ARTError], str] = {
     WorkerError: "worker_failed",
     DeadlineError: "deadline_exceeded",
     ConfigurationError: "invalid_configuration",
+    DiskError: "disk_error",
 }
 
 

@@ -15,6 +15,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from art.errors import ConfigurationError
+from art.process.disk import disk_error
+from art.process.durable import write_first
 from art.server.control_settings import ControlSettings
 from art.server.jobs.teacher_settings import TeacherSettings
 from art.wire.flaws import without_values
@@ -23,6 +25,8 @@ from art.wire.strict import Strict
 KEY_VARIABLE = "ART_API_KEY"
 TEACHER_KEY_VARIABLE = "ART_TEACHER_KEY"
 TEACHER_URL_VARIABLE = "ART_TEACHER_URL"
+SHORTEST_KEY = 8
+"""Characters."""
 
 
 class EngineSettings(Strict):
@@ -72,7 +76,7 @@ class ServerSettings(Strict):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     """0: any free port; the ready line names it."""
-    key: str | None = Field(default=None, min_length=8, repr=False)
+    key: str | None = Field(default=None, min_length=SHORTEST_KEY, repr=False)
     """The bearer key of every route. None: from the environment, or one made and kept in the data folder."""
     data_dir: Path = Path(".art")
     engine: EngineSettings = EngineSettings()
@@ -116,9 +120,10 @@ def resolve_key(settings: ServerSettings) -> str:
     """
     given = settings.key or os.environ.get(KEY_VARIABLE)
     if given:
-        if len(given) < 8 or not given.isascii() or not given.isprintable() or " " in given:
+        if not is_key(given):
             raise ConfigurationError(
-                f"the key in {KEY_VARIABLE} must be at least 8 printable ASCII characters"
+                f"the key in {KEY_VARIABLE} must be at least {SHORTEST_KEY} printable ASCII characters "
+                "without spaces"
             )
         return given
     if not is_loopback(settings.host):
@@ -146,12 +151,23 @@ def key_source(settings: ServerSettings) -> str:
     return str(settings.server_dir / "key")
 
 
+def is_key(value: str) -> bool:
+    """Whether a text may be a key: what everybody could guess, or no header can hold, is none."""
+    return len(value) >= SHORTEST_KEY and value.isascii() and value.isprintable() and " " not in value
+
+
 def _kept_key(path: Path) -> str:
-    if path.exists():
-        return path.read_text(encoding="ascii").strip()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    key = f"art-{secrets.token_urlsafe(32)}"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(key + "\n")
+    try:
+        if not path.exists():
+            write_first(path, f"art-{secrets.token_urlsafe(32)}\n", mode=0o600)
+        key = path.read_text(encoding="ascii").strip()
+    except UnicodeDecodeError:
+        key = ""
+    except OSError as error:
+        raise disk_error(error, path, "the server's key cannot be kept") from error
+    if not is_key(key):
+        raise ConfigurationError(
+            f"{path} holds no key of at least {SHORTEST_KEY} printable ASCII characters: it was cut, or "
+            f"written by something else. Delete the file for a new key, restore it, or set {KEY_VARIABLE}"
+        )
     return key

@@ -6,14 +6,17 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
-from art.errors import AuthenticationError
+from art.errors import AuthenticationError, ConfigurationError
 from art.server.http import Scope
 from art.server.rollouts.keys import PREFIX, RolloutKeys
+from art.server.settings import SHORTEST_KEY, is_key
 from art.server.tenants.tenancy import Tenant
 from art.server.tenants.tenants import TenantKeys
 
 _BEARER = b"Bearer "
 _SCOPED = _BEARER + PREFIX.encode()
+_NOTHING = (b"", _BEARER.strip())
+"""A header without a key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +35,12 @@ class KeyCheck:
     """Compares the key of a request in constant time. The keys themselves are never shown."""
 
     def __init__(self, key: str, tenants: TenantKeys | None = None) -> None:
+        """Raises ConfigurationError for a key that would let anybody in."""
+        if not is_key(key):
+            raise ConfigurationError(
+                f"the server's key must be at least {SHORTEST_KEY} printable ASCII characters without "
+                f"spaces, this one has {len(key)} characters"
+            )
         self._expected = _BEARER + key.encode("ascii")
         self._tenants = tenants
         self.rollouts = RolloutKeys(key, tenants.digest_of if tenants is not None else lambda tenant: None)
@@ -89,4 +98,5 @@ def _sent(scope: Scope) -> list[bytes]:
             found.setdefault(name, bytes(value))
         elif name == b"x-api-key":
             found.setdefault(name, _BEARER + bytes(value))
-    return [found[name] for name in (b"authorization", b"x-api-key") if name in found]
+    sent = [found[name] for name in (b"authorization", b"x-api-key") if name in found]
+    return [one for one in sent if one.strip() not in _NOTHING]
