@@ -124,7 +124,7 @@ def test_what_is_unknown_or_does_not_fit_is_refused(options: dict[str, Any], nam
         (
             {"kimi_k2_tau": 0.01},
             "kl",
-            KlSpec(estimator="k1", coefficient=0.01, place="reward", reference="sampler"),
+            KlSpec(estimator="k1", coefficient=0.01, place="advantage", reference="sampler"),
         ),
         (
             {"truncated_importance_sampling": 2.0},

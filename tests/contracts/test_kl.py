@@ -140,7 +140,7 @@ def test_missing_logprobs_of_the_reference_are_an_error() -> None:
         make_loss(Algorithm(kl=spec("k3")))(inputs(parts))
 
 
-@pytest.mark.parametrize("place", ["reward", "shaped_advantage"])
+@pytest.mark.parametrize("place", ["reward", "advantage", "shaped_advantage"])
 def test_a_kl_in_the_advantage_is_not_in_the_loss(place: str) -> None:
     parts = entries()
     kl = KlSpec(estimator="k1", coefficient=0.1, place=place)  # type: ignore[arg-type]

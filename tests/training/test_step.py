@@ -172,7 +172,7 @@ def with_advantages(batch: Batch, change: Callable[[np.ndarray], Any]) -> Batch:
     return batch
 
 
-@pytest.mark.parametrize("place", ["reward", "shaped_advantage"])
+@pytest.mark.parametrize("place", ["advantage", "shaped_advantage"])
 def test_a_kl_in_the_advantage_is_the_difference_to_the_base(place: str) -> None:
     algorithm = Algorithm(kl=KlSpec(estimator="k1", coefficient=0.3, place=place))
     batch = games(13, groups=2, size=3)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
-from art.samples.batch import build_batch
+from art.samples.batch import DEFAULT, build_batch
 from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow, TokenTree, Untrainable
 from art.training.attention.interface import NAME, register
 from art.training.policy import Policy
@@ -99,10 +99,13 @@ def games(
     vocabulary: int = VOCABULARY,
     *,
     untrained: float = 0.0,
+    stale: int | None = None,
+    algorithm: Algorithm = DEFAULT,
 ) -> Batch:
     """Groups of ragged rollouts of several turns behind a shared prompt, as agents make them.
 
-    untrained: the share of turns that are not trained.
+    untrained: the share of turns that are not trained. stale: the rollout of each group whose reward only
+    counts.
     """
     rng, chance = np.random.default_rng(seed), np.random.default_rng(seed + 1)
 
@@ -128,10 +131,15 @@ def games(
                 )
                 context += completion + ids(3)
             rollouts.append(
-                RolloutRow(rollout=f"{group}.{number}", reward=float(rng.normal()), samples=samples)
+                RolloutRow(
+                    rollout=f"{group}.{number}",
+                    reward=float(rng.normal()),
+                    samples=samples,
+                    stale=number == stale,
+                )
             )
         rows.append(GroupRow(rollouts=rollouts))
-    return build_batch(rows)
+    return build_batch(rows, algorithm=algorithm)
 
 
 def nodes_to(tree: TokenTree, node: int) -> list[int]:

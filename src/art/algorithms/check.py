@@ -89,7 +89,8 @@ def _credit(a: Algorithm) -> Iterator[str]:
         yield f"lam {spec.lam!r} acts on advantages 'gae', not on {kind!r}."
     if a.overlong is not None and kind in ("distillation", "none"):
         yield f"The punishment of length (overlong) changes rewards, and advantages {kind!r} take none."
-    by_token = kind in ("gae", "distillation") or spec.gamma != 1
+    to_go = kind == "reinforce++" and a.kl is not None and a.kl.place == "reward"
+    by_token = kind in ("gae", "distillation") or spec.gamma != 1 or to_go
     if by_token and a.ratio != "token" and a.loss.name != "cispo":
         yield (
             f"Advantages {kind!r} differ from token to token, and the ratio {a.ratio!r} of loss "
@@ -120,7 +121,14 @@ def _kl(a: Algorithm) -> Iterator[str]:
     if kl.place == "loss" and kl.estimator == "k1" and not kl.importance:
         yield (
             "kl 'k1' in the loss pulls nowhere: its gradient is zero on average. Use 'k2' or 'k3', "
-            "importance=True, or place='reward'."
+            "importance=True, or place='reward' or 'advantage'."
+        )
+    if kl.place == "reward" and a.advantage.kind == "distillation":
+        yield "kl in the reward: advantages 'distillation' take no reward. Use place='advantage'."
+    if kl.place == "reward" and a.advantage.kind == "maxrl":
+        yield (
+            "kl in the reward with advantages 'maxrl', which divide by the group's mean reward: the KL may "
+            "make that 0 or negative. Use place='loss' or 'advantage'."
         )
     if kl.importance and kl.estimator == "k2":
         yield "kl 'k2' times the ratio has the gradient of no divergence: importance is for 'k1' and 'k3'."

@@ -45,6 +45,12 @@ def needs_first_pass(algorithm: Algorithm) -> bool:
     )
 
 
+def taken_off_rewards(algorithm: Algorithm) -> bool:
+    """A KL is taken off the rewards of groups, so only the trainer, who computes it, knows the advantages."""
+    kl = algorithm.kl
+    return kl is not None and kl.place == "reward" and algorithm.advantage.kind != "gae"
+
+
 def needs_reference(algorithm: Algorithm) -> bool:
     """Another policy on the same base scores the batch: a KL term's reference, or a teacher that is the base
     or a step. What a sampler or a server has scored comes with the batch.

@@ -9,7 +9,7 @@ whatever the combination is:
     importance_sampling_level                              ratio
     kl_penalty_coef, kl_penalty_reference_step,            kl: k1, shaping the advantages
     kl_ref_adapter_path
-    kimi_k2_tau                                            kl: k1 to the sampler, in the reward
+    kimi_k2_tau                                            kl: k1 to the sampler, off the advantages
     truncated_importance_sampling                          mismatch: token_truncate, ratio_to the trainer
     precalculate_logprobs                                  ratio_to the trainer; reinforce if that is 1 always
     mask_prob_ratio                                        mismatch: token_mask by the clip's bounds
@@ -202,7 +202,7 @@ def _kl(parts: dict[str, Any], o: AlgorithmOptions) -> None:
         )
     if o.kimi_k2_tau:
         terms.append(
-            {"estimator": "k1", "coefficient": o.kimi_k2_tau, "place": "reward", "reference": "sampler"}
+            {"estimator": "k1", "coefficient": o.kimi_k2_tau, "place": "advantage", "reference": "sampler"}
         )
     if len(terms) + (parts["kl"] is not None) > 1:
         raise ConfigurationError(

@@ -17,6 +17,14 @@ Unscored attempts take part in nothing. Equal rewards, rounding residues include
 group's mean is taken off first and nothing follows but a division. In a group of one that mean is the reward:
 its advantage is 0 (others give it its own reward); under `reward` and `reinforce++` it keeps its meaning.
 
+A KL in the reward is known per token of what is trained. The reward of a token is then
+
+    r_t = [t is the rollout's last] r - penalty_t
+
+`reinforce++` takes its returns from t on, sum of gamma^(s-t) r_s over s >= t, and whitens those. All others
+give one advantage to a whole rollout: the sum of its r_t stands in for r (as RLOO's paper has it, and verl
+and TRL compute it). A rollout that is not trained has no KL of its own: its group's mean is taken.
+
 Letters: G = attempts of a group, A = all scored attempts, X = values that are whitened (attempts or tokens).
 """
 
@@ -47,11 +55,15 @@ BY_TRAINER = frozenset({"gae", "distillation"})
 
 
 def advantages(
-    rewards: Sequence[Sequence[float | None]], lengths: Sequence[Sequence[int]], spec: AdvantageSpec
+    rewards: Sequence[Sequence[float | None]],
+    lengths: Sequence[Sequence[int]],
+    spec: AdvantageSpec,
+    penalties: Sequence[Sequence[Array | None]] | None = None,
 ) -> list[list[Advantage | None]]:
     """The advantage of each attempt of each group; None where the reward is None (unscored).
 
-    `lengths`: how many tokens of each attempt are trained.
+    `lengths`: how many tokens of each attempt are trained. `penalties`: what each of them costs, None for an
+    attempt that is not trained; without it, nothing.
 
     >>> advantages([[1.0, 0.0, None]], [[5, 5, 5]], AdvantageSpec(kind="centered"))
     [[0.5, -0.5, None]]
@@ -60,6 +72,9 @@ def advantages(
     >>> discounted = AdvantageSpec(kind="reinforce++", gamma=0.5)
     >>> advantages([[1.0, 0.0]], [[2, 1]], discounted)[0][0].round(3).tolist()
     [0.0, 1.225]
+    >>> costs = [[np.array([0.25, 0.5]), np.array([0.0])]]
+    >>> advantages([[1.0, 0.0]], [[2, 1]], AdvantageSpec(kind="centered"), costs)
+    [[0.125, -0.125]]
 
     Raises ConfigurationError for rewards that are not finite, and for rewards that `maxrl` cannot divide by.
     """
@@ -70,11 +85,46 @@ def advantages(
         )
         for rewards_G, lengths_G in zip(rewards, lengths, strict=True)
     ]
-    values = _ESTIMATORS[spec.kind]([r for r, _ in scored], [n for _, n in scored], spec)
+    values = _estimate([r for r, _ in scored], [n for _, n in scored], spec, _of_scored(rewards, penalties))
     return [
         _in_place(rewards_G, [balanced(value, spec.balance) for value in values_G])
         for rewards_G, values_G in zip(rewards, values, strict=True)
     ]
+
+
+def _of_scored(
+    rewards: Sequence[Sequence[float | None]], penalties: Sequence[Sequence[Array | None]] | None
+) -> list[list[Array | None]] | None:
+    """Of the attempts that have a reward."""
+    if penalties is None:
+        return None
+    return [
+        [penalty for reward, penalty in zip(rewards_G, penalties_G, strict=True) if reward is not None]
+        for rewards_G, penalties_G in zip(rewards, penalties, strict=True)
+    ]
+
+
+def _estimate(
+    rewards: Sequence[Array],
+    lengths: Sequence[Array],
+    spec: AdvantageSpec,
+    penalties: Sequence[Sequence[Array | None]] | None,
+) -> Sequence[Sequence[Advantage] | Array]:
+    if penalties is None:
+        return _ESTIMATORS[spec.kind](rewards, lengths, spec)
+    if spec.kind == "reinforce++":
+        costs = [penalty for penalties_G in penalties for penalty in penalties_G]
+        return _white_returns(rewards, lengths, spec, costs)
+    net = [r_G - _sums(penalties_G) for r_G, penalties_G in zip(rewards, penalties, strict=True)]
+    return _ESTIMATORS[spec.kind](net, lengths, spec)
+
+
+def _sums(penalties_G: Sequence[Array | None]) -> Array:
+    """Of each attempt; the mean of the others where it is unknown, so that it moves no baseline."""
+    known = [math.fsum(penalty) for penalty in penalties_G if penalty is not None]
+    mean = math.fsum(known) / max(1, len(known))
+    rest = iter(known)
+    return np.array([mean if penalty is None else next(rest) for penalty in penalties_G], np.float64)
 
 
 def balanced(value: Advantage, balance: float) -> Advantage:
@@ -134,13 +184,36 @@ def _reinforce(
     """Without a discount every token's return is the reward; with one, it falls from the last token on."""
     if spec.gamma == 1:
         return _whitened(rewards, lengths, spec)
+    return _white_returns(rewards, lengths, spec)
+
+
+def _white_returns(
+    rewards: Sequence[Array],
+    lengths: Sequence[Array],
+    spec: AdvantageSpec,
+    penalties: Sequence[Array | None] | None = None,
+) -> list[Sequence[Advantage]]:
+    """Returns of tokens, `penalties` (of each attempt) taken off their rewards."""
     counts = [int(n) for lengths_G in lengths for n in lengths_G]
     all_A = np.concatenate([np.zeros(0), *rewards])
     returns = [r * spec.gamma ** np.arange(n - 1, -1, -1.0) for r, n in zip(all_A, counts, strict=True)]
+    if penalties is not None:
+        costs = [np.zeros(0) if penalty is None else penalty for penalty in penalties]
+        returns = [r - _to_go(cost, spec.gamma) for r, cost in zip(returns, costs, strict=True)]
     flat_X = np.concatenate([np.zeros(0), *returns])
     white_X = _whiten(flat_X, np.ones(len(flat_X)), spec)
     pieces = iter(np.split(white_X, np.cumsum(counts)[:-1]) if counts else [])
     return [[next(pieces) for _ in lengths_G] for lengths_G in lengths]
+
+
+def _to_go(cost_N: Array, gamma: float) -> Array:
+    """sum of gamma^(s-t) cost_s over s >= t, by doubling: log2(N) passes."""
+    total_N = np.array(cost_N, np.float64)
+    reach, weight = 1, gamma
+    while reach < len(total_N) and weight > 0:
+        total_N[:-reach] += weight * total_N[reach:]
+        reach, weight = 2 * reach, weight * weight
+    return total_N
 
 
 def _reinforce_baseline(

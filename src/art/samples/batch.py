@@ -8,10 +8,11 @@ Letters: T = nodes of the token tree, E = loss entries, S = trained rollouts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from art.algorithms.needs import taken_off_rewards
 from art.errors import ConfigurationError
 from art.samples.advantages import BY_TRAINER, Advantage, advantages
 from art.samples.aggregation import Weighed, trains_without_advantage, weigh
@@ -93,7 +94,21 @@ def build_batch(
     )
     weights = [weight for one, weight in zip(counting, weighed.weight_S.tolist(), strict=True) if one.trained]
     metrics = _reward_metrics(attempts, algorithm)
-    return _lay_out(trained, weights, weighed, account, algorithm, metrics)
+    batch = _lay_out(trained, weights, weighed, account, algorithm, metrics)
+    if not taken_off_rewards(algorithm):
+        return batch
+    return replace(batch, rewards=_rewards(attempts, [one.attempt for one in trained]))
+
+
+def _rewards(
+    attempts: Sequence[Sequence[Attempt]], trained: Sequence[Attempt]
+) -> list[list[tuple[float, int]]]:
+    """What the trainer computes advantages from; a rollout has the number that its entries have."""
+    numbers = {id(attempt): number for number, attempt in enumerate(trained)}
+    return [
+        [(one.reward, numbers.get(id(one), -1)) for one in attempts_G if one.reward is not None]
+        for attempts_G in attempts
+    ]
 
 
 def _open(account: Account, groups: Sequence[GroupRow], attempts: Sequence[Sequence[Attempt]]) -> None:
@@ -194,7 +209,7 @@ def _lay_out(
 
 
 def _advantage_metrics(entries: LossEntries, algorithm: Algorithm) -> dict[str, float]:
-    if algorithm.advantage.kind in BY_TRAINER:
+    if algorithm.advantage.kind in BY_TRAINER or taken_off_rewards(algorithm):
         return {}
     return {"loss/advantage_abs": float(np.abs(entries.advantage_E).mean()) if len(entries) else 0.0}
 

@@ -166,6 +166,8 @@ class Batch:
     """What the sum of weighted entry losses is divided by."""
     sampling: Sequence[SamplingSpec] = (PLAIN_SAMPLING,)
     """The distributions that the batch was drawn from."""
+    rewards: list[list[tuple[float, int]]] | None = None
+    """See `TrainRequest.rewards`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property

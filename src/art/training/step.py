@@ -116,7 +116,7 @@ class _Step:
         if unknown:
             columns.sampled_E = columns.sampled_E.where(~columns.sampled_E.isnan(), first.logprobs_E)
         columns.value_E = first.values_E
-        return shape(columns, algorithm, first)
+        return shape(columns, algorithm, first, self.request.rewards)
 
     def gradient(self, columns: Columns, rows_E: Ints, tally: Tally) -> None:
         """Accumulate the gradient of one update's entries."""

@@ -94,8 +94,9 @@ class KlSpec(Strict):
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """k1: d. k2: d^2 / 2. k3: exp(-d) - 1 + d. (Schulman, 2020.)"""
     coefficient: float = Field(gt=0)
-    place: Literal["loss", "reward", "shaped_advantage"] = "loss"
-    """loss: + coefficient * kl. reward: advantage - coefficient * kl per token. shaped_advantage: advantage +
+    place: Literal["loss", "reward", "advantage", "shaped_advantage"] = "loss"
+    """loss: + coefficient * kl. reward: coefficient * kl is taken off each token's reward, before returns,
+    baselines and whitening. advantage: off each token's finished advantage. shaped_advantage: advantage +
     coefficient * (mean kl - kl), whose sum over the batch is zero."""
     reference: Literal["base", "step", "adapter", "sampler"] = "base"
     """base: the model without adapter. step: `step` of the same model. adapter: the LoRA in folder `path`.

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
 from art.wire.algorithm import Algorithm
 from art.wire.constraint import ConstraintBody
@@ -159,6 +159,9 @@ class TrainRequest(Strict):
     normalizer: float = Field(gt=0)
     """What the sum of weighted entry losses is divided by (known before the first micro-batch)."""
     sampling: list[SamplingSpec] = Field(default_factory=lambda: [PLAIN_SAMPLING])
+    rewards: list[list[tuple[FiniteFloat, Annotated[int, Field(ge=-1)]]]] | None = None
+    """Of each group, its scored rollouts: reward, and number (`entry_sequence_E`) or -1 where only the reward
+    counts. There where a KL is taken off the rewards: the trainer computes the advantages anew."""
     reference: str | None = None
     """Folder of the reference policy's or the teacher's adapter: a checkpoint, or for a reference any LoRA
     that PEFT wrote. None: the base without one."""

@@ -134,6 +134,7 @@ class TrainJob(StepJob):
             optimizer=self.request.optimizer,
             normalizer=batch.normalizer,
             sampling=list(batch.sampling),
+            rewards=batch.rewards,
             reference=reference,
             rate_factor=factor,
             compute=self.request.compute,
