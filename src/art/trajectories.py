@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field, SerializeAsAny, field_validator, model_va
 
 from art.capture import current_rollout
 from art.spelling import did_you_mean
+from art.turns import choices_of_json
 from art.turns import get_messages as get_messages
 from art.turns import is_choice as is_choice
-from art.turns import revive_choices
 from art.types import Unscored
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class History(BaseModel):
     messages_and_choices: MessagesAndChoices
     tools: Tools | None = None
 
-    _choices = field_validator("messages_and_choices", mode="before")(revive_choices)
+    _choices = field_validator("messages_and_choices", mode="before")(choices_of_json)
 
     def messages(self) -> Messages:
         """The conversation as plain messages."""
@@ -79,7 +79,7 @@ class Trajectory(BaseModel):
     rollout_id: str | None = Field(default_factory=current_rollout)
     """The rollout this was made in; the server's ledger knows its samples by this name."""
 
-    _choices = field_validator("messages_and_choices", mode="before")(revive_choices)
+    _choices = field_validator("messages_and_choices", mode="before")(choices_of_json)
 
     @model_validator(mode="before")
     @classmethod

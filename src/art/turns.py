@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationInfo
+
+from art.wire.headers import SAMPLE_FIELD
 
 if TYPE_CHECKING:
     from art.messages import MessageOrChoice, Messages, MessagesAndChoices
@@ -17,6 +19,17 @@ def is_choice(item: Any) -> bool:
     if isinstance(item, dict):
         return "finish_reason" in item and "message" in item
     return hasattr(item, "finish_reason") and hasattr(item, "message")
+
+
+def sample_id(choice: Any) -> str | None:
+    """The sample that a choice says it is, or None."""
+    fields = (
+        choice if isinstance(choice, dict) else vars(choice) | (getattr(choice, "model_extra", None) or {})
+    )
+    # litellm keeps the fields that it does not know in a dict of its own.
+    known = {**(fields.get("provider_specific_fields") or {}), **fields}
+    found = known.get(SAMPLE_FIELD)
+    return found if isinstance(found, str) and found else None
 
 
 def get_messages(messages_and_choices: MessagesAndChoices) -> Messages:
@@ -48,3 +61,8 @@ def revive_choices(items: Any) -> Any:
     return [
         Choice.construct(**item) if isinstance(item, dict) and is_choice(item) else item for item in items
     ]
+
+
+def choices_of_json(items: Any, info: ValidationInfo) -> Any:
+    """For fields of turns: JSON has no choices but dicts; a program's own dicts stay what they are."""
+    return revive_choices(items) if info.mode == "json" else items

@@ -15,7 +15,7 @@ from art import dev
 from art.errors import ConfigurationError
 from art.remote.config.engine import ENGINE_ARGS, SERVER_ARGS
 from art.remote.config.keys import Keys
-from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS
+from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS, TINKER_ARGS
 from art.remote.config.trainer import TRAINER_ARGS
 from art.remote.internal_config import model_settings, optimizer_spec
 from art.remote.server_config import server_config
@@ -27,9 +27,11 @@ TABLES: dict[str, tuple[type, Keys]] = {
     "engine_args": (dev.EngineArgs, ENGINE_ARGS),
     "peft_args": (dev.PeftArgs, PEFT_ARGS),
     "trainer_args": (dev.TrainerArgs, TRAINER_ARGS),
+    "tinker_args": (dev.TinkerArgs, TINKER_ARGS),
+    "tinker_native_args": (dev.TinkerNativeArgs, TINKER_ARGS),
     "server_args": (dev.ServerArgs, SERVER_ARGS),
 }
-NESTED = ("init_args", "engine_args", "peft_args", "trainer_args")
+NESTED = ("init_args", "engine_args", "peft_args", "trainer_args", "tinker_args", "tinker_native_args")
 
 
 def each(effect: str) -> list[tuple[str, str]]:

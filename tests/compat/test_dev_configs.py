@@ -9,6 +9,8 @@ import pytest
 
 import art
 from art.dev.get_model_config import get_model_config
+from art.errors import ConfigurationError
+from art.remote.internal_config import model_settings
 
 
 def test_configs_are_plain_dicts_and_take_unknown_keys() -> None:
@@ -43,6 +45,9 @@ def test_model_config_fills_in_defaults_and_keeps_what_is_given(tmp_path: Path) 
     assert config["engine_args"]["lora_target_modules"] == ["q_proj"]
     assert config["engine_args"]["enable_sleep_mode"] is True
     assert config["trainer_args"]["adam_beta2"] == 0.99
+    assert config["trainer_args"]["output_dir"] == str(tmp_path)
+    assert config["trainer_args"]["disable_tqdm"] is True
+    assert config["rollout_weights_mode"] == "lora" and config["tinker_args"] is None
     assert "chat_template" not in config
 
 
@@ -55,6 +60,21 @@ def test_model_config_of_dedicated_gpus(tmp_path: Path) -> None:
     assert config["engine_args"]["enable_sleep_mode"] is False
     assert "lora_target_modules" not in config["engine_args"]
     assert config["trainer_gpu_ids"] == [0] and config["rollout_weights_mode"] == "merged"
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3.6-27B", "Qwen/Qwen3-8B"])
+def test_model_config_names_the_layers_of_the_family(name: str, tmp_path: Path) -> None:
+    targets = get_model_config(name, str(tmp_path), None)["peft_args"]["target_modules"]
+    assert ("in_proj_qkv" in targets) is ("Qwen3-8B" not in name)
+    assert {"q_proj", "o_proj", "gate_proj", "down_proj"} <= set(targets)
+
+
+def test_torchtune_args_are_a_dictionary_that_register_refuses() -> None:
+    args = art.dev.TorchtuneArgs(model="qwen3_32b", model_type="QWEN3", async_weight_syncing=True)
+    config = art.dev.InternalModelConfig(torchtune_args=args)
+    art.TrainableModel(name="a", project="p", base_model="art/nano", _internal_config=config)
+    with pytest.raises(ConfigurationError, match=r"torchtune_args.*full_finetuning"):
+        model_settings(config)
 
 
 def test_server_config_names_the_adapter_by_its_step() -> None:

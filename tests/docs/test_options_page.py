@@ -11,7 +11,7 @@ import pytest
 from art.remote.backend import RemoteBackend
 from art.remote.config.engine import ENGINE_ARGS, SERVER_ARGS
 from art.remote.config.keys import Key, Keys
-from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS
+from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS, TINKER_ARGS
 from art.remote.config.trainer import TRAINER_ARGS
 from art.remote.keywords import KEYWORDS, REFUSED
 
@@ -21,6 +21,7 @@ TABLES: dict[str, Keys] = {
     "`init_args`": INIT_ARGS,
     "`peft_args`": PEFT_ARGS,
     "`trainer_args`": TRAINER_ARGS,
+    "`tinker_args`": TINKER_ARGS,
     "`engine_args`": ENGINE_ARGS,
     "`server_args`": SERVER_ARGS,
 }

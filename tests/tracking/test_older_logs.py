@@ -252,13 +252,36 @@ def test_errors_and_skipped_files_are_collected(tmp_path):
     assert len(result.notes) == 4 and "YAML" in notes and "0004.parquet is already there" in notes
     assert torn.exists() and known.exists()
     assert not torn.with_suffix(".parquet").exists()
-    assert migration.migrate_all_models(tmp_path, "p").files_migrated == 0
+    seen: list[str] = []
+    again = migration.migrate_all_models(
+        art_path=tmp_path, project_name="p", delete_originals=False, progress_callback=seen.append
+    )
+    assert again.files_migrated == 0 and seen == sorted(
+        str(path) for path in model.rglob("*") if path.suffix in {".jsonl", ".yaml"}
+    )
+    for folder, migrate in (
+        (model, migration.migrate_model_dir),
+        (model / "trajectories", migration.migrate_trajectories_dir),
+    ):
+        called: list[str] = []
+        assert migrate(folder, delete_originals=False, progress_callback=called.append).errors == again.errors
+        assert called == seen
 
     missing = migration.migrate_jsonl_to_parquet(tmp_path / "no.jsonl")
     assert missing.files_migrated == 0 and "no.jsonl" in missing.errors[0]
     assert migration.migrate_jsonl_to_parquet(tmp_path / "a.txt").files_skipped == 1
     assert (result + missing).errors == result.errors + missing.errors
     assert migration.MigrationResult().compression_ratio == 0.0
+
+
+@pytest.mark.parametrize("garbage", ["not valid json", "{torn\n", "\x00\x01"])
+def test_a_file_of_garbage_is_an_error(tmp_path, garbage):
+    path = tmp_path / "0001.jsonl"
+    path.write_text(garbage)
+    for dry_run in (True, False):
+        result = migration.migrate_jsonl_to_parquet(jsonl_path=path, dry_run=dry_run)
+        assert result.files_migrated == 0 and len(result.errors) == 1 and str(path) in result.errors[0]
+    assert path.read_text() == garbage and not path.with_suffix(".parquet").exists()
 
 
 def test_registering_keeps_the_originals(tmp_path):

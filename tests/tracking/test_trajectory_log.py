@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 import polars
 import pytest
 from hypothesis import HealthCheck, given, settings
-from made_groups import any_groups, full_group
+from made_groups import any_groups, full_group, reply
 from pydantic import BaseModel
 
 import art
 from art.errors import TrajectoryLogError
+from art.tracking.trajectory_log.exact_lines import append_lines, read_lines
 from art.tracking.trajectory_log.json_lines import (
     deserialize_trajectory_groups,
     serialize_trajectory_groups,
@@ -108,6 +109,29 @@ def test_fields_of_a_subclass(tmp_path):
     assert read.answer == {"text": "42", "sources": [7], "at": "2026-01-02T00:00:00+00:00"}
     write_trajectory_groups_parquet(unknown, tmp_path / "again.parquet")
     assert read_trajectory_groups_parquet(tmp_path / "again.parquet", Answered) == groups
+
+
+def test_a_dict_in_the_shape_of_a_choice_is_read_back_as_its_message(tmp_path):
+    message = {"role": "assistant", "content": "hi", "name": "me"}
+    shaped = {"finish_reason": "stop", "index": 0, "message": message}
+    sampled = {**shaped, "sample_id": "s1"}
+    turns = [{"role": "user", "content": "x"}, shaped, sampled, reply("own")]
+    made = art.Trajectory(
+        messages_and_choices=turns, additional_histories=[art.History(messages_and_choices=[shaped])]
+    )
+    assert made.messages_and_choices[1] is shaped
+    group = art.TrajectoryGroup([made])
+    write_trajectory_groups_parquet([group], tmp_path / "log.parquet")
+    append_lines(tmp_path / "log.jsonl", [group])
+    for [again] in (
+        *read_trajectory_groups_parquet(tmp_path / "log.parquet"),
+        *read_lines(tmp_path / "log.jsonl").groups,
+    ):
+        assert again.messages_and_choices[:2] == [turns[0], message]
+        # What a server of ours sampled can be trained, and stays a choice.
+        assert [item.message.content for item in again.messages_and_choices[2:]] == ["hi", "own"]
+        assert again.messages_and_choices[2].sample_id == "s1"
+        assert again.additional_histories[0].messages_and_choices == [message]
 
 
 def test_not_a_number_is_kept(tmp_path):

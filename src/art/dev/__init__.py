@@ -19,6 +19,7 @@ from art.dev.model import (
     TinkerArgs,
     TinkerNativeArgs,
     TinkerTrainingClientArgs,
+    TorchtuneArgs,
 )
 from art.dev.openai_server import OpenAIServerConfig, ServerArgs, get_openai_server_config
 from art.dev.train import TrainConfig, TrainSFTConfig
@@ -35,6 +36,7 @@ __all__ = [
     "TinkerArgs",
     "TinkerNativeArgs",
     "TinkerTrainingClientArgs",
+    "TorchtuneArgs",
     "TrainConfig",
     "TrainSFTConfig",
     "TrainerArgs",

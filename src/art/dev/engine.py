@@ -128,9 +128,12 @@ class EngineArgs(TypedDict, total=False):
     enable_reasoning: bool | None
     reasoning_parser: str
     speculative_config: dict[str, Any] | None
+    speculative_model: str | None
+    num_speculative_tokens: int | None
     # logs
     disable_log_stats: bool
     disable_log_requests: bool
+    enable_log_requests: bool
     show_hidden_metrics_for_version: str | None
     otlp_traces_endpoint: str | None
     collect_detailed_traces: list[str] | None
@@ -138,4 +141,5 @@ class EngineArgs(TypedDict, total=False):
     compilation_config: dict[str, Any] | int | None
     kv_transfer_config: Any
     kv_events_config: Any
+    weight_transfer_config: Any
     additional_config: dict[str, Any] | None

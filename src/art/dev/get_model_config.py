@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -12,13 +13,17 @@ from art.folders import get_step_checkpoint_dir, get_step_from_dir
 TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear layers of every dense model with gated MLPs: Llama, Qwen, Mistral, Gemma."""
 
+_DELTA_NET_MODULES = ("in_proj_qkv", "in_proj_z", "out_proj")
+"""The large linear layers of the attention that Qwen 3.5 has in most of its layers, MoE or not. Of its
+experts the shared one has the names of a gated MLP; the routed ones are no linear layers.
+"""
+_DELTA_NET_FAMILIES = re.compile(r"qwen3[._][56]", re.IGNORECASE)
+
 # What takes values as they are; every other section is merged over its defaults.
 _PASSED_ON = (
-    "tinker_args",
     "tinker_native_args",
     "trainer_gpu_ids",
     "inference_gpu_ids",
-    "rollout_weights_mode",
     "allow_unvalidated_arch",
 )
 
@@ -38,7 +43,7 @@ def get_model_config(
         "lora_alpha": 16,
         "r": 8,
         "random_state": 3407,
-        "target_modules": list(TARGET_MODULES),
+        "target_modules": _target_modules(base_model),
         "use_gradient_checkpointing": "unsloth",
         **given.get("peft_args", {}),
     }
@@ -48,7 +53,8 @@ def get_model_config(
         "generation_config": "vllm",
         "model": base_model,
     }
-    if given.get("rollout_weights_mode", "lora") == "lora":
+    weights_mode = given.get("rollout_weights_mode", "lora")
+    if weights_mode == "lora":
         engine["lora_target_modules"] = peft["target_modules"]
     whole: dict[str, Any] = {
         "init_args": {
@@ -59,14 +65,23 @@ def get_model_config(
         },
         "engine_args": {**engine, **given.get("engine_args", {})},
         "peft_args": peft,
-        "trainer_args": {**_trainer_defaults(), **given.get("trainer_args", {})},
+        "trainer_args": {**_trainer_defaults(output_dir), **given.get("trainer_args", {})},
+        "rollout_weights_mode": weights_mode,
+        "tinker_args": given.get("tinker_args"),
         **{name: given[name] for name in _PASSED_ON if name in given},
     }
     return cast("InternalModelConfig", whole)
 
 
-def _trainer_defaults() -> dict[str, Any]:
+def _target_modules(base_model: str) -> list[str]:
+    more = _DELTA_NET_MODULES if _DELTA_NET_FAMILIES.search(base_model) else ()
+    return [*TARGET_MODULES, *more]
+
+
+def _trainer_defaults(output_dir: str) -> dict[str, Any]:
     return {
+        "output_dir": output_dir,
+        "disable_tqdm": True,
         "adam_beta1": 0.9,
         "adam_beta2": 0.99,
         "weight_decay": 0.1,

@@ -82,6 +82,15 @@ class TinkerNativeArgs(TypedDict, total=False):
     training_client_args: TinkerTrainingClientArgs
 
 
+class TorchtuneArgs(TypedDict, total=False):
+    """How releases before 0.5 trained all weights with torchtune; `register` refuses it."""
+
+    model: Required[str]
+    model_type: Required[str]
+    async_weight_syncing: bool
+    enable_activation_offloading: bool
+
+
 class InternalModelConfig(TypedDict, total=False):
     """What `TrainableModel(_internal_config=...)` takes."""
 
@@ -100,7 +109,7 @@ class InternalModelConfig(TypedDict, total=False):
     chat_template_content_format: str
     chat_template_tool_schema_format: Literal["default", "vllm_openai"]
     allow_unvalidated_arch: bool
-    torchtune_args: dict[str, Any]
+    torchtune_args: TorchtuneArgs | None
     """Of releases before 0.5."""
     _decouple_vllm_and_unsloth: bool
     """Of releases before 0.5; later ones name the GPUs."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from art.errors import ConfigurationError, TokenMismatchError
 from art.remote.plain import plain_messages, plain_tools
 from art.trajectories import History, Trajectory, TrajectoryGroup, is_choice
+from art.turns import sample_id
 from art.types import Unscored
 from art.wire.headers import SAMPLE_FIELD
 from art.wire.jobs import JUDGE_PREFIX, GivenHistory, TrainGroup, TrainTrajectory
@@ -144,14 +145,3 @@ def _samples(trajectory: Trajectory, rollout: str, *, given: bool) -> Iterator[_
                 )
             seen[sample] = place
             yield _Sampled(h, turn, sample)
-
-
-def sample_id(choice: Any) -> str | None:
-    """The sample that a choice says it is, or None."""
-    fields = (
-        choice if isinstance(choice, dict) else vars(choice) | (getattr(choice, "model_extra", None) or {})
-    )
-    # litellm keeps the fields that it does not know in a dict of its own.
-    known = {**(fields.get("provider_specific_fields") or {}), **fields}
-    found = known.get(SAMPLE_FIELD)
-    return found if isinstance(found, str) and found else None

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from art.errors import ConfigurationError
 from art.remote.config.engine import ENGINE_ARGS
 from art.remote.config.keys import read_keys
-from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS
+from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS, TINKER_ARGS
 from art.remote.config.trainer import TRAINER_ARGS
 from art.wire.flaws import first_flaw
 from art.wire.training import LoraSpec, OptimizerSpec
@@ -122,6 +122,8 @@ def _sections(config: Mapping[str, Any] | None, *, told: bool) -> dict[str, dict
         "engine_args": ENGINE_ARGS,
         "peft_args": PEFT_ARGS,
         "trainer_args": TRAINER_ARGS,
+        "tinker_args": TINKER_ARGS,
+        "tinker_native_args": TINKER_ARGS,
     }
     read = {
         name: read_keys(_where(name), top.pop(name, None), keys, told=told) for name, keys in tables.items()

@@ -48,7 +48,8 @@ ENGINE_ARGS = {
         "max_long_partial_prefills long_prefill_token_threshold num_scheduler_steps "
         "multi_step_stream_outputs scheduler_delay_factor enable_chunked_prefill disable_chunked_mm_input "
         "scheduling_policy scheduler_cls disable_async_output_proc async_scheduling disable_cascade_attn "
-        "speculative_config additional_config override_neuron_config",
+        "speculative_config speculative_model num_speculative_tokens additional_config "
+        "override_neuron_config",
     ),
     **noted(
         DEVICES,
@@ -67,9 +68,10 @@ ENGINE_ARGS = {
         "allowed_local_media_path limit_mm_per_prompt mm_processor_kwargs disable_mm_preprocessor_cache "
         "interleave_mm_strings default_mm_loras",
     ),
+    **noted("new weights reach the engine as adapters", "weight_transfer_config"),
     **noted("the model's format says how its reasoning is read", "enable_reasoning reasoning_parser"),
     **noted(
-        "guided decoding is not built; a request that asks for it is refused",
+        "a request says what its answer must look like, and the server holds it to that",
         "guided_decoding_backend guided_decoding_disable_fallback guided_decoding_disable_any_whitespace "
         "guided_decoding_disable_additional_properties",
     ),
@@ -79,8 +81,8 @@ ENGINE_ARGS = {
     ),
     **noted(
         _LOGS,
-        "disable_log_stats disable_log_requests show_hidden_metrics_for_version otlp_traces_endpoint "
-        "collect_detailed_traces",
+        "disable_log_stats disable_log_requests enable_log_requests show_hidden_metrics_for_version "
+        "otlp_traces_endpoint collect_detailed_traces",
     ),
     **refused(
         "a request that says nothing is sampled from the model's own distribution, temperature 1. Send "

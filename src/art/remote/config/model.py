@@ -19,6 +19,8 @@ SECTIONS = {
         engine_args="How it is served, below.",
         peft_args="The adapter's shape, below.",
         trainer_args="The optimizer, below.",
+        tinker_args="What Tinker's service is told of a model, below.",
+        tinker_native_args="The same keys as tinker_args.",
         chat_template="A Jinja template that writes the model's conversations instead of its own.",
         chat_template_path="A file on the client's machine that holds such a template.",
         chat_template_kwargs=(
@@ -45,11 +47,6 @@ SECTIONS = {
         "a message's content is given to the template as text. Leave it out.",
         "chat_template_content_format",
         neutral=["auto", "string"],
-    ),
-    **refused(
-        "Tinker's service is no backend of this package. Use peft_args for the adapter's shape and seed.",
-        "tinker_args tinker_native_args",
-        neutral=[{}],
     ),
     **refused(
         "torchtune is not used. To train all weights use init_args={'full_finetuning': True}.",
@@ -94,6 +91,16 @@ INIT_ARGS = {
     ),
     **refused("download that revision and give its folder as base_model.", "revision", neutral=["main"]),
 }
+
+TINKER_ARGS = {
+    **noted("the server finds the renderer of a base model by itself", "renderer_name"),
+    **refused(
+        "Tinker's service is no backend of this package. Use peft_args for the adapter's shape and seed.",
+        "training_client_args",
+        neutral=[{}],
+    ),
+}
+"""`tinker_args` and `tinker_native_args`."""
 
 _NEW_ADAPTER = (
     "it is not built: an adapter is low-rank matrices on linear layers of the decoder. Leave it out."

@@ -12,13 +12,14 @@ it was made from, and are skipped.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Literal
 
-from art.errors import ARTError
+from art.errors import ARTError, TrajectoryLogError
 from art.tracking.folder_lock import locked
 from art.tracking.trajectory_log.exact_lines import exact_line, read_lines
 from art.tracking.trajectory_log.parquet import (
@@ -34,6 +35,7 @@ from art.trajectories import TrajectoryGroup
 _log = logging.getLogger(__name__)
 
 Original = Literal["delete", "rename", "keep"]
+ProgressCallback = Callable[[str], object]
 UNREADABLE = frozenset({".yaml", ".yml"})
 RENAMED = ".migrated"
 
@@ -73,38 +75,51 @@ class MigrationResult:
 
 
 def migrate_jsonl_to_parquet(
-    path: str | Path, delete_original: bool = True, dry_run: bool = False
+    jsonl_path: str | Path, delete_original: bool = True, dry_run: bool = False
 ) -> MigrationResult:
     """Migrate one file. dry_run: read and measure it, write nothing."""
-    return _migrate_file(Path(path), "delete" if delete_original else "keep", dry_run)
+    return _migrate_file(Path(jsonl_path), "delete" if delete_original else "keep", dry_run)
 
 
 def migrate_trajectories_dir(
-    trajectories_dir: str | Path, delete_original: bool = True, dry_run: bool = False
+    trajectories_dir: str | Path,
+    delete_originals: bool = True,
+    dry_run: bool = False,
+    progress_callback: ProgressCallback | None = None,
 ) -> MigrationResult:
-    """Migrate every split of a `trajectories` folder."""
-    return _migrate_folder(Path(trajectories_dir), "delete" if delete_original else "keep", dry_run)
+    """Migrate every split of a `trajectories` folder. progress_callback: is given the path of each file, as a
+    string, before it is read.
+    """
+    original: Original = "delete" if delete_originals else "keep"
+    return _migrate_folder(Path(trajectories_dir), original, dry_run, progress_callback)
 
 
 def migrate_model_dir(
-    model_dir: str | Path, delete_original: bool = True, dry_run: bool = False
+    model_dir: str | Path,
+    delete_originals: bool = True,
+    dry_run: bool = False,
+    progress_callback: ProgressCallback | None = None,
 ) -> MigrationResult:
-    """Migrate the `trajectories` folder of a model, if it has one."""
+    """Migrate the `trajectories` folder of a model, if it has one; see `migrate_trajectories_dir`."""
     folder = Path(model_dir) / "trajectories"
-    return (
-        migrate_trajectories_dir(folder, delete_original, dry_run) if folder.is_dir() else MigrationResult()
-    )
+    if not folder.is_dir():
+        return MigrationResult()
+    return migrate_trajectories_dir(folder, delete_originals, dry_run, progress_callback)
 
 
 def migrate_all_models(
-    art_path: str | Path, project: str | None = None, delete_original: bool = True, dry_run: bool = False
+    art_path: str | Path,
+    project_name: str | None = None,
+    delete_originals: bool = True,
+    dry_run: bool = False,
+    progress_callback: ProgressCallback | None = None,
 ) -> MigrationResult:
-    """Migrate all models below an `.art` folder, or those of one project."""
+    """Migrate all models below an `.art` folder, or those of one project; see `migrate_trajectories_dir`."""
     result = MigrationResult()
-    projects = sorted(Path(art_path).iterdir()) if project is None else [Path(art_path) / project]
+    projects = sorted(Path(art_path).iterdir()) if project_name is None else [Path(art_path) / project_name]
     for folder in projects:
         for model_dir in sorted((folder / "models").glob("*/")):
-            result += migrate_model_dir(model_dir, delete_original, dry_run)
+            result += migrate_model_dir(model_dir, delete_originals, dry_run, progress_callback)
     return result
 
 
@@ -118,7 +133,7 @@ def auto_migrate_on_register(model_dir: str | Path) -> MigrationResult:
     folder = model_dir / "trajectories"
     if not (folder.is_dir() and has_polars()):
         return MigrationResult()
-    result = _migrate_folder(folder, "rename", dry_run=False)
+    result = _migrate_folder(folder, "rename", dry_run=False, progress_callback=None)
     if result.files_migrated:
         _log.info(
             "%d older trajectory logs of %s are Parquet files now; the originals end in %s",
@@ -151,10 +166,14 @@ def migrate_checkpoints_to_new_structure(output_dir: str | Path) -> list[int]:
     return moved
 
 
-def _migrate_folder(folder: Path, original: Original, dry_run: bool) -> MigrationResult:
+def _migrate_folder(
+    folder: Path, original: Original, dry_run: bool, progress_callback: ProgressCallback | None
+) -> MigrationResult:
     result = MigrationResult()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in UNREADABLE | {".jsonl"}:
+            if progress_callback is not None:
+                progress_callback(str(path))
             result += _migrate_file(path, original, dry_run)
     return result
 
@@ -184,6 +203,10 @@ def _convert(path: Path, target: Path, original: Original | None) -> MigrationRe
     lines = read_lines(path, beside=known is not None, after=known.taken if known else None)
     if known is not None and not lines.groups:
         return _skipped(path, f"{target.name} is already there")
+    if lines.torn and not lines.groups:
+        raise TrajectoryLogError(
+            f"no line of it is a group of trajectories, and {lines.torn} bytes are no JSON"
+        )
     before, size_before = path.stat().st_size, target.stat().st_size if known else 0
     if original is None:
         size = parquet_bytes(lines.groups, lines.taken)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from art.tracking.trajectory_log.json_text import from_text, storable, to_text
-from art.tracking.trajectory_log.turns import as_item, from_struct, to_struct
+from art.tracking.trajectory_log.turns import as_item, from_struct, kept, to_struct
 from art.trajectories import History, Trajectory
 from art.turns import is_choice
 from art.types import Unscored
@@ -30,8 +30,8 @@ class LoggedTrajectory(Trajectory):
 
 def to_row(trajectory: Trajectory) -> Row:
     """The row of a trajectory, without the columns of its group."""
+    row = _shown(_raw_fields(trajectory))
     fields = all_fields(trajectory)
-    row = _shown(fields)
     told = _told(row)
     exact = {name: value for name, value in fields.items() if name not in told or _differs(told[name], value)}
     exact.pop("messages_and_choices", None)
@@ -75,7 +75,17 @@ def build(fields: dict[str, Any], trajectory_class: type[Trajectory] = Trajector
 
 
 def all_fields(trajectory: Trajectory) -> dict[str, Any]:
-    """All fields by name, also those that are left out of dumps."""
+    """All fields by name as they are read back, also those that are left out of dumps."""
+    fields = _raw_fields(trajectory)
+    histories = [
+        one.model_copy(update={"messages_and_choices": kept(one.messages_and_choices)})
+        for one in fields["additional_histories"]
+    ]
+    turns = kept(fields["messages_and_choices"])
+    return {**fields, "messages_and_choices": turns, "additional_histories": histories}
+
+
+def _raw_fields(trajectory: Trajectory) -> dict[str, Any]:
     named = {name: getattr(trajectory, name) for name in type(trajectory).model_fields}
     return {**named, **(trajectory.model_extra or {})}
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from art.tracking.trajectory_log.json_text import from_text, storable, to_text
-from art.turns import is_choice, revive_choices
+from art.turns import is_choice, revive_choices, sample_id
 
 
 def as_item(value: Any) -> Any:
     """A message or choice from its JSON: one with a finish reason is a choice again."""
     return revive_choices([value])[0]
+
+
+def kept(items: Iterable[Any]) -> list[Any]:
+    """The turns as they are read back: a dict in the shape of a choice that no server of ours sampled is the
+    message that it holds.
+    """
+    return [item["message"] if _is_unsampled_dict(item) else item for item in items]
+
+
+def _is_unsampled_dict(item: Any) -> bool:
+    return isinstance(item, dict) and is_choice(item) and sample_id(item) is None
 
 
 def to_struct(item: Any) -> dict[str, Any]:
