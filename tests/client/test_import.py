@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from art.testing import LlmServer, TruthfulJudge
+
+HERE = Path(__file__).parent
 HEAVY = [
     "torch",
     "transformers",
@@ -100,3 +105,42 @@ def test_bare_environment_is_small(tmp_path):
     assert len(names) <= 30, names
     assert size <= 80e6
     assert run("import art; art.TrainableModel; art.LocalBackend; print('ok')", python=python).strip() == "ok"
+
+
+def test_a_judged_loop_loads_nothing_heavy_while_it_runs(tmp_path):
+    """With a judge whose price nobody knows, where litellm is installed and takes for ever to load."""
+    stub = tmp_path / "installed" / "litellm"
+    stub.mkdir(parents=True)
+    stub.joinpath("__init__.py").write_text("raise AssertionError('litellm was loaded')")
+    said, judge = count(1), TruthfulJudge(lambda messages: float(messages[-1]["content"]))
+
+    def answer(body):
+        return next(said) / 10 if body["model"] == "player" else judge(body)
+
+    with LlmServer(answer) as server:
+        done = subprocess.run(
+            [sys.executable, HERE / "programs" / "judged_loop.py", server.base_url, server.key],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": f"{HERE.parent / 'watched_imports'}{os.pathsep}{stub.parent}"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[0.1, 0.2, 0.3]", "[0.4, 0.5, 0.6]"]
+    assert "stalled by" not in done.stderr and "litellm was loaded" not in done.stderr
+
+
+def test_the_watch_sees_what_is_loaded_under_a_running_loop():
+    code = (
+        "import asyncio, fsspec\n"
+        "async def main(): import polars; await asyncio.to_thread(__import__, 'wandb')\n"
+        "asyncio.run(main())"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "watched_imports")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "stalled by polars" in done.stderr
+    assert "stalled by fsspec" not in done.stderr and "stalled by wandb" not in done.stderr

@@ -18,6 +18,7 @@ from art.costs import (
 )
 from art.errors import ConfigurationError
 from art.metrics import MetricsBuilder
+from art.tracking.pricing import PriceBook
 
 OPENAI = {
     "usage": {
@@ -102,12 +103,91 @@ def test_no_price_is_an_error_that_says_what_to_do():
         builder.add_response_cost("x", OPENAI, provider="o", model_name="new", prompt_per_million=1.0)
 
 
-def test_the_table_of_litellm_where_it_is_installed(monkeypatch):
+def test_the_table_of_litellm_where_the_program_has_loaded_it(monkeypatch):
     table = {"new": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}
-    module = SimpleNamespace(model_cost=table, __spec__=SimpleNamespace(name="litellm"))
-    monkeypatch.setitem(sys.modules, "litellm", module)
-    usd = MetricsBuilder("train").add_response_cost("x", completion(), provider="o", model_name="new")
-    assert usd == pytest.approx(1200 / 1e6)
+    monkeypatch.setitem(sys.modules, "litellm", SimpleNamespace(model_cost=table))
+    for name in ("new", "openai/new"):
+        usd = MetricsBuilder("train").add_response_cost("x", completion(), provider="o", model_name=name)
+        assert usd == pytest.approx(1200 / 1e6)
+
+
+def test_litellm_is_never_loaded_for_a_price(monkeypatch, tmp_path):
+    (tmp_path / "litellm.py").write_text("raise AssertionError('litellm was loaded for a price')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "litellm", raising=False)
+    assert PriceBook().pricing_of("openai/nobody-knows") is None
+    with pytest.raises(ConfigurationError, match="No pricing configured"):
+        MetricsBuilder("train").add_response_cost("x", OPENAI, provider="openai", model_name="nobody-knows")
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "cached", "completion"),
+    [
+        ("openai/gpt-4.1", 2.0, 0.5, 8.0),
+        ("gpt-4.1-2025-04-14", 2.0, 0.5, 8.0),
+        ("openrouter/openai/gpt-4.1-mini", 0.4, 0.1, 1.6),
+        ("openai/o4-mini", 1.1, 0.275, 4.4),
+        ("gpt-4o-mini", 0.15, 0.075, 0.6),
+        ("openai/gpt-4o-2024-05-13", 5.0, None, 15.0),  # a dated name with a price of its own
+        ("gpt-5", 1.25, 0.125, 10.0),
+        ("anthropic/claude-haiku-4-5-20251001", 1.0, 0.1, 5.0),
+        ("gemini/gemini-2.5-flash", 0.3, 0.03, 2.5),
+    ],
+)
+def test_a_provider_in_front_and_a_date_behind_a_name_change_no_price(name, prompt, cached, completion):
+    known = PriceBook().pricing_of(name)
+    told = (known.prompt_per_million, known.cached_prompt_per_million, known.completion_per_million)
+    assert told == (prompt, cached, completion)
+
+
+@pytest.mark.parametrize("name", ["ollama/gpt-4.1", "hosted_vllm/gpt-4.1", "azure/gpt-4.1", "openai/", "x/y"])
+def test_who_serves_it_otherwise_has_no_published_price(name):
+    assert PriceBook().pricing_of(name) is None
+
+
+def test_a_registered_price_is_found_with_and_without_the_provider():
+    builder = MetricsBuilder("train")
+    builder.register_model_pricing(model_name="openai/mine", prompt_per_million=1, completion_per_million=2)
+    builder.register_model_pricing("gpt-4.1", prompt_per_million=3, completion_per_million=4)
+    for name, prompt in {"mine": 1, "openai/mine": 1, "openai/gpt-4.1": 3}.items():
+        assert builder.prices.pricing_of(name).prompt_per_million == prompt
+
+
+def test_older_programs_name_their_prices_otherwise():
+    prices = {
+        "prompt_price_per_million": 1.0,
+        "completion_price_per_million": 2.0,
+        "cached_prompt_price_per_million": 3.0,
+        "cache_creation_price_per_million": 4.0,
+        "cache_read_price_per_million": 5.0,
+    }
+    builder = MetricsBuilder("train")
+
+    def cost(response, provider="openai", **given) -> float | None:
+        return builder.add_response_cost("x", response, provider=provider, model_name="new", **given)
+
+    assert cost(OPENAI, **prices) == pytest.approx((600 * 1 + 400 * 3 + 100 * 2) / 1e6)
+    anthropic = (600 * 1 + 200 * 4 + 200 * 5 + 100 * 2) / 1e6
+    assert cost(ANTHROPIC, "anthropic", **prices) == pytest.approx(anthropic)
+    with pytest.raises(ConfigurationError, match=r"=7\.0 and prompt_price_per_million=1\.0"):
+        cost(OPENAI, prompt_per_million=7.0, **prices)
+
+    @track_api_cost(source="judge", provider="anthropic", model_name="anthropic/new", **prices)
+    def asks() -> dict:
+        return ANTHROPIC
+
+    with (other := MetricsBuilder("eval")).activate_context():
+        asks()
+    assert other.take()["costs/eval/judge"] == pytest.approx(anthropic)
+
+
+def test_a_price_among_the_extra_fields_of_the_usage_counts():
+    usage = SimpleNamespace(prompt_tokens=1, completion_tokens=1, cost=None, model_extra={"cost": 0.25})
+    builder = MetricsBuilder("train")
+    told = builder.add_response_cost(
+        "judge", SimpleNamespace(usage=usage), provider="openrouter", model_name="openrouter/a/b"
+    )
+    assert told == 0.25
 
 
 async def test_calls_are_tracked_where_a_builder_is_active():
@@ -148,4 +228,4 @@ def test_prices_of_training_services():
     assert get_model_pricing("Qwen/Qwen3-8B") == MODEL_PRICING["Qwen/Qwen3-8B"]
     assert get_model_pricing("nobody/knows") is None
     with pytest.raises(ValueError, match="'nobody/knows'"):
-        get_model_pricing("nobody/knows", strict=True)
+        get_model_pricing(model_name="nobody/knows", strict=True)

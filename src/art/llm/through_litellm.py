@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -43,14 +45,15 @@ class LitellmLlm:
 
     @property
     def pricing(self) -> TokenPricing | None:
-        """As litellm's own table has it."""
+        """As our table or, once it is loaded, litellm's has it."""
         return pricing_of(self.model, None) or pricing_of(self.model.partition("/")[2], None)
 
     async def complete(self, request: Request) -> Reply:
         """One attempt."""
         import openai
 
-        litellm: Any = import_module("litellm")
+        # It takes seconds to load: the other rollouts go on meanwhile.
+        litellm: Any = sys.modules.get("litellm") or await asyncio.to_thread(import_module, "litellm")
         body = self._form.body(request, {}) | self._params
         try:
             with listening(None):

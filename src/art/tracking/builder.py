@@ -10,7 +10,7 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from art.errors import ConfigurationError
-from art.tracking.price_tables import TokenPricing
+from art.tracking.price_tables import PRICES, TokenPricing
 from art.tracking.pricing import PriceBook
 from art.tracking.totals import Totals
 
@@ -61,21 +61,20 @@ class MetricsBuilder:
         cached_prompt_per_million: float | None = None,
         cache_creation_per_million: float | None = None,
         cache_read_per_million: float | None = None,
+        prompt_price_per_million: float | None = None,
+        completion_price_per_million: float | None = None,
+        cached_prompt_price_per_million: float | None = None,
+        cache_creation_price_per_million: float | None = None,
+        cache_read_price_per_million: float | None = None,
     ) -> float | None:
         """Add what a response cost to `costs/<cost_context>/<source>`; returns the US dollars.
 
         The price is what the response itself tells (`usage.cost`), else what the provider's extractor says,
         else its tokens times the price given here, registered, or known (`art.tracking.pricing`), in US
-        dollars per million tokens. None: the response tells no usage. Raises ConfigurationError when no price
-        is known.
+        dollars per million tokens; each price may also be given as `..._price_per_million`. None: the
+        response tells no usage. Raises ConfigurationError when no price is known.
         """
-        given = TokenPricing(
-            prompt_per_million=prompt_per_million,
-            completion_per_million=completion_per_million,
-            cached_prompt_per_million=cached_prompt_per_million,
-            cache_creation_per_million=cache_creation_per_million,
-            cache_read_per_million=cache_read_per_million,
-        )
+        given = TokenPricing.of({name: value for name, value in locals().items() if name in PRICES})
         usd = self._prices.cost(response, provider=provider, model_name=model_name, given=given)
         if usd is not None:
             self.add_cost(f"{self.cost_context}/{source}", usd)
@@ -182,7 +181,7 @@ class MetricsBuilder:
 
     def register_model_pricing(
         self,
-        model: str,
+        model_name: str,
         *,
         prompt_per_million: float,
         completion_per_million: float,
@@ -191,7 +190,7 @@ class MetricsBuilder:
         cache_read_per_million: float | None = None,
     ) -> None:
         """Set a model's price, in US dollars per million tokens."""
-        self._prices.registered[model] = TokenPricing(
+        self._prices.registered[model_name] = TokenPricing(
             prompt_per_million=prompt_per_million,
             completion_per_million=completion_per_million,
             cached_prompt_per_million=cached_prompt_per_million,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from art.errors import ConfigurationError
 from art.tracking.price_tables import MILLION, MODEL_TOKEN_PRICING, TokenPricing
 from art.tracking.training_costs import get_model_pricing
 from art.tracking.usage import TokenUsage, stated_cost, token_usage
+
+RESOLD = frozenset({"openai", "anthropic", "gemini", "deepseek", "xai", "mistral", "openrouter"})
+"""Providers in front of a model's name whose prices are the published ones."""
+_DATE = re.compile(r"-(\d{4}-\d\d-\d\d|20\d{6})$")
 
 
 @dataclass
@@ -45,13 +49,25 @@ class PriceBook:
         return None if extracted is None else float(extracted)
 
     def pricing_of(self, model_name: str) -> TokenPricing | None:
-        """A model's price: registered, else published; None where none is known."""
+        """A model's price: registered, else published; None where none is known.
+
+        "openai/gpt-4.1" and "gpt-4.1-2025-04-14" have the price of "gpt-4.1" where they have none of their
+        own. Nothing is loaded and nobody is asked: this is called between the requests of a step.
+        """
+        names = _names(model_name)
         return (
-            self.registered.get(model_name)
-            or MODEL_TOKEN_PRICING.get(model_name)
-            or _litellm_pricing(model_name)
+            self._registered(model_name)
+            or next((MODEL_TOKEN_PRICING[name] for name in names if name in MODEL_TOKEN_PRICING), None)
+            or next((found for name in names if (found := _litellm_pricing(name))), None)
             or _training_pricing(model_name)
         )
+
+    def _registered(self, model_name: str) -> TokenPricing | None:
+        """Under this name, else under the same with or without its provider."""
+        if model_name in self.registered:
+            return self.registered[model_name]
+        bare = _names(model_name)[-1]
+        return next((price for name, price in self.registered.items() if _names(name)[-1] == bare), None)
 
     def _pricing(self, provider: str, model_name: str, given: TokenPricing | None) -> TokenPricing:
         known = self.pricing_of(model_name) or TokenPricing()
@@ -87,11 +103,18 @@ def _training_pricing(model_name: str) -> TokenPricing | None:
     return TokenPricing(prompt_per_million=pricing.prefill, completion_per_million=pricing.sample)
 
 
+def _names(model_name: str) -> list[str]:
+    """What a model may be called in a table: the name, without providers in front, without a date behind."""
+    names = [model_name]
+    while (parts := names[-1].partition("/"))[0] in RESOLD and parts[2]:
+        names.append(parts[2])
+    undated = _DATE.sub("", names[-1])
+    return names if undated == names[-1] else [*names, undated]
+
+
 def _litellm_pricing(model_name: str) -> TokenPricing | None:
-    """litellm's table, where litellm is installed; it is no dependency of ours."""
-    if find_spec("litellm") is None:
-        return None
-    table = import_module("litellm").model_cost
+    """litellm's table, where the program has loaded litellm. We never do: it takes seconds, and a network."""
+    table = getattr(sys.modules.get("litellm"), "model_cost", None) or {}
     prices = table.get(model_name)
     if prices is None:
         return None

@@ -14,12 +14,12 @@ CostCalculator = Callable[[int, int, str], dict[str, float]]
 """(prompt tokens, completion tokens, cost context) -> US dollars by metric, `{"costs/...": usd}`."""
 
 
-def get_model_pricing(name: str, *, strict: bool = False) -> ModelPricing | None:
+def get_model_pricing(model_name: str, *, strict: bool = False) -> ModelPricing | None:
     """The price of a base model, or None. strict: raises ConfigurationError for an unknown one instead."""
-    pricing = MODEL_PRICING.get(name)
+    pricing = MODEL_PRICING.get(model_name)
     if pricing is None and strict:
         raise ConfigurationError(
-            f"No pricing configured for {name!r}; known: {', '.join(sorted(MODEL_PRICING))}"
+            f"No pricing configured for {model_name!r}; known: {', '.join(sorted(MODEL_PRICING))}"
         )
     return pricing
 

@@ -21,11 +21,14 @@ class TokenUsage:
 
 
 def field(value: Any, *path: str) -> Any:
-    """The value at a path of attributes or keys, extra fields of pydantic objects included; None if there is
-    none.
+    """The value at a path of attributes or keys, extra fields (`model_extra`) included.
+
+    None if there is none.
     """
     for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+        extra = getattr(value, "model_extra", None)
+        found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+        value = extra.get(name) if found is None and isinstance(extra, Mapping) else found
     return value
 
 
