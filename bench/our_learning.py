@@ -30,7 +30,7 @@ async def train_one_step(model: art.TrainableModel, job: dict[str, Any], step: i
         art.TrajectoryGroup(task.rollout(model, scenario) for _ in attempts)
         for scenario in [task.scenario(job["seed"], first + index) for index in range(job["groups"])]
     )
-    await model.train(groups, config=art.TrainConfig(learning_rate=job["rates"][step]))
+    await model.train(groups, config=art.TrainConfig(learning_rate=job["rates"][step], algorithm="cispo"))
 
 
 async def evaluate(model: art.TrainableModel, job: dict[str, Any]) -> float:

@@ -44,7 +44,7 @@ class TrainConfig(BaseModel):
     learning_rate: Annotated[float, Field(gt=0)] | None = 5e-6
     """None: what the literature gives for the model's size."""
     algorithm: str | dict[str, Any] | InstanceOf[Algorithm] | None = None
-    """A name of `art.algorithms`, a dict of a name and parts, or an `art.Algorithm`. None: CISPO."""
+    """A name of `art.algorithms`, a dict of a name and parts, or an `art.Algorithm`. None: `art`."""
     kl_penalty_coef: float = Field(default=0.0, ge=0)
     grad_accumulation_sequences: int | None = Field(default=None, ge=1)
 

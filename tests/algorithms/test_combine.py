@@ -60,7 +60,7 @@ def test_what_is_resolved_survives_json() -> None:
 @pytest.mark.parametrize(
     ("name", "parts", "message"),
     [
-        ("gropo", {}, r"Unknown algorithm 'gropo' \(did you mean 'grpo'\?\). Known: cispo, .*sft"),
+        ("gropo", {}, r"Unknown algorithm 'gropo' \(did you mean 'grpo'\?\). Known: art, .*sft"),
         ("dapo", {"overlog": {}}, r"no part 'overlog' \(did you mean 'overlong'\?\). Known: .*ratio"),
         ("dapo", {"overlong": {"limits": 3}}, "overlong.limits: no such field; known: limit, band, penalty"),
         ("dapo", {"loss": {"params": {}, "clip": 1}}, "loss.clip: no such field; known: name, params"),

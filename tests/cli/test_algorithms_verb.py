@@ -44,4 +44,4 @@ def test_json_is_the_algorithm() -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     done = run("gsop")
     assert done.exit_code == 2
-    assert "did you mean 'gspo'" in done.stderr and "cispo, art, grpo" in done.stderr
+    assert "did you mean 'gspo'" in done.stderr and "art, cispo, grpo" in done.stderr

@@ -10,7 +10,15 @@ import art
 from art.algorithms import TABLE, resolve
 from art.errors import ConfigurationError
 from art.remote.options import algorithm_of, optimizer_spec, refuse_unknown
-from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, LossSpec, MismatchSpec, UpdatesSpec
+from art.wire.algorithm import (
+    AdvantageSpec,
+    AggregationSpec,
+    Algorithm,
+    KlSpec,
+    LossSpec,
+    MismatchSpec,
+    UpdatesSpec,
+)
 
 
 def chosen(**options: Any) -> Algorithm:
@@ -21,9 +29,12 @@ def chosen(**options: Any) -> Algorithm:
 # By name, by parts, as an object
 
 
-def test_nothing_said_is_cispo_with_group_advantages_and_the_token_mean() -> None:
+def test_nothing_said_is_art_with_group_advantages_and_every_rollout_counting_the_same() -> None:
     default = chosen()
-    assert default == resolve("cispo") and default.advantage == AdvantageSpec(kind="group")
+    assert default == resolve("art") and default.advantage == AdvantageSpec(kind="group")
+    assert default.aggregation == AggregationSpec(kind="sequence_mean")
+    assert chosen(loss_fn="cispo") == chosen(ppo=False) == chosen(algorithm={}) == default
+    assert chosen(algorithm="cispo").aggregation == AggregationSpec(kind="token_mean")
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if not row.needs])

@@ -9,7 +9,7 @@ import torch
 from loss_entries import COUNT, LENGTHS, entries, inputs, on_policy
 from paper_losses import BY_ALGORITHM
 
-from art.algorithms import TABLE, resolve
+from art.algorithms import DEFAULT, TABLE, resolve
 from art.training.losses.registry import LOSSES, make_loss
 from art.wire.algorithm import Algorithm, MismatchSpec, TeacherSpec
 
@@ -58,10 +58,10 @@ def test_all_its_parameters_are_spelled_out(name: str) -> None:
 
 def test_the_default_row_is_the_default() -> None:
     default = Algorithm()
-    row = resolve("cispo")
+    row = resolve()
     params = dataclasses.asdict(LOSSES["cispo"].params())
     assert row.loss.params == params
-    assert row == default.model_copy(update={"name": "cispo", "loss": row.loss})
+    assert row == default.model_copy(update={"name": DEFAULT, "loss": row.loss})
 
 
 @pytest.mark.parametrize("name", ["grpo", "gspo", "gmpo", "cispo", "vespo"])

@@ -23,8 +23,8 @@ def test_two_rollouts_of_two_turns_by_hand() -> None:
     assert batch.entries.token_E.tolist() == [2, 3, 5, 6, 2, 3, 5, 7]
     assert batch.entries.advantage_E.tolist() == [0.5] * 4 + [-0.5] * 4
     assert batch.entries.logprob_E.tolist() == [-0.5, -1.0] * 4
-    assert batch.entries.weight_E.tolist() == [1.0] * 8
-    assert batch.normalizer == 8.0
+    assert batch.entries.weight_E.tolist() == [0.25] * 8
+    assert batch.normalizer == 2.0
     assert batch.metrics["data/raw_tokens"] == 4 + 7 + 4 + 7
     assert batch.metrics["data/tree_tokens"] == 8
     assert batch.sheet.fates == {"trained": SheetRow(rollouts=2, tokens=8)}

@@ -24,7 +24,7 @@ def test_a_truncated_rollout_is_trained_unless_the_algorithm_leaves_it_out() -> 
         "trained": SheetRow(rollouts=1, tokens=2),
     }
     # Its reward still counts in the group; its tokens neither in the loss nor in what it is divided by.
-    assert dropped.entries.advantage_E.tolist() == [-0.5, -0.5] and dropped.normalizer == 2
+    assert dropped.entries.advantage_E.tolist() == [-0.5, -0.5] and dropped.normalizer == 1
 
 
 def test_only_the_last_completion_tells_a_truncated_rollout() -> None:
@@ -170,7 +170,8 @@ def test_an_untrainable_sample_is_context_and_the_rest_of_its_rollout_is_trained
     ids = batch.tree.tokens_T.tolist()
     assert ids[:7] == [5, 6, 7, 8, 20, 9, 10] and 41 not in ids
     assert batch.tree.tokens_T[batch.entries.token_E].tolist() == [9, 10, 10, 11, 12]
-    assert batch.entries.advantage_E.tolist() == [0.5] * 2 + [-0.5] * 3 and batch.normalizer == 5
+    assert batch.entries.advantage_E.tolist() == [0.5] * 2 + [-0.5] * 3 and batch.normalizer == 2
+    assert batch.entries.weight_E.tolist() == pytest.approx([1 / 2] * 2 + [1 / 3] * 3)
 
 
 def test_a_rollout_of_nothing_but_context_counts_in_its_group_s_statistics() -> None:

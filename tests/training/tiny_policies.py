@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
-from art.samples.batch import DEFAULT, build_batch
+from art.algorithms import resolve
+from art.samples.batch import build_batch
 from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow, TokenTree, Untrainable
 from art.training.attention.interface import NAME, register
 from art.training.policy import Policy
@@ -88,6 +89,8 @@ def randomize(parameters: dict[str, torch.nn.Parameter], seed: int = 0) -> None:
             parameters[name].copy_(noise.to(parameters[name].dtype) * 0.3)
 
 
+BY_TOKEN = resolve("cispo")
+"""Every token weighs 1."""
 GREEDY = Untrainable(reason="greedy", drawn="temperature = 0.0")
 
 
@@ -100,12 +103,12 @@ def games(
     *,
     untrained: float = 0.0,
     stale: int | None = None,
-    algorithm: Algorithm = DEFAULT,
+    algorithm: Algorithm = BY_TOKEN,
 ) -> Batch:
     """Groups of ragged rollouts of several turns behind a shared prompt, as agents make them.
 
     untrained: the share of turns that are not trained. stale: the rollout of each group whose reward only
-    counts.
+    counts. algorithm: its weights of tokens; 1 unless given.
     """
     rng, chance = np.random.default_rng(seed), np.random.default_rng(seed + 1)
 

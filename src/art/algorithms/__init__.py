@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from art.algorithms.check import check_algorithm
 from art.algorithms.combine import resolve
-from art.algorithms.table import TABLE, Row
+from art.algorithms.table import DEFAULT, TABLE, Row
 
-__all__ = ["TABLE", "Row", "check_algorithm", "resolve"]
+__all__ = ["DEFAULT", "TABLE", "Row", "check_algorithm", "resolve"]

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from art.algorithms.check import check_algorithm
-from art.algorithms.table import find_row, meant
+from art.algorithms.table import DEFAULT, find_row, meant
 from art.errors import ConfigurationError
 from art.nested import deep_merge
 from art.wire.algorithm import Algorithm, MismatchSpec
@@ -18,7 +18,7 @@ KINDS = ("kind", "name")
 """The field that says what a part is: one of another kind replaces the row's, one of the same adds to it."""
 
 
-def resolve(name: str = "cispo", /, **parts: Any) -> Algorithm:
+def resolve(name: str = DEFAULT, /, **parts: Any) -> Algorithm:
     """The row `name` with `parts` laid over it: nested dicts, specs of `art.wire.algorithm`, or, for a part
     that is known by its kind alone, a string. None takes an optional part away.
 

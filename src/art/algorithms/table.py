@@ -27,6 +27,10 @@ from art.wire.algorithm import (
 GROUP = AdvantageSpec(kind="group", std="sample")
 """As TRL, verl, SkyRL and slime compute it."""
 SEQUENCE_MEAN = AggregationSpec(kind="sequence_mean")
+TOKEN_MEAN = AggregationSpec(kind="token_mean")
+DEFAULT = "art"
+"""What trains where no algorithm is named: the objective of the older releases, so that their programs learn
+in the same direction."""
 CLIP = LossSpec(name="ppo", params={"epsilon": 0.2, "epsilon_high": 0.2})
 CISPO = LossSpec(name="cispo", params={"epsilon": 1.0, "epsilon_high": 4.0})
 
@@ -52,18 +56,19 @@ TABLE: Mapping[str, Row] = MappingProxyType(
     dict(
         (
             _row(
-                "cispo",
-                "Clips the weight of a token, never its gradient. The default.",
-                "2506.13585",
-                "2510.13786",
-                loss=CISPO,
-            ),
-            _row(
                 "art",
-                "CISPO, each rollout counting the same whatever its length.",
+                "CISPO, each rollout counting the same whatever its length. The default.",
                 "2506.13585",
                 loss=CISPO,
                 aggregation=SEQUENCE_MEAN,
+            ),
+            _row(
+                "cispo",
+                "Clips the weight of a token, never its gradient; the mean over tokens.",
+                "2506.13585",
+                "2510.13786",
+                loss=CISPO,
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "grpo",
@@ -90,6 +95,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=GROUP,
                 loss=LossSpec(name="ppo", params={"epsilon": 0.2, "epsilon_high": 0.28}),
                 overlong=OverlongSpec(limit=20480, band=4096),
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "gspo",
@@ -129,6 +135,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=AdvantageSpec(kind="centered"),
                 loss=LossSpec(name="dppo", params={"low": 0.2, "high": 0.2}),
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "vespo",
@@ -139,6 +146,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                     name="vespo", params={"k": 2.0, "lam": 3.0, "k_negative": 3.0, "lam_negative": 2.0}
                 ),
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "dual_clip",
@@ -147,6 +155,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=GROUP,
                 loss=LossSpec(name="ppo", params={"epsilon": 0.2, "epsilon_high": 0.2, "dual_clip": 3.0}),
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "two_sided",
@@ -155,6 +164,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=GROUP,
                 loss=LossSpec(name="ppo", params={"epsilon": 0.2, "epsilon_high": 0.2, "delta": 4.0}),
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "rloo",
@@ -163,6 +173,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=AdvantageSpec(kind="rloo"),
                 loss=CLIP,
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "reinforce++",
@@ -171,6 +182,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=AdvantageSpec(kind="reinforce++", std="sample"),
                 loss=CLIP,
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "reinforce++_baseline",
@@ -179,6 +191,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=AdvantageSpec(kind="reinforce++_baseline", std="sample"),
                 loss=CLIP,
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "maxrl",
@@ -187,6 +200,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=AdvantageSpec(kind="maxrl"),
                 loss=CLIP,
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "lite_ppo",
@@ -195,6 +209,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=AdvantageSpec(kind="batch_std", std="sample"),
                 loss=CLIP,
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "importance_sampling",
@@ -203,6 +218,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=AdvantageSpec(kind="centered"),
                 loss=LossSpec(name="importance_sampling"),
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "reinforce",
@@ -211,6 +227,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=AdvantageSpec(kind="centered"),
                 loss=LossSpec(name="reinforce"),
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "ppo_critic",
@@ -223,6 +240,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 zero_advantage="count",
                 updates=UpdatesSpec(minibatches=4),
                 critic=CriticSpec(),
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "distillation",
@@ -232,6 +250,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 loss=LossSpec(name="importance_sampling"),
                 zero_advantage="count",
                 needs=("teacher",),
+                aggregation=TOKEN_MEAN,
             ),
             _row(
                 "sft",
@@ -240,6 +259,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 advantage=AdvantageSpec(kind="none"),
                 loss=LossSpec(name="cross_entropy"),
                 zero_advantage="count",
+                aggregation=TOKEN_MEAN,
             ),
         )
     )

@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from art.algorithms import TABLE, check_algorithm, resolve
+from art.algorithms import DEFAULT, TABLE, check_algorithm, resolve
 from art.algorithms.losses import LOSSES
 from art.algorithms.needs import update_count
 from art.errors import ConfigurationError
@@ -111,17 +111,16 @@ def _row(o: AlgorithmOptions) -> Algorithm:
     """What is named, before anything is changed."""
     given = o.algorithm
     if given is None:
-        name = o.loss_fn or "cispo"
+        name = o.loss_fn or Algorithm().loss.name
         if name not in LOSSES:
             hint = f"; an algorithm has that name: algorithm={name!r}" if name in TABLE else ""
             raise ConfigurationError(
                 f"train(loss_fn={name!r}): no such loss{hint}. Known: {', '.join(sorted(LOSSES))}."
             )
-        return (
-            resolve("cispo")
-            if name == "cispo"
-            else Algorithm.model_validate({"name": name, "loss": {"name": name}})
-        )
+        default = resolve(DEFAULT)
+        if name == default.loss.name:
+            return default
+        return default.model_copy(update={"name": name, "loss": LossSpec(name=name)})
     if o.loss_fn is not None:
         raise ConfigurationError(
             f"train(algorithm=..., loss_fn={o.loss_fn!r}): the algorithm has a loss. Give one of the two, or "
@@ -133,7 +132,7 @@ def _row(o: AlgorithmOptions) -> Algorithm:
         return resolve(given)
     if isinstance(given, Mapping):
         rest = {name: value for name, value in given.items() if name != "name"}
-        return resolve(given.get("name", "cispo"), **rest)
+        return resolve(given.get("name", DEFAULT), **rest)
     raise ConfigurationError(
         f"train(algorithm={given!r}): a name, a dict of parts with a `name`, or an art.Algorithm. "
         f"Known names: {', '.join(TABLE)}."

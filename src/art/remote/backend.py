@@ -129,9 +129,9 @@ class RemoteBackend(OlderNames, Forks, EarlierJobs):
     ) -> TrainResult:
         """One training step on groups of trajectories; the new step is served when this returns.
 
-        `docs/options.md` says what each keyword does. `loss_fn` without an `algorithm` is "cispo" unless
-        given; `algorithm` takes a name of `docs/algorithms.md`, a dict of a name and parts, or an
-        `art.Algorithm`. unknown: refused, with the name that was meant.
+        `docs/options.md` says what each keyword does. `algorithm` takes a name of `docs/algorithms.md`, a
+        dict of a name and parts, or an `art.Algorithm`; without one it is `art`, by which every trajectory
+        counts the same, with the loss that `loss_fn` names. unknown: refused, with the name that was meant.
 
         Raises TokenMismatchError for choices without a sample, ConfigurationError for options that would not
         act or do not fit each other, UnbalancedSheetError when rollouts are unaccounted for, DeadlineError,

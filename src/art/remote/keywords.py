@@ -102,7 +102,10 @@ KEYWORDS: Mapping[str, Keyword] = MappingProxyType(
             )
         ),
         "algorithm": _or_none(
-            _anything("A name of docs/algorithms.md, a dict of a name and parts, or an art.Algorithm.")
+            _anything(
+                "A name of docs/algorithms.md, a dict of a name and parts, or an art.Algorithm. None: 'art', "
+                "whose rollouts count the same whatever their length."
+            )
         ),
         "loss_fn": _or_none(
             _kind("The loss alone, by name: 'cispo' (the default), 'ppo' ...", "a name", str)

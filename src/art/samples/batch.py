@@ -73,7 +73,9 @@ def build_batch(
     ...     return RolloutRow(rollout=name, reward=reward, samples=[sample])
     >>> batch = build_batch([GroupRow(rollouts=[attempt("a", 1.0, 8), attempt("b", 0.0, 9)], failed=1)])
     >>> batch.tree.tokens_T.tolist(), batch.entries.token_E.tolist(), batch.normalizer
-    ([5, 6, 7, 8, 9], [2, 3, 2, 4], 4.0)
+    ([5, 6, 7, 8, 9], [2, 3, 2, 4], 2.0)
+    >>> batch.entries.weight_E.tolist()  # of each token: every rollout counts the same
+    [0.5, 0.5, 0.5, 0.5]
     >>> {fate: (row.rollouts, row.tokens) for fate, row in batch.sheet.fates.items()}
     {'failed': (1, 0), 'trained': (2, 4)}
 

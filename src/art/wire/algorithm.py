@@ -74,7 +74,7 @@ class AggregationSpec(Strict):
     each group's token mean. constant: the sum divided by sequences x `length`.
     """
 
-    kind: Literal["token_mean", "sequence_mean", "group_mean", "constant"] = "token_mean"
+    kind: Literal["token_mean", "sequence_mean", "group_mean", "constant"] = "sequence_mean"
     length: int | None = Field(default=None, ge=1)
     """constant: tokens that a sequence may have at most."""
 
@@ -218,7 +218,8 @@ class TeacherSpec(Strict):
 
 
 class Algorithm(Strict):
-    """One combination. The defaults are CISPO with group-normalised advantages."""
+    """One combination. The defaults are those of `art`: CISPO, advantages normalised in their group, and
+    every rollout counting the same whatever its length."""
 
     name: str = "custom"
     """The row of the table that it came from."""
