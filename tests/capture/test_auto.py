@@ -250,6 +250,25 @@ async def test_readers_that_stop_and_never_close(endpoint: Endpoint, stop_at: st
     ]
 
 
+@pytest.mark.parametrize("kind", ["application/octet-stream", "text/event-stream"])
+async def test_a_stream_without_a_reason_that_ends_with_done_is_a_turn(kind: str):
+    delta = {"index": 0, "delta": {"role": "assistant", "content": "hi"}, "finish_reason": None}
+    head = {"id": "c", "created": 1, "model": "m", "object": "chat.completion.chunk"}
+    body = f"data: {json.dumps({**head, 'choices': [delta]})}\n\ndata: [DONE]\n\ndata: [DONE]\n\n"
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-type": kind}, content=body.encode())
+
+    async def rollout() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+            asked = {"model": "m", "messages": ASK, "stream": True}
+            await http.post("http://x/v1/chat/completions", json=asked)
+
+    trajectory = await capture_auto_trajectory(rollout())
+    _, choice = trajectory.messages_and_choices
+    assert (choice.finish_reason, choice.message.content) == ("stop", "hi")
+
+
 async def test_what_is_no_chat_completion_is_left_alone(endpoint: Endpoint):
     async def rollout() -> None:
         async with endpoint.http(httpx) as http:

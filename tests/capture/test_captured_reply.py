@@ -105,6 +105,31 @@ def test_a_stream_that_breaks_off_in_the_middle_of_an_event() -> None:
     assert (completion.choices[0].message.content, completion.choices[0].finish_reason) == ("he", None)
 
 
+def test_a_server_that_says_no_reason_but_done_has_said_all() -> None:
+    """It also repeats its chunks, names of functions included, and gives no type but octets."""
+    call = {"id": "c1", "type": "function", "index": 0, "function": {"name": "look", "arguments": "{"}}
+    rest = {"index": 0, "function": {"name": None, "arguments": "}"}}
+    parts = [
+        part(0, role="assistant", content=""),
+        part(0, tool_calls=[call]),
+        part(0, tool_calls=[call]),
+        part(0, tool_calls=[rest]),
+    ]
+    body = sent([chunk(item) for item in parts])
+    completion = read_completion(body, streamed=True)
+    assert completion is not None
+    (choice,) = completion.choices
+    assert choice.finish_reason == "stop" and choice.message.content is None
+    assert [(c.id, c.function.name, c.function.arguments) for c in choice.message.tool_calls or ()] == [
+        ("c1", "look", "{{}")
+    ]
+    early = read_completion(body.removesuffix(b"data: [DONE]\n\n"), streamed=True)
+    assert early is not None and early.choices[0].finish_reason is None
+    broken = [*[chunk(item) for item in parts], {"error": {"message": "the engine died"}}]
+    failed = read_completion(sent(broken), streamed=True)
+    assert failed is not None and failed.choices[0].finish_reason is None
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -81,6 +81,8 @@ def test_split_filter_and_index() -> None:
     train, test = whole.split(3)
     assert (len(train), len(test)) == (3, 2) and whole[0] == train[0] and whole[3:] == list(test)
     assert [s.difficulty for s in whole.filter_by_difficulty(2, 3)] == [2, 3]
+    assert max(s.difficulty for s in whole.filter_by_difficulty(max_difficulty=2)) == 2
+    assert min(s.difficulty for s in whole.filter_by_difficulty(min_difficulty=2)) == 2
     assert isinstance(whole[1:2], list)
     with pytest.raises(ValueError, match="only 5 scenarios"):
         whole.split(6)

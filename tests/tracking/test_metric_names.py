@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import pytest
 
+import art
 from art.metrics_taxonomy import (
     METRIC_SECTIONS,
     METRIC_SPLITS,
     TRAIN_GRADIENT_STEPS_KEY,
+    TrajectoryBatchSummary,
+    average_metric_samples,
     average_metrics,
+    build_data_metrics_from_summary,
+    build_training_summary_metrics,
     canonical_metrics,
     canonical_name,
     cumulative_name,
     is_managed,
+    summarize_trajectory_groups,
 )
 from art.tracking.names import route
 
@@ -92,5 +98,41 @@ def test_todays_name_wins():
 def test_averages_of_gradient_steps():
     samples = [{"loss/train": 1.0, TRAIN_GRADIENT_STEPS_KEY: 2}, {"loss/train": 3.0, "loss/kl": 1.0}]
     assert average_metrics(samples) == {"loss/train": 2.0, "loss/kl": 1.0, TRAIN_GRADIENT_STEPS_KEY: 2.0}
-    with pytest.raises(ValueError, match="must be the same"):
+    with pytest.raises(ValueError, match="must be invariant, the same"):
         average_metrics([{TRAIN_GRADIENT_STEPS_KEY: 1}, {TRAIN_GRADIENT_STEPS_KEY: 2}])
+
+
+def test_a_batch_in_numbers():
+    rewards = [[1.0, 0.0], [1.0, 1.0], [1.0, art.Unscored("x")], []]
+    groups = [
+        art.TrajectoryGroup(
+            [*(art.Trajectory(reward=reward) for reward in group), ValueError("lost")],
+            metadata={"scenario_id": f"s{index % 3}"},
+        )
+        for index, group in enumerate(rewards)
+    ]
+    summary = summarize_trajectory_groups(iter(groups))
+    assert summary == TrajectoryBatchSummary(
+        num_scenarios=4,
+        num_trajectories=10,
+        num_groups_submitted=4,
+        num_groups_trainable=1,
+        scenario_ids=["s0", "s1", "s2"],
+    )
+    counts = {
+        "data/step_num_scenarios": 4.0,
+        "data/step_num_trajectories": 10.0,
+        "data/step_num_groups_submitted": 4.0,
+    }
+    assert build_data_metrics_from_summary(summary, include_trainable_groups=False) == counts
+    assert build_training_summary_metrics(summary, include_trainable_groups=True) == {
+        **counts,
+        "data/step_num_groups_trainable": 1.0,
+    }
+
+
+def test_samples_of_one_step_agree_on_its_number_of_updates():
+    samples = [{"loss/train": 1.0, "loss/grad_norm": 0.5}, {"loss/train": 0.5}, {"loss/grad_norm": 1.0}]
+    assert average_metric_samples(samples) == {"loss/train": 0.75, "loss/grad_norm": 0.75}
+    with pytest.raises(ValueError, match="must be invariant"):
+        average_metric_samples([{TRAIN_GRADIENT_STEPS_KEY: 2.0}, {TRAIN_GRADIENT_STEPS_KEY: 3.0}])

@@ -177,6 +177,10 @@ async def test_without_a_network_a_key_in_the_environment_does_not_stop_the_prog
     assert (model_of(tmp_path)._folder() / "history.jsonl").exists()
 
 
-def test_an_unknown_sink_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="'tensorboard'; known: wandb"):
-        model_of(tmp_path, report_metrics=["tensorboard"])
+async def test_an_unknown_sink_is_told_once_and_the_run_is_logged(tmp_path, caplog):
+    for name in ("a", "b"):
+        model = model_of(tmp_path, name=name, report_metrics=["a sink of my own"])
+        await model.log(metrics={"acc": 1}, step=0)
+        assert (model._folder() / "history.jsonl").exists()
+    told = [record.message for record in caplog.records if "a sink of my own" in record.message]
+    assert len(told) == 1 and "known: wandb" in told[0]

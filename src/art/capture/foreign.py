@@ -93,7 +93,9 @@ def _hear(listener: Listener | None, request: Any, response: Any) -> None:
         return
 
     def tell(body: bytes) -> None:
-        streamed = "event-stream" in response.headers.get("content-type", "")
+        kind = response.headers.get("content-type", "")
+        # Some servers stream under any type, others answer whole whatever is asked.
+        streamed = "event-stream" in kind or (bool(asked.get("stream")) and "json" not in kind)
         completion = read_completion(body, streamed=streamed)
         if completion is not None:
             listener.hear(asked, completion)

@@ -16,14 +16,18 @@ log = logging.getLogger(__name__)
 def read_completion(body: bytes, *, streamed: bool) -> ChatCompletion | None:
     """The completion in `body`, or None where it is something else (an error, another API, cut off JSON).
 
-    A choice whose stream was closed early has no `finish_reason`.
+    A choice whose stream was closed early has no `finish_reason`; one whose server told none to the end, but
+    sent its [DONE], has "stop".
     """
     if not streamed:
         whole = _loaded(body)
         return _completion(whole) if whole is not None and _choices(whole) else None
     reply = StreamedReply()
     for chunk in _events(body):
-        reply.add(chunk)
+        if chunk is None:
+            reply.finish()
+        else:
+            reply.add(chunk)
     return reply.completion()
 
 
@@ -34,15 +38,20 @@ def _completion(fields: dict[str, Any]) -> ChatCompletion:
         return ChatCompletion.construct(**fields)
 
 
-def _events(body: bytes) -> Iterator[dict[str, Any]]:
+def _events(body: bytes) -> Iterator[dict[str, Any] | None]:
+    """The chunks, and None for the [DONE] of a server that told of no error."""
+    failed = False
     for line in body.splitlines():
         name, _, data = line.partition(b":")
         if name != b"data":
             continue
         if data.strip() == b"[DONE]":
+            if not failed:
+                yield None
             return
         chunk = _loaded(data)
         if chunk is not None:
+            failed = failed or bool(chunk.get("error"))
             yield chunk
 
 
@@ -72,6 +81,11 @@ class StreamedReply:
         for part in _choices(chunk):
             self._choices.setdefault(part.get("index") or 0, _StreamedChoice()).add(part)
         self._fields |= {key: value for key, value in chunk.items() if key != "choices" and value is not None}
+
+    def finish(self) -> None:
+        """Nothing more comes, because the server said all."""
+        for choice in self._choices.values():
+            choice.finish()
 
     def completion(self) -> ChatCompletion | None:
         """The completion as far as it came; None without any choice."""
@@ -105,6 +119,10 @@ class _StreamedChoice:
             if key not in {"delta", "logprobs", "index"} and value is not None:
                 self._fields[key] = value
 
+    def finish(self) -> None:
+        """As it ended, or, where nobody told how, by itself."""
+        self._fields["finish_reason"] = self._fields["finish_reason"] or "stop"
+
     def whole(self, index: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": None, **self._message.whole()}
         if self._calls:
@@ -128,7 +146,7 @@ class _Pieces:
     """Fields that come in pieces: texts and lists are put together, of anything else the last one counts."""
 
     _WHOLE = frozenset({"role", "id", "type"})
-    """Texts that come at once; some servers repeat them in every chunk."""
+    """Texts that come at once; some servers repeat them in every chunk, and names too."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, list[Any]] = {}
@@ -142,7 +160,8 @@ class _Pieces:
         return {key: self._joined(key, pieces) for key, pieces in self._pieces.items()}
 
     def _joined(self, key: str, pieces: list[Any]) -> Any:
-        if key not in self._WHOLE and all(isinstance(piece, str) for piece in pieces):
+        repeated = key in self._WHOLE or (key == "name" and len(set(pieces)) == 1)
+        if not repeated and all(isinstance(piece, str) for piece in pieces):
             return "".join(pieces)
         if all(isinstance(piece, list) for piece in pieces):
             return [item for piece in pieces for item in piece]

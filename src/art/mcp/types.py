@@ -197,9 +197,12 @@ class GeneratedScenarioCollection:
         train, others = self.scenarios[:train_size], self.scenarios[train_size:]
         return GeneratedScenarioCollection(train), GeneratedScenarioCollection(others)
 
-    def filter_by_difficulty(self, min: int = 1, max: int = 5) -> GeneratedScenarioCollection:
+    def filter_by_difficulty(
+        self, min_difficulty: int = 1, max_difficulty: int = 5
+    ) -> GeneratedScenarioCollection:
         """The scenarios within these difficulties, both included."""
-        return GeneratedScenarioCollection([s for s in self.scenarios if min <= s.difficulty <= max])
+        within = range(min_difficulty, max_difficulty + 1)
+        return GeneratedScenarioCollection([s for s in self.scenarios if s.difficulty in within])
 
     def get_difficulty_distribution(self) -> Counter[int]:
         """How many scenarios each difficulty has."""

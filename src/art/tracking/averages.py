@@ -31,6 +31,20 @@ class Summary:
     scenarios: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrajectoryBatchSummary:
+    """How much data a batch of groups is."""
+
+    num_scenarios: int
+    num_trajectories: int
+    """Failed ones included."""
+    num_groups_submitted: int
+    num_groups_trainable: int
+    """Groups with more than one reward."""
+    scenario_ids: list[str] = field(default_factory=list)
+    """Those of `metadata["scenario_id"]`, each once."""
+
+
 def as_groups(trajectories: Iterable[Any]) -> list[TrajectoryGroup]:
     """Groups as they are; trajectories and exceptions as one group. None (no group was kept) is left out."""
     items = [item for item in trajectories if item is not None]
@@ -67,11 +81,13 @@ def summarize(groups: list[TrajectoryGroup], split: str) -> Summary:
         averages["exception_rate"] = failed / (len(trajectories) + failed)
     if unscored := len(trajectories) - len(scored):
         averages["unscored_rate"] = unscored / len(trajectories)
+    batch = summarize_trajectory_groups(groups)
+    counts = build_data_metrics_from_summary(batch, include_trainable_groups=split == "train")
     return Summary(
         averages=averages,
         sums=_sums([*(t.metrics for t in trajectories), *(group.metrics for group in groups)]),
-        counts=_counts(groups, rewards, split),
-        scenarios=frozenset(_scenarios(groups)),
+        counts=counts if split in SPLITS else {},
+        scenarios=frozenset(batch.scenario_ids),
     )
 
 
@@ -80,17 +96,29 @@ def scores(group: TrajectoryGroup) -> list[float]:
     return [float(t.reward) for t in group if not isinstance(t.reward, Unscored)]
 
 
-def _counts(groups: list[TrajectoryGroup], rewards: list[list[float]], split: str) -> dict[str, float]:
-    if split not in SPLITS:
-        return {}
-    counts = {
-        "data/step_num_scenarios": float(len(groups)),
-        "data/step_num_trajectories": float(sum(len(group) + len(group.exceptions) for group in groups)),
-        "data/step_num_groups_submitted": float(len(groups)),
+def summarize_trajectory_groups(groups: Iterable[TrajectoryGroup]) -> TrajectoryBatchSummary:
+    """How much data the groups are. Unscored rollouts count as trajectories, and have no reward."""
+    batch = list(groups)
+    return TrajectoryBatchSummary(
+        num_scenarios=len(batch),
+        num_trajectories=sum(len(group) + len(group.exceptions) for group in batch),
+        num_groups_submitted=len(batch),
+        num_groups_trainable=sum(len(set(scores(group))) > 1 for group in batch),
+        scenario_ids=list(dict.fromkeys(_scenarios(batch))),
+    )
+
+
+def build_data_metrics_from_summary(
+    summary: TrajectoryBatchSummary, *, include_trainable_groups: bool
+) -> dict[str, float]:
+    """The counts as metrics: `data/step_num_scenarios` and so on."""
+    metrics = {
+        "data/step_num_scenarios": float(summary.num_scenarios),
+        "data/step_num_trajectories": float(summary.num_trajectories),
+        "data/step_num_groups_submitted": float(summary.num_groups_submitted),
     }
-    if split == "train":
-        counts["data/step_num_groups_trainable"] = float(sum(len(set(found)) > 1 for found in rewards))
-    return counts
+    trainable = {"data/step_num_groups_trainable": float(summary.num_groups_trainable)}
+    return metrics | trainable if include_trainable_groups else metrics
 
 
 def _scenarios(groups: list[TrajectoryGroup]) -> Iterator[str]:

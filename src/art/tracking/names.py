@@ -123,7 +123,9 @@ def average_metrics(samples: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, value in sample.items():
             values.setdefault(name, []).append(float(value))
     if len(counts := set(values.get(GRADIENT_STEPS, []))) > 1:
-        raise ConfigurationError(f"{GRADIENT_STEPS!r} must be the same in every sample, got {sorted(counts)}")
+        raise ConfigurationError(
+            f"{GRADIENT_STEPS!r} must be invariant, the same in every sample; got {sorted(counts)}"
+        )
     return {name: fmean(found) for name, found in values.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,19 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def check_sinks(names: list[str] | None) -> None:
-    """Raises ConfigurationError for a name of `report_metrics` that nothing answers to."""
+    """Tell, once in a process, of a name of `report_metrics` that nothing answers to."""
     for name in names or ():
         if name not in SINKS:
-            raise ConfigurationError(f"report_metrics has {name!r}; known: {', '.join(SINKS)}")
+            _tell_unknown(str(name))
+
+
+@lru_cache(maxsize=1024)
+def _tell_unknown(name: str) -> None:
+    _LOGGER.warning(
+        "report_metrics has %r: nothing is sent there; known: %s. Rows are in history.jsonl as ever.",
+        name,
+        ", ".join(SINKS),
+    )
 
 
 class WandbSink:
