@@ -12,6 +12,7 @@ import pytest
 from art.errors import (
     ConfigurationError,
     LlmAnswerError,
+    LlmBusyError,
     LlmError,
     LlmRefusedError,
     LlmTimeoutError,
@@ -58,6 +59,30 @@ async def test_a_question_that_hangs_ends_at_the_deadline() -> None:
     async with LlmServer(lambda body: "x", mischief=Mischief(hang=1)) as server:
         with pytest.raises(LlmTimeoutError, match=r"within 0\.1 s"):
             await Channel(judge(server), attempts=1, deadline=0.1).ask(question())
+
+
+async def test_a_pause_beyond_the_deadline_is_not_waited_for() -> None:
+    trouble = Mischief(busy=1, retry_after=999_999.0)
+    async with LlmServer(lambda body: "x", mischief=trouble) as server:
+        channel = Channel(judge(server), attempts=3, deadline=60.0)
+        with pytest.raises(LlmBusyError) as first:
+            await channel.ask(question("one"))
+        # Who asks next meets the pause that was asked for, and is not sent.
+        with pytest.raises(LlmBusyError, match="s of it are left"):
+            await channel.ask(question("two"))
+    assert first.value.retry_after == 999_999.0
+    assert (len(server.requests), channel.totals.failures) == (1, 2)
+
+
+async def test_whatever_a_judge_raises_is_one_answers_trouble() -> None:
+    class Odd:
+        name = "odd"
+
+        async def complete(self, request: Request) -> Any:
+            raise RecursionError("too deep")
+
+    with pytest.raises(LlmError, match="'odd' raised RecursionError: too deep"):
+        await Channel(Odd(), attempts=3).ask(question())
 
 
 async def test_what_cannot_get_better_is_asked_once() -> None:

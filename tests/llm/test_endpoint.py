@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,19 +12,21 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import art
 from art.errors import (
     ConfigurationError,
     LlmBusyError,
+    LlmError,
     LlmRefusedError,
     LlmTimeoutError,
     LlmTooLongError,
     LlmUnavailableError,
 )
 from art.llm import Request, resolve_llm
+from art.llm.endpoint import MOST_BYTES
 from art.llm.failures import retry_after
 from art.process.listening import listen
 from art.testing import LlmServer, Mischief
@@ -105,6 +108,76 @@ async def test_what_an_endpoint_says_has_a_type(reply: Response, kind: type[Exce
     assert len(bodies) == 1, "the SDK must not ask again by itself"
     if isinstance(caught.value, LlmBusyError) and "slow down" in str(caught.value):
         assert caught.value.retry_after == 7
+
+
+def spoken(content: bytes, **headers: str) -> Response:
+    return Response(
+        content,
+        media_type="application/json",
+        headers={name.replace("_", "-"): text for name, text in headers.items()},
+    )
+
+
+CHAT = (
+    b'{"id":"1","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":%s}}]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (CHAT % b'"\xff\xfe"', "UnicodeDecodeError"),
+        (CHAT % (b"[" * 200_000), "RecursionError"),
+        (CHAT % b'{"a": 1}', "TypeError"),
+        (b'{"choices": [null]}', "AttributeError"),
+        (b'{"choices": {"a": 1}}', "KeyError"),
+        (b"[1, 2]", "no chat completion|without a choice"),
+        ((CHAT % b'"x"')[:-1] + b', "usage": {"prompt_tokens": "many"}}', "ValueError"),
+        (CHAT % (b"9" * 10_000), "ValueError"),
+    ],
+)
+async def test_a_reply_that_is_no_chat_completion_is_unavailable(content: bytes, said: str) -> None:
+    async with serving(lambda body: spoken(content)) as (url, _):
+        with pytest.raises(LlmUnavailableError, match=said):
+            await resolve_llm("judge", base_url=url).complete(QUESTION)
+
+
+async def test_a_reply_without_end_is_read_up_to_a_limit() -> None:
+    sent: list[int] = []
+
+    def reply(body: dict[str, Any]) -> Response:
+        def parts() -> Any:
+            for _ in range(64):
+                sent.append(MOST_BYTES // 16)
+                yield b" " * (MOST_BYTES // 16)
+
+        return StreamingResponse(parts(), media_type="application/json")
+
+    async with serving(reply) as (url, _):
+        with pytest.raises(LlmUnavailableError, match=f"longer than {MOST_BYTES} bytes"):
+            await resolve_llm("judge", base_url=url).complete(QUESTION)
+    assert sum(sent) < 4 * MOST_BYTES, "it goes on to read what it will not use"
+
+
+async def test_a_packed_reply_counts_as_what_it_unpacks_to() -> None:
+    packed = gzip.compress(b" " * (MOST_BYTES + 1))
+    assert len(packed) < MOST_BYTES // 100
+    async with serving(lambda body: spoken(packed, content_encoding="gzip")) as (url, _):
+        with pytest.raises(LlmUnavailableError, match="longer"):
+            await resolve_llm("judge", base_url=url).complete(QUESTION)
+    whole = gzip.compress(bytes(completion('{"a": 1}').body))
+    async with serving(lambda body: spoken(whole, content_encoding="gzip")) as (url, _):
+        reply = await resolve_llm("judge", base_url=url).complete(QUESTION)
+    assert (reply.text, reply.usage.prompt_tokens) == ('{"a": 1}', 1000)
+
+
+async def test_no_redirect_is_followed() -> None:
+    async with serving(lambda body: completion()) as (elsewhere, bodies):
+        away = Response(status_code=307, headers={"location": f"{elsewhere}/chat/completions"})
+        async with serving(lambda body: away) as (url, _):
+            with pytest.raises(LlmError, match="redirects to 'http"):
+                await resolve_llm("judge", base_url=url).complete(QUESTION)
+        assert not bodies
 
 
 async def test_nobody_there_and_a_cut_connection_are_unavailable() -> None:

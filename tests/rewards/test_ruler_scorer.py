@@ -314,3 +314,14 @@ async def test_a_judge_that_finds_everything_too_long_is_given_up_and_keeps_its_
         judged = await ruler.score_group(group_of(0.1, 0.9))
     assert rewards(judged) == [None, None] and ruler.scorer.max_prompt_chars == limit
     assert len(server.requests) == 3
+
+
+async def test_a_reply_that_cannot_even_be_read_leaves_its_group_unscored() -> None:
+    class Garbled:
+        name = "garbled"
+
+        async def complete(self, request: Any) -> Any:
+            return json.loads("[" * 200_000)
+
+    judged = await Ruler(Garbled()).score_group(group_of(*QUALITIES))
+    assert len(reasons(judged)) == len(QUALITIES) and "RecursionError" in reasons(judged)[0]

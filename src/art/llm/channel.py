@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from art.errors import (
+    ARTError,
     ConfigurationError,
     LlmAnswerError,
     LlmBusyError,
@@ -162,6 +163,9 @@ class Channel:
                 if attempt == self.attempts:
                     self.totals.failures += 1
                     raise
+                if isinstance(error, LlmBusyError) and (error.retry_after or 0) > self.deadline:
+                    self.totals.failures += 1
+                    raise  # by then, whoever asked has given up
                 self.totals.retries += 1
                 _LOGGER.info("%s: attempt %d of %d: %s", self.llm.name, attempt, self.attempts, error)
                 await asyncio.sleep(self._wait(attempt, error))
@@ -181,7 +185,7 @@ class Channel:
             )
         usage, asked = None, False
         try:
-            async with self.pace.slot():
+            async with self.pace.slot(self.deadline):
                 asked = True
                 self.totals.calls += 1
                 reply = await self._in_time(request)
@@ -202,8 +206,12 @@ class Channel:
         try:
             async with asyncio.timeout(self.deadline):
                 return await self.llm.complete(request)
+        except ARTError:
+            raise
         except TimeoutError as error:
             raise LlmTimeoutError(f"{self.llm.name!r} did not answer within {self.deadline:g} s") from error
+        except Exception as error:  # a judge's trouble is one answer's, never the run's
+            raise LlmError(f"{self.llm.name!r} raised {type(error).__name__}: {error}") from error
 
     def _wait(self, attempt: int, error: LlmUnavailableError) -> float:
         """Seconds before the next attempt, scattered; `Retry-After` itself is heeded by the pace."""

@@ -25,6 +25,10 @@ FORM_CHANGES = 4
 CONNECT_S = 10.0
 LEAST_KEY = 8
 """Letters of what can be a secret; a shorter key is a word that a server of one's own wants to see."""
+MOST_BYTES = 16 << 20
+"""Of one reply. A verdict is a few thousand."""
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What reading a reply raises that is no chat completion: no UTF-8, no JSON, too deep, other types."""
 MOST_S = 3600.0
 """Of one attempt; who asks has a shorter deadline of its own."""
 
@@ -84,7 +88,9 @@ class EndpointLlm:
         from art.remote.openai_client import plain_client
 
         # Its connections belong to no single event loop, so programs with several may share it.
-        client = plain_client(base_url=self.base_url, api_key=self._api_key)
+        client = plain_client(
+            base_url=self.base_url, api_key=self._api_key, most_bytes=MOST_BYTES, follow_redirects=False
+        )
         changes: dict[str, Any] = {"max_retries": 0}
         if self.params.organization is not None:
             changes["organization"] = self.params.organization
@@ -93,6 +99,8 @@ class EndpointLlm:
     async def complete(self, request: Request) -> Reply:
         """One attempt; asked again only in another form where the endpoint refuses one."""
         import openai
+
+        from art.remote.http_client import ReplyTooLargeError
 
         for _ in range(FORM_CHANGES):
             body = self._form.body(request, self.params.sampling)
@@ -103,8 +111,13 @@ class EndpointLlm:
                     raise typed(error, self.name, key=self._secret) from error
             except openai.OpenAIError as error:
                 raise typed(error, self.name, key=self._secret) from error
-            except json.JSONDecodeError as error:
-                raise LlmUnavailableError(f"{self.name!r} answered with something else than JSON") from error
+            except ReplyTooLargeError as error:
+                raise LlmUnavailableError(f"{self.name!r}: {error}") from error
+            except MALFORMED as error:
+                raise LlmUnavailableError(
+                    f"{self.name!r} answered with something that is no chat completion "
+                    f"({type(error).__name__})"
+                ) from error
         raise LlmError(f"{self.name!r} refuses every form of the question that we know")
 
     async def _create(self, body: dict[str, Any]) -> ChatCompletion:
@@ -129,8 +142,11 @@ class EndpointLlm:
         refusal = getattr(choice.message, "refusal", None)
         if refusal or choice.finish_reason == "content_filter":
             raise LlmRefusedError(f"{self.name!r} declined: {refusal or 'content filter'}")
+        text = choice.message.content or ""
+        if not isinstance(text, str):
+            raise TypeError(f"content is {type(text).__name__}")
         return Reply(
-            text=choice.message.content or "",
+            text=text,
             finish_reason=choice.finish_reason,
             usage=self._usage(completion),
         )

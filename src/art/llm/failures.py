@@ -12,6 +12,7 @@ from art.errors import (
     ARTError,
     ConfigurationError,
     LlmBusyError,
+    LlmError,
     LlmRefusedError,
     LlmTimeoutError,
     LlmTooLongError,
@@ -55,6 +56,12 @@ def of_status(status: int, said: str, full: str, headers: Mapping[str, str], nam
         return LlmBusyError(f"{name!r} asks for fewer requests: {said}", retry_after=retry_after(headers))
     if status in DENIED:
         return ConfigurationError(f"{name!r} does not accept the key (HTTP {status}): {said}")
+    if 300 <= status < 400:
+        place = str(headers.get("location", ""))[:SHOWN]
+        return LlmError(
+            f"{name!r} redirects to {place!r}, and no redirect is followed: give that address as base_url "
+            "if you trust it"
+        )
     if status in {408, 409} or status >= 500:
         return LlmUnavailableError(f"{name!r} failed with HTTP {status}: {said}")
     if status == 413 or any(word in low for word in TOO_LONG):

@@ -41,9 +41,12 @@ class Pace:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[Slot]:
-        """Wait for a place. What the block raises, or that it raises nothing, sets the pace."""
-        await self._enter()
+    async def slot(self, patience: float = LONGEST_PAUSE_S) -> AsyncIterator[Slot]:
+        """Wait for a place. What the block raises, or that it raises nothing, sets the pace.
+
+        patience: the longest pause, in seconds, that is waited for. Raises LlmBusyError for a longer one.
+        """
+        await self._enter(patience)
         slot = Slot(began=time.monotonic())
         try:
             yield slot
@@ -60,9 +63,13 @@ class Pace:
             self.running -= 1
             self._wake()
 
-    async def _enter(self) -> None:
+    async def _enter(self, patience: float = LONGEST_PAUSE_S) -> None:
         try:
             while (pause := self._resumes - time.monotonic()) > 0 or self.running >= int(self.window):
+                if pause > patience:
+                    raise LlmBusyError(
+                        f"the endpoint asked for a pause; {pause:.0f} s of it are left", retry_after=pause
+                    )
                 await (asyncio.sleep(pause) if pause > 0 else self._turn())
         except asyncio.CancelledError:
             self._wake()  # who was woken, and then cancelled, lets the next one in

@@ -14,6 +14,12 @@ from art.remote.short_way import TIMEOUT_S
 from art.wire.headers import ROLLOUT_HEADER
 
 CONNECT_TIMEOUT_S = 5.0
+REFRAMED = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+"""Headers that describe a body as it travelled, not as it was read."""
+
+
+class ReplyTooLargeError(Exception):
+    """A reply that goes on beyond what was allowed."""
 
 
 class AnyLoopClient(openai.DefaultAsyncHttpxClient):
@@ -23,15 +29,20 @@ class AnyLoopClient(openai.DefaultAsyncHttpxClient):
     notebook's restarted loop) every other request fails with "Event loop is closed".
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, most_bytes: int | None = None, **options: Any) -> None:
+        """most_bytes: of a whole reply, unpacked; None: no limit. Streams are the reader's to limit."""
         super().__init__(**options)
+        self._most_bytes = most_bytes
         self._of_loop = PerLoop(lambda: openai.DefaultAsyncHttpxClient(**options))
 
     async def send(self, request: Any, **options: Any) -> Any:
         """As in httpx, over the running loop's connections."""
         if self.is_closed:
             return await super().send(request, **options)  # it has the words for that
-        return await self._of_loop.get().send(request, **options)
+        client = self._of_loop.get()
+        if self._most_bytes is None or options.get("stream"):
+            return await client.send(request, **options)
+        return await _read_whole(await client.send(request, **options | {"stream": True}), self._most_bytes)
 
     async def aclose(self) -> None:
         """Close the connections of this loop; those of others close with theirs."""
@@ -41,10 +52,32 @@ class AnyLoopClient(openai.DefaultAsyncHttpxClient):
         await super().aclose()
 
 
-def http_client(*, trust_env: bool, name_rollouts: bool) -> Any:
+async def _read_whole(response: Any, most_bytes: int) -> Any:
+    """The same reply, read. Raises ReplyTooLargeError as soon as it is longer, without reading on."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > most_bytes:
+                raise ReplyTooLargeError(f"the reply is longer than {most_bytes} bytes")
+            parts.append(part)
+    finally:
+        await response.aclose()
+    headers = [(name, text) for name, text in response.headers.multi_items() if name not in REFRAMED]
+    whole = type(response)(
+        response.status_code, headers=headers, content=b"".join(parts), request=response.request
+    )
+    whole.elapsed = response.elapsed
+    return whole
+
+
+def http_client(
+    *, trust_env: bool, name_rollouts: bool, most_bytes: int | None = None, follow_redirects: bool = True
+) -> Any:
     """A client for openai's class with room for thousands of connections.
 
-    The package behind it is httpx2 or httpx, as openai's version has it.
+    The package behind it is httpx2 or httpx, as openai's version has it. most_bytes: of a whole reply.
     """
     package = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.split(".")[0])
     room = file_budget()
@@ -59,5 +92,7 @@ def http_client(*, trust_env: bool, name_rollouts: bool) -> Any:
         timeout=package.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         limits=package.Limits(max_connections=room, max_keepalive_connections=room),
         trust_env=trust_env,
+        most_bytes=most_bytes,
+        follow_redirects=follow_redirects,
         event_hooks={"request": [name_rollout] if name_rollouts else []},
     )

@@ -79,7 +79,11 @@ def openai_client(*, base_url: str, api_key: str, revive: Revive | None = None) 
     return client
 
 
-def plain_client(*, base_url: str, api_key: str) -> ObservedOpenAI:
-    """A client for anybody's endpoint, with room for thousands of requests."""
-    transport = http_client(trust_env=True, name_rollouts=False)
+def plain_client(
+    *, base_url: str, api_key: str, most_bytes: int | None = None, follow_redirects: bool = True
+) -> ObservedOpenAI:
+    """A client for anybody's endpoint, with room for thousands of requests. most_bytes: of a whole reply."""
+    transport = http_client(
+        trust_env=True, name_rollouts=False, most_bytes=most_bytes, follow_redirects=follow_redirects
+    )
     return ObservedOpenAI(api_key=api_key, base_url=base_url, http_client=transport)

@@ -94,6 +94,16 @@ os.kill(-1, signal.SIGKILL)
         another.kill()
 
 
+@linux
+@pytest.mark.parametrize("call", ["os.kill(0, 9)", "os.killpg(0, signal.SIGSTOP)"])
+def test_a_signal_to_its_whole_group_reaches_itself_alone(call: str) -> None:
+    """A process group crosses the walls: were the supervisor in it, wrong code would become unscored."""
+    source = f"import os, signal\nassert os.getpgrp() == os.getpid()\n{call}"
+    _, errors, ending, _ = run(source, wall_s=3.0)
+    # The first process of a namespace cannot kill itself; elsewhere it does, or stops until its deadline.
+    assert not errors and (ending.fate, ending.code) in {("ended", 0), ("ended", -9), ("deadline", -9)}
+
+
 def test_an_endless_loop_ends_by_its_cpu_time() -> None:
     _, _, ending, _ = run("while True: pass", cpu_s=1)
     assert ending.fate == "cpu" and ending.code == -9

@@ -62,6 +62,7 @@ def _run(walls: Walls, order: dict[str, Any], job: work.Job, told: int) -> None:
     """The child: behind the walls, then under its limits, then what was ordered. It never returns."""
     code, confined = CONFUSED, False
     try:
+        os.setsid()  # kill(0, ...) reaches a whole group, beyond the walls too: the supervisor is in another
         folder = close_walls(
             walls, base=order["base"], readable=order["readable"], disk_bytes=order["disk_bytes"]
         )
