@@ -65,6 +65,22 @@ def test_a_shared_system_prompt_is_read_once(base: Path) -> None:
     assert core.health().reused_tokens == 7 * 60
 
 
+def test_without_reuse_a_lone_request_has_the_same_bits_whatever_came_before(base: Path) -> None:
+    core = make_core(base, reuse_prefixes=False)
+    turns = [prompt(1, 60), [*prompt(1, 60), *prompt(2, 30)], prompt(3, 200)]
+
+    def bits(core: EngineCore) -> list[tuple[list[int], list[float]]]:
+        outs = [run(core, [ask(turn, max_tokens=12, seed=5)])[0] for turn in turns]
+        return [(out.token_ids, out.logprobs) for out in outs]
+
+    first = bits(core)
+    run(core, [ask(prompt(seed, 20 + 9 * seed), max_tokens=20, seed=seed) for seed in range(14)])
+    assert bits(core) == first == bits(make_core(base, reuse_prefixes=False))
+    assert core.health().reused_tokens == 0
+    warm = make_core(base)
+    assert bits(warm) != bits(warm), "what is reused is rounded in another order: the option has a cause"
+
+
 def test_a_small_cache_changes_the_order_but_not_the_results(base: Path) -> None:
     requests = [ask(prompt(seed, 20 + 9 * seed), max_tokens=40 + 7 * seed, seed=seed) for seed in range(14)]
     roomy = make_core(base)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from waiting import eventually
 
 ART = str(Path(sys.executable).with_name("art"))
 TINY = ["--steps", "2", "--groups", "2", "--group-size", "4", "--evaluation-games", "12"]
@@ -87,40 +90,84 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def interrupt_after_first_step(folder: Path, cwd: Path) -> None:
-    """Start a deterministic run, press Ctrl-C after its first step, and check that it ends cleanly."""
-    # Far more steps than it makes until then, also where this process is held up meanwhile.
-    command = [ART, "quickstart", *TINY, "--steps", "99", "--deterministic", "--output", str(folder)]
-    run = subprocess.Popen(
-        command,
+def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [ART, "quickstart", *arguments],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=hear_interrupts,
     )
+
+
+def children(run: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(run.pid).children(recursive=True)
+
+
+def worker(run: subprocess.Popen[str], module: str) -> psutil.Process:
+    """The newest running worker of a kind, waited for."""
+    found: list[psutil.Process] = []
+
+    def there() -> bool:
+        found[:] = []
+        for process in children(run):
+            with contextlib.suppress(psutil.Error):  # it ended while it was looked at
+                found.extend([process] if module in process.cmdline() else [])
+        return bool(found)
+
+    eventually(there, timeout=150)
+    return found[-1]
+
+
+def all_gone(processes: list[psutil.Process]) -> None:
+    _gone, alive = psutil.wait_procs(processes, timeout=60)
+    assert not alive, alive
+
+
+def killed_while_it_evaluates(folder: Path, cwd: Path) -> None:
+    """kill -9 of the program while the first adapter is evaluated: prefixes of it are cached by then."""
+    # Far more steps than it makes until then, also where this process is held up meanwhile.
+    run = start(*TINY, "--steps", "3", "--deterministic", "--output", str(folder), cwd=cwd)
+    ledger = folder / "art" / "server" / "ledger.sqlite-wal"
     try:
+        eventually(lambda: ledger.exists() and ledger.stat().st_size > 40_000, timeout=150)
+        begun = children(run)
+    finally:
+        run.kill()
+        run.communicate()
+    all_gone(begun)
+
+
+def hurt_in_each_phase_then_interrupted(folder: Path, cwd: Path) -> None:
+    """kill -9 of the engine between evaluation and first step, of the trainer after it, then Ctrl-C."""
+    run = start("--resume", "--steps", "3", "--output", str(folder), cwd=cwd)
+    try:
+        eventually(lambda: (folder / "evaluation-0000.json").exists(), timeout=150)
+        worker(run, "art.engine.builtin.worker").kill()
         wait_for_lines(folder / "steps.jsonl", 1, deadline=150)
-        children = psutil.Process(run.pid).children(recursive=True)
+        worker(run, "art.training.worker").kill()
+        begun = children(run)
         run.send_signal(signal.SIGINT)
         output, errors = run.communicate(timeout=120)
     finally:
         run.kill()
+    if run.returncode == 0:  # this process was held up until all its steps were made
+        return
     assert run.returncode == 130, output + errors
     assert "--resume" in output and "Traceback" not in output + errors
-    _gone, alive = psutil.wait_procs(children, timeout=60)
-    assert not alive, alive
+    all_gone(begun)
 
 
-def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)  # four starts of a server, beside other work
+def test_a_killed_and_interrupted_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     straight = art(
         "quickstart", *TINY, "--steps", "3", "--deterministic", "--output", "straight", cwd=tmp_path
     )
     assert straight.returncode == 0, straight.stdout + straight.stderr
-    interrupt_after_first_step(tmp_path / "broken", tmp_path)
-    made = (tmp_path / "broken" / "steps.jsonl").read_text().count("\n")
-    steps = str(max(3, made + 1))
-    resumed = art("quickstart", "--resume", "--output", "broken", "--steps", steps, cwd=tmp_path)
+    killed_while_it_evaluates(tmp_path / "broken", tmp_path)
+    hurt_in_each_phase_then_interrupted(tmp_path / "broken", tmp_path)
+    resumed = art("quickstart", "--resume", "--output", "broken", "--steps", "3", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     for step in (1, 2, 3):
         assert adapter(tmp_path / "broken", "tic-tac-toe", step) == adapter(
@@ -129,3 +176,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     assert adapter(tmp_path / "straight", "tic-tac-toe", 1) != adapter(
         tmp_path / "straight", "tic-tac-toe", 2
     )
+    for evaluation in ("evaluation-0000.json", "evaluation-0003.json"):
+        assert (tmp_path / "broken" / evaluation).read_bytes() == (
+            tmp_path / "straight" / evaluation
+        ).read_bytes()

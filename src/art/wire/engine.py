@@ -60,6 +60,9 @@ class BuiltinOptions(Strict):
     """Conversations whose keys and values are kept, running ones included."""
     cache_mb: int | None = Field(default=None, ge=1)
     """Memory of keys and values in MiB; None: 512 on a CPU, half of what is free on a GPU."""
+    reuse_prefixes: bool = True
+    """False: each request is computed from its first token, and a lone one to the same bits whatever came
+    before it. Slower; for runs that must repeat exactly."""
     merge_mb: int = Field(default=64, ge=0)
     """An adapter whose merged float32 weights fit in this many MiB is kept merged, which is faster; 0 never
     merges."""

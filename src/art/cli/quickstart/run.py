@@ -34,7 +34,8 @@ async def run(settings: Settings, folder: RunFolder, *, on_step: OnStep) -> tupl
     """
     task = tasks.find(settings.task)
     model = art.TrainableModel(name=task.NAME, project=PROJECT, base_model=settings.base_model)
-    async with art.LocalBackend(path=str(folder.data_dir)) as backend:
+    options = {"engine": {"options": {"reuse_prefixes": False}}} if settings.deterministic else {}
+    async with art.LocalBackend(path=str(folder.data_dir), server_options=options) as backend:
         await model.register(backend)
         before = await evaluate_once(0, model, task, settings, folder)
         for step in range(await model.get_step(), settings.steps):
@@ -122,7 +123,8 @@ def attempt_row(task: Task, index: int, trajectory: art.Trajectory) -> dict[str,
 
 
 def concurrency(settings: Settings) -> asyncio.Semaphore:
-    """One request at a time makes batch shapes, and so rounding, repeatable; otherwise the engine decides."""
+    """One request at a time, computed from its first token, makes rounding repeatable; otherwise the engine
+    decides."""
     return asyncio.Semaphore(1 if settings.deterministic else settings.groups * settings.group_size)
 
 

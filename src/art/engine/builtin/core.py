@@ -44,7 +44,12 @@ class EngineCore:
         self.step_tokens = options.max_step_tokens or (1024 if model.device.type == "cpu" else 8192)
         self.max_context = min(model.max_context, budget - BUCKET)
         cache = RowCache(model.shapes, budget=budget, dtype=model.dtype, device=model.device)
-        self.scheduler = Scheduler(cache, max_running=options.max_running, max_rows=options.cache_rows)
+        self.scheduler = Scheduler(
+            cache,
+            max_running=options.max_running,
+            max_rows=options.cache_rows,
+            reuse=options.reuse_prefixes,
+        )
         self.adapters = AdapterCatalog(model.adapters, WholeModels(model, options))
         self.tokenizer = TokenizerLoader(model.name)
         self.grammars = Grammars(model.name)

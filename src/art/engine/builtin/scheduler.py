@@ -17,13 +17,17 @@ WORTH_WAITING = 16
 """A request waits one step when a prompt that is being read now shares this many more ids with it than the
 cache."""
 FIRST_ROWS = 16
+NOTHING = Match(EMPTY, 0, 0)
+"""No row begins like the prompt."""
 
 
 class Scheduler:
     """Waiting and running requests over the cache's rows."""
 
-    def __init__(self, cache: RowCache, *, max_running: int, max_rows: int) -> None:
+    def __init__(self, cache: RowCache, *, max_running: int, max_rows: int, reuse: bool = True) -> None:
+        """reuse: whether a request goes on from what others with the same first ids computed."""
         self.cache = cache
+        self.reuse = reuse
         self.max_running = min(max_running, max_rows)
         self.max_rows = max_rows
         self.table = RowTable(max_rows)
@@ -38,12 +42,14 @@ class Scheduler:
     def admit(self) -> None:
         """Move waiting requests to rows, owners in turns, as far as there is room."""
         held: list[Sequence] = []
+        if not self.reuse and not self.running and self.cache.rows:
+            self.forget()  # the shape of the cache, too, decides how sums are rounded
         while (sequence := self.waiting.take()) is not None:
             if len(self.running) >= self.max_running and not self._give_way(sequence.owner):
                 self.waiting.put_back(sequence)
                 break
             ids = sequence.ids()
-            match = self.table.match(sequence.adapter, ids[:-1])
+            match = self._match(sequence, ids)
             if match.coming - match.ready >= WORTH_WAITING:
                 held.append(sequence)
             elif not self._place(sequence, ids, match) and not self._place_instead(sequence, ids):
@@ -102,7 +108,10 @@ class Scheduler:
         """In the place of another owner's request, if one row more is all that it needs."""
         if len(ids) >= self.cache.capacity or not self._give_way(sequence.owner):
             return False
-        return self._place(sequence, ids, self.table.match(sequence.adapter, ids[:-1]))
+        return self._place(sequence, ids, self._match(sequence, ids))
+
+    def _match(self, sequence: Sequence, ids: np.ndarray) -> Match:
+        return self.table.match(sequence.adapter, ids[:-1]) if self.reuse else NOTHING
 
     def _send_back_youngest(self, owner: str) -> None:
         rows = [row for row, sequence in self.running.items() if sequence.owner == owner]
@@ -115,7 +124,7 @@ class Scheduler:
             return False
         if size != (self.cache.rows, self.cache.capacity):
             # Growing may have moved rows to other places.
-            match = self.table.match(sequence.adapter, ids[:-1])
+            match = self._match(sequence, ids)
         row = self._choose_row(match)
         if row == EMPTY:
             return False

@@ -1,0 +1,19 @@
+"""What `art doctor` prints."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from art.cli.doctor import show
+from art.cli.findings import Finding
+
+
+def test_a_remedy_is_printed_as_it_is_to_be_typed() -> None:
+    printed = io.StringIO()
+    remedy = 'pip install "agent-reinforcement-trainer[local]"'
+    show(
+        Console(file=printed, width=200), Finding(level="bad", subject="torch", what="missing", remedy=remedy)
+    )
+    assert remedy in printed.getvalue()
