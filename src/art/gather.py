@@ -9,13 +9,20 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast, overload
 
 from art.capture import in_rollout
-from art.gather_context import GatherContext, get_gather_context, record_metrics, set_gather_context
+from art.gather_context import (
+    GatherContext,
+    gather_context_var,
+    get_gather_context,
+    record_metrics,
+    set_gather_context,
+)
 from art.rollouts import PendingGroup, close_unstarted, failure_of, run_all
 from art.tracking.progress import open_progress
 from art.trajectories import Trajectory, TrajectoryGroup
 
 __all__ = [
     "GatherContext",
+    "gather_context_var",
     "gather_trajectories",
     "gather_trajectory_groups",
     "get_gather_context",

@@ -70,22 +70,22 @@ class GatherContext:
         self.metric_divisors.clear()
 
 
-_CONTEXT: ContextVar[GatherContext | None] = ContextVar("art_gather", default=None)
+gather_context_var: ContextVar[GatherContext | None] = ContextVar("art_gather", default=None)
 
 
 def get_gather_context() -> GatherContext:
     """The context of the gather this code runs in; outside of one a fresh context that nobody shares."""
-    return _CONTEXT.get() or GatherContext()
+    return gather_context_var.get() or GatherContext()
 
 
 @contextmanager
 def set_gather_context(context: GatherContext) -> Iterator[GatherContext]:
     """Rollouts inside count in `context`."""
-    token = _CONTEXT.set(context)
+    token = gather_context_var.set(context)
     try:
         yield context
     finally:
-        _CONTEXT.reset(token)
+        gather_context_var.reset(token)
 
 
 def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:

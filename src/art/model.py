@@ -15,6 +15,8 @@ from art.errors import NotRegisteredError
 from art.prompted_model import ConfigT, Model, StateT
 from art.tracking.client_costs import DEFAULTS
 from art.tracking.history import best_step
+from art.tracking.names import SECTIONS as METRIC_SECTIONS
+from art.tracking.names import SPLITS as METRIC_SPLITS
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainConfig, TrainResult, TrainSFTConfig, Verbosity
 
@@ -164,4 +166,4 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         return await self._face().delete_checkpoints(self, sorted(keep))
 
 
-__all__ = ["Model", "TrainableModel", "Verbosity"]
+__all__ = ["METRIC_SECTIONS", "METRIC_SPLITS", "Model", "TrainableModel", "Verbosity"]

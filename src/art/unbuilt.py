@@ -68,3 +68,13 @@ def unbuilt_names(module: str, names: Mapping[str, str], asked: str) -> Any:
         known = ", ".join(sorted(names))
         raise AttributeError(f"module {module!r} has no attribute {asked!r}; it has {known}")
     return Unbuilt(f"{module}.{asked}", names[asked])
+
+
+def unbuilt(module: str, instead: str, asked: str) -> Any:
+    """For the `__getattr__` of a module that is an import path alone: a stand-in for whatever is asked of it.
+
+    Python's own questions are answered with AttributeError.
+    """
+    if asked.startswith("__"):
+        raise AttributeError(f"module {module!r} has no attribute {asked!r}")
+    return Unbuilt(f"{module}.{asked}", instead)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import art
+from art.unbuilt import Unbuilt
 
 ROOT_NAMES = """
     dev auto_trajectory capture_auto_trajectory gather_trajectories gather_trajectory_groups
@@ -108,3 +109,33 @@ def test_configs_of_training() -> None:
     result = art.ServerlessTrainResult(step=3, artifact_name="a:step3")
     assert (result.step, result.metrics, result.artifact_name) == (3, {}, "a:step3")
     assert art.LocalTrainResult(step=1).checkpoint_path is None
+
+
+MOVED = """
+    art.dev.model.get_model_config art.local.checkpoints.migrate_checkpoints_to_new_structure
+    art.model.METRIC_SECTIONS art.model.METRIC_SPLITS art.gather.gather_context_var
+    art.pipeline_trainer.types.RolloutFn art.pipeline_trainer.trainer.make_group_rollout_fn
+    art.pipeline_trainer.checkpoint_retention.keep_recent_and_top
+    art.utils.deployment.common.DeploymentResult art.utils.deployment.together.TogetherDeploymentConfig
+    art.utils.deployment.wandb.WandbDeploymentConfig art.utils.deployment.legacy.LoRADeploymentProvider
+    art.utils.benchmarking.charts.training_progress_chart.training_progress_chart
+    art.utils.benchmarking.charts.percentage_comparison_bar_chart.percentage_comparison_bar_chart
+    art.auto_trajectory.capture_auto_trajectory art.yield_trajectory.capture_yielded_trajectory
+""".split()
+
+
+@pytest.mark.parametrize("path", MOVED)
+def test_a_name_is_the_one_of_its_room(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    value = getattr(importlib.import_module(module), name)
+    assert not isinstance(value, Unbuilt)
+    if callable(value) and getattr(value, "__module__", None):
+        home = getattr(importlib.import_module(value.__module__), name, value)
+        assert home is value
+
+
+def test_a_chart_is_a_function_where_it_is_also_a_module() -> None:
+    importlib.import_module("art.utils.benchmarking.charts.training_progress_chart")
+    from art.utils.benchmarking import charts
+
+    assert callable(charts.training_progress_chart) and callable(charts.percentage_comparison_bar_chart)

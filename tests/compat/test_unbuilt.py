@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import subprocess
+import sys
 import types
 from typing import Any
 
@@ -24,6 +26,21 @@ NAMES = [
     "art.tinker.renderers.get_renderer_name",
     "art.tinker_native.TinkerNativeBackend",
     "art.megatron.MegatronBackend",
+    "art.skypilot.backend.SkyPilotBackend",
+    "art.tinker.backend.TinkerBackend",
+    "art.tinker_native.backend.TinkerNativeBackend",
+    "art.megatron.backend.MegatronBackend",
+    "art.megatron.train.anything",
+    "art.local.service.anything",
+    "art.local.adapter_leases.anything",
+    "art.local.checkpoints.anything",
+    "art.vllm.get_llm",
+    "art.serverless.client.Client",
+    "art.pipeline_trainer.state.PipelineState",
+    "art.utils.convert_moe_lora.anything",
+    "art.utils.lifecycle.anything",
+    "art.utils.s3.pull_model_from_s3",
+    "art.utils.old_benchmarking.types.BenchmarkedModelKey",
 ]
 
 
@@ -95,3 +112,27 @@ def test_ruler_is_a_module_and_a_function() -> None:
     answer = '{"scores": [{"trajectory_id": "1", "explanation": "good", "score": 0.5}]}'
     score = TrajectoryScore(trajectory_id="1", explanation="good", score=0.5)
     assert Response.model_validate_json(answer).scores == [score]
+
+
+@pytest.mark.parametrize("name", ["auto_trajectory", "yield_trajectory"])
+@pytest.mark.parametrize("module_first", [True, False])
+def test_a_function_of_the_root_can_be_called_whatever_is_imported(name: str, module_first: bool) -> None:
+    program = f"""
+import importlib, art
+if {module_first}:
+    importlib.import_module("art.{name}")
+function = art.{name}
+importlib.import_module("art.{name}")
+from art.{name} import {name} as other
+try:
+    print([called(*arguments) for called in (function, art.{name}, other)])
+except RuntimeError as error:
+    print(error)
+"""
+    arguments = "arguments = ()\n" if name == "auto_trajectory" else "arguments = (art.Trajectory(),)\n"
+    program = program.replace("try:", arguments + "try:")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    expected = "[None, None, None]" if name == "auto_trajectory" else "nobody captures this trajectory"
+    assert expected in done.stdout, done.stdout

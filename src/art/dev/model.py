@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
 from art.dev.engine import EngineArgs
 from art.dev.trainer import TrainerArgs
+
+if TYPE_CHECKING:
+    from art.dev.get_model_config import get_model_config as get_model_config
 
 
 class InitArgs(TypedDict, total=False):
@@ -113,3 +116,12 @@ class InternalModelConfig(TypedDict, total=False):
     """Of releases before 0.5."""
     _decouple_vllm_and_unsloth: bool
     """Of releases before 0.5; later ones name the GPUs."""
+
+
+def __getattr__(name: str) -> Any:
+    """`get_model_config`, which was here in release 0.3, and imports this module."""
+    if name != "get_model_config":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from art.dev.get_model_config import get_model_config
+
+    return get_model_config

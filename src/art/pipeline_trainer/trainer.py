@@ -12,6 +12,7 @@ from art.foreign_backend import as_backend
 from art.pipeline_trainer.alone import alone_with
 from art.pipeline_trainer.retention import CheckpointRetentionStrategy
 from art.pipeline_trainer.rollout import EvalFn, RolloutFn, ScenarioT
+from art.pipeline_trainer.rollout import make_group_rollout_fn as make_group_rollout_fn
 from art.pipeline_trainer.run import Run
 from art.pipeline_trainer.scenarios import ScenarioStream
 from art.pipeline_trainer.settings import check_training, settings_of

@@ -1,15 +1,13 @@
-"""A training batch in the client's memory: no names, because the trainer makes its own."""
+"""A training batch in the client's memory: an import path of older programs, without code behind it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from art.unbuilt import Unbuilt
+from art.unbuilt import unbuilt
+
+INSTEAD = "give `backend.train` the trajectories; the trainer makes its batches"
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return Unbuilt(
-        f"{__name__}.{name}", "give `backend.train` the trajectories; the trainer makes its batches"
-    )
+    return unbuilt(__name__, INSTEAD, name)

@@ -1,16 +1,16 @@
-"""The hosted service's own HTTP client: a name without code behind it. An ART server has other routes."""
+"""The hosted service's own HTTP client: an import path of older programs. An ART server has other routes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from art.unbuilt import unbuilt_names
+from art.unbuilt import unbuilt
 
-NAMES = {
-    "Client": "`art.ServerlessBackend(api_key=..., base_url=...)` speaks to an ART server; docs/server.md "
-    "lists the routes for programs of your own",
-}
+INSTEAD = (
+    "`art.ServerlessBackend(api_key=..., base_url=...)` speaks to an ART server; docs/server.md lists the "
+    "routes for programs of your own"
+)
 
 
 def __getattr__(name: str) -> Any:
-    return unbuilt_names(__name__, NAMES, name)
+    return unbuilt(__name__, INSTEAD, name)

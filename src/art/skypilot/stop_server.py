@@ -1,0 +1,12 @@
+"""The stop of a rented machine's server: an import path of older programs, without code behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from art.skypilot import INSTEAD
+from art.unbuilt import unbuilt
+
+
+def __getattr__(name: str) -> Any:
+    return unbuilt(__name__, INSTEAD, name)

@@ -1,0 +1,7 @@
+"""W&B as a provider; the code is in `art.deployment`."""
+
+from __future__ import annotations
+
+from art.deployment.weights_and_biases import WandbDeploymentConfig
+
+__all__ = ["WandbDeploymentConfig"]
