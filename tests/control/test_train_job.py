@@ -21,7 +21,7 @@ from art.server.jobs.reference import reference_folder
 from art.server.jobs.train_rows import check_origin, group_rows, judge_figures
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm, KlSpec, TeacherSpec, UpdatesSpec
-from art.wire.jobs import RateSpec, TrainGroup, TrainJobRequest
+from art.wire.jobs import RateSpec, SheetRow, TrainGroup, TrainJobRequest
 from art.wire.training import SamplingSpec, TrainRequest
 
 
@@ -83,6 +83,22 @@ def test_rows_keep_group_rollout_reward_distribution_and_truncation() -> None:
     first, second = one.rollouts[0].samples
     assert (first.truncated, second.truncated) == (False, True)
     assert (first.sampling, second.sampling) == (SamplingSpec(), SamplingSpec(top_p=0.5))
+
+
+def test_a_rollout_with_a_damaged_sample_is_on_the_sheet_and_not_trained() -> None:
+    other = dataclasses.replace(drawn(), sample_id="s3")
+    trajectories = [
+        {"rollout": "r1", "reward": 1.0, "samples": ["s1", "lost"]},
+        {"rollout": "r2", "reward": 0.0, "samples": ["s3"]},
+        {"rollout": "r3", "reward": 0.0, "samples": ["gone"], "given": [{"messages": [ASK], "samples": {}}]},
+    ]
+    request = TrainJobRequest(
+        job_id="j", groups=[{"trajectories": trajectories}], optimizer={"learning_rate": 1e-3}
+    )
+    groups = group_rows(request, {"s1": drawn(), "s3": other}, nano())
+    sheet = build_batch(groups, algorithm=request.algorithm).sheet
+    assert sheet.fates["damaged"] == SheetRow(rollouts=2, tokens=1)
+    assert sheet.fates["trained"] == SheetRow(rollouts=1, tokens=1), "the reward of the other counts"
 
 
 # What somebody wrote for the assistant

@@ -211,7 +211,8 @@ async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_p
     await first.close()
     with sqlite3.connect(path) as old:  # as it was before there were tenants
         old.executescript("DROP TABLE rollouts; DROP TABLE exchanges; DROP TABLE delivered;")
-        old.executescript("ALTER TABLE samples DROP COLUMN tenant; PRAGMA user_version = 1;")
+        old.executescript("ALTER TABLE samples DROP COLUMN tenant; ALTER TABLE samples DROP COLUMN checksum;")
+        old.execute("PRAGMA user_version = 1")
     ledger = Ledger(path)
     assert await ledger.samples(["a", "b"]) == records
     assert await ledger.rollout("r") == records and await ledger.rollout("r", tenant="alice") == []

@@ -129,6 +129,9 @@ def serve(
     replicas: Annotated[
         int, typer.Option(min=1, max=64, help="Engine processes for each base model, behind one address.")
     ] = 1,
+    new_ledger: Annotated[
+        bool, typer.Option(help="Begin a new ledger where the folder's is lost: its samples are, too.")
+    ] = False,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
@@ -145,6 +148,7 @@ def serve(
             engine=engine,
             engine_options=engine_option or [],
             replicas=replicas,
+            new_ledger=new_ledger,
         )
     )
 

@@ -25,10 +25,11 @@ def serve_forever(
     engine: str = "builtin",
     engine_options: Sequence[str] = (),
     replicas: int = 1,
+    new_ledger: bool = False,
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
 
-    engine_options: `NAME=VALUE` words.
+    engine_options: `NAME=VALUE` words. new_ledger: begin one where the folder's is lost.
     """
     from art.server.control_settings import ControlSettings
     from art.server.process import Ready, run
@@ -48,7 +49,7 @@ def serve_forever(
         port=port,
         data_dir=data_dir,
         engine=chosen,
-        control=ControlSettings(serve_registered=True),
+        control=ControlSettings(serve_registered=True, new_ledger=new_ledger),
     )
 
     def tell(ready: Ready) -> None:

@@ -20,6 +20,7 @@ WHY = {
     "stale": "sampled too many steps ago: max_steps_off_policy allows more, up to the server's bound",
     "discarded": "left out by the program",
     "truncated": "cut at its token limit",
+    "damaged": "a sample's row in the server's ledger is not what was written; the server's log names it",
     "overlong": "longer than can be trained",
     "untrainable": "no sample from a distribution that the trainer computes",
 }

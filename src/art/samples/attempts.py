@@ -73,6 +73,8 @@ def _attempt(
 
 def _fate(attempt: Attempt, algorithm: Algorithm, max_length: int | None) -> str | None:
     rollout = attempt.rollout
+    if rollout.damaged:
+        return "damaged"
     if attempt.tokens == 0:
         return "no_samples"
     if rollout.reward is None:

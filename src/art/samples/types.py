@@ -73,6 +73,8 @@ class RolloutRow:
     unscored_reason: str | None = None
     stale: bool = False
     """Sampled too many steps ago to be trained. Its reward counts in its group's statistics."""
+    damaged: bool = False
+    """Some of its samples cannot be read any more, and are not among `samples`. Its reward counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,6 +35,10 @@ def main() -> int:
     except ARTError as error:
         _tell({"ready": False, "error": str(error)})
         return 1
+    except Exception as error:
+        logging.getLogger(__name__).exception("the server met a defect")
+        _tell({"ready": False, "error": f"internal error: {error!r}; the log has the place"})
+        return 1
     return 0
 
 

@@ -14,6 +14,8 @@ class ControlSettings(Strict):
 
     serve_registered: bool = False
     """Serve the models of the data folder from the start on, not only when they are registered again."""
+    new_ledger: bool = False
+    """Begin a new ledger where the folder's is lost. Otherwise the server refuses to start without it."""
     start: float = Field(default=300.0, gt=0)
     """Until a worker must serve, its model loaded."""
     stop: float = Field(default=10.0, gt=0)

@@ -50,6 +50,10 @@ class DataLayout:
     data_dir: Path
 
     @property
+    def ledger_file(self) -> Path:
+        return self.data_dir / "server" / "ledger.sqlite"
+
+    @property
     def jobs_file(self) -> Path:
         return self.data_dir / "server" / "jobs.sqlite"
 
@@ -86,6 +90,19 @@ class DataLayout:
         """What a crash left of removed models."""
         return sorted(self.data_dir.glob("*/models/*/.removed-*"))
 
+    def trained_here(self) -> Path | None:
+        """What shows that a server has kept samples in this folder: its table of jobs, or a step that a job
+        made of one of its models.
+        """
+        if _has_content(self.jobs_file):
+            return self.jobs_file
+        steps = (file.parent.glob("checkpoints/*/job.json") for file in self.registration_files())
+        return next((note.parent for notes in steps for note in notes), None)
+
     def registration_files(self) -> list[Path]:
         """Of every model in the folder, in the order of their names."""
         return sorted(self.data_dir.glob("*/models/*/registration.json"))
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0

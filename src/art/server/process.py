@@ -20,6 +20,7 @@ from art.process.listening import listen
 from art.process.open_files import raise_file_limit
 from art.server.app import App
 from art.server.control import Control
+from art.server.data_layout import DataLayout
 from art.server.data_lock import DataLock
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
@@ -82,7 +83,7 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
     lock = DataLock(settings.server_dir)
     async with contextlib.AsyncExitStack() as rooms:
         rooms.callback(lock.release)
-        ledger = Ledger(settings.server_dir / "ledger.sqlite")
+        ledger = _ledger(settings)
         rooms.push_async_callback(ledger.close)
         stitcher = Stitcher(
             ledger,
@@ -107,6 +108,24 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
         rooms.push_async_callback(control.close)
         await control.start()
         yield catalog, ledger, stitcher, control
+
+
+def _ledger(settings: ServerSettings) -> Ledger:
+    """The folder's ledger. One that is lost is never replaced by an empty one unasked.
+
+    Raises: ConfigurationError, DiskError.
+    """
+    layout = DataLayout(settings.data_dir)
+    path = layout.ledger_file
+    lost = not path.exists() or path.stat().st_size == 0
+    if lost and not settings.control.new_ledger and (trace := layout.trained_here()) is not None:
+        raise ConfigurationError(
+            f"the ledger {path} is {'empty' if path.exists() else 'missing'}, but {trace} shows that there "
+            f"was one: every sample was in it. Restore it (with {path.name}-wal, if you have that). To go on "
+            "without those samples, keeping models and checkpoints, start once with a new one: `art serve "
+            "--new-ledger`, or LocalBackend(server_options={'control': {'new_ledger': True}})"
+        )
+    return Ledger(path)
 
 
 class _Server(uvicorn.Server):

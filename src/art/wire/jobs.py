@@ -101,9 +101,10 @@ class BalanceSheet(Strict):
 
     Known fates: trained; failed (an exception), unscored (no reward), no_samples (nothing was sampled),
     stale (sampled too many steps ago), truncated (cut at its token limit, where the algorithm leaves those
-    out), overlong (a sample longer than can be trained), zero_advantage (its reward says nothing: as good as
-    the mean), discarded (the program left its group out), untrainable (every sample was drawn from a
-    distribution that the trainer does not compute), context (tokens of such samples in trained rollouts; no
+    out), overlong (a sample longer than can be trained), damaged (the ledger's row of a sample is not what
+    was written; that sample's tokens are not known), zero_advantage (its reward says nothing: as good as the
+    mean), discarded (the program left its group out), untrainable (every sample was drawn from a distribution
+    that the trainer does not compute), context (tokens of such samples in trained rollouts; no
     rollouts).
     """
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
+from art.process.disk import disk_error, disk_trouble
 from art.server.jobs.turns import Ticket
 from art.wire.jobs import JobEvent, JobInfo, TrainJobRequest, TrainResultInfo
 from art.wire.pieces import PieceError, read_pieces, write_pieces
@@ -81,22 +82,13 @@ class JobStore:
     """The table of jobs and their events."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file. Raises ConfigurationError when another version of ART wrote it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Open or create the file.
+
+        Raises ConfigurationError when another version of ART wrote it or it is damaged, DiskError.
+        """
         self.path = path
+        self._database = _open(path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs")
-        self._database = sqlite3.connect(path, check_same_thread=False, timeout=30.0)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = NORMAL")
-        version = self._database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
-            raise ConfigurationError(
-                f"{path} has version {version}, this program writes version {_VERSION}; use another "
-                f"data folder"
-            )
-        self._database.executescript(_SCHEMA)
-        self._database.execute(f"PRAGMA user_version = {_VERSION}")
-        self._database.commit()
 
     async def submit(self, project: str, name: str, request: JobRequest) -> bool:
         """Write a job down; False when it was known already.
@@ -213,7 +205,37 @@ class JobStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
         except sqlite3.Error as error:
-            raise JobStoreError(f"cannot use {self.path}: {error}; is the disk full?") from error
+            if disk_trouble(error, self.path):
+                raise disk_error(error, self.path, "the table of jobs cannot be used") from error
+            raise JobStoreError(f"cannot use {self.path}: {error}") from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(path, check_same_thread=False, timeout=30.0)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise ConfigurationError(
+                f"{path} has version {version}, this program writes version {_VERSION}; use another "
+                f"data folder"
+            )
+        database.executescript(_SCHEMA)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
+        database.commit()
+        # What a start needs is read now: a damaged file is to be told before anybody is served.
+        database.execute("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')").fetchone()
+    except (sqlite3.DatabaseError, OSError) as error:
+        if isinstance(error, OSError) or disk_trouble(error, path):
+            raise disk_error(error, path, "the table of jobs cannot be opened") from error
+        raise ConfigurationError(
+            f"{path} is no table of training jobs or is damaged ({error}). Restore a backup; or move it away "
+            f"with {path.name}-wal: samples and checkpoints are in other files, a job whose step is "
+            "committed is not trained again, and jobs that were waiting have to be sent again"
+        ) from error
+    return database
 
 
 def _read_request(text: str) -> JobRequest:

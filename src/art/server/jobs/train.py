@@ -90,8 +90,9 @@ class TrainJob(StepJob):
     async def some_ids(self) -> Sequence[Sequence[int]]:
         trajectories = (trajectory for group in self.request.groups for trajectory in group.trajectories)
         ids = [trajectory.samples[0] for trajectory in trajectories if trajectory.samples]
-        records = await self.ledger.samples(list(dict.fromkeys(ids))[:8], tenant=tenant_of(self.job.project))
-        return [record.prompt_ids for record in records]
+        some = list(dict.fromkeys(ids))[:8]
+        records, _ = await self.ledger.readable(some, tenant=tenant_of(self.job.project))
+        return [records[sample].prompt_ids for sample in some if sample in records]
 
     def _most_steps_off_policy(self) -> int:
         """The request's bound, or the server's where that is narrower."""
@@ -99,14 +100,15 @@ class TrainJob(StepJob):
         return allowed if asked is None else min(asked, allowed)
 
     async def _records(self) -> dict[str, SampleRecord]:
-        """Ledger rows of every sample that the request names, checked to be this model's own."""
+        """Ledger rows of every sample that the request names and that is not damaged, checked to be this
+        model's own.
+        """
         groups = [*self.request.groups, *self.request.discarded]
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         ids = dict.fromkeys(sample for trajectory in trajectories for sample in trajectory.samples)
-        found = await self.ledger.samples(list(ids), tenant=tenant_of(self.job.project))
-        records = {record.sample_id: record for record in found}
+        records, damaged = await self.ledger.readable(list(ids), tenant=tenant_of(self.job.project))
         for trajectory in trajectories:
-            for sample in trajectory.samples:
+            for sample in (name for name in trajectory.samples if name not in damaged):
                 check_origin(
                     records[sample],
                     trajectory.rollout,

@@ -23,7 +23,8 @@ def group_rows(
 ) -> list[GroupRow]:
     """The request's groups with their ledger rows, and rows for what was given instead of sampled.
 
-    oldest: rollouts with a sample of an earlier step are stale. Discarded groups come last.
+    records: rollouts with a sample that is not among them are damaged. oldest: those with a sample of an
+    earlier step are stale. Discarded groups come last.
 
     Raises RequestError for messages that the format cannot express.
     """
@@ -106,6 +107,7 @@ def _rollout(
         unscored_reason=trajectory.unscored_reason,
         samples=samples,
         stale=any((row.step or 0) < oldest for row in drawn),
+        damaged=any(sample not in records for sample in trajectory.samples),
     )
 
 
@@ -116,9 +118,9 @@ def _samples(
     renderer: ChatRenderer,
 ) -> list[SampleRow]:
     rollout = trajectory.rollout
-    rows = {sample: _row(records[sample], algorithm) for sample in trajectory.samples}
-    if not trajectory.given:
-        return [rows[sample] for sample in trajectory.samples]
+    rows = {sample: _row(records[sample], algorithm) for sample in trajectory.samples if sample in records}
+    if not trajectory.given or len(rows) < len(trajectory.samples):
+        return [rows[sample] for sample in trajectory.samples if sample in rows]
     return [
         row
         for number, history in enumerate(trajectory.given)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from art.errors import ARTError
+from art.process.disk import disk_error, disk_trouble
 from art.server.ledger.schema import INSERT, SampleRecord, Statement, to_row
 
 _log = logging.getLogger(__name__)
@@ -109,12 +110,18 @@ class Commits:
                     for text, values in batch.also:
                         self._connection.execute(text, values)
             except (sqlite3.Error, TypeError, ValueError, OverflowError) as problem:
-                error = LedgerError(f"cannot write {len(batch.records)} samples to {self._path}: {problem}")
+                error = _told(problem, f"cannot write {len(batch.records)} samples", self._path)
             try:
                 loop.call_soon_threadsafe(_settle, batch, error)
             except RuntimeError:
                 # The loop ended meanwhile: nobody waits for the answer.
                 continue
+
+
+def _told(problem: Exception, what: str, path: Path) -> ARTError:
+    if disk_trouble(problem, path):
+        return disk_error(problem, path, what)
+    return LedgerError(f"{what} to {path}: {problem}")
 
 
 def _settle(batch: _Batch, error: Exception | None) -> None:

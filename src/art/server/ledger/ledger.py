@@ -7,24 +7,31 @@ killed at any moment (a power cut may take the last moments).
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from art.errors import ConfigurationError, NotFoundError
+from art.errors import ConfigurationError, NotFoundError, ServerError
+from art.process.disk import disk_error, disk_trouble
 from art.server.ledger.commits import Commits, LedgerError
 from art.server.ledger.schema import (
     COLUMNS,
     CREATE,
     MIGRATE,
     SCHEMA_VERSION,
+    TENANT,
     SampleRecord,
     Statement,
     from_row,
+    is_as_written,
 )
 from art.server.tenants.tenancy import Tenant
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,17 +40,20 @@ _VARIABLES = 500
 """Ids in one SELECT ... IN (...)."""
 
 
+class DamagedSampleError(ServerError):
+    """A sample's row in the ledger is not what was written."""
+
+
 class Ledger:
     """Samples on disk. One event loop owns it."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file. Raises: ConfigurationError when another version of ART wrote it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Open or create the file.
+
+        Raises: ConfigurationError when another version of ART wrote it or it is damaged, DiskError.
+        """
         self.path = path
-        self._writing = _connect(path)
-        _prepare(self._writing, path)
-        self._reading = _connect(path)
-        self._reading.execute("PRAGMA query_only = ON")
+        self._writing, self._reading = _open(path)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-read")
         self._commits = Commits(self._writing, path)
         self._closed = False
@@ -67,24 +77,48 @@ class Ledger:
         """Records in the order of the ids, of one tenant, or for the operator of anybody.
 
         Raises: NotFoundError naming the ids that are unknown; another tenant's are that, too.
+        DamagedSampleError naming those that are not what was written.
+        """
+        records, damaged = await self.readable(sample_ids, tenant=tenant)
+        if damaged:
+            why = next(iter(damaged.values()))
+            raise DamagedSampleError(
+                f"damaged in {self.path.name}: sample {_shown(list(damaged))} ({why}). Others are as they "
+                "were; restore a backup of the file where this one is needed",
+                status=500,
+                code="sample_damaged",
+            )
+        return [records[sample_id] for sample_id in sample_ids]
+
+    async def readable(
+        self, sample_ids: Sequence[str], *, tenant: Tenant = None
+    ) -> tuple[dict[str, SampleRecord], dict[str, str]]:
+        """Of samples that may be damaged, the records of those that are not, and why the others are.
+
+        Raises: NotFoundError as `samples`.
         """
         found = await self._read(lambda: _load(self._reading, sample_ids))
         missing = [
             sample_id
             for sample_id in sample_ids
-            if sample_id not in found or (tenant is not None and found[sample_id].tenant != tenant)
+            if sample_id not in found.tenants or (tenant is not None and found.tenants[sample_id] != tenant)
         ]
         if missing:
-            shown = ", ".join(map(repr, missing[:5])) + (
-                f" and {len(missing) - 5} more" if missing[5:] else ""
-            )
-            raise NotFoundError(f"no such sample: {shown}", status=404, code="sample_not_found")
-        return [found[sample_id] for sample_id in sample_ids]
+            raise NotFoundError(f"no such sample: {_shown(missing)}", status=404, code="sample_not_found")
+        return found.records, self._tell_damaged(found, sample_ids)
 
     async def known(self, sample_ids: Sequence[str], *, tenant: Tenant) -> dict[str, SampleRecord]:
         """Those of the samples that there are, of this tenant alone (None: the operator's own)."""
         found = await self._read(lambda: _load(self._reading, sample_ids))
-        return {name: record for name, record in found.items() if record.tenant == tenant}
+        self._tell_damaged(found, sample_ids)
+        return {name: record for name, record in found.records.items() if record.tenant == tenant}
+
+    def _tell_damaged(self, found: _Found, sample_ids: Sequence[str]) -> dict[str, str]:
+        """Of the wanted samples those that are damaged, told by the log, too."""
+        damaged = {name: found.damaged[name] for name in sample_ids if name in found.damaged}
+        for name, why in damaged.items():
+            _log.error("sample %s in %s is damaged: %s", name, self.path, why)
+        return damaged
 
     async def rollout(self, rollout_id: str, *, tenant: Tenant = None) -> list[SampleRecord]:
         """The samples of a rollout in the order of their creation; empty when there are none.
@@ -108,7 +142,9 @@ class Ledger:
                 for text, values in tries:
                     sample_id = self._reading.execute(text, values).fetchone()[1]
                     if sample_id is not None:
-                        return _load(self._reading, [sample_id])[sample_id]
+                        found = _load(self._reading, [sample_id]).records.get(sample_id)
+                        if found is not None:  # a damaged one is continued by rendering its text
+                            return found
             return None
 
         return await self._read(read)
@@ -128,6 +164,8 @@ class Ledger:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._reader, work)
         except sqlite3.Error as error:
+            if disk_trouble(error, self.path):
+                raise disk_error(error, self.path, "a sample cannot be read") from error
             raise LedgerError(f"cannot read {self.path}: {error}") from error
 
     async def close(self) -> None:
@@ -145,32 +183,56 @@ def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """A connection that writes and one that reads. Raises: ConfigurationError, DiskError."""
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            # One transaction: a kill in the middle leaves an empty file, not half a table.
-            connection.executescript(f"BEGIN; {CREATE} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-        while version in MIGRATE:
-            connection.executescript(
-                f"BEGIN; {MIGRATE[version]} PRAGMA user_version = {version + 1}; COMMIT;"
-            )
-            version += 1
-        if version not in (0, SCHEMA_VERSION):
-            raise ConfigurationError(
-                f"the ledger {path} has version {version}, this ART knows {SCHEMA_VERSION}: use the ART that "
-                "wrote it, or another data folder"
-            )
-    except sqlite3.DatabaseError as error:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writing = _connect(path)
+        _prepare(writing, path)
+        reading = _connect(path)
+        reading.execute("PRAGMA query_only = ON")
+    except (sqlite3.DatabaseError, OSError) as error:
+        if isinstance(error, OSError) or disk_trouble(error, path):
+            raise disk_error(error, path, "the ledger cannot be opened") from error
         raise ConfigurationError(
-            f"{path} is not a ledger or is damaged ({error}): move it away, or use another data folder"
+            f"{path} is not a ledger or is damaged ({error}). It holds every sample: keep a copy of it and "
+            f"of {path.name}-wal beside it, then restore a backup, or rescue what can be read with sqlite3's "
+            ".recover; or use another data folder"
         ) from error
+    return writing, reading
 
 
-def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> dict[str, SampleRecord]:
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        # One transaction: a kill in the middle leaves an empty file, not half a table.
+        connection.executescript(f"BEGIN; {CREATE} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    while version in MIGRATE:
+        connection.executescript(f"BEGIN; {MIGRATE[version]} PRAGMA user_version = {version + 1}; COMMIT;")
+        version += 1
+    if version not in (0, SCHEMA_VERSION):
+        raise ConfigurationError(
+            f"the ledger {path} has version {version}, this ART knows {SCHEMA_VERSION}: use the ART that "
+            "wrote it, or another data folder"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known of the wanted samples."""
+
+    records: dict[str, SampleRecord] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Samples whose rows cannot be believed, and why."""
+    tenants: dict[str, Tenant] = field(default_factory=dict)
+    """Of every row."""
+
+
+def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> _Found:
     """The wanted records and, on the way, every record that they share ids with."""
+    found = _Found()
     rows: dict[str, tuple[Any, ...]] = {}
     wanted = list(dict.fromkeys(sample_ids))
     while wanted:
@@ -180,19 +242,39 @@ def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> dict[str
                 f"SELECT {COLUMNS} FROM samples WHERE sample_id IN ({_marks(part)})", part
             ):
                 rows[row[0]] = row
-                if row[9]:
+                found.tenants[row[0]] = row[TENANT]
+                if not is_as_written(row):
+                    found.damaged[row[0]] = "its row does not fit its checksum"
+                elif row[9]:
                     parents[row[7]] = None
         wanted = [parent for parent in parents if parent not in rows]
-    records: dict[str, SampleRecord] = {}
     for sample_id in rows:
         chain = [sample_id]
-        while chain[-1] not in records and rows[chain[-1]][9]:
-            chain.append(str(rows[chain[-1]][7]))
+        while (row := _unread(chain[-1], rows, found)) and row[9] and len(chain) <= len(rows):
+            chain.append(str(row[7]))
         for member in reversed(chain):
-            if member not in records:
-                row = rows[member]
-                records[member] = from_row(row, records.get(str(row[7])))
-    return records
+            _read_row(member, rows, found)
+    return found
+
+
+def _unread(sample_id: str, rows: Mapping[str, tuple[Any, ...]], found: _Found) -> tuple[Any, ...] | None:
+    known = sample_id in found.records or sample_id in found.damaged
+    return None if known else rows.get(sample_id)
+
+
+def _read_row(sample_id: str, rows: Mapping[str, tuple[Any, ...]], found: _Found) -> None:
+    """One more record, those it shares ids with having been read."""
+    row = _unread(sample_id, rows, found)
+    if row is None:
+        return
+    parent = found.records.get(str(row[7]))
+    if row[9] and parent is None:
+        found.damaged[sample_id] = f"the row of {row[7]!r}, whose ids it begins with, is lost or damaged"
+        return
+    try:
+        found.records[sample_id] = from_row(row, parent)
+    except (TypeError, ValueError) as error:
+        found.damaged[sample_id] = f"its row cannot be read ({error})"
 
 
 def _parts(values: Sequence[T]) -> list[Sequence[T]]:
@@ -201,3 +283,7 @@ def _parts(values: Sequence[T]) -> list[Sequence[T]]:
 
 def _marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if names[5:] else "")

@@ -6,6 +6,7 @@ long conversation costs its length once, not once a turn.
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import orjson
 
 from art.server.tenants.tenancy import Tenant
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _ROLLOUTS = """
 CREATE TABLE rollouts (
@@ -72,7 +73,8 @@ CREATE TABLE samples (
     turn_key BLOB NOT NULL,
     tools_key BLOB NOT NULL,
     created_at REAL NOT NULL,
-    tenant TEXT
+    tenant TEXT,
+    checksum INTEGER
 );
 CREATE INDEX samples_by_rollout ON samples (rollout_id) WHERE rollout_id IS NOT NULL;
 CREATE INDEX samples_by_turn ON samples (turn_key, rollout_id);
@@ -81,17 +83,28 @@ CREATE INDEX samples_by_turn ON samples (turn_key, rollout_id);
     + _DELIVERED
 )
 
-MIGRATE = {1: "ALTER TABLE samples ADD COLUMN tenant TEXT;", 2: _ROLLOUTS, 3: _DELIVERED}
-"""From each older version to the next. Before there were tenants every sample was the operator's."""
+MIGRATE = {
+    1: "ALTER TABLE samples ADD COLUMN tenant TEXT;",
+    2: _ROLLOUTS,
+    3: _DELIVERED,
+    4: "ALTER TABLE samples ADD COLUMN checksum INTEGER;",
+}
+"""From each older version to the next. Before there were tenants every sample was the operator's. Rows that
+are older than the checksum have none, and are taken as they are."""
 
 Statement = tuple[str, tuple[Any, ...]]
 """SQL and its values."""
 
 COLUMNS = (
     "sample_id, rollout_id, project, model, base_model, step, adapter, parent_id, fork_reason, shared, "
-    "prompt, completion, logprobs, sampling, finish_reason, turn_key, tools_key, created_at, tenant"
+    "prompt, completion, logprobs, sampling, finish_reason, turn_key, tools_key, created_at, tenant, "
+    "checksum"
 )
-INSERT = f"INSERT INTO samples ({COLUMNS}) VALUES ({', '.join('?' * 19)})"
+"""The checksum last: it is that of all before it."""
+_NAMES = [name.strip().encode() for name in COLUMNS.split(",")][:-1]
+INSERT = f"INSERT INTO samples ({COLUMNS}) VALUES ({', '.join('?' * (len(_NAMES) + 1))})"
+TENANT = _NAMES.index(b"tenant")
+"""Its place in a row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +153,7 @@ def float_array(values: Sequence[float]) -> array[float]:
 
 def to_row(record: SampleRecord) -> tuple[Any, ...]:
     """The row that `INSERT` wants."""
-    return (
+    row = (
         record.sample_id,
         record.rollout_id,
         record.project,
@@ -161,6 +174,29 @@ def to_row(record: SampleRecord) -> tuple[Any, ...]:
         record.created_at,
         record.tenant,
     )
+    return (*row, checksum(row))
+
+
+def checksum(values: Sequence[Any]) -> int:
+    """CRC-32 of a row's values with their names. What is NULL does not count, so that a column which a later
+    version adds leaves the checksums of older rows as they are.
+    """
+    parts = []
+    for name, value in zip(_NAMES, values, strict=False):
+        if value is None:
+            continue
+        if isinstance(value, str):
+            value = value.encode()
+        elif not isinstance(value, bytes):
+            value = repr(float(value)).encode()
+        parts.append(b"%s %d:" % (name, len(value)))
+        parts.append(value)
+    return zlib.crc32(b"".join(parts))
+
+
+def is_as_written(row: tuple[Any, ...]) -> bool:
+    """Whether a row's values fit its checksum; one without is believed."""
+    return row[-1] is None or row[-1] == checksum(row[:-1])
 
 
 def from_row(row: tuple[Any, ...], parent: SampleRecord | None) -> SampleRecord:
@@ -195,5 +231,5 @@ def from_row(row: tuple[Any, ...], parent: SampleRecord | None) -> SampleRecord:
         turn_key=row[15],
         tools_key=row[16],
         created_at=row[17],
-        tenant=row[18],
+        tenant=row[TENANT],
     )

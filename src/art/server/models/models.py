@@ -142,7 +142,8 @@ def _read(path: Path) -> Registration:
         return Registration.model_validate_json(path.read_bytes())
     except (ValidationError, OSError) as error:
         raise CheckpointError(
-            f"{path} cannot be read ({error}); restore it or remove the model's folder"
+            f"{path} cannot be read ({error}); restore it, or move this one file away and register the model "
+            "again as it was: its checkpoints stay"
         ) from error
 
 
