@@ -239,7 +239,12 @@ def cross_entropy(model: Any, tokenizer: Any, examples: list[list[dict[str, str]
 
 
 async def test_what_is_too_long_is_counted_and_what_cannot_be_said_is_named(tmp_path: Path) -> None:
-    model = art.TrainableModel(name="m", project="p", base_model="art/nano-games")
+    model = art.TrainableModel(
+        name="m",
+        project="p",
+        base_model="art/nano-games",
+        _internal_config={"special_tokens_in_text": "parse"},
+    )
     async with art.LocalBackend(path=str(tmp_path)) as backend:
         await model.register(backend)
         short, long = shown("reply with yes", "yes"), shown("reply with yes " * 900, "yes")

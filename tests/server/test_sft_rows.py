@@ -107,7 +107,6 @@ def test_an_assistant_who_speaks_first_is_trained_too(nano: LibraryRenderer) -> 
     [
         ([ASK], "'k' has no assistant message"),
         ([{"role": "robot", "content": "x"}], "'k': .*role is 'robot'; known"),
-        ([ASK, {"role": "assistant", "content": "a<|im_end|>b"}], "'k': .*ends a turn"),
         ([ASK, {"role": "tool", "content": "x"}, ANSWER], "'k': .*tool_call_id is missing"),
         ([{"role": "user", "content": [{"type": "image_url"}]}, ANSWER], "'k': .*text only"),
     ],
@@ -117,6 +116,16 @@ def test_what_cannot_be_learned_is_refused_by_the_conversation_s_name(
 ) -> None:
     with pytest.raises(RequestError, match=problem):
         rows(nano, *messages)
+
+
+def test_a_taught_text_that_spells_the_end_of_a_turn_is_text(nano: LibraryRenderer) -> None:
+    told = [ASK, {"role": "assistant", "content": "a<|im_end|>b"}]
+    (sample,) = rows(nano, *told).samples
+    ids, (end,) = list(sample.completion_ids), nano.encode("<|im_end|>")
+    assert nano.decode(ids) == "a<|im_end|>b<|im_end|>"
+    assert ids.index(end) == len(ids) - 1
+    with pytest.raises(RequestError, match=r"'k': .*ends a turn"):
+        rows(nano.told({}, special_tokens_in_text="parse"), *told)
 
 
 def test_a_reply_that_was_sampled_is_trained_to_the_id(nano: LibraryRenderer) -> None:

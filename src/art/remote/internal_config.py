@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -57,6 +57,7 @@ class ModelSettings:
     """Tokens of prompt and completion; None: what the model allows."""
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    special_tokens_in_text: Literal["text", "parse"] = "text"
 
 
 def model_settings(config: Mapping[str, Any] | None, *, told: bool = True) -> ModelSettings:
@@ -80,6 +81,7 @@ def model_settings(config: Mapping[str, Any] | None, *, told: bool = True) -> Mo
         ),
         chat_template=_template(sections["top"]),
         chat_template_kwargs=_template_kwargs(sections["top"]),
+        special_tokens_in_text=_special_tokens(sections["top"]),
     )
 
 
@@ -200,6 +202,17 @@ def _template_kwargs(top: Mapping[str, Any]) -> dict[str, Any]:
             f"_internal_config['chat_template_kwargs'] is {given!r}; it is a dict of names and values"
         )
     return dict(given)
+
+
+def _special_tokens(top: Mapping[str, Any]) -> Literal["text", "parse"]:
+    given = top.get("special_tokens_in_text", "text")
+    if given == "text":
+        return "text"
+    if given == "parse":
+        return "parse"
+    raise ConfigurationError(
+        f"_internal_config['special_tokens_in_text'] is {given!r}; it is 'text' or 'parse'"
+    )
 
 
 def _warmup(given: Mapping[str, Any]) -> int:

@@ -28,4 +28,5 @@ def register_request(model: AnyTrainableModel, server: ServerConfig) -> Register
         max_context=min(lengths, default=None),
         chat_template=settings.chat_template,
         chat_template_kwargs=settings.chat_template_kwargs,
+        special_tokens_in_text=settings.special_tokens_in_text,
     )

@@ -15,6 +15,10 @@ Tool = Mapping[str, Any]
 """A tool as OpenAI's chat API spells it: `{"type": "function", "function": {"name", "parameters", ...}}`."""
 
 
+SpecialTokensInText = Literal["text", "parse"]
+"""`text`: what messages spell is text. `parse`: a special token that they spell is one."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
     """One call the model made. `arguments` is the text that it wrote, which is valid JSON."""
@@ -43,9 +47,16 @@ class ChatRenderer(Protocol):
         """What the format was told, in one spelling; empty for nothing. Other variants, other ids."""
         ...
 
-    def told(self, arguments: Mapping[str, Any], *, template: str | None = None) -> ChatRenderer:
+    def told(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        template: str | None = None,
+        special_tokens_in_text: SpecialTokensInText | None = None,
+    ) -> ChatRenderer:
         """The format with arguments of its template over its own, or with another template.
 
+        `special_tokens_in_text`: whether what a message spells can be a special token; None: as before.
         Raises: RequestError for arguments that the format does not know.
         """
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import orjson
@@ -11,7 +12,7 @@ import orjson
 from art.engine.protocol import Constraint
 from art.errors import ConfigurationError, RequestError
 from art.rendering.call_grammar import THINKING, Thinking, call_format, check_plain, reply_grammar
-from art.rendering.chat import Message, Parsed, Tool
+from art.rendering.chat import Message, Parsed, SpecialTokensInText, Tool
 from art.rendering.completion import read_completion
 from art.rendering.formats import Formats
 from art.rendering.reply import END_THINK, TAIL, first_prompt, reply_ids, thinks
@@ -36,6 +37,7 @@ class LibraryRenderer:
         formats: Formats | None = None,
         template: str | None = None,
         told: Mapping[str, Any] | None = None,
+        special_tokens_in_text: SpecialTokensInText = "text",
     ) -> None:
         """`stop_token_ids`: further ids that end a turn (from the model's generation settings). `formats`
         made the renderer from `template` and `told`, and can make others.
@@ -46,7 +48,8 @@ class LibraryRenderer:
         self._stop_set = frozenset(self._stops)
         self._formats, self._template, self._told_so_far = formats, template, dict(told or {})
         self._others: dict[bytes, LibraryRenderer] = {}
-        self._variant = _variant(template, self._told_so_far)
+        self._in_text = special_tokens_in_text
+        self._variant = _variant(template, self._told_so_far, special_tokens_in_text)
 
     @property
     def kind(self) -> str:
@@ -58,28 +61,39 @@ class LibraryRenderer:
         """What the format was told, in one spelling; empty for nothing."""
         return self._variant
 
-    def told(self, arguments: Mapping[str, Any], *, template: str | None = None) -> LibraryRenderer:
+    def told(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        template: str | None = None,
+        special_tokens_in_text: SpecialTokensInText | None = None,
+    ) -> LibraryRenderer:
         """The format with these arguments of its template over its own, or with another template.
 
         Raises: RequestError for arguments that the format does not know.
         """
         merged = {**self._told_so_far, **arguments}
         wanted = self._template if template is None else template
-        name = _variant(wanted, merged)
+        in_text = special_tokens_in_text or self._in_text
+        name = _variant(wanted, merged, in_text)
         if name == self._variant:
             return self
         key = name.encode()
         if key not in self._others:
             if len(self._others) >= _VARIANTS:
                 self._others.clear()
-            self._others[key] = self._made(wanted, merged)
+            self._others[key] = self._made(wanted, merged, in_text)
         return self._others[key]
 
-    def _made(self, template: str | None, told: Mapping[str, Any]) -> LibraryRenderer:
+    def _made(
+        self, template: str | None, told: Mapping[str, Any], in_text: SpecialTokensInText
+    ) -> LibraryRenderer:
+        renderer = self._renderer
         try:
-            if self._formats is None:
-                raise ConfigurationError(f"{self.kind} can be told nothing")
-            renderer = self._formats.make(template, told)
+            if template != self._template or told != self._told_so_far:
+                if self._formats is None:
+                    raise ConfigurationError(f"{self.kind} can be told nothing")
+                renderer = self._formats.make(template, told)
         except ConfigurationError as error:
             raise RequestError(
                 str(error), status=400, code="invalid_value", param="chat_template_kwargs"
@@ -91,6 +105,7 @@ class LibraryRenderer:
             formats=self._formats,
             template=template,
             told=told,
+            special_tokens_in_text=in_text,
         )
 
     @property
@@ -106,9 +121,10 @@ class LibraryRenderer:
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[int]:
         """The whole conversation, up to where the assistant begins to write. Raises: RequestError."""
         try:
-            return list(
-                self._renderer.render_ids(list(messages), tools=_listed(tools), add_generation_prompt=True)
-            )
+            with self._texts(messages, tools) as (said, offered):
+                return self._checked(
+                    self._renderer.render_ids(list(said), tools=_listed(offered), add_generation_prompt=True)
+                )
         except _INEXPRESSIBLE as error:
             raise RequestError(
                 f"the model's chat format cannot express these messages: {error}",
@@ -127,15 +143,17 @@ class LibraryRenderer:
         """`prompt_ids + completion_ids + ids of the new messages`, or None where it cannot be proven safe."""
         prompt, completion = list(prompt_ids), list(completion_ids)
         try:
-            rendered = self._renderer.bridge_to_next_turn(
-                prompt, completion, list(new_messages), tools=_listed(tools)
-            )
+            with self._texts(new_messages, tools) as (new, offered):
+                rendered = self._renderer.bridge_to_next_turn(
+                    prompt, completion, list(new), tools=_listed(offered)
+                )
+                if rendered is None:
+                    return None
+                ids: list[int] = rendered.token_ids
+                self._checked(ids[len(prompt) + len(completion) :])
         except _INEXPRESSIBLE:
             # Rendering the whole conversation will say what is wrong with it.
             return None
-        if rendered is None:
-            return None
-        ids: list[int] = rendered.token_ids
         # Libraries may trim what follows a turn's end; the promise here is about every sampled id.
         cut = len(prompt)
         end = cut + len(completion)
@@ -146,15 +164,19 @@ class LibraryRenderer:
         the id that ends the turn. Raises: RequestError.
         """
         try:
-            return reply_ids(self._renderer, self._tokenizer, prompt_ids, message, tools, self._stops)
+            with self._texts([message], tools) as ([said], offered):
+                return self._checked(
+                    reply_ids(self._renderer, self._tokenizer, prompt_ids, said, offered, self._stops)
+                )
         except _INEXPRESSIBLE as error:
             raise _unsayable(error) from error
 
     def first_prompt(self, message: Message, tools: Sequence[Tool] | None) -> list[int]:
         """The prompt of a conversation that this assistant message opens. Raises: RequestError."""
         try:
-            reply = reply_ids(self._renderer, self._tokenizer, [], message, tools, self._stops)
-            return first_prompt(self._renderer, message, reply, tools)
+            with self._texts([message], tools) as ([said], offered):
+                reply = reply_ids(self._renderer, self._tokenizer, [], said, offered, self._stops)
+                return self._checked(first_prompt(self._renderer, said, reply, offered))
         except _INEXPRESSIBLE as error:
             raise _unsayable(error) from error
 
@@ -200,6 +222,17 @@ class LibraryRenderer:
             tokenizer=self._tokenizer,
         )
 
+    def _texts(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None
+    ) -> AbstractContextManager[tuple[Sequence[Message], Sequence[Tool] | None]]:
+        if self._in_text == "parse":
+            return nullcontext((messages, tools))
+        return self._tokenizer.special.as_text(messages, tools)
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        self._tokenizer.special.require_text(ids)
+        return list(ids)
+
     def _thinking(self, prompt_ids: Sequence[int]) -> Thinking:
         if thinks(self._tokenizer, prompt_ids):
             return "open"
@@ -228,13 +261,14 @@ def _unsayable(error: Exception) -> RequestError:
     )
 
 
-def _variant(template: str | None, told: Mapping[str, Any]) -> str:
+def _variant(template: str | None, told: Mapping[str, Any], in_text: SpecialTokensInText) -> str:
     """Raises: RequestError for what is no JSON."""
-    if template is None and not told:
+    parsed = ["special tokens"] if in_text == "parse" else []
+    if template is None and not told and not parsed:
         return ""
     digest = None if template is None else hashlib.sha256(template.encode()).hexdigest()
     try:
-        return orjson.dumps([digest, told], option=orjson.OPT_SORT_KEYS).decode()
+        return orjson.dumps([digest, told, *parsed], option=orjson.OPT_SORT_KEYS).decode()
     except TypeError as error:
         raise RequestError(
             f"chat_template_kwargs cannot be written as JSON: {error}",

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from renderers.configs import DefaultRendererConfig
-from renderers.default import DefaultRenderer
+from renderers.default import DefaultRenderer, _decode_tool_call_arguments
+
+from art.rendering.tokenizer import FastTokenizer
 
 _PROBE = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
@@ -34,15 +36,29 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
         hermes = "<tool_call>" in vocabulary and "</tool_call>" in vocabulary
         passed = {**(told or {}), **({} if template is None else {"chat_template": template})}
         super().__init__(tokenizer, DefaultRendererConfig(tool_parser="qwen3" if hermes else None, **passed))
+        self._fast = FastTokenizer(tokenizer)
 
     def _apply(
         self, messages: Sequence[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
     ) -> list[int]:
         """Ids that the template writes. Raises: ValueError when it refuses the messages."""
+        return self._fast.encode(self._written(messages, tools, add_generation_prompt))
+
+    def _written(self, messages: Sequence[Any], tools: list[Any] | None, generate: bool) -> str:
         from jinja2.exceptions import TemplateError
 
+        told = dict(self.config.model_extra or {})
+        if tools is not None:
+            told["tools"] = tools
         try:
-            return list(super()._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt))
+            return str(
+                self._tokenizer.apply_chat_template(
+                    _decode_tool_call_arguments(list(messages)),
+                    tokenize=False,
+                    add_generation_prompt=generate,
+                    **told,
+                )
+            )
         except TemplateError as error:
             raise ValueError(str(error)) from error
 

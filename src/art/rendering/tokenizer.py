@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
+from art.rendering.special_tokens import SpecialTokens, mark
+
 _CACHED_CHARACTERS = 2000
 """Longer texts are not kept: they rarely come twice."""
 
@@ -23,6 +25,7 @@ class FastTokenizer:
         self.eos_token_id: int | None = tokenizer.eos_token_id
         self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
         self._backend = tokenizer.backend_tokenizer
+        self.special = SpecialTokens(self._backend)
         self._kept = lru_cache(maxsize=4096)(self._encode)
         self._ids: dict[str, int | None] = {}
         """Of the few tokens that are asked for by name, with every reply."""
@@ -36,7 +39,12 @@ class FastTokenizer:
         return 2 * max(map(len, self._backend.get_vocab()))
 
     def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]:
-        """Ids of a text, with nothing added around it."""
+        """Ids of a text, with nothing added around it.
+
+        While texts are marked (`SpecialTokens.as_text`), what they spell is no special token.
+        """
+        if (marked := mark()) is not None:
+            return self.special.encode(text, marked)
         if len(text) > _CACHED_CHARACTERS:
             return list(self._encode(text))
         return list(self._kept(text))
@@ -47,6 +55,8 @@ class FastTokenizer:
     def decode(self, token_ids: Sequence[int] | int, *args: Any, **kwargs: Any) -> str:
         """Text of ids, special tokens included."""
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        if (marked := mark()) is not None:
+            return self.special.decode(ids, marked)
         return str(self._backend.decode(ids, skip_special_tokens=False))
 
     def convert_tokens_to_ids(self, tokens: str | list[str]) -> Any:

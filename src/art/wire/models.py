@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,8 @@ class RegisterRequest(Strict):
     """A Jinja template that takes the place of the base model's chat format."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """What the chat format is told; a request's own win."""
+    special_tokens_in_text: Literal["text", "parse"] = "text"
+    """Whether a special token that a message spells is text, or one."""
 
 
 class ModelInfo(Strict):

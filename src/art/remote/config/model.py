@@ -27,6 +27,9 @@ SECTIONS = {
             "What the chat template is told, such as `enable_thinking`; names that the model's format does "
             "not know are refused. A request's own `chat_template_kwargs` win."
         ),
+        special_tokens_in_text=(
+            "Whether a special token that a message spells is `'text'`, the default, or one: `'parse'`."
+        ),
     ),
     **noted(DEVICES, "trainer_gpu_ids inference_gpu_ids"),
     **noted(

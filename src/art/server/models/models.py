@@ -5,7 +5,7 @@ model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -18,7 +18,7 @@ from art.wire.models import RegisterRequest
 from art.wire.strict import Strict
 from art.wire.training import LoraSpec
 
-SERVING = ("max_context", "chat_template", "chat_template_kwargs")
+SERVING = ("max_context", "chat_template", "chat_template_kwargs", "special_tokens_in_text")
 """How a model is served: the newest registration says it."""
 
 
@@ -34,6 +34,7 @@ class Registration(Strict):
     max_context: int | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    special_tokens_in_text: Literal["text", "parse"] = "text"
     removals: int = 0
     """How many models of this name were removed before: their adapters' names are not used again."""
 

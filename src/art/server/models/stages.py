@@ -83,7 +83,11 @@ class Stages:
     def serve_as_registered(self, model: Registration) -> None:
         """Raises RequestError for a chat format that cannot be told what the registration says."""
         plain = self._catalog.base_of(model.base_model).renderer
-        renderer = plain.told(model.chat_template_kwargs, template=model.chat_template)
+        renderer = plain.told(
+            model.chat_template_kwargs,
+            template=model.chat_template,
+            special_tokens_in_text=model.special_tokens_in_text,
+        )
         serving = Serving(renderer=renderer, max_context=model.max_context)
         self._catalog.serve_as(model.project, model.name, serving)
 
