@@ -165,17 +165,17 @@ def measure(name: str, device: str) -> list[Row]:
     _reset_peak(device)
     speed = len(row.tree) / seconds(made, [row], shape.row)
     peak = _peak_gib(device)
-    published = shape.published or speed
+    published = shape.published
     rows = [
         Row(
             name=f"{name}: one row of {shape.row} tokens, kernel {made.policy.kernel}",
             ours=speed,
             peer=published,
             unit="tokens/s",
-            ratio=speed / published,
-            goal=None if shape.goal is None else shape.goal / published,
+            ratio=None if published is None else speed / published,
+            goal=shape.goal if published is None or shape.goal is None else shape.goal / published,
         ),
-        Row(name=f"{name}: peak memory of that row", ours=peak, peer=peak, unit="GiB", ratio=1.0),
+        Row(name=f"{name}: peak memory of that row", ours=peak, unit="GiB"),
     ]
     tree, alone = group(shape)
     _reset_peak(device)

@@ -10,6 +10,7 @@ the command kept, since the command does not know the truth.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -20,7 +21,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import art
+import art.mcp
 from art import environment
 from art.mcp.run_folder import McpFolder
 from art.mcp.servers.weather.answers import written
@@ -28,6 +32,7 @@ from art.mcp.servers.weather.tasks import DEFAULTS, SYSTEM_PROMPT, TURN_LIMIT
 from art.mcp.servers.weather.truth import DONE, quality
 from art.process.listening import find_free_tcp_port
 from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from bench.held_out import Skill, policy, skill_rows
 from bench.rows import Row, write_rows
 
 SEEDS = (0, 1, 2)
@@ -42,10 +47,10 @@ START_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """What a run came to: shares of attempts at held-out tasks that got done, and seconds."""
+    """What a run came to: at held-out tasks, one of which is a success when it got done; and seconds."""
 
-    before: float
-    after: float
+    before: Skill
+    after: Skill
     seconds: float
     """Of the whole command: both evaluations and the judge's comparison included."""
     verdict: str
@@ -103,41 +108,70 @@ def learn(seed: int, folder: Path, base_model: str, steps: int) -> Learned:
         begin = time.perf_counter()
         subprocess.run(typed, cwd=folder, env={**os.environ, **keys}, check=True, stdout=sys.stderr)
         seconds, questions = time.perf_counter() - begin, len(oracle.requests)
-    kept = McpFolder(folder / ".art" / "mcp" / "mcp" / "mcp-agent")
-    report = json.loads((kept.path / "report.json").read_text())
+        report = json.loads((folder / ".art/mcp/mcp/mcp-agent/report.json").read_text())
+        before, after = asyncio.run(skills(folder, server, base_model, report["step"]))
     return Learned(
-        before=share_done(kept, 0),
-        after=share_done(kept, report["step"]),
+        before=before,
+        after=after,
         seconds=seconds,
         verdict=report["verdict"],
         questions=questions,
     )
 
 
-def share_done(kept: McpFolder, step: int) -> float:
-    """Of all attempts that were to be made by the adapter of `step`; one that failed is not done."""
-    attempts = [one for row in kept.evaluation(step) or () for one in row]
-    return sum(quality(one.messages()) >= DONE for one in attempts) / (HELD_OUT * ATTEMPTS)
+async def skill_at(kept: McpFolder, server: str, model: art.TrainableModel, step: int) -> Skill:
+    """What was kept of the held-out tasks, and a greedy rollout of each. One that failed is not done."""
+    made = kept.scenarios()
+    assert made is not None
+    sampled = [
+        [float(quality(one.messages()) >= DONE) for one in row] or [0.0]
+        for row in kept.evaluation(step) or ()
+    ]
+    limit = asyncio.Semaphore(16)
+
+    async def greedy(scenario: Any) -> float:
+        async with limit:
+            done = await art.mcp.rollout(
+                policy(model, step),
+                scenario,
+                server,
+                system_prompt=SYSTEM_PROMPT,
+                max_turns=TURN_LIMIT,
+                max_tokens=DEFAULTS.max_tokens,
+                temperature=0.0,
+            )
+        return float(quality(done.messages()) >= DONE)
+
+    return Skill.of(sampled, await asyncio.gather(*map(greedy, made.test)))
+
+
+async def skills(folder: Path, server: str, base_model: str, last: int) -> tuple[Skill, Skill]:
+    """Before and after, from the folder that the command left. Starts its server again."""
+    model = art.TrainableModel(name="mcp-agent", project="mcp", base_model=base_model)
+    kept = McpFolder(folder / ".art" / "mcp" / "mcp" / "mcp-agent")
+    async with art.LocalBackend(path=str(folder / ".art")) as backend:
+        await model.register(backend)
+        before, after = [await skill_at(kept, server, model, step) for step in (0, last)]
+    return before, after
 
 
 def rows_of(seed: int, run: Learned) -> list[Row]:
     name = f"mcp-weather-{seed}"
-
-    def row(what: str, ours: float, peer: float, unit: str, ratio: float, goal: float | None = 1.0) -> Row:
-        return Row(name=f"{name}: {what}", ours=ours, peer=peer, unit=unit, ratio=ratio, goal=goal)
-
     return [
-        row("done before", run.before, AT_MOST_BEFORE, "share", AT_MOST_BEFORE / run.before),
-        row("done after", run.after, AT_LEAST_AFTER, "share", run.after / AT_LEAST_AFTER),
-        row(
-            "the judge prefers after",
-            float(run.verdict == "better"),
-            1.0,
-            "yes",
-            float(run.verdict == "better"),
+        Row(
+            name=f"{name}: done before",
+            ours=run.before.sampled,
+            unit="share",
+            goal=AT_MOST_BEFORE,
+            at_most=True,
         ),
-        row("wall time", run.seconds, SECONDS, "s", SECONDS / run.seconds),
-        row("questions to judge and generator", run.questions, run.questions, "requests", 1.0, None),
+        Row(name=f"{name}: done after", ours=run.after.sampled, unit="share", goal=AT_LEAST_AFTER),
+        *skill_rows(name, run.before, run.after),
+        Row(
+            name=f"{name}: the judge prefers after", ours=float(run.verdict == "better"), unit="yes", goal=1.0
+        ),
+        Row(name=f"{name}: wall time", ours=run.seconds, unit="s", goal=SECONDS, at_most=True),
+        Row(name=f"{name}: questions to judge and generator", ours=run.questions, unit="requests"),
     ]
 
 

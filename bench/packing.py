@@ -72,7 +72,7 @@ def counted_rows(name: str, groups: list[GroupRow], budget: int) -> list[Row]:
     return [
         row("raw tokens", packing.forwarded, batch.metrics["data/raw_tokens"], "tokens", None),
         row("lower bound", packing.forwarded, packing.lower_bound, "tokens", 1 / 1.02),
-        Row(name=at + "fill", ours=full, peer=1.0, unit="share", ratio=full, goal=0.97),
+        Row(name=at + "fill", ours=full, unit="share", goal=0.97),
         row("micro-batches", len(sizes), fewest, "passes", None),
         row("attention pairs", pairs, packing.pairs_needed, "pairs", None),
     ]

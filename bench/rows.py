@@ -16,21 +16,26 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One comparison. `ratio` is oriented so that larger is better for us; `goal` is the ratio aimed at.
+    """Ours beside a peer, both measured in this run; `ratio` is oriented so that larger is better for us.
 
-    A row without a peer measures ours against a fixed figure (`peer` holds that figure).
+    goal: with a peer, the ratio aimed at; else the figure that `ours` must reach, or keep to if `at_most`.
     """
 
     name: str
     ours: float
-    peer: float
     unit: str
-    ratio: float
+    peer: float | None = None
+    ratio: float | None = None
     goal: float | None = None
+    at_most: bool = False
 
     @property
     def met(self) -> bool | None:
-        return None if self.goal is None else self.ratio >= self.goal
+        if self.goal is None:
+            return None
+        if self.ratio is not None:
+            return self.ratio >= self.goal
+        return self.ours <= self.goal if self.at_most else self.ours >= self.goal
 
 
 def write_rows(bench: str, rows: Sequence[Row]) -> Path:
@@ -42,8 +47,10 @@ def write_rows(bench: str, rows: Sequence[Row]) -> Path:
     for heading in ("name", "ours", "peer", "unit", "ratio", "goal", "met"):
         table.add_column(heading, justify="left" if heading in {"name", "unit"} else "right")
     for row in rows:
-        goal = "" if row.goal is None else f"{row.goal:g}"
+        goal = "" if row.goal is None else f"{'at most ' if row.at_most else ''}{row.goal:g}"
         met = {None: "", True: "yes", False: "no"}[row.met]
-        table.add_row(row.name, f"{row.ours:.4g}", f"{row.peer:.4g}", row.unit, f"{row.ratio:.2f}", goal, met)
+        peer = "" if row.peer is None else f"{row.peer:.4g}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        table.add_row(row.name, f"{row.ours:.4g}", peer, row.unit, ratio, goal, met)
     Console().print(table)
     return path

@@ -55,8 +55,8 @@ def learning_rows(short: str, label: int | str, judged: Learned, written: Learne
             unit="s",
             ratio=written.seconds / judged.seconds,
         ),
-        plain_row(f"{name}: questions to the judge", judged.questions, judged.questions, "requests"),
-        plain_row(f"{name}: rollouts without a score", judged.unscored, 0, "rollouts"),
+        Row(name=f"{name}: questions to the judge", ours=judged.questions, unit="requests"),
+        Row(name=f"{name}: rollouts without a score", ours=judged.unscored, unit="rollouts"),
     ]
 
 

@@ -159,9 +159,8 @@ def rows(task: str, *, tool: bool) -> list[Row]:
     name = f"{RUNS} runs of {task} together" + (" with a slow tool" if tool else "")
     reward, expected = statistics.mean(ours.rewards), statistics.mean(peer.rewards)
     return [
-        Row(name=f"{name}, against {SHARE:.0%} of one after the other", ours=ours.wall,
-            peer=SHARE * peer.wall, unit="s", ratio=SHARE * peer.wall / ours.wall,
-            goal=1.0),
+        Row(name=f"{name}, together against one after the other", ours=ours.wall, peer=peer.wall,
+            unit="s", ratio=peer.wall / ours.wall, goal=1 / SHARE),
         Row(name=f"{name}: CPU, against one after the other", ours=ours.cpu, peer=peer.cpu,
             unit="s", ratio=peer.cpu / ours.cpu),
         Row(name=f"{name}: mean reward in the end", ours=reward, peer=expected, unit="reward",

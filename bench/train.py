@@ -130,9 +130,7 @@ def same_gradient(name: str, ours: OurSteps, theirs: TrlSteps, groups: list[Grou
     cosine, length = directions(ours.gradient, load_file(str(path)))
     if cosine < COSINE or abs(length - 1) > LENGTH:
         raise SystemExit(f"{name}: the gradients differ: cosine {cosine:.7f}, lengths as {length:.5f} to 1")
-    return Row(
-        name=f"{name}: cosine of the gradients", ours=cosine, peer=1.0, unit="", ratio=cosine, goal=COSINE
-    )
+    return Row(name=f"{name}: cosine of the gradients", ours=cosine, unit="", goal=COSINE)
 
 
 def directions(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> tuple[float, float]:

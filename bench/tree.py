@@ -240,12 +240,11 @@ def count_rows(
             ratio=packing.pairs_needed / pairs,
         ),
         Row(
-            name="building the batch from ledger rows, against 150 ms",
+            name="building the batch from ledger rows",
             ours=build_seconds,
-            peer=0.15,
             unit="s",
-            ratio=0.15 / build_seconds,
-            goal=1.0,
+            goal=0.15,
+            at_most=True,
         ),
     ]
 
