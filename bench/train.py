@@ -84,12 +84,12 @@ class Comparison:
 
 
 COMPARISONS = (
+    Comparison(name="6-turn tool use, one row per rollout", corpus=tool_use, goal=2.2),
     Comparison(
         name="single turn, groups of 8, prompt 4x the answer",
         corpus=lambda: single_turn(groups=4),
         goal=3.5,
     ),
-    Comparison(name="6-turn tool use, one row per rollout", corpus=tool_use, goal=2.2),
     Comparison(
         name="6-turn tool use, one row per turn",
         corpus=lambda: tool_use(groups=1),
@@ -117,10 +117,13 @@ def compare(comparison: Comparison, ours: OurSteps, model: Path, adapter: Path, 
         "rows_at_once": ROWS_AT_ONCE,
         "groups": as_rows(groups),
     }
+    unpadded = sum(
+        len(row["prompt_ids"]) + len(row["completion_ids"]) for rows in job["groups"] for row in rows
+    )
     folder.mkdir()
     with trl_steps(job, folder) as theirs:
         cosine = same_gradient(comparison.name, ours, theirs, groups, folder / "gradients.safetensors")
-        return [*timed(comparison, ours, theirs, groups), cosine]
+        return [*timed(comparison, ours, theirs, groups, unpadded), cosine]
 
 
 def same_gradient(name: str, ours: OurSteps, theirs: TrlSteps, groups: list[GroupRow], path: Path) -> Row:
@@ -143,9 +146,18 @@ def directions(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tens
     return float(a @ b / (a.norm() * b.norm())), float(a.norm() / b.norm())
 
 
-def timed(comparison: Comparison, ours: OurSteps, theirs: TrlSteps, groups: list[GroupRow]) -> list[Row]:
+def timed(
+    comparison: Comparison, ours: OurSteps, theirs: TrlSteps, groups: list[GroupRow], unpadded: int
+) -> list[Row]:
+    """unpadded: tokens of the peer's rows. Its tokens / ours = what padding adds x what is shared."""
     pairs = [(ours.step(groups), theirs.step()) for _ in range(comparison.repetitions)]
     rollouts = sum(len(group.rollouts) for group in groups)
+    tree, padded = pairs[0][0].tokens, pairs[0][1].tokens
+
+    def tokens(what: str, less: int, more: int) -> Row:
+        name = f"{comparison.name}: tokens, {what}"
+        return Row(name=name, ours=less, peer=more, unit="tokens", ratio=more / less)
+
     return [
         Row(
             name=comparison.name,
@@ -155,13 +167,9 @@ def timed(comparison: Comparison, ours: OurSteps, theirs: TrlSteps, groups: list
             ratio=statistics.median(other.seconds / mine.seconds for mine, other in pairs),
             goal=comparison.goal,
         ),
-        Row(
-            name=f"{comparison.name}: tokens forwarded",
-            ours=pairs[0][0].tokens,
-            peer=pairs[0][1].tokens,
-            unit="tokens",
-            ratio=pairs[0][1].tokens / pairs[0][0].tokens,
-        ),
+        tokens("forwarded, tree against padded rows", tree, padded),
+        tokens("of which padding: rows against padded rows", unpadded, padded),
+        tokens("of which sharing: tree against rows", tree, unpadded),
     ]
 
 

@@ -23,6 +23,11 @@ def line_of(name: str) -> str:
     return line
 
 
+def test_the_readme_counts_them() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"**{len(TABLE)} algorithms by name" in readme
+
+
 @pytest.mark.parametrize("name", TABLE)
 def test_the_row_is_on_the_page(name: str) -> None:
     row, cells = TABLE[name], line_of(name).split("|")

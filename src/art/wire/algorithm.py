@@ -7,7 +7,7 @@
     kl           distance to a reference   -> a term of the loss, or a part of the advantage
     mismatch     sampler against trainer   -> a weight for what the two disagree about
 
-Every algorithm of the field is one combination (`art.algorithms`); a combination that makes no sense is
+A named algorithm is one combination (`art.algorithms`); a combination that makes no sense is
 refused there with the reason. A *sequence* is all that one rollout sampled, over all its turns.
 """
 
