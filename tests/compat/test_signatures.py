@@ -1,4 +1,6 @@
-"""The public surface of older releases, kept as data in `signatures.json`, against ours."""
+"""The public surface of older releases, kept as data in `signatures.json`, against ours: names, order, kinds,
+defaults and results.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,16 @@ import inspect
 import json
 import pkgutil
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_overloads, get_type_hints
 
 import pytest
+from make_signatures import SOURCE, TABLE, as_json, table
 
 import art
 from art.errors import NotBuiltError
 from art.unbuilt import Unbuilt
 
-SURFACE: dict[str, Any] = json.loads((Path(__file__).parent / "signatures.json").read_text())
+SURFACE: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
 FUNCTIONS: dict[str, str] = SURFACE["functions"]
 UNBUILT: list[str] = SURFACE["unbuilt"]
 MISSING: dict[str, str] = SURFACE["absent"]
@@ -65,7 +67,64 @@ def expected(text: str) -> tuple[bool, inspect.Signature]:
     for argument, value in zip(given.kwonlyargs, given.kw_defaults, strict=True):
         default = NONE if value is None else ast.literal_eval(value)
         parameters.append(inspect.Parameter(argument.arg, inspect.Parameter.KEYWORD_ONLY, default=default))
-    return awaited, inspect.Signature(parameters)
+    result = NONE if function.returns is None else ast.unparse(function.returns)
+    return awaited, inspect.Signature(parameters, return_annotation=result)
+
+
+Shape = str | frozenset[Any] | tuple[Any, ...]
+"""A type without its modules: a name, the members of a union, or a generic and its arguments."""
+
+
+def shape(annotation: str | ast.expr) -> Shape:
+    """What an annotation says, however it is written."""
+    node = ast.parse(annotation, mode="eval").body if isinstance(annotation, str) else annotation
+    match node:
+        case ast.Constant(value=str(quoted)):
+            return shape(quoted)
+        case ast.Constant(value=value):
+            return repr(value)
+        case ast.BinOp(left=left, right=right):
+            return frozenset(members(shape(left)) | members(shape(right)))
+        case ast.Subscript(value=base, slice=given):
+            name = "Iterator" if shape(base) == "Generator" else shape(base)
+            arguments = given.elts if isinstance(given, ast.Tuple) else [given]
+            # What is sent into a generator, and what it returns, is None.
+            return (name, *map(shape, arguments[:1] if name == "Iterator" else arguments))
+    return ast.unparse(node).rpartition(".")[2]
+
+
+def members(one: Shape) -> set[Any]:
+    return set(one) if isinstance(one, frozenset) else {one}
+
+
+def serves(known: Shape, ours: Shape) -> bool:
+    """Whether what reads a result of type `known` can read ours. One that was None is read by nobody."""
+    if known in ("None", ours) or (isinstance(known, str) and isinstance(ours, tuple) and known == ours[0]):
+        return True
+    if isinstance(known, frozenset) and isinstance(ours, frozenset):
+        pairs = [[serves(one, other) for other in ours] for one in known]
+        return len(known) == len(ours) and all(map(any, pairs)) and all(map(any, zip(*pairs, strict=True)))
+    if isinstance(known, tuple) and isinstance(ours, tuple):
+        return len(known) == len(ours) and all(map(serves, known, ours))
+    return False
+
+
+def result_of(value: Any, ours: inspect.Signature) -> str:
+    """The declared result, that of every overload where there are some."""
+    function = inspect.unwrap(value)
+    overloads = get_overloads(function) if inspect.isfunction(function) else []
+    found = [inspect.signature(one).return_annotation for one in overloads] or [ours.return_annotation]
+    return " | ".join(one if isinstance(one, str) else inspect.formatannotation(one) for one in found)
+
+
+def wrong_result(known: inspect.Signature, value: Any, ours: inspect.Signature) -> list[str]:
+    if known.return_annotation is NONE:
+        return []
+    if ours.return_annotation is NONE:
+        return ["the result is not declared"]
+    result = result_of(value, ours)
+    fits = serves(shape(known.return_annotation), shape(result))
+    return [] if fits else [f"the result is {result}, not {known.return_annotation}"]
 
 
 def differences(known: inspect.Signature, ours: inspect.Signature, excused: set[str]) -> list[str]:
@@ -99,6 +158,8 @@ def by_name(parameter: inspect.Parameter, ours: inspect.Signature) -> str | None
     mine = ours.parameters.get(parameter.name)
     if mine is None:
         return f"no parameter {parameter.name}"
+    if mine.kind is BY_PLACE[0]:
+        return f"{parameter.name} cannot be given by its name"
     if parameter.default is NONE:
         return None  # ours may have a default, too
     if mine.default is NONE:
@@ -120,10 +181,13 @@ def test_a_call_for_older_releases_fits(path: str) -> None:
     value = find(path)
     assert callable(value)
     # Bound methods (class methods of the data) have no `self` left.
-    found = differences(known, inspect.signature(value), set(excused))
+    ours = inspect.signature(value)
+    found = differences(known, ours, set(excused))
+    if "returns" not in excused:
+        found += wrong_result(known, value, ours)
     if awaited and not inspect.iscoroutinefunction(inspect.unwrap(value)):
         found.append("cannot be awaited")
-    assert not found, f"{path}{inspect.signature(value)}: {'; '.join(found)}"
+    assert not found, f"{path}{ours}: {'; '.join(found)}"
 
 
 @pytest.mark.parametrize("path", UNBUILT)
@@ -183,12 +247,22 @@ def test_a_class_has_its_members(path: str) -> None:
 def test_every_reason_belongs_to_something() -> None:
     for path, reasons in DIFFERENT.items():
         assert path in FUNCTIONS, path
-        names = {*expected(FUNCTIONS[path])[1].parameters, "whole"}
+        names = {*expected(FUNCTIONS[path])[1].parameters, "returns", "whole"}
         assert set(reasons) <= names and all(len(reason) > 20 for reason in reasons.values()), path
 
 
+def test_the_table_is_what_the_published_text_says() -> None:
+    made = as_json(table(SOURCE.read_text(encoding="utf-8")))
+    assert TABLE.read_text(encoding="utf-8") == made, "run python tests/compat/make_signatures.py"
+
+
+@pytest.mark.parametrize("path", SURFACE["modules"])
+def test_a_module_can_be_imported(path: str) -> None:
+    assert importlib.import_module(path).__doc__
+
+
 def test_what_the_root_says_is_in_the_data() -> None:
-    surface = " ".join([*FUNCTIONS, *SURFACE["names"]]).split()
+    surface = [*FUNCTIONS, *SURFACE["names"], *SURFACE["modules"]]
     ours_alone = {"Algorithm", "RemoteBackend", "Unscored", "History", "overlapped", "rollout"}
     assert {f"art.{name}" for name in set(art.__all__) - ours_alone} <= set(surface)
 
@@ -209,3 +283,29 @@ def test_the_comparison_sees_what_it_is_for() -> None:
         "f is new and has no default",
     ]
     assert "no parameter e" not in differences(known, inspect.signature(fits_not), {"e"})
+
+
+@pytest.mark.parametrize(
+    ("known", "ours", "fits"),
+    [
+        ("list[Trajectory]", "list[art.Trajectory]", True),
+        ("list[list[Trajectory]]", "list[Trajectory]", False),
+        ("dict | None", "None | dict[str, Any]", True),
+        ("dict | None", "dict[str, Any]", False),
+        ("None", "list[int]", True),
+        ("Generator[SFTChunk]", "Iterator[SFTChunk]", True),
+        ("Generator[DatasetBatch]", "Generator[DatasetBatch[T], None, None]", True),
+        ("str", "'str'", True),
+        ("float", "int", False),
+    ],
+)
+def test_the_comparison_of_results_sees_what_it_is_for(known: str, ours: str, fits: bool) -> None:
+    assert serves(shape(known), shape(ours)) is fits
+
+
+def test_a_name_that_cannot_be_given_is_seen() -> None:
+    def by_place_alone(model_name: str, /) -> None: ...
+
+    known = expected("(model_name)")[1]
+    found = differences(known, inspect.signature(by_place_alone), set())
+    assert found == ["model_name cannot be given by its name"]
