@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from pydantic import PrivateAttr
 
 from art.errors import NotRegisteredError
+from art.hidden_key import with_keys_hidden, without_keys
 from art.prompted_model import ConfigT, Model, StateT
 from art.tracking.client_costs import DEFAULTS
 from art.tracking.history import best_step
@@ -76,7 +77,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         include, exclude = options.get("include"), options.get("exclude") or ()
         if "_internal_config" in exclude or (include is not None and "_internal_config" not in include):
             return dumped
-        return dumped | {"_internal_config": copy.deepcopy(self._internal_config)}
+        told = without_keys if options.get("mode") == "json" else with_keys_hidden
+        return dumped | {"_internal_config": told(copy.deepcopy(self._internal_config))}
 
     async def register(
         self, backend: Backend, _openai_client_config: Mapping[str, Any] | None = None

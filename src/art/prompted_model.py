@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializationInfo, field_serializer
 from typing_extensions import TypeVar
 
 from art.errors import ConfigurationError, NotRegisteredError
 from art.foreign_backend import as_backend
+from art.hidden_key import MASK, HiddenKey
 from art.tracking.client_costs import ClientCosts
 from art.tracking.logged import Logged
-from art.tracking.model_file import SECRETS, check_config
+from art.tracking.model_file import check_config
 from art.tracking.run_log import RunLog
 from art.tracking.wandb import check_sinks
 
@@ -31,9 +32,10 @@ class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
     """A model that is prompted, not trained: to compare with, to judge, to play against.
 
     It may live anywhere that speaks OpenAI's protocol: `inference_base_url`, `inference_api_key` and
-    `inference_model_name` say where. config: a pydantic model of your own. report_metrics: ["wandb"], [] for
-    nothing; None reports to W&B if WANDB_API_KEY is set. Metrics and state are files under
-    `base_path/project/models/name`. Unknown fields are ignored with a warning.
+    `inference_model_name` say where. The key is shown nowhere, and `model_dump_json` leaves it out. config: a
+    pydantic model of your own. report_metrics: ["wandb"], [] for nothing; None reports to W&B if
+    WANDB_API_KEY is set. Metrics and state are files under `base_path/project/models/name`. Unknown fields
+    are ignored with a warning.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -78,8 +80,21 @@ class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
         if unknown := sorted(kwargs.keys() - known):
             text = f"{type(self).__name__} ignores {', '.join(unknown)}; it knows {', '.join(known)}"
             warnings.warn(text, stacklevel=2 if type(self) is Model else 3)
+        given_key: Any = inference_api_key
+        if not (given_key is None or isinstance(given_key, str)):
+            # Pydantic would show it.
+            raise ConfigurationError(f"inference_api_key is a {type(given_key).__name__}: a string is needed")
         check_sinks(report_metrics)
         super().__init__(**given, **{key: value for key, value in kwargs.items() if key in known})
+
+    @field_serializer("inference_api_key", when_used="unless-none")
+    def _hidden(self, key: str, info: SerializationInfo) -> str | None:
+        """JSON is for files and logs; a dict is for programs, and hides the key where it is printed."""
+        return None if info.mode == "json" else HiddenKey(key)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, HiddenKey(MASK) if name == "inference_api_key" and value is not None else value
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Any:
         memo = {} if memo is None else memo
@@ -154,7 +169,7 @@ class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
         return {
             "model": ("hosted_vllm/" if self.trainable else "") + self.get_inference_name(step),
             "base_url": self.inference_base_url,
-            "api_key": self.inference_api_key,
+            "api_key": None if self.inference_api_key is None else HiddenKey(self.inference_api_key),
             "temperature": 1,
         }
 
@@ -173,4 +188,4 @@ class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
 
     def safe_model_dump(self) -> dict[str, Any]:
         """The model's fields without its config and its key."""
-        return self.model_dump(exclude={"config", *SECRETS}) | {"config": None}
+        return self.model_dump(exclude={"config", "inference_api_key"}) | {"config": None}

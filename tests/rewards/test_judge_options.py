@@ -20,5 +20,5 @@ def test_options_act_or_are_refused(kind: Any, tmp_path: Path) -> None:
     channel = kind("judge", base_url=where, budget=budget, cache=tmp_path / "kept", attempts=2).channel
     assert channel.llm.name == "judge" and channel.budget is budget and channel.attempts == 2
     assert channel.cache is not None and kind("judge", base_url=where, cache=False).channel.cache is None
-    with pytest.raises(ConfigurationError, match=r"budgets=3 is no option .*did you mean 'budget'.*deadline"):
+    with pytest.raises(ConfigurationError, match=r"budgets is no option .*did you mean 'budget'.*deadline"):
         kind("judge", base_url=where, budgets=3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
@@ -21,7 +21,7 @@ class Endpoint:
     """An address, its key, and what to send as `model`."""
 
     base_url: str
-    api_key: str
+    api_key: str = field(repr=False)
     model: str
 
 

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from art.capture.listening import listening
 from art.capture.scope import rollout_scope
 from art.errors import ARTError, ConfigurationError, NotRegisteredError
+from art.hidden_key import HiddenKey
 from art.remote.backend import RemoteBackend
 from art.remote.connection import ServerConnection
 from art.remote.exchanges import fill
@@ -109,8 +110,10 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
 
     @property
     def api_key(self) -> str:
-        """Opens the completions of this rollout alone, at `base_url` or at the model's own."""
-        return self._opened().api_key
+        """Opens the completions of this rollout alone, at `base_url` or at the model's own. A string, whose
+        `repr` hides it.
+        """
+        return HiddenKey(self._opened().api_key)
 
     @property
     def model_name(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from art.errors import ConfigurationError
@@ -24,7 +24,7 @@ class ServerConfig:
 
     host: str | None = None
     port: int | None = None
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     max_context: int | None = None
 
     @property

@@ -6,12 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art.hidden_key import without_keys
 from art.tracking.state import write_json
 
 if TYPE_CHECKING:
     from art.backend import AnyModel
-
-SECRETS = {"inference_api_key"}
 
 
 def check_config(config: Any) -> None:
@@ -28,8 +27,8 @@ def check_config(config: Any) -> None:
 
 
 def write_model_file(model: AnyModel) -> None:
-    """Write `model.json` into the model's folder, without its key."""
-    described = model.model_dump(exclude={*SECRETS, "config"})
+    """Write `model.json` into the model's folder, without its key and those of its settings."""
+    described = model.model_dump(exclude={"inference_api_key", "config"})
     config = None if model.config is None else json.loads(model.config.model_dump_json())
-    text = json.dumps({**described, "config": config}, default=repr)
+    text = json.dumps(without_keys({**described, "config": config}), default=repr)
     write_json(model._folder() / "model.json", json.loads(text))

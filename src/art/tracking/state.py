@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from art.hidden_key import without_keys
 from art.nested import deep_merge
 from art.process.durable import write_whole
 from art.tracking.folder_lock import locked
@@ -66,5 +67,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """A reader, or a kill, never meets half a file; only its owner reads it: a model may know its key."""
-    write_whole(path, json.dumps(value, indent=2), mode=0o600)
+    """A reader, or a kill, never meets half a file; only its owner reads it. A key in a model's dump is
+    written as null.
+    """
+    write_whole(path, json.dumps(without_keys(value, names=()), indent=2), mode=0o600)

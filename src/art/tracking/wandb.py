@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.environment import WANDB_API_KEY, variable
 from art.errors import ConfigurationError
+from art.hidden_key import without_keys
 from art.nested import deep_merge
 from art.tracking.wandb_runs import RunKey, open_runs
 
@@ -65,9 +66,10 @@ class WandbSink:
         self._tell(model, row)
 
     def update_config(self, model: AnyModel, config: Mapping[str, Any]) -> None:
-        """Add to the run's config. A value that was set cannot be changed."""
+        """Add to the run's config, without keys. A value that was set cannot be changed."""
         if not isinstance(config, Mapping):
             raise TypeError(f"the W&B config must be a dict, got {type(config).__name__}: {config!r}")
+        config = without_keys(config)
         _check_immutable(self._config, config, ())
         self._config = deep_merge(self._config, config)
         if self.wanted(model):

@@ -39,7 +39,7 @@ class RolloutScope(Strict):
     rollout_id: str
     path: str
     """`/r/{rollout_id}`: with the server's address in front, and `/v1` behind it, OpenAI's base URL."""
-    api_key: str
+    api_key: str = Field(repr=False)
     """Opens the completions of this rollout and nothing else, at this path or at the plain one."""
     model: str
     """A name of the model that is always understood inside."""

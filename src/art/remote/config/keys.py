@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from art.errors import ConfigurationError
+from art.hidden_key import MASK, SECRETS, HiddenKey
 from art.spelling import did_you_mean
 
 _log = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ def read_keys(
         if value is None or _among(value, key.neutral):
             continue
         if key.effect == "refused":
-            raise ConfigurationError(f"{where}[{name!r}] = {value!r}: {key.text}")
+            shown = HiddenKey(MASK) if name in SECRETS else value
+            raise ConfigurationError(f"{where}[{name!r}] = {shown!r}: {key.text}")
         if key.effect == "acts":
             acting[name] = value
         elif told:

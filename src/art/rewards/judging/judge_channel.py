@@ -53,11 +53,12 @@ def judge_channel(
     see `JudgeOptions`. Raises ConfigurationError, also for an unknown one.
     """
     known = list(JudgeOptions.__annotations__)
-    for option, value in asking.items():
+    for option in asking:
         if option not in known:
             hint = did_you_mean(option, known)
             raise ConfigurationError(
-                f"{option}={value!r} is no option of the judge of {name!r}{hint and f', {hint}'}; how it is "
+                # Without its value: it may be a key under a misspelt name.
+                f"{option} is no option of the judge of {name!r}{hint and f', {hint}'}; how it is "
                 f"asked has: {', '.join(known)}"
             )
     return Channel(
