@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Router
 
 from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
+from art.server.bodies import Beside
 from art.server.dialects.anthropic import AnthropicMessages, AnthropicTokens
 from art.server.dialects.chat import ChatCompletions
 from art.server.dialects.chat_sampling import Sampler
@@ -184,12 +185,13 @@ class App:
 
 def _dialects(sampler: Sampler, limits: LimitSettings) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
+    beside = Beside()
     return {
-        "/v1/chat/completions": ChatCompletions(sampler, limits),
-        "/v1/completions": Completions(sampler, limits),
-        "/v1/responses": Responses(sampler, limits),
-        "/v1/messages": AnthropicMessages(sampler, limits),
-        "/v1/messages/count_tokens": AnthropicTokens(sampler, limits),
+        "/v1/chat/completions": ChatCompletions(sampler, limits, beside),
+        "/v1/completions": Completions(sampler, limits, beside),
+        "/v1/responses": Responses(sampler, limits, beside),
+        "/v1/messages": AnthropicMessages(sampler, limits, beside),
+        "/v1/messages/count_tokens": AnthropicTokens(sampler, limits, beside),
     }
 
 

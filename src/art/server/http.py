@@ -41,8 +41,6 @@ ARRIVAL_GRACE = 30.0
 """Seconds within which a small body must have come."""
 SLOWEST_ARRIVAL = 64 * 1024
 """Bytes a second at which a larger one must come."""
-DEEPEST = 254
-"""Levels that a decoded body can be written again with."""
 _LONGEST_MESSAGE = 4000
 
 
@@ -110,32 +108,6 @@ async def _in_time(receive: Receive, begun: float, size: int) -> Event:
         raise RequestError(
             f"{size} bytes of the body came, and then nothing in time", status=408, code="body_timeout"
         ) from error
-
-
-async def read_json(scope: Scope, receive: Receive, *, limit: int) -> Any:
-    """The decoded body. Raises: what `read_bytes` does; RequestError (400)."""
-    body = await read_bytes(scope, receive, limit=limit)
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        if "depth limit" in str(error):
-            raise _too_deep() from error
-        raise RequestError(f"the body is not valid JSON: {error}", status=400, code="invalid_json") from error
-    if body.count(b"[") + body.count(b"{") > DEEPEST:
-        _check_depth(value)
-    return value
-
-
-def _check_depth(value: Any) -> None:
-    try:
-        orjson.dumps(value)
-    except orjson.JSONEncodeError as error:
-        # It is read deeper than it is written, and so deep that Python's own recursion ends.
-        raise _too_deep() from error
-
-
-def _too_deep() -> RequestError:
-    return RequestError(f"the body is nested more than {DEEPEST} deep", status=400, code="nested_too_deeply")
 
 
 def _announced(scope: Scope) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from art.errors import ARTError
+from art.server.bodies import aside
 from art.server.dialects.anthropic_events import Event, MessageEvents
 from art.server.dialects.anthropic_reply import (
     anthropic_error,
@@ -22,7 +23,7 @@ from art.server.dialects.chat_reply import Completion
 from art.server.dialects.chat_request import ChatRequest, read_chat_request
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.event_stream import named, stream_reply
-from art.server.dialects.length import check_length
+from art.server.dialects.length import check_request
 from art.server.dialects.told import Begun, StreamedChoice, StreamEvent, Told, told
 from art.server.dialects.whole import whole
 from art.server.http import Scope, Send, send_json, status_of
@@ -41,9 +42,12 @@ class _Anthropic(Dialect):
 class AnthropicMessages(_Anthropic):
     """Answers messages, whole or streamed."""
 
-    async def answer(self, scope: Scope, body: Any, send: Send) -> None:
-        """Sample what a body asks for."""
-        request = read_chat_request(chat_body(body), max_n=1)
+    def read(self, scope: Scope, body: Any) -> ChatRequest:
+        """The request of a decoded body. Raises: RequestError."""
+        return read_chat_request(chat_body(body), max_n=1)
+
+    async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
+        """Sample what is asked for."""
         target = await self.target_of(scope, request)
         async with self.sampler.catalog.lease(target):
             prepared = await self.prepare(scope, request, target)
@@ -65,12 +69,15 @@ class AnthropicMessages(_Anthropic):
 class AnthropicTokens(_Anthropic):
     """Counts the tokens of a request, written as a first turn."""
 
-    async def answer(self, scope: Scope, body: Any, send: Send) -> None:
-        """Render what a body asks for."""
-        request = read_chat_request(chat_body(body, counting=True), max_n=1)
+    def read(self, scope: Scope, body: Any) -> ChatRequest:
+        """The request of a decoded body. Raises: RequestError."""
+        return read_chat_request(chat_body(body, counting=True), max_n=1)
+
+    async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
+        """Render what is asked for."""
         target = await self.target_of(scope, request)
-        check_length((message["content"] for message in request.messages), target, param="messages")
-        ids = target.renderer.render(request.messages, request.tools)
+        check_request(request, target)
+        ids = await aside(request.size, target.renderer.render, request.messages, request.tools)
         await send_json(send, orjson.dumps({"input_tokens": len(ids)}))
 
 

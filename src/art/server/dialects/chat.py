@@ -8,7 +8,7 @@ import orjson
 
 from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import choice_of, logprobs_of, usage_of
-from art.server.dialects.chat_request import read_chat_request
+from art.server.dialects.chat_request import ChatRequest, read_chat_request
 from art.server.dialects.chat_stream import ChatChunks
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.event_stream import stream_reply
@@ -20,9 +20,12 @@ from art.server.http import Scope, Send, send_json
 class ChatCompletions(Dialect):
     """Answers chat completions, whole or streamed."""
 
-    async def answer(self, scope: Scope, body: Any, send: Send) -> None:
-        """Sample what a body asks for."""
-        request = read_chat_request(body, max_n=self.limits.max_n)
+    def read(self, scope: Scope, body: Any) -> ChatRequest:
+        """The request of a decoded body. Raises: RequestError."""
+        return read_chat_request(body, max_n=self.limits.max_n)
+
+    async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
+        """Sample what is asked for."""
         target = await self.target_of(scope, request)
         async with self.sampler.catalog.lease(target):
             prepared = await self.prepare(scope, request, target)

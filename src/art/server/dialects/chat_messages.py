@@ -15,6 +15,9 @@ _CALL_ID = re.compile(r"call_([0-9a-f]{24})_\d+")
 
 SAMPLE_PREFIX = "smp_"
 MOST_MESSAGES = 100_000
+MOST_TOOLS = 4096
+_LEAST = 100
+"""Characters that take as long as a message or a call without any."""
 
 
 def read_messages(value: Any) -> list[dict[str, Any]]:
@@ -30,6 +33,8 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
     """The tools as they were sent, checked. Raises: RequestError naming the tool."""
     if not isinstance(value, list):
         refuse(f"tools must be a list, not {value!r}", "tools")
+    if len(value) > MOST_TOOLS:
+        refuse(f"{len(value)} tools are more than {MOST_TOOLS}", "tools", "context_length_exceeded")
     for index, tool in enumerate(value):
         at = f"tools[{index}]"
         if not isinstance(tool, dict) or tool.get("type") != "function":
@@ -54,6 +59,12 @@ def sample_hint(messages: list[Any]) -> str | None:
         match = _CALL_ID.fullmatch(str(calls[0].get("id"))) if calls else None
         return SAMPLE_PREFIX + match[1] if match else None
     return None
+
+
+def message_size(message: dict[str, Any]) -> int:
+    """Characters of one that was read; also an empty one takes its time."""
+    size = _LEAST + len(message["content"]) + len(message.get("reasoning_content", ""))
+    return size + sum(_LEAST + len(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
 
 
 def call_id(sample_id: str, index: int) -> str:

@@ -14,9 +14,9 @@ from art.engine.protocol import Constraint
 from art.errors import RequestError
 from art.server.dialects import chat_fields, chat_format
 from art.server.dialects.chat_format import FREE_CHOICE, ToolChoice
-from art.server.dialects.chat_messages import read_messages, read_tools, sample_hint
+from art.server.dialects.chat_messages import message_size, read_messages, read_tools, sample_hint
 from art.server.dialects.refusal import refuse
-from art.server.ledger.conversation import tools_key
+from art.server.ledger.conversation import tools_key_and_size
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,6 +56,8 @@ class ChatRequest:
     metadata: dict[str, str] | None = None
     template_arguments: dict[str, Any] | None = None
     """What the chat format is told for this request, over what the model says."""
+    size: int = 0
+    """Characters of messages and tools, about: so long takes writing the prompt."""
     sample_hint: str | None = None
     """The sample that the newest assistant message says it is."""
 
@@ -116,14 +118,16 @@ def _model(request: ChatRequest, name: str, value: Any) -> None:
 
 def _messages(request: ChatRequest, name: str, value: Any) -> None:
     request.messages = read_messages(value)
+    request.size += sum(map(message_size, request.messages))
 
 
 def _tools(request: ChatRequest, name: str, value: Any) -> None:
     request.tools = read_tools(value)
     try:
-        request.tools_key = tools_key(request.tools)
+        request.tools_key, size = tools_key_and_size(request.tools)
     except TypeError as error:
         refuse(f"tools cannot be written as JSON again: {error}", name)
+    request.size += size
 
 
 _REQUIRED = ("model", "messages")

@@ -11,6 +11,7 @@ from typing import Any
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import NotFoundError, RequestError, ServerError, WorkerError
+from art.server.bodies import aside
 from art.server.dialects.chat_messages import SAMPLE_PREFIX
 from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_record import record_of
@@ -69,6 +70,7 @@ class Sampler:
             rollout_id=rollout_id,
             tenant=tenant,
             sample_hint=request.sample_hint,
+            size=request.size,
         )
         length = len(stitched.prompt_ids)
         room = target.max_context - length
@@ -80,6 +82,7 @@ class Sampler:
                 code="context_length_exceeded",
                 param="messages",
             )
+        constraint = await aside(request.size, constraint_of, request, target.renderer, stitched.prompt_ids)
         return Prepared(
             request=request,
             target=target,
@@ -88,7 +91,7 @@ class Sampler:
             rollout_id=rollout_id,
             max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
             created_at=time.time(),
-            constraint=constraint_of(request, target.renderer, stitched.prompt_ids),
+            constraint=constraint,
             request_id=request_id(rollout_id),
         )
 
@@ -154,7 +157,10 @@ class Sampler:
         ]
         scoped = self._scoped(prepared.rollout_id, prepared.tenant)
         # Of the base model nothing is learned: what it says is context.
-        told = Told(scoped, prepared, done) if scoped is not None and prepared.target.project else None
+        told: Told | None = None
+        if scoped is not None and prepared.target.project:
+            told = await aside(prepared.request.size, Told, scoped, prepared, done)
+            scoped.text_bytes += told.size
         await self._ledger.append(records, told.statements if told is not None else ())
         if told is not None:
             told.remember()

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from art.server.bodies import Beside, aside
 from art.server.dialects.chat_reply import partial_choice, usage_of
 from art.server.dialects.chat_sampling import Sampler
 from art.server.dialects.completions_reply import TokenTexts, prompt_logprobs_of
@@ -29,18 +30,23 @@ _REMEMBERED_SHARE = 8
 class Completions(Dialect):
     """Answers completions of raw prompts, whole or streamed."""
 
-    def __init__(self, sampler: Sampler, limits: LimitSettings) -> None:
-        super().__init__(sampler, limits)
+    def __init__(self, sampler: Sampler, limits: LimitSettings, beside: Beside | None = None) -> None:
+        super().__init__(sampler, limits, beside)
         self._raw = RawPrompts(max_tokens=limits.remembered_tokens // _REMEMBERED_SHARE)
 
-    async def answer(self, scope: Scope, body: Any, send: Send) -> None:
-        """Sample what a body asks for."""
-        asked = read_completions_request(body, max_n=self.limits.max_n)
+    def read(self, scope: Scope, body: Any) -> CompletionsRequest:
+        """The request of a decoded body. Raises: RequestError."""
+        return read_completions_request(body, max_n=self.limits.max_n)
+
+    async def answer(self, scope: Scope, asked: CompletionsRequest, send: Send) -> None:
+        """Sample what is asked for."""
         target = await self.target_of(scope, asked.sampling)
         rollout_id, tenant = rollout_of(scope), tenant_in(scope)
         async with self.sampler.catalog.lease(target):
             prompts = [
-                self._raw.prepare(asked.sampling, target, prompt, rollout_id, tenant=tenant)
+                await aside(
+                    len(prompt), self._raw.prepare, asked.sampling, target, prompt, rollout_id, tenant
+                )
                 for prompt in asked.prompts
             ]
             if asked.sampling.stream:

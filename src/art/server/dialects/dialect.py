@@ -10,11 +10,12 @@ from typing import Any
 from starlette.routing import Route
 
 from art.errors import ARTError, RequestError
+from art.server.bodies import Beside, decode_json
 from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_request import ChatRequest
 from art.server.dialects.chat_sampling import Sampler
-from art.server.dialects.length import check_length
-from art.server.http import CLIENT, Client, ClientGoneError, Receive, Scope, Send, read_json, send_error
+from art.server.dialects.length import check_request
+from art.server.http import CLIENT, Client, ClientGoneError, Receive, Scope, Send, read_bytes, send_error
 from art.server.models.served import Target
 from art.server.settings import LimitSettings
 from art.server.tenants.tenancy import Tenant, tenant_in
@@ -25,10 +26,11 @@ _ROLLOUT_LENGTH = 256
 
 
 class Dialect(ABC):
-    """One POST route of the endpoint: `answer`, and `refuse` where its errors look otherwise.
+    """One POST route of the endpoint: `read`, `answer`, and `refuse` where its errors look otherwise.
 
-    >>> async def answer(self, scope, body, send):
-    ...     request = read_chat_request(body, max_n=self.limits.max_n)
+    >>> def read(self, scope, body):
+    ...     return read_chat_request(body, max_n=self.limits.max_n)
+    >>> async def answer(self, scope, request, send):
     ...     target = await self.target_of(scope, request)
     ...     async with self.sampler.catalog.lease(target):
     ...         prepared = await self.prepare(scope, request, target)
@@ -37,15 +39,24 @@ class Dialect(ABC):
     ...         self.sampler.delivered(prepared)
     """
 
-    def __init__(self, sampler: Sampler, limits: LimitSettings) -> None:
+    def __init__(self, sampler: Sampler, limits: LimitSettings, beside: Beside | None = None) -> None:
         self.sampler = sampler
         self.limits = limits
+        self.beside = beside or Beside()
         self.routes: list[Route] = []
         """Further addresses: lookups of what was answered."""
 
     @abstractmethod
-    async def answer(self, scope: Scope, body: Any, send: Send) -> None:
-        """Answer a decoded body. An ARTError raised before the first byte becomes `refuse`."""
+    def read(self, scope: Scope, body: Any) -> Any:
+        """The request of a decoded body; of a large one in a thread. Raises: RequestError, NotFoundError."""
+
+    @abstractmethod
+    async def answer(self, scope: Scope, asked: Any, send: Send) -> None:
+        """Answer what was read. An ARTError raised before the first byte becomes `refuse`."""
+
+    def size(self, body: bytes) -> int:
+        """Bytes that are read with a body."""
+        return len(body)
 
     async def refuse(self, send: Send, error: ARTError, tenant: Tenant = None) -> None:
         """The reply of a failed request."""
@@ -55,7 +66,7 @@ class Dialect(ABC):
         """Answer one request, unless its client goes away first."""
         tenant = tenant_in(scope)
         try:
-            body = await read_json(scope, receive, limit=self.limits.max_body_bytes)
+            body = await read_bytes(scope, receive, limit=self.limits.max_body_bytes)
         except ClientGoneError:
             return
         except ARTError as error:
@@ -69,7 +80,9 @@ class Dialect(ABC):
             client.when_gone(gone)
         watch = asyncio.create_task(_await_gone(receive, gone)) if client is None else None
         try:
-            await self.answer(scope, body, send)
+            asked = await self.beside.run(self.size(body), tenant, self._asked, scope, body)
+            del body
+            await self.answer(scope, asked, send)
         except ARTError as error:
             await self.refuse(send, error, tenant)
         except asyncio.CancelledError:
@@ -83,6 +96,9 @@ class Dialect(ABC):
             if watch is not None:
                 watch.cancel()
 
+    def _asked(self, scope: Scope, body: bytes) -> Any:
+        return self.read(scope, decode_json(body))
+
     async def target_of(self, scope: Scope, request: ChatRequest) -> Target:
         """What answers: lease it before preparing. Raises: NotFoundError listing the served names."""
         target = await self.sampler.resolve(request.model, rollout_of(scope), tenant=tenant_in(scope))
@@ -92,7 +108,7 @@ class Dialect(ABC):
 
     async def prepare(self, scope: Scope, request: ChatRequest, target: Target) -> Prepared:
         """The prompt, in the rollout that the request names. Raises: RequestError."""
-        check_length((message["content"] for message in request.messages), target, param="messages")
+        check_request(request, target)
         return await self.sampler.prepare(request, target, rollout_of(scope), tenant=tenant_in(scope))
 
 

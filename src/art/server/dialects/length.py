@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from art.errors import RequestError
+from art.server.dialects.chat_request import ChatRequest
 from art.server.models.served import Target
+
+
+def check_request(request: ChatRequest, target: Target) -> None:
+    """Whether messages and tools, each of at least one token, may fit the context at all.
+
+    Raises: RequestError (context_length_exceeded).
+    """
+    check_length((message["content"] for message in request.messages), target, param="messages")
+    check_length((tool["function"]["name"] for tool in request.tools or ()), target, param="tools")
 
 
 def check_length(texts: Iterable[str], target: Target, *, param: str) -> None:

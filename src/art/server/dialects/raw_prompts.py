@@ -57,7 +57,6 @@ class RawPrompts:
         target: Target,
         prompt: Prompt,
         rollout_id: str | None,
-        *,
         tenant: Tenant = None,
     ) -> RawPrepared:
         """Raises: RequestError for a prompt without ids, or with more than there is room for."""

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from art.errors import RequestError
+from art.server.bodies import Beside
 from art.server.dialects.chat_sampling import Sampler
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.event_stream import stream_reply
@@ -31,8 +32,8 @@ _LIST_LIMIT = 100
 class Responses(Dialect):
     """Answers the Responses API, whole or streamed."""
 
-    def __init__(self, sampler: Sampler, limits: LimitSettings) -> None:
-        super().__init__(sampler, limits)
+    def __init__(self, sampler: Sampler, limits: LimitSettings, beside: Beside | None = None) -> None:
+        super().__init__(sampler, limits, beside)
         self._store = ResponseStore(max_bytes=limits.stored_responses)
         self.routes = [
             Route("/v1/responses/{response_id}", self.stored, methods=["GET"]),
@@ -40,10 +41,18 @@ class Responses(Dialect):
             Route("/v1/responses/{response_id}/input_items", self.input_items, methods=["GET"]),
         ]
 
-    async def answer(self, scope: Scope, body: Any, send: Send) -> None:
-        """Sample what a body asks for."""
+    def size(self, body: bytes) -> int:
+        """Bytes that are read with a body: those of an earlier response, too, that it names."""
+        earlier = b"previous_response_id" in body or b"item_reference" in body
+        return len(body) + (self._store.size if earlier else 0)
+
+    def read(self, scope: Scope, body: Any) -> ResponsesRequest:
+        """The request of a decoded body. Raises: RequestError, NotFoundError."""
+        return read_responses_request(body, self._store, tenant_in(scope))
+
+    async def answer(self, scope: Scope, asked: ResponsesRequest, send: Send) -> None:
+        """Sample what is asked for."""
         tenant = tenant_in(scope)
-        asked = read_responses_request(body, self._store, tenant)
         try:
             target = await self.target_of(scope, asked.chat)
         except RequestError as error:

@@ -5,6 +5,7 @@ Each holds what was new with it; a conversation is put together along `previous_
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import orjson
 
 from art.errors import NotFoundError
+from art.server.bodies import decode_json
 from art.server.dialects.responses_items import Item, sample_named
 from art.server.tenants.tenancy import Tenant
 
@@ -38,6 +40,11 @@ class ResponseStore:
         self._bytes = 0
         self._kept: OrderedDict[tuple[Tenant, str], Stored] = OrderedDict()
 
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return self._bytes
+
     def keep(self, tenant: Tenant, response: dict[str, Any], items: list[Item]) -> None:
         """Remember a response, and what of its input was new."""
         stored = Stored(orjson.dumps(response), orjson.dumps(items), response["previous_response_id"])
@@ -59,7 +66,7 @@ class ResponseStore:
     def conversation(self, tenant: Tenant, response_id: str) -> list[Item]:
         """All items up to and with the response's output, oldest first. Raises: NotFoundError."""
         newest = self._find(tenant, response_id, continued_by=response_id)
-        output: list[Item] = orjson.loads(newest.response)["output"]
+        output: list[Item] = decode_json(newest.response)["output"]
         return [*self.input_items(tenant, response_id), *output]
 
     def input_items(self, tenant: Tenant, response_id: str) -> list[Item]:
@@ -68,11 +75,11 @@ class ResponseStore:
         current: str | None = response_id
         while current is not None:
             stored = self._find(tenant, current, continued_by=response_id)
-            parts.append(orjson.loads(stored.items))
+            parts.append(decode_json(stored.items))
             current = stored.previous
             if current is not None:
                 before = self._find(tenant, current, continued_by=response_id)
-                parts.append(orjson.loads(before.response)["output"])
+                parts.append(decode_json(before.response)["output"])
         return [item for part in reversed(parts) for item in part]
 
     def item(self, tenant: Tenant, item_id: str) -> Item:
@@ -80,7 +87,7 @@ class ResponseStore:
         sample = sample_named(item_id)
         if sample is not None:
             stored = self._find(tenant, response_id_of(sample))
-            for item in orjson.loads(stored.response)["output"]:
+            for item in decode_json(stored.response)["output"]:
                 if item["id"] == item_id:
                     found: Item = item
                     return found
@@ -99,7 +106,9 @@ class ResponseStore:
                 status=404,
                 code="previous_response_not_found" if continued_by else "response_not_found",
             )
-        self._kept.move_to_end((tenant, response_id))
+        with contextlib.suppress(KeyError):
+            # A thread may ask, while the event loop lets it go.
+            self._kept.move_to_end((tenant, response_id))
         return stored
 
 

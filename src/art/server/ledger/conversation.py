@@ -60,9 +60,21 @@ class Conversation:
 
 def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> bytes:
     """Key of a request's tools; empty without."""
+    return tools_key_and_size(tools)[0]
+
+
+def tools_key_and_size(tools: Sequence[Mapping[str, Any]] | None) -> tuple[bytes, int]:
+    """Their key, and the bytes of their JSON. Raises: TypeError."""
     if not tools:
-        return b""
-    return hashlib.blake2b(orjson.dumps(tools, option=orjson.OPT_SORT_KEYS), digest_size=DIGEST).digest()
+        return b"", 0
+    chain = hashlib.blake2b(b"[", digest_size=DIGEST)
+    size = 0
+    for number, tool in enumerate(tools):
+        spelled = orjson.dumps(tool, option=orjson.OPT_SORT_KEYS)
+        chain.update(b"," + spelled if number else spelled)
+        size += len(spelled)
+    chain.update(b"]")
+    return chain.digest(), size
 
 
 def _canonical(message: Mapping[str, Any]) -> bytes:

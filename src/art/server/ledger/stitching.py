@@ -10,13 +10,12 @@ the chain of a conversation's keys begins with its tenant.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from art.rendering.chat import ChatRenderer, Message, Tool
+from art.server.bodies import aside
 from art.server.ledger.conversation import Conversation
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord, int_array
@@ -38,10 +37,6 @@ BRIDGE_REFUSED = "bridge_refused"
 
 _RENDERED_KEPT = 2048
 _RENDERED_TOKENS = 8192
-_LONG = 50_000
-"""Characters of which rendering takes some 10 ms."""
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,22 +74,25 @@ class Stitcher:
         rollout_id: str | None,
         tenant: Tenant = None,
         sample_hint: str | None = None,
+        size: int = 0,
     ) -> Stitched:
         """The ids to send to the engine.
 
-        `sample_hint`: the sample that the newest assistant message says it is.
+        `sample_hint`: the sample that the newest assistant message says it is. `size`: characters of
+        messages and tools; what is large is written in a thread.
         Raises: RequestError when the format cannot express the messages.
         """
-        conversation = Conversation(speaker_of(target.base_model, tenant, target.renderer), messages)
+        speaker = speaker_of(target.base_model, tenant, target.renderer)
+        conversation = await aside(size, Conversation, speaker, messages)
         if not conversation.turns:
             return Stitched(
-                prompt_ids=await self._first(target, messages, tools, conversation, tools_key),
+                prompt_ids=await self._first(target, messages, tools, conversation, tools_key, size),
                 conversation=conversation,
             )
         turn, reason = await self._answered(conversation, tenant, rollout_id, sample_hint)
         if turn is not None:
             new = messages[conversation.turns[-1].index + 1 :]
-            ids, reason = await _aside(new, _extend, target, turn, new, tools, tools_key)
+            ids, reason = await aside(size, _extend, target, turn, new, tools, tools_key)
             if ids is not None:
                 self.stitched += 1
                 return Stitched(
@@ -102,7 +100,7 @@ class Stitcher:
                 )
         if reason is not None:
             self.forks[reason] += 1
-        rendered = await _aside(messages, target.renderer.render, messages, tools)
+        rendered = await aside(size, target.renderer.render, messages, tools)
         return Stitched(prompt_ids=rendered, conversation=conversation, fork_reason=reason)
 
     def remember(self, record: SampleRecord) -> None:
@@ -116,6 +114,7 @@ class Stitcher:
         tools: Sequence[Tool] | None,
         conversation: Conversation,
         tools_key: bytes,
+        size: int,
     ) -> list[int]:
         """A first turn's rendering; attempts at one scenario share it."""
         key = (conversation.key, tools_key)
@@ -123,7 +122,7 @@ class Stitcher:
         if kept is not None:
             self._rendered.move_to_end(key)
             return kept
-        ids = await _aside(messages, target.renderer.render, messages, tools)
+        ids = await aside(size, target.renderer.render, messages, tools)
         # Tool results are left out: some formats write their ids or names, which the key does not hold.
         if len(ids) <= _RENDERED_TOKENS and all(message["role"] != "tool" for message in messages):
             self._rendered[key] = ids
@@ -160,13 +159,6 @@ class Stitcher:
             if rollout_id is not None and not known:
                 known = await self._ledger.has_rollout(rollout_id, tenant=tenant)
         return None, UNKNOWN_HISTORY if known else None
-
-
-async def _aside(messages: Sequence[Message], work: Callable[..., R], *arguments: Any) -> R:
-    """`work(*arguments)`, in a thread where the messages are so long that everybody else would wait."""
-    if sum(len(message.get("content") or "") for message in messages) < _LONG:
-        return work(*arguments)
-    return await asyncio.to_thread(work, *arguments)
 
 
 def speaker_of(base_model: str, tenant: Tenant, renderer: ChatRenderer) -> str:

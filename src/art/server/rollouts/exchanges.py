@@ -39,6 +39,8 @@ class Told:
         self._scoped, self._prepared = scoped, prepared
         self._messages = prepared.request.messages or _as_message(prepared)
         self._digests = _prefix_digests(self._messages, prepared.request.tools_key)
+        self.size = 0
+        """Bytes of text, to be counted with the rollout's."""
         self.statements: list[Statement] = [
             self._statement(one, message, n) for n, (one, message) in enumerate(done)
         ]
@@ -72,7 +74,7 @@ class Told:
                 },
             }
         )
-        scoped.text_bytes += len(said)
+        self.size += len(said)
         values = (
             completion.sample_id,
             scoped.tenant or "",
