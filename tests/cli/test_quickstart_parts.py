@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from art import tasks
 from art.cli.quickstart.chart import draw_reward_curve, running_mean
 from art.cli.quickstart.evaluation import Evaluation
 from art.cli.quickstart.folder import RunFolder, StepRow, existing_folder, new_folder
@@ -60,12 +63,43 @@ def test_settings_survive_the_disk(tmp_path: Path) -> None:
 
 def test_resuming_may_raise_the_steps_and_nothing_else() -> None:
     saved = resolve(Choices(task="tic-tac-toe"))
-    assert resumed(saved, Choices(task="tic-tac-toe", steps=99)).steps == 99
-    assert resumed(saved, Choices(task="tic-tac-toe")) == saved
+    assert resumed(saved, Choices(task="tic-tac-toe", steps=99), done=3).steps == 99
+    assert resumed(saved, Choices(task="tic-tac-toe"), done=3) == saved
     with pytest.raises(ConfigurationError, match="--group-size"):
-        resumed(saved, Choices(task="tic-tac-toe", group_size=saved.group_size + 1))
+        resumed(saved, Choices(task="tic-tac-toe", group_size=saved.group_size + 1), done=3)
     with pytest.raises(ConfigurationError, match="tic-tac-toe"):
-        resumed(saved, Choices(task="mail"))
+        resumed(saved, Choices(task="mail"), done=3)
+
+
+@pytest.mark.parametrize("done", [3, 20, 50])
+def test_more_steps_do_not_make_the_learning_rate_jump(tmp_path: Path, done: int) -> None:
+    """Interrupted in the rise, in the fall, and finished; then given 100 steps, and later 150."""
+    task = tasks.find("tic-tac-toe")
+    first = resolve(Choices(task="tic-tac-toe", steps=50))
+
+    def rates(settings: Settings, steps: range) -> list[float]:
+        return [task.DEFAULTS.rate_at(step, legs=settings.schedule) for step in steps]
+
+    first.save(tmp_path)
+    assert Settings.load(tmp_path) == first
+    longer = resumed(first, Choices(task="tic-tac-toe", steps=100), done=done)
+    longer.save(tmp_path)
+    longest = resumed(Settings.load(tmp_path), Choices(task="tic-tac-toe", steps=150), done=done + 40)
+    before, after = rates(first, range(done)), rates(longest, range(done, 151))
+    assert rates(longest, range(done)) == before, "what was trained is not another schedule afterwards"
+    assert after[0] == rates(first, range(done, done + 1))[0], "the rate that would have come next"
+    # Beyond the rise no rate is above the one before it, and none falls faster than the first plan's.
+    risen = [*before, *after][task.DEFAULTS.warmup_steps :]
+    steepest = first.learning_rate * (1 - task.DEFAULTS.final_share) / 50
+    assert all(-1e-12 <= one - two <= steepest * 1.001 for one, two in pairwise(risen))
+    assert after[-1] == pytest.approx(first.learning_rate * task.DEFAULTS.final_share)
+
+
+def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    saved = resolve(Choices(task="mail"))
+    plain = {name: value for name, value in asdict(saved).items() if name != "legs"}
+    (tmp_path / "settings.json").write_text(json.dumps(plain))
+    assert Settings.load(tmp_path) == saved
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from art.remote.sheet import tell_context, tell_untrained
+from art.remote.sheet import tell_context, tell_low_rate, tell_untrained
+from art.types import TrainConfig
 from art.wire.jobs import BalanceSheet, ContextRow, SheetRow
+from art.wire.training import RATE_BY_SIZE
 
 
 def sheet(**fates: int) -> BalanceSheet:
@@ -48,3 +50,22 @@ def test_samples_that_are_context_are_told_once_for_each_model_and_reason(caplog
         "step 5 of agent: 1 samples (2 tokens)",
         "step 1 of other: 3 samples (40 tokens)",
     ]
+
+
+def test_a_rate_far_below_the_one_for_the_size_is_told_once_a_model(caplog):
+    told: set[str] = set()
+    for model in ("agent", "agent", "other"):
+        tell_low_rate(TrainConfig().learning_rate, {RATE_BY_SIZE: 4.9e-4}, model, told)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" is ")[0] for line in lines] == [
+        "the learning rate of agent",
+        "the learning rate of other",
+    ]
+    assert "5e-06, 98 times below the 0.00049" in lines[0] and "learning_rate=None" in lines[0]
+
+
+@pytest.mark.parametrize("given", [4.9e-4, 5e-3, 5e-5, 2.5e-5, None])
+def test_a_rate_that_is_near_or_above_or_chosen_by_the_size_is_not_told(given, caplog):
+    tell_low_rate(given, {RATE_BY_SIZE: 4.9e-4}, "agent", set())
+    tell_low_rate(1e-9, {}, "agent", set())  # an older server does not say
+    assert not caplog.records

@@ -34,7 +34,7 @@ async def play_group(
     return await art.TrajectoryGroup([play(model, reward) for reward in rewards])
 
 
-async def test_each_keyword_changes_what_it_says(tmp_path: Path) -> None:
+async def test_each_keyword_changes_what_it_says(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = art.TrainableModel(name="a", project="p", base_model="art/nano")
     async with art.LocalBackend(path=str(tmp_path)) as backend:
         await model.register(backend)
@@ -67,6 +67,17 @@ async def test_each_keyword_changes_what_it_says(tmp_path: Path) -> None:
         chunked = await train(logprob_calculation_chunk_size=2)
         assert chunked.metrics["trained"] == 1
 
+        # A mask that nothing passes: the step is one without training, its adapter that of the step before.
+        mask = {"kind": "token_mask", "low": 1e6, "high": 2e6}
+        dropped = await train(algorithm={"mismatch": [mask]})
+        assert "mismatch" in dropped.sheet.fates and "trained" not in dropped.sheet.fates
+        assert dropped.metrics["trained"] == 0
+        assert dropped.step == chunked.step + 1 and dropped.metrics["loss/mismatch_dropped"] == 1
+        assert "trained nothing" in caplog.text and "mismatch masks dropped every token" in caplog.text
+        folders = [tmp_path / "p" / "models" / "a" / "checkpoints" / f"{n:04d}" for n in (8, 9)]
+        one, other = [(folder / "adapter_model.safetensors").read_bytes() for folder in folders]
+        assert one == other
+
         assert (await train(save_checkpoint=False)).checkpoint_path is None
         before = await train(precalculate_logprobs=True, grad_accumulation_sequences=2)
         assert before.metrics["loss/ratio_max"] >= 1
@@ -92,6 +103,8 @@ async def test_each_keyword_changes_what_it_says(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="below its project's folder"):
             await remote.train(model, groups, kl_penalty_coef=0.5, kl_ref_adapter_path=str(elsewhere))
         await remote.close()
+        low = [line for line in caplog.messages if "the learning rate of a is" in line]
+        assert len(low) == 1 and "1e-12" in low[0], "told once; 1e-4 is near enough"
 
 
 async def test_served_names_and_leases(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_settings_act_or_are_refused() -> None:
     assert TrainSettings.of({"allow_writes": ["a"]}).allow_writes == ("a",)
     chosen = TrainSettings.of({"groups_per_step": 3, "epochs": 2, "warmup_steps": 1, "final_share": 0.5})
     assert chosen.total_steps(16) == 11 and TrainSettings.of({"steps": 0}).total_steps(16) == 0
-    assert [round(chosen.rate_at(step, 2) / chosen.learning_rate, 3) for step in (0, 1, 2)] == [
+    assert [round(chosen.rate_at(step, [(0, 2)]) / chosen.learning_rate, 3) for step in (0, 1, 2)] == [
         0.5,
         0.75,
         0.5,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from art.autorl import AutoRLSettings
 from art.errors import ConfigurationError
 from art.runs.folder import RunFolder
 from art.runs.step import StepRow
+from art.schedule import Leg
 
 
 def row(step: int) -> StepRow:
@@ -59,3 +62,21 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
         folder.open({"of": "y"}, settings)
     with pytest.raises(ConfigurationError, match="group_size=5, but the run was started with 4"):
         folder.open({"of": "x"}, AutoRLSettings(group_size=5))
+
+
+def test_a_run_that_is_given_more_steps_goes_on_at_the_rate_it_had_reached(tmp_path: Path) -> None:
+    folder, settings = RunFolder(tmp_path / "run"), AutoRLSettings(warmup_steps=2, final_share=0.1)
+    folder.open({"of": "x"}, settings)
+    planned = folder.schedule(10, done=0)
+    assert folder.schedule(10, done=4) == planned, "resuming it as it was changes nothing"
+    assert folder.open({"of": "x"}, settings)
+    longer = RunFolder(folder.path).schedule(30, done=6)
+    assert RunFolder(folder.path).schedule(30, done=8) == longer, "it is recorded with the run"
+
+    def rates(legs: Sequence[Leg], steps: range) -> list[float]:
+        return [settings.rate_at(step, legs) for step in steps]
+
+    assert rates(longer, range(7)) == rates(planned, range(7))
+    falling = rates(longer, range(5, 31))
+    assert all(one > two for one, two in pairwise(falling))
+    assert falling[-1] == pytest.approx(settings.learning_rate * 0.1)

@@ -6,9 +6,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_policies import MODEL, SHAPE, games, request, trainer
 
 from art.training.schedule import rate_at
-from art.wire.training import OptimizerSpec
+from art.wire.training import RATE_BY_SIZE, OptimizerSpec
 
 
 def rates(steps: int, **parts: object) -> list[float]:
@@ -31,3 +32,17 @@ def test_it_rises_then_never_rises_again_and_never_ends(schedule: str, warmup: i
     assert found[warmup] == 2.0
     assert all(one >= two for one, two in pairwise(found[warmup:]))
     assert min(found) > 0
+
+
+def test_a_step_says_which_rate_the_model_s_size_has() -> None:
+    """Whatever its own was; a LoRA has ten times that of all weights."""
+    batch = games(1)
+    made = trainer()
+    told = made.train(batch.tree, batch.entries, request(batch, learning_rate=5e-6))
+    rule = 5e-4 * (2000 / SHAPE["hidden_size"]) ** 0.0775
+    assert told[RATE_BY_SIZE] == pytest.approx(rule) and told["loss/learning_rate"] == 5e-6
+    by_rule = request(batch, step=1).model_copy(update={"optimizer": OptimizerSpec(learning_rate=None)})
+    assert made.train(batch.tree, batch.entries, by_rule)["loss/learning_rate"] == pytest.approx(rule)
+    made.open(MODEL, None)
+    told = made.train(batch.tree, batch.entries, request(batch, learning_rate=5e-6))
+    assert told[RATE_BY_SIZE] == pytest.approx(rule / 10)

@@ -20,7 +20,7 @@ from art.remote.options import job_request
 from art.remote.paths import model_path
 from art.remote.registration import REGISTER_S, register_request
 from art.remote.server_config import ServerConfig, server_config
-from art.remote.sheet import check_rollouts, check_sheet, tell_context, tell_untrained
+from art.remote.sheet import check_rollouts, check_sheet, tell_context, tell_low_rate, tell_untrained
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.types import TrainResult, TrainSFTConfig
 from art.wire.algorithm import Algorithm
@@ -46,6 +46,7 @@ class RemoteBackend(OlderNames, Forks, EarlierJobs):
         self._registered: dict[tuple[str, str], RegisterRequest] = {}
         self._leases = StepLeases()
         self._told_context: set[tuple[str, str]] = set()
+        self._told_rate: set[str] = set()
         self._connection = ServerConnection(self._address, self._revive)
 
     async def _address(self) -> tuple[str, str]:
@@ -166,6 +167,7 @@ class RemoteBackend(OlderNames, Forks, EarlierJobs):
         check_sheet(info.sheet, [*request.groups, *request.discarded])
         tell_untrained(info.sheet, model.name, info.step)
         tell_context(info.sheet, model.name, info.step, self._told_context)
+        tell_low_rate(request.optimizer.learning_rate, info.metrics, model.name, self._told_rate)
         result = self._trained(info)
         if not options["save_checkpoint"]:
             result.checkpoint_path = None

@@ -1,15 +1,20 @@
-"""The client's half of the balance: what was sent is what the server accounts for."""
+"""The client's half of the balance: what was sent is what the server accounts for. And what the log says of a
+step."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from art.errors import UnbalancedSheetError
 from art.wire.jobs import BalanceSheet, TrainGroup
+from art.wire.training import RATE_BY_SIZE
 from art.wire.untrainable import UNTRAINABLE
 
 log = logging.getLogger(__name__)
+
+FAR = 20.0
+"""A learning rate so many times below the one for the model's size is told of: tasks differ by less."""
 
 WHY = {
     "no_samples": "no reply to learn from: append completion.choices[0] to messages_and_choices, or set "
@@ -22,6 +27,8 @@ WHY = {
     "truncated": "cut at its token limit",
     "damaged": "a sample's row in the server's ledger is not what was written; the server's log names it",
     "overlong": "longer than can be trained",
+    "mismatch": "the algorithm's mismatch masks dropped every token of the step: engine and trainer "
+    "disagree, or the masks are too narrow (loss/logprob_difference_mean and loss/ratio_mean say how far)",
     "untrainable": "no sample from a distribution that the trainer computes",
 }
 """What a fate means, and the remedy where there is one."""
@@ -73,3 +80,23 @@ def tell_context(sheet: BalanceSheet, model: str, step: int, told: set[tuple[str
             row.tokens,
             UNTRAINABLE.get(reason, reason),
         )
+
+
+def tell_low_rate(given: float | None, metrics: Mapping[str, float], model: str, told: set[str]) -> None:
+    """A line in the log, once for each model, where the full rate of its steps is far below the one that the
+    literature gives for its size: such a run looks as if nothing could be learned.
+
+    told: the models of which it was said before; grows.
+    """
+    by_size = metrics.get(RATE_BY_SIZE)
+    if given is None or by_size is None or given * FAR >= by_size or model in told:
+        return
+    told.add(model)
+    log.warning(
+        "the learning rate of %s is %.2g, %.0f times below the %.2g that the literature gives for its size: "
+        "it will learn very slowly. Pass learning_rate=None to take that rate, or one of your own. Said once",
+        model,
+        given,
+        by_size / given,
+        by_size,
+    )

@@ -16,6 +16,7 @@ from art.runs.folder import RunFolder
 from art.runs.intent import Intent, trained_row
 from art.runs.measure import Measure, mean_figures
 from art.runs.step import StepRow, failures_of, judge_figures, mean_reward
+from art.schedule import Leg
 
 if TYPE_CHECKING:
     from art.rewards.reward import Reward
@@ -97,8 +98,9 @@ class Course(Generic[Task]):
                 f"{total - done} steps of {limits.groups_per_step} x {limits.group_size} attempts; the judge "
                 f"is asked about {groups} groups, then {len(self.test)} to compare"
             )
+        legs = self.folder.schedule(total, done=done)
         for step in range(done, total):
-            row = await self._step(step, total)
+            row = await self._step(step, total, legs)
             self.folder.add_step(row)
             self.tell(f"step {row.step}/{total}: {summary(row)}")
 
@@ -111,7 +113,7 @@ class Course(Generic[Task]):
             self.tell(f"step {row.step} was committed when the run was interrupted: {summary(row)}")
         return await self.attempts.model.get_step()
 
-    async def _step(self, step: int, total: int) -> StepRow:
+    async def _step(self, step: int, total: int, legs: Sequence[Leg]) -> StepRow:
         """Attempts, scores, gradient, new adapter."""
         limits, begin = self.attempts.limits, time.monotonic()
         groups = await self.attempts.groups(
@@ -121,7 +123,7 @@ class Course(Generic[Task]):
             seeded=False,
             after_each=self.judge.score_group,
         )
-        gathered, rate = time.monotonic(), limits.rate_at(step, total)
+        gathered, rate = time.monotonic(), limits.rate_at(step, legs)
         flat = [one for group in groups for one in group]
         reward, unscored = mean_reward(groups)
         known = StepRow(

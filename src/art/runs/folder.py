@@ -12,6 +12,7 @@ from art.errors import ConfigurationError
 from art.process.durable import write_whole
 from art.runs.intent import Intent
 from art.runs.step import StepRow
+from art.schedule import Leg, legs_to
 from art.trajectories import Trajectory
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ class RunFolder:
     def save_run(self, run: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self.write(RUN, run)
+
+    def schedule(self, total: int, *, done: int) -> tuple[Leg, ...]:
+        """The learning rate's, recorded with the run, which has made `done` steps and is to have `total`."""
+        run = self.run() or {}
+        legs = legs_to(total, run.get("legs", ()), done=done)
+        self.save_run({**run, "legs": legs})
+        return legs
 
     def steps(self) -> list[StepRow]:
         """The steps so far, in their order."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from art.errors import ConfigurationError
+from art.schedule import Leg, share_at
 from art.spelling import did_you_mean
 
 
@@ -93,10 +94,10 @@ class RunSettings:
             return self.steps
         return math.ceil(self.epochs * num_train / self.groups_per_step)
 
-    def rate_at(self, step: int, steps: int) -> float:
-        """The learning rate of `step` (from 0) of `steps`: a linear rise in a linear fall."""
-        rise = min(1.0, (step + 1) / (self.warmup_steps + 1))
-        return self.learning_rate * rise * (1.0 - (1.0 - self.final_share) * step / max(1, steps))
+    def rate_at(self, step: int, legs: Sequence[Leg]) -> float:
+        """The learning rate of `step` (from 0): a linear rise in a linear fall, by the schedule's legs."""
+        share = share_at(step, legs, warmup_steps=self.warmup_steps, final_share=self.final_share)
+        return self.learning_rate * share
 
     def check_resumes(self, saved: RunSettings) -> None:
         """Raises ConfigurationError where these settings are not those that the run began with."""

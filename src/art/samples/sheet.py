@@ -9,6 +9,10 @@ UNTRAINABLE, CONTEXT = "untrainable", "context"
 """Fates of samples whose distribution the trainer does not compute: whole rollouts, parts of trained ones."""
 
 
+MASKED = "mismatch"
+"""Fate of what was to be trained in a step whose mismatch masks dropped everything."""
+
+
 class Account:
     """Keeps the account while a batch is built. What started is counted apart from what became of it.
 
@@ -67,6 +71,17 @@ def check_balance(sheet: BalanceSheet) -> BalanceSheet:
     if context != reasons:
         raise UnbalancedSheetError(f"{context} tokens of the step are context; the reasons say {reasons}.")
     return sheet
+
+
+def masked(sheet: BalanceSheet) -> BalanceSheet:
+    """The account of a step whose masks dropped every token that was to be trained.
+
+    >>> row = SheetRow(rollouts=1, tokens=9)
+    >>> masked(BalanceSheet(started=row, fates={"trained": row})).fates
+    {'mismatch': SheetRow(rollouts=1, tokens=9)}
+    """
+    fates = {MASKED if fate == "trained" else fate: row for fate, row in sheet.fates.items()}
+    return check_balance(sheet.model_copy(update={"fates": fates}))
 
 
 def add_sheets(one: BalanceSheet, other: BalanceSheet) -> BalanceSheet:

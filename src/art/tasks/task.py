@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from art.schedule import Leg, legs_to, share_at
+
 if TYPE_CHECKING:
     from art.model import Model
     from art.trajectories import Trajectory
@@ -47,15 +49,25 @@ class TaskDefaults:
     max_tokens: int
     """Limit of one completion, in tokens."""
 
-    def rate_at(self, step: int, *, steps: int | None = None, learning_rate: float | None = None) -> float:
+    def rate_at(
+        self,
+        step: int,
+        *,
+        steps: int | None = None,
+        learning_rate: float | None = None,
+        legs: Sequence[Leg] = (),
+    ) -> float:
         """The learning rate of `step` (from 0) in a run of `steps`: a linear rise in a linear fall.
+
+        `legs`: the recorded schedule of a run that was given other numbers of steps on its way, in place of
+        `steps` (`art.schedule`).
 
         With the defaults of tic-tac-toe: 0.67e-3 at step 0, 3.7e-3 at step 5, 0.9e-3 at its last step. The
         fall settles the policy: without it a run ends two to six points lower.
         """
-        rise = min(1.0, (step + 1) / (self.warmup_steps + 1))
-        fall = 1.0 - (1.0 - self.final_share) * step / (steps or self.steps)
-        return (learning_rate or self.learning_rate) * rise * fall
+        legs = legs or legs_to(steps or self.steps, [], done=0)
+        share = share_at(step, legs, warmup_steps=self.warmup_steps, final_share=self.final_share)
+        return (learning_rate or self.learning_rate) * share
 
 
 class Task(Protocol):

@@ -22,6 +22,12 @@ def make_optimizer(parameters: Sequence[torch.nn.Parameter], spec: OptimizerSpec
     )
 
 
+def has_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether any parameter would be moved by more than its momentum and its decay."""
+    gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
+    return any(gradient is not None and bool(gradient.any()) for gradient in gradients)
+
+
 def step_optimizer(
     optimizer: torch.optim.Optimizer, spec: OptimizerSpec, *, learning_rate: float, loss: float
 ) -> float:

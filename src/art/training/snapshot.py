@@ -43,7 +43,9 @@ def unchanged_on_failure(
 
 @contextmanager
 def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[None]:
-    """Where `when` is true, the block begins without moments; those from before are back when it raises."""
+    """Where `when` is true, the block begins without moments; those from before are back when it raises, or
+    made no update.
+    """
     if not when:
         yield
         return
@@ -54,3 +56,5 @@ def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[N
     except BaseException:
         optimizer.state = kept
         raise
+    if not optimizer.state:
+        optimizer.state = kept

@@ -25,7 +25,7 @@ from art.training.losses.base import LossInputs, LossOutput
 from art.training.losses.compose import Loss
 from art.training.memory import get_rng, set_rng
 from art.training.minibatches import Ints, minibatches, normalizer_of, take
-from art.training.optimizer import step_optimizer
+from art.training.optimizer import has_gradient, step_optimizer
 from art.training.out_of_memory import with_half_budget_retry
 from art.training.packing.types import MicroBatch, Packing
 from art.training.policy import EntryScores, Policy
@@ -138,9 +138,16 @@ class _Step:
 
         self._within_memory(run)
 
-    def update(self, learning_rate: float, tally: Tally) -> float:
-        """Move the weights. Returns the gradient's norm."""
+    def update(self, learning_rate: float, tally: Tally) -> float | None:
+        """Move the weights. Returns the gradient's norm; None where masks dropped every entry, so that only
+        the momentum of earlier steps would move them: nothing moves.
+        """
         spec, critic = self.request.optimizer, self.learner.critic
+        if tally.all_dropped and not has_gradient(self.learner.optimizer):
+            self.learner.optimizer.zero_grad(set_to_none=True)
+            if critic is not None:
+                critic.zero_grad()
+            return None
         norm = step_optimizer(self.learner.optimizer, spec, learning_rate=learning_rate, loss=tally.loss)
         if critic is not None and self.algorithm.critic is not None:
             tally.add_metrics({"loss/critic_grad_norm": critic.step(self.algorithm.critic)})

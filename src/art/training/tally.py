@@ -19,6 +19,9 @@ Progress = Callable[[int, int], None]
 """Called with (forwarded tokens, all tokens of the step) after each micro-batch."""
 
 
+SHARES = frozenset({"loss/mismatch_dropped", "loss/clipped_share"})
+
+
 class Tally:
     """Sums and maxima over the micro-batches of all updates. Averages are over loss entries, so they do not
     depend on how the step was cut.
@@ -29,12 +32,18 @@ class Tally:
         self._started = time.perf_counter()
         self._packings: list[Packing] = []
         self._norms: list[float] = []
+        self._made = 0
         self._totals, self._before = _Totals(), _Totals()
 
     @property
     def loss(self) -> float:
         """Of the update that is being made."""
         return self._totals.shares["loss/train"] - self._before.shares["loss/train"]
+
+    @property
+    def all_dropped(self) -> bool:
+        """Whether the mismatch masks left nothing of the update that is being made."""
+        return self._totals.kept == self._before.kept
 
     def start(self, packing: Packing) -> None:
         """An update begins, or begins again: what was counted of it is forgotten."""
@@ -45,8 +54,10 @@ class Tally:
         self._before = copy.deepcopy(self._totals)
         self._packings.append(packing)
 
-    def updated(self, grad_norm: float) -> None:
-        self._norms.append(grad_norm)
+    def updated(self, grad_norm: float | None) -> None:
+        """The update was made with a gradient of this norm; None: it was not, there was nothing to make."""
+        self._norms.append(grad_norm or 0.0)
+        self._made += grad_norm is not None
 
     @torch.no_grad()
     def add(
@@ -79,6 +90,7 @@ class Tally:
     def add_loss(self, output: LossOutput) -> None:
         """A share of an update's loss, and of the loss's metrics."""
         self.add_metrics({"loss/train": output.loss, **output.metrics})
+        self._totals.kept += 1 if output.kept is None else int(output.kept)
 
     def add_metrics(self, shares: Mapping[str, torch.Tensor | float]) -> None:
         for name, share in shares.items():
@@ -90,13 +102,13 @@ class Tally:
         micro_batches = sum(len(packing.micro_batches) for packing in self._packings)
         capacity = sum(packing.budget * len(packing.micro_batches) for packing in self._packings)
         return {
-            **{name: value / self._updates for name, value in totals.shares.items()},
+            **{name: self._mean(name, value) for name, value in totals.shares.items()},
             "loss/entropy": totals.entropy / count,
             "loss/grad_norm": sum(self._norms) / len(self._norms),
             "loss/learning_rate": learning_rate,
             **self._against_the_sampler(count),
             "data/step_trainer_tokens": float(totals.entries),
-            "data/step_num_gradient_steps": float(self._updates),
+            "data/step_num_gradient_steps": float(self._made),
             "data/forwarded_tokens": float(totals.tokens),
             "data/tree_lower_bound": float(first.lower_bound),
             "data/micro_batches": float(micro_batches),
@@ -105,6 +117,11 @@ class Tally:
             "data/fill": totals.tokens / max(1, capacity),
             "time/step_trainer_s": time.perf_counter() - self._started,
         }
+
+    def _mean(self, name: str, total: float) -> float:
+        """Of the updates. A share is at most 1, whatever its parts were rounded to."""
+        mean = total / self._updates
+        return min(1.0, mean) if name in SHARES else mean
 
     def _against_the_sampler(self, count: int) -> dict[str, float]:
         """Nothing where nobody sampled any of it."""
@@ -129,6 +146,8 @@ class _Totals:
     difference: float = 0.0
     ratio_max: float = 0.0
     difference_max: float = 0.0
+    kept: int = 0
+    """Entries that no mask dropped; where nothing masks, one for each share of the loss."""
     entries: int = 0
     compared: int = 0
     """Entries of the first update."""

@@ -23,7 +23,7 @@ from art.training.optimizer import make_optimizer
 from art.training.plain_adapter import is_plain, read_plain
 from art.training.policy import Policy
 from art.training.probe import probe
-from art.training.rates import automatic_rate
+from art.training.rates import rate_by_size
 from art.training.reference import References
 from art.training.schedule import rate_at
 from art.training.snapshot import fresh_moments, unchanged_on_failure
@@ -31,7 +31,7 @@ from art.training.step import Learner, train_step
 from art.training.tally import Progress
 from art.training.tokenizer_files import TokenizerFiles
 from art.training.weights import Weights
-from art.wire.training import LoraSpec, ProbeReply, TrainRequest
+from art.wire.training import RATE_BY_SIZE, LoraSpec, ProbeReply, TrainRequest
 
 
 class Trainer:
@@ -95,7 +95,8 @@ class Trainer:
         progress: Progress = lambda done, total: None,
     ) -> dict[str, float]:
         """One step from `request.step` to the next, or one of its updates, in memory. When it raises,
-        adapter, moments and RNG are as before.
+        adapter, moments and RNG are as before; so they are, step included, where the mismatch masks dropped
+        every entry: `data/step_num_gradient_steps` is 0 then.
 
         Raises what `check` raises, and TrainingError when loss or gradient are not finite.
         """
@@ -123,12 +124,16 @@ class Trainer:
                 token_budget=min(plan.token_budget, compute.max_length or plan.token_budget),
                 progress=progress,
             )
+        metrics |= {RATE_BY_SIZE: self._rate_by_size(model)} if request.kind == "rl" else {}
+        metrics = {**metrics, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
+        if not metrics["data/step_num_gradient_steps"]:
+            return metrics
         model.rng, model.spec, model.kind = get_rng(), request.optimizer, request.kind
         if request.advance:
             model.step, model.update = model.step + 1, 0
         else:
             model.update += 1
-        return {**metrics, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
+        return metrics
 
     def _learner(self, model: OpenModel, request: TrainRequest) -> Learner:
         if request.algorithm.critic is not None and model.critic is None:
@@ -150,8 +155,11 @@ class Trainer:
             return request.rate
         rate = request.optimizer.learning_rate
         if rate is None:
-            rate = automatic_rate(self.policy.causal_lm.config, lora=model.lora is not None)
+            rate = self._rate_by_size(model)
         return rate_at(request.optimizer, model.step, rate) * request.rate_factor
+
+    def _rate_by_size(self, model: OpenModel) -> float:
+        return rate_by_size(self.policy.causal_lm.config, lora=model.lora is not None)
 
     def check(self, tree: TokenTree, request: TrainRequest) -> None:
         """Raise what can be known before anything runs.

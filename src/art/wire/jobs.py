@@ -104,7 +104,8 @@ class BalanceSheet(Strict):
     out), overlong (a sample longer than can be trained), damaged (the ledger's row of a sample is not what
     was written; that sample's tokens are not known), zero_advantage (its reward says nothing: as good as the
     mean), discarded (the program left its group out), untrainable (every sample was drawn from a distribution
-    that the trainer does not compute), context (tokens of such samples in trained rollouts; no
+    that the trainer does not compute), mismatch (the algorithm's masks dropped every token of the step, so
+    no rollout was trained), context (tokens of samples that cannot be trained, in trained rollouts; no
     rollouts).
     """
 

@@ -99,6 +99,8 @@ class ComputeSpec(Strict):
     """Draw the step's token tree into a PNG in the model's folder, `packed_tensors_plot_<step>.png`."""
 
 
+RATE_BY_SIZE = "loss/learning_rate_by_size"
+"""The metric that says which rate the literature gives for the model's size, whatever the step's own was."""
 TrainingKind = Literal["rl", "sft"]
 """From rewards, or from examples."""
 
@@ -180,7 +182,8 @@ class TrainEvent(Strict):
     total: int = 0
     step: int | None = None
     """result: the step that now exists in the worker's memory, not yet saved: request.step + 1, or
-    request.step when more of it follows."""
+    request.step when more of it follows, or when there was nothing to move the weights
+    (`data/step_num_gradient_steps` 0)."""
     metrics: dict[str, float] = Field(default_factory=dict)
     message: str = ""
     code: str = ""

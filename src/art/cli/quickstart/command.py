@@ -28,7 +28,7 @@ def run_command(choices: Choices, *, output: Path | None, json_file: Path | None
         tasks.find(choices.task)
         if resume:
             folder = existing_folder(output, task=choices.task)
-            settings = resumed(Settings.load(folder.path), choices)
+            settings = resumed(Settings.load(folder.path), choices, done=folder.done)
         else:
             settings = resolve(choices)
             folder = new_folder(output, task=settings.task)

@@ -56,6 +56,11 @@ class RunFolder:
         rows = {row["step"]: StepRow(**row) for row in map(json.loads, path.read_text().splitlines())}
         return [rows[step] for step in sorted(rows)]
 
+    @property
+    def done(self) -> int:
+        """Steps that were made."""
+        return max((row.step for row in self.steps()), default=0)
+
     def add_step(self, row: StepRow) -> None:
         with (self.path / "steps.jsonl").open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")

@@ -64,7 +64,7 @@ async def train_one_step(
         pbar_desc=f"step {step + 1}/{settings.steps}",
     )
     gathered = time.perf_counter()
-    rate = task.DEFAULTS.rate_at(step, steps=settings.steps, learning_rate=settings.learning_rate)
+    rate = task.DEFAULTS.rate_at(step, legs=settings.schedule, learning_rate=settings.learning_rate)
     result = await model.train(groups, config=art.TrainConfig(learning_rate=rate))
     trajectories = [trajectory for group in groups for trajectory in group]
     row = StepRow(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from art import tasks
 from art.errors import ConfigurationError
+from art.schedule import Leg, legs_to
 
 SETTINGS_FILE = "settings.json"
 
@@ -43,6 +44,12 @@ class Settings:
     base_model: str
     evaluation_games: int
     deterministic: bool
+    legs: tuple[Leg, ...] = ()
+    """Of the learning rate's schedule, where the run was given another number of steps on its way."""
+
+    @property
+    def schedule(self) -> tuple[Leg, ...]:
+        return self.legs or legs_to(self.steps, [], done=0)
 
     def save(self, folder: Path) -> None:
         (folder / SETTINGS_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -54,7 +61,8 @@ class Settings:
             raise ConfigurationError(
                 f"There is no run to resume in {str(folder)!r}: {SETTINGS_FILE} is missing."
             )
-        return cls(**json.loads(path.read_text()))
+        saved = json.loads(path.read_text())
+        return cls(**{**saved, "legs": tuple((first, last) for first, last in saved.get("legs", ()))})
 
 
 def resolve(choices: Choices) -> Settings:
@@ -74,8 +82,9 @@ def resolve(choices: Choices) -> Settings:
     )
 
 
-def resumed(saved: Settings, choices: Choices) -> Settings:
-    """The saved run with the number of steps possibly raised.
+def resumed(saved: Settings, choices: Choices, *, done: int) -> Settings:
+    """The saved run, which has made `done` steps, with the number of steps possibly changed: the learning
+    rate goes on from where it is.
 
     Raises ConfigurationError where a choice contradicts what the run was started with.
     """
@@ -87,4 +96,6 @@ def resumed(saved: Settings, choices: Choices) -> Settings:
             raise ConfigurationError(
                 f"The run to resume has --{name.replace('_', '-')} {was}, not {chosen}. Leave it out."
             )
-    return Settings(**{**asdict(saved), "steps": choices.steps or saved.steps})
+    steps = choices.steps or saved.steps
+    legs = saved.legs if steps == saved.steps else legs_to(steps, saved.schedule, done=done)
+    return replace(saved, steps=steps, legs=legs)

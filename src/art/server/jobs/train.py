@@ -10,6 +10,7 @@ from art.errors import TrainingError
 from art.rendering.chat import ChatRenderer
 from art.samples.batch import build_batch
 from art.samples.encode import encode_batch
+from art.samples.sheet import masked
 from art.samples.teacher import scored_paths, with_teacher
 from art.samples.types import Batch
 from art.server.checkpoints.canary import canary_rows
@@ -34,6 +35,8 @@ from art.server.tenants.tenancy import tenant_of
 from art.server.workers.trainer_client import OpenModel
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
 from art.wire.training import TrainRequest
+
+UPDATES = "data/step_num_gradient_steps"
 
 
 class TrainJob(StepJob):
@@ -85,6 +88,8 @@ class TrainJob(StepJob):
         if self.request.compute.plot:
             await asyncio.to_thread(plot_batch, batch, self.stage.checkpoints.folder.parent, opened.step + 1)
         metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **metrics}
+        if not metrics[UPDATES]:
+            return await self.carry_forward(opened.step, canary, metrics, masked(batch.sheet))
         return await self.finish(opened, canary, metrics, batch.sheet)
 
     async def some_ids(self) -> Sequence[Sequence[int]]:
@@ -126,7 +131,8 @@ class TrainJob(StepJob):
     async def _train(
         self, opened: OpenModel, batch: Batch, reference: str | None, factor: float
     ) -> dict[str, float]:
-        """One gradient step in the trainer's memory. Returns its metrics."""
+        """One gradient step in the trainer's memory, or none where masks dropped everything. Returns its
+        metrics."""
         step, algorithm = opened.step, self.request.algorithm
         updates = algorithm.updates.of_batch(batch.sheet.fates["trained"].rollouts)
         request = TrainRequest(
@@ -143,7 +149,7 @@ class TrainJob(StepJob):
         )
         await self.progress("training")
         result = await self.follow(opened, await asyncio.to_thread(encode_batch, batch, request))
-        if result.step != step + 1:
+        if result.step != step + 1 and result.metrics.get(UPDATES):
             raise TrainingError(f"the trainer is at step {result.step} after training step {step + 1}")
         return result.metrics
 

@@ -99,3 +99,5 @@ class LossOutput:
 
     loss: torch.Tensor
     metrics: Mapping[str, torch.Tensor]
+    kept: torch.Tensor | None = None
+    """How many entries no mismatch mask dropped; None: all of them."""

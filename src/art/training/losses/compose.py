@@ -23,7 +23,7 @@ def compose(algorithm: Algorithm, term: Loss, *, has_ratio: bool) -> Loss:
 
     def loss(inputs: LossInputs) -> LossOutput:
         x = dataclasses.replace(inputs, ratio=algorithm.ratio)
-        weighted, metrics = _weighted(algorithm, x, has_ratio=has_ratio)
+        weighted, metrics, kept = _weighted(algorithm, x, has_ratio=has_ratio)
         policy = term(weighted)
         metrics |= {**policy.metrics, "loss/policy": policy.loss.detach()}
         total = policy.loss
@@ -31,17 +31,18 @@ def compose(algorithm: Algorithm, term: Loss, *, has_ratio: bool) -> Loss:
             divergence = kl_loss(algorithm.kl, x)
             metrics["loss/kl"] = divergence.detach()
             total = total + algorithm.kl.coefficient * divergence
-        return LossOutput(loss=total, metrics=metrics)
+        return LossOutput(loss=total, metrics=metrics, kept=kept)
 
     return loss
 
 
 def _weighted(
     algorithm: Algorithm, x: LossInputs, *, has_ratio: bool
-) -> tuple[LossInputs, dict[str, torch.Tensor]]:
-    """The inputs as the policy term sees them: the KL term keeps the plain weights."""
+) -> tuple[LossInputs, dict[str, torch.Tensor], torch.Tensor | None]:
+    """The inputs as the policy term sees them (the KL term keeps the plain weights), metrics, and how many
+    entries are kept."""
     if not algorithm.mismatch:
-        return x, {}
+        return x, {}, None
     to_sampler = algorithm.ratio_to == "sampler"
     trainer_E = x.logprobs_E if to_sampler else x.proximal_logprobs_E
     correction = correct(algorithm.mismatch, x, trainer_E, weigh=not (has_ratio and to_sampler))
@@ -49,4 +50,5 @@ def _weighted(
         "loss/mismatch_dropped": x.share(correction.dropped_E),
         "loss/mismatch_weight_mean": x.share(correction.weights_E),
     }
-    return dataclasses.replace(x, weights_E=x.weights_E * correction.weights_E), metrics
+    weighted = dataclasses.replace(x, weights_E=x.weights_E * correction.weights_E)
+    return weighted, metrics, (~correction.dropped_E).sum()
