@@ -143,18 +143,64 @@ async def test_failed_groups_are_counted_and_equal_rewards_are_left_out(
     assert list(folder.iterdir()), "they can be looked at"
 
 
-async def test_a_model_that_answers_always_the_same_ends_the_run(
-    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def ends_after(
+    reward: float, before: tuple[float, float] | None, backend: FastBackend, model: Any, failing: int = -1
+) -> dict[str, int]:
+    """The outcomes of a run whose groups have one reward for all, after four with `before`."""
+
     async def same(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
-        return pair((1.0, 1.0)) if scenario["number"] >= 4 else pair()
+        number = scenario["number"]
+        if number == failing:
+            return art.TrajectoryGroup([ValueError("no sandbox")])
+        return pair(before) if before is not None and number < 4 else pair((reward, reward))
 
     trainer = PipelineTrainer(
         model, backend, same, scenarios(1000), None, min_batch_size=2, discard_queue_multiplier=5
     )
     await trainer.train()
+    outcomes: dict[str, int] = state(model)["outcomes"]
+    return outcomes
+
+
+@pytest.mark.parametrize(
+    ("reward", "before"),
+    [(0.0, (0.0, 1.0)), (0.5, (0.0, 1.0)), (-1.0, (-1.0, 0.0)), (0.5, (0.4, 1.0)), (0.0, None), (-1.0, None)],
+)
+async def test_a_model_that_always_answers_the_same_has_collapsed(
+    reward: float,
+    before: tuple[float, float] | None,
+    backend: FastBackend,
+    model: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its reward is not high: it fell, or stays in the middle, or nothing ever succeeded."""
+    outcomes = await ends_after(reward, before, backend, model)
     assert "MODEL COLLAPSE DETECTED: 11 groups in a row" in caplog.text
-    assert state(model)["outcomes"]["trained"] == 4 and state(model)["outcomes"]["discarded"] == 11
+    assert "NOTHING LEFT" not in caplog.text
+    assert outcomes["trained"] == (0 if before is None else 4) and outcomes["discarded"] == 11
+
+
+@pytest.mark.parametrize(
+    ("reward", "before"), [(1.0, (0.0, 1.0)), (0.97, (0.0, 1.0)), (0.0, (-1.0, 0.0)), (1.0, None)]
+)
+async def test_a_solved_task_is_no_collapse(
+    reward: float,
+    before: tuple[float, float] | None,
+    backend: FastBackend,
+    model: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outcomes = await ends_after(reward, before, backend, model)
+    assert "COLLAPSE" not in caplog.text
+    assert "NOTHING LEFT TO LEARN: 11 groups in a row had equal rewards" in caplog.text
+    assert outcomes["trained"] == (0 if before is None else 4) and outcomes["discarded"] == 11
+
+
+async def test_good_groups_among_which_one_failed_are_not_called_solved(
+    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ends_after(1.0, (0.0, 1.0), backend, model, failing=8)
+    assert "MODEL COLLAPSE DETECTED" in caplog.text and "NOTHING LEFT" not in caplog.text
 
 
 async def test_evaluations_run_on_their_own_step_and_are_not_repeated(

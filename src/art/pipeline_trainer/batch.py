@@ -53,10 +53,57 @@ def fate_of(finished: Finished, *, oldest: int, needs_spread: bool) -> Outcome |
 
 def has_spread(group: TrajectoryGroup) -> bool:
     """Whether its rewards differ, by more than rounding. Unscored rollouts say nothing."""
-    rewards = [float(one.reward) for one in group if not isinstance(one.reward, Unscored)]
+    rewards = _rewards(group)
     if not all(map(math.isfinite, rewards)):
         return True  # the backend names the rollout
     return len(rewards) > 1 and max(rewards) - min(rewards) > SAME * max(map(abs, rewards))
+
+
+HIGH = 0.9
+"""From this share of the range of rewards that a run has seen on, a reward is high."""
+
+
+@dataclass(kw_only=True)
+class SeenRewards:
+    """What tells a solved task from a model that has collapsed: both give groups of equal rewards, one after
+    another, but those of a solved task are high.
+    """
+
+    lowest: float = math.inf
+    highest: float = -math.inf
+    useless: list[float] = field(default_factory=list)
+    """Mean rewards of the groups in a row that taught nothing."""
+
+    def see(self, rewards: Sequence[float], *, useless: bool) -> None:
+        """The finite rewards of one group."""
+        self.lowest, self.highest = min([self.lowest, *rewards]), max([self.highest, *rewards])
+        if not useless:
+            self.useless = []
+        elif rewards:
+            self.useless.append(sum(rewards) / len(rewards))
+
+    @property
+    def mean(self) -> float | None:
+        """Of the groups in a row that taught nothing."""
+        return sum(self.useless) / len(self.useless) if self.useless else None
+
+    @property
+    def high(self) -> bool:
+        """Whether that mean is among the best of the run. Where the run has seen one reward alone, whether it
+        is above 0.
+
+        >>> seen = SeenRewards()
+        >>> seen.see([0.0, 1.0], useless=False)
+        >>> seen.see([1.0, 1.0], useless=True); seen.high
+        True
+        >>> seen.see([0.5, 0.5], useless=True); seen.high
+        False
+        """
+        if self.mean is None:
+            return False
+        if self.highest == self.lowest:
+            return self.highest > 0
+        return self.mean >= self.lowest + HIGH * (self.highest - self.lowest)
 
 
 class Collector:
@@ -75,10 +122,17 @@ class Collector:
         self.useless = 0
         """Groups in a row that taught nothing: equal rewards, or all rollouts failed."""
         self.last_failure: Finished | None = None
+        self._seen, self._failed = SeenRewards(), 0
 
     @property
-    def collapsed(self) -> bool:
+    def exhausted(self) -> bool:
+        """Whether too many groups in a row taught nothing for the run to go on."""
         return self.useless > self._settings.collapse_after
+
+    @property
+    def solved(self) -> bool:
+        """Whether they did because there is nothing left to learn: none failed, and their reward is high."""
+        return self.exhausted and not self._failed and self._seen.high
 
     async def collect(self, step: int) -> StepBatch:
         """At least `min_batch_size` groups that can be trained at `step`, and what else is ready.
@@ -86,16 +140,30 @@ class Collector:
         Fewer when no more come, or when too many in a row taught nothing.
         """
         batch = StepBatch()
-        while len(batch.groups) < self._settings.min_batch_size and not (batch.ended or self.collapsed):
+        while len(batch.groups) < self._settings.min_batch_size and not (batch.ended or self.exhausted):
             self._sort(await self._queue.get(), batch, step)
         while len(batch.groups) < self._settings.most_groups and not (
-            batch.ended or self.collapsed or self._queue.empty()
+            batch.ended or self.exhausted or self._queue.empty()
         ):
             self._sort(self._queue.get_nowait(), batch, step)
         return batch
 
-    def tell_collapse(self, name: str, step: int) -> None:
+    def tell_end(self, name: str, step: int) -> None:
         """Say why the run of a model ends at this step."""
+        if self.solved:
+            _log.warning(
+                "NOTHING LEFT TO LEARN: %d groups in a row had equal rewards, %.3g on average where the run "
+                "has seen %.3g to %.3g, more than discard_queue_multiplier x min_batch_size = %d; the run of %s "
+                "ends at step %d. Give it harder scenarios to go on",
+                self.useless,
+                self._seen.mean,
+                self._seen.lowest,
+                self._seen.highest,
+                self._settings.collapse_after,
+                name,
+                step,
+            )
+            return
         errors = [] if self.last_failure is None else self.last_failure.group.exceptions
         _log.error(
             "MODEL COLLAPSE DETECTED: %d groups in a row had equal rewards or failed, more than "
@@ -125,6 +193,17 @@ class Collector:
             batch.aside.setdefault(fate, []).append(finished)
         if fate in ("discarded", "failed"):
             self.useless += 1
+            self._failed += fate == "failed"
             self.last_failure = finished if fate == "failed" else None
         elif fate is None:
-            self.useless, self.last_failure = 0, None
+            self.useless, self.last_failure, self._failed = 0, None, 0
+        if fate != "stale":
+            self._seen.see(_finite_rewards(finished.group), useless=fate is not None)
+
+
+def _rewards(group: TrajectoryGroup) -> list[float]:
+    return [float(one.reward) for one in group if not isinstance(one.reward, Unscored)]
+
+
+def _finite_rewards(group: TrajectoryGroup) -> list[float]:
+    return [reward for reward in _rewards(group) if math.isfinite(reward)]

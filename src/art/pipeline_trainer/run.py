@@ -61,7 +61,7 @@ class Run:
         config: Any,
         reporter: StatusReporter,
     ) -> None:
-        """Until the scenarios or the steps end, somebody asks to stop, or the model has collapsed."""
+        """Until the scenarios or the steps end, somebody asks to stop, or groups teach nothing any more."""
         workers = RolloutWorkers(
             self._model,
             rollout_fn,
@@ -110,7 +110,7 @@ class Run:
         while not ended and (most is None or self._steps.made < most):
             began, busy, idle = time.monotonic(), workers.busy_s, workers.idle_s
             batch = await collector.collect(self._books.training_step)
-            ended = batch.ended or collector.collapsed
+            ended = batch.ended or collector.exhausted
             if not batch.groups:
                 await self._steps.log_discarded(batch)
                 break
@@ -135,8 +135,8 @@ class Run:
             }
             await self._steps.log(batch, result, metrics)
             await self._after(result.step, evaluations)
-        if collector.collapsed:
-            collector.tell_collapse(self._model.name, self._books.training_step)
+        if collector.exhausted:
+            collector.tell_end(self._model.name, self._books.training_step)
 
     async def _after(self, step: int, evaluations: Evaluations) -> None:
         """What is due after a step: the books' entry, its evaluation, and old checkpoints to delete."""
