@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import warnings
 
 import pytest
 from openai.types.chat.chat_completion import Choice
 
 import art
+from art import errors
 from art.capture import auto_trajectory, capture_auto_trajectory
 from art.tracking.averages import as_groups, summarize
 
@@ -213,3 +215,17 @@ async def test_nested_captures():
 
     trajectory = await capture_auto_trajectory(outer())
     assert trajectory.reward == 0.0 and trajectory.metrics["outer"] == 1
+
+
+def test_our_errors_are_those_of_python_too():
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, Exception)]
+    assert len(kinds) > 30 and all(issubclass(kind, errors.ARTError) for kind in kinds)
+    for ours, pythons in (
+        (errors.ConfigurationError, ValueError),
+        (errors.NotRegisteredError, ValueError),
+        (errors.DeadlineError, TimeoutError),
+        (errors.CheckpointMissingError, FileNotFoundError),
+        (errors.ServerUnreachableError, ConnectionError),
+        (errors.NotBuiltError, NotImplementedError),
+    ):
+        assert issubclass(ours, pythons)

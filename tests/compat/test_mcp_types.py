@@ -111,3 +111,9 @@ def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
     preview_scenarios(whole, n=1)
     shown = capsys.readouterr().out
     assert "1/5:   2  ██" in shown and "1. task 0 (difficulty 1/5)" in shown and "task 1" not in shown
+
+
+def test_a_preview_is_a_list_of_lines() -> None:
+    whole = GeneratedScenarioCollection([GeneratedScenario(f"task {i}", 1 + i) for i in range(3)])
+    lines = whole.preview(2)
+    assert isinstance(lines, list) and len(lines) == 2 and "task 0" in lines[0]

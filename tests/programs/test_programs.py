@@ -45,6 +45,7 @@ def rows(folder: Path, model: str) -> list[dict[str, float]]:
                 name: value for name, value in row.items() if re.fullmatch(f"data/sheet/.*_{unit}", name)
             }
             assert sheet.pop(f"data/sheet/started_{unit}", 0) == sum(sheet.values())
+        assert not [name for name in row if "tinker_" in name], "nothing was billed"
     return found
 
 

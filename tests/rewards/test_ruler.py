@@ -216,3 +216,19 @@ async def test_a_gather_judges_groups_as_they_end_and_drops_those_without_a_scor
             after_each=lambda group: ruler_score_group(group, swallow_exceptions=True, **at(server)),
         )
     assert [rewards(group) for group in groups] == [[0.1, 0.9], [0.2, 0.9]]
+
+
+async def test_a_cancellation_is_never_swallowed() -> None:
+    asked = asyncio.Event()
+
+    async def judge(*_: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(60)
+
+    scoring = asyncio.create_task(
+        ruler_score_group(group_of(0.2, 0.9), judge_model=judge, swallow_exceptions=True)
+    )
+    await asyncio.wait_for(asked.wait(), 30)
+    scoring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await scoring

@@ -68,6 +68,12 @@ async def test_every_served_name_answers(live: Live) -> None:
     assert (await live.client.models.retrieve("games/player@3")).id == "player@3"
 
 
+async def test_logprobs_are_in_a_reply_that_asks_for_them(live: Live) -> None:
+    plain = await live.client.chat.completions.create(model="player", messages=HELLO)
+    asked = await live.client.chat.completions.create(model="player", messages=HELLO, logprobs=True)
+    assert plain.choices[0].logprobs is None and asked.choices[0].logprobs is not None
+
+
 async def test_sampling_options_reach_the_engine_and_the_ledger(live: Live) -> None:
     reply = await live.client.chat.completions.create(
         model="tiny",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from datetime import datetime
 
 import pytest
 
@@ -275,3 +276,9 @@ async def test_sums_of_another_run_can_be_loaded(model):
     for step in range(2):
         await model.log(metrics={"costs/gpu": 1}, split="train", step=step)
     assert rows(model)[1]["costs/cum/gpu"] == 12
+
+
+async def test_the_time_of_a_row_has_its_zone(model):
+    await model.log(metrics={"x": 1}, split="val", step=0)
+    (row,) = rows(model)
+    assert datetime.fromisoformat(row["recorded_at"]).utcoffset() is not None
