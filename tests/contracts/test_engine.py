@@ -142,6 +142,51 @@ async def test_score_is_what_transformers_computes(engine: Engine, base: Path) -
         assert scores == pytest.approx(reference_logprobs(model, row), abs=CLOSE)
 
 
+async def test_rank_tells_the_most_probable_ids_of_each_place(engine: Engine, base: Path) -> None:
+    rows = [prompt(seed, length) for seed, length in enumerate([2, 40, 7, CONTEXT - 1])]
+    model = AutoModelForCausalLM.from_pretrained(base)
+    for row, ranked in zip(rows, await engine.rank(None, rows, 3), strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([row])).logits[0, :-1].float().log_softmax(-1)
+        best = expected.topk(3)
+        assert ranked.logprobs == pytest.approx(reference_logprobs(model, row), abs=CLOSE)
+        assert [[token for token, _ in top] for top in ranked.tops] == best.indices.tolist()
+        for token, own, top, values in zip(
+            row[1:], ranked.logprobs, ranked.tops, best.values.tolist(), strict=True
+        ):
+            assert [value for _, value in top] == pytest.approx(values, abs=CLOSE)
+            # lm-eval compares them with `==`: whether the most probable id is the row's own.
+            assert dict(top).get(token, own) == own
+    (alone,) = await engine.rank(None, rows[:1], 0)
+    assert len(alone.logprobs) == 1 and not alone.tops
+
+
+async def test_rank_refuses_what_it_cannot_tell(engine: Engine) -> None:
+    for rows, most in (([prompt(1)], 21), ([prompt(1, CONTEXT)], 1), ([[1]], 1), ([[1, VOCAB]], 1)):
+        with pytest.raises(RequestError):
+            await engine.rank(None, rows, most)
+    with pytest.raises(NotFoundError, match="nobody@1"):
+        await engine.rank("nobody@1", [prompt(1)], 1)
+
+
+async def test_without_stop_ids_the_end_of_text_is_an_id_like_any_other(engine: Engine) -> None:
+    """`ignore_eos`: it is drawn with its own probability, and the completion goes on behind it."""
+    given = prompt(3)
+    likely = ((END, 6.0),)
+    out = await whole(engine.generate(ask(given, max_tokens=30, seed=5, logit_bias=likely)))
+    assert len(out.token_ids) == 30 and out.finish_reason == "length"
+    assert END in out.token_ids[:-1], "drawn, and gone on from"
+    (free,) = await engine.rank(None, [[*given, *out.token_ids]], 0)
+    biased = [
+        (token, drawn, plain)
+        for token, drawn, plain in zip(
+            out.token_ids, out.logprobs, free.logprobs[len(given) - 1 :], strict=True
+        )
+    ]
+    assert all(drawn > plain for token, drawn, plain in biased if token == END)
+    assert all(drawn < plain for token, drawn, plain in biased if token != END)
+
+
 NUCLEUS = {"temperature": 0.7, "top_k": 20, "top_p": 0.8}
 LIKELY = {"temperature": 0.7, "top_k": 20, "min_p": 0.02}
 

@@ -15,7 +15,14 @@ from art.engine.vllm.arguments import OURS, command_line, known_arguments
 from art.engine.vllm.install import install, installed
 from art.engine.vllm.launch import prepare
 from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.requests import completion_body, read_choice, read_scores, score_body
+from art.engine.vllm.requests import (
+    completion_body,
+    rank_body,
+    read_choice,
+    read_ranked,
+    read_scores,
+    score_body,
+)
 from art.engine.vllm.runtime import Runtime, find_runtime
 from art.engine.vllm.turns import Turns
 from art.engine.vllm.versions import TESTED, check_version
@@ -157,6 +164,16 @@ def test_replies_that_lack_something_are_errors() -> None:
     with pytest.raises(WorkerError, match="3 ids"):
         read_scores({"choices": [{"prompt_logprobs": [None]}]}, [1, 2, 3])
     assert score_body([4, 5, 6], "m")["logprob_token_ids"] == [6]
+
+
+def test_ranks_are_read_best_first_and_what_lacks_one_is_an_error() -> None:
+    assert rank_body([4, 5], "m", 2).items() >= {"prompt": [4, 5], "prompt_logprobs": 2}.items()
+    at = {"5": {"logprob": -2.0}, "8": {"logprob": -0.5}, "9": {"logprob": -1.0}}
+    ranked = read_ranked({"choices": [{"prompt_logprobs": [None, at]}]}, [4, 5], 2)
+    assert (ranked.logprobs, ranked.tops) == ([-2.0], [[(8, -0.5), (9, -1.0)]])
+    for told in ([None], [None, {"8": {"logprob": -0.5}}], None):
+        with pytest.raises(WorkerError, match="2 ids"):
+            read_ranked({"choices": [{"prompt_logprobs": told}]}, [4, 5], 2)
 
 
 def test_owners_take_turns() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from art.engine.protocol import Delta, EngineInfo, GenerateRequest
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
 from art.errors import NotFoundError
 
 
@@ -85,6 +85,16 @@ class ScriptedEngine:
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         return [self.logprobs(len(row) - 1) for row in rows]
+
+    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+        """The row's own ids are the most probable ones."""
+        ranked = []
+        for row in rows:
+            scores = self.logprobs(len(row) - 1)
+            own = zip(row[1:], scores, strict=True)
+            tops = [self.beside(*one, most) for one in own] if most else []
+            ranked.append(Ranked(logprobs=scores, tops=tops))
+        return ranked
 
     async def sleep(self) -> None: ...
 

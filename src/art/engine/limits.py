@@ -97,6 +97,19 @@ def check_bias(pairs: Sequence[tuple[int, float]], *, vocab_size: int) -> None:
             )
 
 
+def check_ranked(rows: Sequence[Sequence[int]], most: int, *, max_context: int, vocab_size: int) -> None:
+    """Rows to rank. Raises: RequestError as `check_rows` does, for a row that leaves no place, and for `most`
+    out of bounds.
+    """
+    check_rows(rows, max_context=max_context - 1, vocab_size=vocab_size)
+    if not 0 <= most <= MOST_TOP_LOGPROBS:
+        raise RequestError(
+            f"{most!r} of the most probable ids were asked for; it must be 0 to {MOST_TOP_LOGPROBS}",
+            status=400,
+            code="invalid_top_logprobs",
+        )
+
+
 def check_rows(rows: Sequence[Sequence[int]], *, max_context: int, vocab_size: int) -> None:
     """Rows to score. Raises: RequestError for one of fewer than two ids, one that is longer than the context,
     and for ids that the model does not have.

@@ -9,16 +9,19 @@ asleep                      requests wait here, in no engine, until `wake`
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from art.engine.continuation import Continuation
 from art.engine.members import LOST, Failed, Members, Waits
-from art.engine.protocol import Delta, Engine, EngineInfo, GenerateRequest
+from art.engine.protocol import Delta, Engine, EngineInfo, GenerateRequest, Ranked
 from art.engine.replicas import Replica, choose
 from art.errors import ARTError, OverloadedError, WorkerError
+
+T = TypeVar("T")
 
 DEATHS = 3
 """A request under which so many engines died is not tried again: it may be what ends them."""
@@ -99,12 +102,19 @@ class EnginePool:
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `Engine.score`: by one replica. `score_each` asks all."""
+        return await self._by_one(adapter, lambda engine: engine.score(adapter, rows))
+
+    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+        """See `Engine.rank`: by one replica."""
+        return await self._by_one(adapter, lambda engine: engine.rank(adapter, rows, most))
+
+    async def _by_one(self, adapter: str | None, ask: Callable[[Engine], Awaitable[T]]) -> T:
         attempts = _Attempts()
         while True:
             replica = await self._choose(adapter, None, attempts)
             engine = _begin(replica, attempts)
             try:
-                return await engine.score(adapter, rows)
+                return await ask(engine)
             except WorkerError as error:
                 attempts.failed(error)
                 self.members.suspect(replica, engine, error)

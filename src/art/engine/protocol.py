@@ -110,6 +110,19 @@ class Delta:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Ranked:
+    """What a model says of a row's ids but the first, at temperature 1.
+
+    >>> Ranked(logprobs=[-0.31], tops=[[(9, -0.11), (17, -0.31)]])       # of the row [4, 17]
+    """
+
+    logprobs: Sequence[float]
+    """Of each id, given those before it."""
+    tops: Sequence[TopLogprobs]
+    """The most probable ids in the place of each; empty where none were asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineInfo:
     """What an engine says of itself."""
 
@@ -141,7 +154,7 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """Six verbs. Every one raises a subclass of `art.errors.ARTError` when it fails.
+    """Seven verbs. Every one raises a subclass of `art.errors.ARTError` when it fails.
 
     Waiting is bounded: `generate` raises `OverloadedError` at once when the queue is full.
     """
@@ -171,6 +184,10 @@ class Engine(Protocol):
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Logprob of each id given those before it, at temperature 1: `len(row) - 1` numbers a row."""
+        ...
+
+    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+        """As `score`, with the `most` probable ids (0 to 20) in each place. A row leaves one id's room."""
         ...
 
     async def sleep(self) -> None:

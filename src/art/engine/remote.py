@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from art.engine.completion_socket import CompletionSocket
-from art.engine.protocol import Delta, EngineInfo, GenerateRequest
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
 from art.errors import WorkerDiedError, WorkerError, WorkerStalledError
 from art.process.loopback import no_tls
 from art.wire.engine import (
@@ -86,6 +86,15 @@ class RemoteEngine:
         return EngineScoreReply.model_validate(
             await self._post("/score", body, self.deadlines.control)
         ).logprobs
+
+    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+        """See `Engine.rank`."""
+        body = EngineScoreRequest(adapter=adapter, rows=[list(row) for row in rows], most=most)
+        reply = EngineScoreReply.model_validate(await self._post("/score", body, self.deadlines.control))
+        tops = reply.tops or [[] for _ in reply.logprobs]
+        return [
+            Ranked(logprobs=logprobs, tops=top) for logprobs, top in zip(reply.logprobs, tops, strict=True)
+        ]
 
     async def sleep(self) -> None:
         """See `Engine.sleep`."""

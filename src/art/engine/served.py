@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from art.engine.protocol import Delta, GenerateRequest
+from art.engine.protocol import Delta, GenerateRequest, Ranked
 from art.errors import ARTError
 from art.wire.engine import EngineHealth
 
@@ -33,6 +33,8 @@ class ServedEngine(Protocol[C]):
     async def unload_adapter(self, name: str) -> None: ...
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]: ...
+
+    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]: ...
 
     async def sleep(self) -> None: ...
 

@@ -46,7 +46,13 @@ def make_app(engine: ServedEngine[C], key: str) -> Starlette:
 
     async def score(request: Request) -> BaseModel:
         body = EngineScoreRequest.model_validate_json(await request.body())
-        return EngineScoreReply(logprobs=await engine.score(body.adapter, body.rows))
+        if body.most is None:
+            return EngineScoreReply(logprobs=await engine.score(body.adapter, body.rows))
+        ranked = await engine.rank(body.adapter, body.rows, body.most)
+        return EngineScoreReply(
+            logprobs=[list(one.logprobs) for one in ranked],
+            tops=[[list(top) for top in one.tops] for one in ranked],
+        )
 
     async def sleep(request: Request) -> None:
         await engine.sleep()

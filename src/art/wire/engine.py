@@ -132,11 +132,15 @@ class EngineScoreRequest(Strict):
     adapter: str | None = None
     rows: list[list[int]]
     """Each row at least two ids."""
+    most: int | None = Field(default=None, ge=0)
+    """So many of the most probable ids are told in each place; None: no row leaves an id of the context."""
 
 
 class EngineScoreReply(Strict):
     logprobs: list[list[float]]
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
+    tops: list[list[list[tuple[int, float]]]] = Field(default_factory=list)
+    """For each of these numbers the most probable ids in its place, best first, where they were asked for."""
 
 
 class SamplingBody(Strict):

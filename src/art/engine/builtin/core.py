@@ -21,13 +21,13 @@ from art.engine.builtin.model import CausalModel
 from art.engine.builtin.peft_folder import PeftAdapter
 from art.engine.builtin.sampler import Drawn, request_seed, sample
 from art.engine.builtin.scheduler import Scheduler
-from art.engine.builtin.scoring import score_rows
+from art.engine.builtin.scoring import rank_rows
 from art.engine.builtin.sequence import NOWHERE, Sequence, appended
 from art.engine.builtin.shaping import make_bias, make_penalties, shape
 from art.engine.builtin.stops import StopStrings, TokenizerLoader
 from art.engine.builtin.whole import ModelFolder, WholeModels
-from art.engine.limits import check_request, check_rows
-from art.engine.protocol import Delta, GenerateRequest
+from art.engine.limits import check_ranked, check_request, check_rows
+from art.engine.protocol import Delta, GenerateRequest, Ranked
 from art.errors import ARTError, RequestError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
 
@@ -148,7 +148,14 @@ class EngineCore:
         """See `Engine.score`. Raises: NotFoundError, RequestError."""
         adapter = self.adapters.number(name)
         check_rows(rows, max_context=self.max_context, vocab_size=self.model.vocab_size)
-        return score_rows(self.model, adapter, rows)
+        return [list(one.logprobs) for one in rank_rows(self.model, adapter, rows)]
+
+    @torch.inference_mode()
+    def rank(self, name: str | None, rows: list[list[int]], most: int) -> list[Ranked]:
+        """See `Engine.rank`. Raises: NotFoundError, RequestError."""
+        adapter = self.adapters.number(name)
+        check_ranked(rows, most, max_context=self.max_context, vocab_size=self.model.vocab_size)
+        return rank_rows(self.model, adapter, rows, most)
 
     def health(self) -> EngineHealth:
         scheduler = self.scheduler

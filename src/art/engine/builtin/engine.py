@@ -21,7 +21,7 @@ from art.engine.builtin.core import EngineCore, Event
 from art.engine.builtin.model import load_model
 from art.engine.builtin.sequence import Sequence as Running
 from art.engine.builtin.whole import read_folder
-from art.engine.protocol import Delta, EngineInfo, GenerateRequest
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
 from art.engine.served import Sink
 from art.errors import ARTError, OverloadedError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
@@ -134,6 +134,11 @@ class BuiltinEngine:
         """See `Engine.score`."""
         copied = [list(row) for row in rows]
         return await self._call(lambda: self._core.score(adapter, copied), "score")
+
+    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+        """See `Engine.rank`."""
+        copied = [list(row) for row in rows]
+        return await self._call(lambda: self._core.rank(adapter, copied, most), "rank")
 
     async def sleep(self) -> None:
         """See `Engine.sleep`."""

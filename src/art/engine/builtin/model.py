@@ -20,6 +20,7 @@ from art.engine.builtin.lora import AdapterLayers, Routing
 from art.engine.builtin.recording import record
 from art.engine.builtin.stacks import turns
 from art.engine.positions import longest_fixed
+from art.engine.protocol import Ranked
 from art.errors import ConfigurationError
 from art.process.threads import cpu_threads
 from art.wire.engine import BuiltinOptions
@@ -69,10 +70,15 @@ class CausalModel:
         return _through_modules(self.module, ids_T, positions_T, wanted, attention)
 
     def score(self, adapter: int, rows: list[list[int]]) -> list[list[float]]:
-        """Logprob of each id given those before it, temperature 1; rows of at least two ids.
+        """Logprob of each id given those before it, temperature 1; rows of at least two ids."""
+        return [list(one.logprobs) for one in self.rank(adapter, rows)]
+
+    def rank(self, adapter: int, rows: list[list[int]], most: int = 0) -> list[Ranked]:
+        """`score`, and the `most` probable ids in each place.
 
         The logits of a group are computed in slices when they would not fit in memory at once.
         """
+        most = min(most, self.vocab_size)
         counts = np.array([len(row) for row in rows])
         ends = counts.cumsum()
         attention = PackedAttention([fresh_part(counts, self.device)])
@@ -80,16 +86,24 @@ class CausalModel:
         positions_T = torch.from_numpy(np.concatenate([np.arange(n) for n in counts])).to(self.device)
         scored = np.delete(np.arange(ends[-1]), ends - 1)
         adapter_T = np.full(ends[-1], adapter)
-        slices = []
+        slices: list[Tensor] = []
+        best: list[list[tuple[int, float]]] = []
         step = max(1, SCORE_ELEMENTS // self.vocab_size)
         for first in range(0, len(scored), step):
             wanted = torch.from_numpy(scored[first : first + step]).to(self.device)
             logits = self.forward(ids_T, positions_T, wanted, adapter_T, attention)
             logprobs = torch.log_softmax(logits.float(), -1)
             slices.append(logprobs.gather(1, ids_T[wanted + 1][:, None])[:, 0])
+            if most:
+                top = logprobs.topk(most, dim=-1)
+                best += map(_pairs, top.indices.tolist(), top.values.tolist())
         flat = torch.cat(slices).tolist()
         bounds = np.concatenate([[0], (counts - 1).cumsum()]).tolist()
-        return [flat[a:b] for a, b in pairwise(bounds)]
+        return [Ranked(logprobs=flat[a:b], tops=best[a:b]) for a, b in pairwise(bounds)]
+
+
+def _pairs(ids: list[int], logprobs: list[float]) -> list[tuple[int, float]]:
+    return list(zip(ids, logprobs, strict=True))
 
 
 def load_model(name: str, options: BuiltinOptions) -> CausalModel:

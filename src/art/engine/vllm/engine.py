@@ -13,14 +13,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from art.engine.limits import check_bias, check_request, check_rows
-from art.engine.protocol import Delta, GenerateRequest
+from art.engine.limits import check_bias, check_ranked, check_request, check_rows
+from art.engine.protocol import Delta, GenerateRequest, Ranked
 from art.engine.served import Sink
 from art.engine.vllm.adapters import Adapters
 from art.engine.vllm.client import VllmClient
 from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.requests import completion_body, read_scores, score_body
+from art.engine.vllm.requests import completion_body, rank_body, read_ranked, read_scores, score_body
 from art.engine.vllm.served import Served
 from art.engine.vllm.server_process import ServerProcess
 from art.engine.vllm.turns import Turns
@@ -130,16 +131,30 @@ class VllmEngine:
         """See `Engine.score`."""
         model = self._adapters.model(adapter)
         check_rows(rows, max_context=self.served.max_context, vocab_size=self.served.vocab_size)
+        copied = [list(row) for row in rows]
+        replies = await self._ask_each(adapter, [score_body(row, model) for row in copied])
+        return list(map(read_scores, replies, copied))
+
+    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+        """See `Engine.rank`."""
+        model = self._adapters.model(adapter)
+        check_ranked(rows, most, max_context=self.served.max_context, vocab_size=self.served.vocab_size)
+        copied = [list(row) for row in rows]
+        replies = await self._ask_each(adapter, [rank_body(row, model, most) for row in copied])
+        return [read_ranked(reply, row, most) for reply, row in zip(replies, copied, strict=True)]
+
+    async def _ask_each(self, adapter: str | None, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A few at once; the adapter stays until all are answered."""
         places = asyncio.Semaphore(SCORES_AT_ONCE)
 
-        async def one(row: list[int]) -> list[float]:
+        async def one(body: dict[str, Any]) -> dict[str, Any]:
             async with places:
-                reply = await self._client.post("/v1/completions", score_body(row, model))
-            return read_scores(reply, row)
+                reply: dict[str, Any] = await self._client.post("/v1/completions", body)
+                return reply
 
         self._adapters.begin(adapter)
         try:
-            return await asyncio.gather(*(one(list(row)) for row in rows))
+            return await asyncio.gather(*map(one, bodies))
         finally:
             self._adapters.end(adapter)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
+from art.engine.protocol import Constraint, Delta, GenerateRequest, Ranked, Sampling
 from art.errors import RequestError, WorkerError
 
 LEAST_TEMPERATURE = 0.01
@@ -99,6 +99,26 @@ def read_scores(reply: dict[str, Any], row: list[int]) -> list[float]:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise WorkerError(f"vLLM's scores of {len(row)} ids cannot be read: {error!r}") from error
     return [*scores, float(last)]
+
+
+def rank_body(row: list[int], model: str, most: int) -> dict[str, Any]:
+    """The body that ranks a row, which leaves one token of the context."""
+    body = score_body(row, model)
+    del body["logprob_token_ids"]
+    return {**body, "prompt": row, "prompt_logprobs": most, "logprobs": None}
+
+
+def read_ranked(reply: dict[str, Any], row: list[int], most: int) -> Ranked:
+    """What a reply says of `row[1:]`. Raises: WorkerError when it lacks something."""
+    try:
+        known = reply["choices"][0]["prompt_logprobs"][1:]
+        told = [{int(token): float(one["logprob"]) for token, one in at.items()} for at in known]
+        return Ranked(
+            logprobs=[at[token] for at, token in zip(told, row[1:], strict=True)],
+            tops=[sorted(at.items(), key=lambda pair: -pair[1])[:most] for at in told] if most else [],
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise WorkerError(f"vLLM's scores of {len(row)} ids cannot be read: {error!r}") from error
 
 
 def read_choice(choice: dict[str, Any], most: int = 0) -> Delta:
