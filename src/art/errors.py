@@ -16,6 +16,7 @@
      │    ├── WorkerDiedError                 it ended by itself or was killed
      │    └── WorkerStalledError              it lives but stopped answering
      ├── TrainingError                        a training job ended without a new step
+     │    └── RolloutsFailedError             no rollout of the step gave a trajectory
      ├── TokenMismatchError                   ids or logprobs of a sample do not fit what was sampled
      ├── UnbalancedSheetError                 rollouts or tokens of a step are unaccounted for
      ├── CanaryError                          a newly loaded adapter and the trainer compute differently
@@ -145,6 +146,10 @@ class WorkerStalledError(WorkerError):
 
 class TrainingError(ARTError):
     """A training job ended without a new step."""
+
+
+class RolloutsFailedError(TrainingError):
+    """No rollout of the step gave a trajectory: each of them failed."""
 
 
 class TokenMismatchError(ARTError, ValueError):

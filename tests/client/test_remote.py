@@ -174,6 +174,28 @@ def test_a_reward_that_is_no_number_is_refused(reward):
         train_groups([art.TrajectoryGroup([bad])])
 
 
+async def test_a_step_whose_rollouts_all_failed_raises_the_first_failure(registered, backend, double: Double):
+    """As in a published loop: `max_exceptions=18`, and every one of them fails."""
+
+    async def rollout() -> art.Trajectory:
+        raise KeyError("no such field")
+
+    failed = await art.gather_trajectory_groups(
+        [art.TrajectoryGroup(rollout() for _ in range(3)) for _ in range(2)],
+        max_exceptions=18,
+        pbar_desc=None,
+    )
+    for train in (registered.train(failed), backend.train(registered, failed)):
+        with pytest.raises(
+            errors.RolloutsFailedError, match=r"each of the 6 rollouts failed.*KeyError.*no such field"
+        ) as refused:
+            await train
+        assert "in rollout" in str(refused.value), "the traceback says where"
+    assert not double.jobs and await registered.get_step() == 0
+    await registered.train([*failed, *groups()])
+    assert len(double.jobs) == 1, "one that gave a trajectory is enough"
+
+
 async def test_groups_that_have_not_run_are_refused(registered):
     async def rollout() -> art.Trajectory:
         return art.Trajectory()

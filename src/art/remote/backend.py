@@ -11,7 +11,7 @@ from art.remote import sft
 from art.remote.connection import ServerConnection
 from art.remote.earlier import EarlierJobs
 from art.remote.forking import Forks
-from art.remote.groups import train_groups
+from art.remote.groups import check_any_trajectory, train_groups
 from art.remote.jobs import JobDeadlines, run_job
 from art.remote.keywords import KEYWORDS, REFUSED
 from art.remote.leases import StepLeases
@@ -134,9 +134,9 @@ class RemoteBackend(OlderNames, Forks, EarlierJobs):
         dict of a name and parts, or an `art.Algorithm`; without one it is `art`, by which every trajectory
         counts the same, with the loss that `loss_fn` names. unknown: refused, with the name that was meant.
 
-        Raises TokenMismatchError for choices without a sample, ConfigurationError for options that would not
-        act or do not fit each other, UnbalancedSheetError when rollouts are unaccounted for, DeadlineError,
-        and the job's own error.
+        Raises RolloutsFailedError where every rollout failed, TokenMismatchError for choices without a
+        sample, ConfigurationError for options that would not act or do not fit each other,
+        UnbalancedSheetError when rollouts are unaccounted for, DeadlineError, and the job's own error.
         """
         given = locals()
         options = (
@@ -153,7 +153,9 @@ class RemoteBackend(OlderNames, Forks, EarlierJobs):
         options: Mapping[str, Any],
     ) -> TrainResult:
         given = bool(options["allow_training_without_logprobs"])
-        groups = train_groups(trajectory_groups, given=given)
+        sent = list(trajectory_groups)
+        check_any_trajectory(sent)
+        groups = train_groups(sent, given=given)
         aside = train_groups(options.get("discarded_groups") or (), given=given, after=groups)
         job_id = options.get("job_id") or uuid4().hex
         request = job_request(job_id, groups, aside, model._internal_config, options)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from art.errors import ConfigurationError, TokenMismatchError
+from art.errors import ConfigurationError, RolloutsFailedError, TokenMismatchError
 from art.remote.plain import plain_messages, plain_tools
 from art.trajectories import History, Trajectory, TrajectoryGroup, is_choice
 from art.turns import sample_id
@@ -48,6 +48,21 @@ def train_groups(
             TrainGroup(trajectories=trajectories, failed=len(group.exceptions), judge=_judge_figures(group))
         )
     return wire
+
+
+def check_any_trajectory(groups: Iterable[Any]) -> None:
+    """Raises RolloutsFailedError where there are failed rollouts and none that gave a trajectory: nothing was
+    learned, and the next step would fail likewise.
+    """
+    given = [group for group in groups if isinstance(group, TrajectoryGroup)]
+    failures = [failure for group in given for failure in group.exceptions]
+    if not failures or any(group.trajectories for group in given):
+        return
+    first = failures[0]
+    raise RolloutsFailedError(
+        f"each of the {len(failures)} rollouts failed: there is nothing to train, and no step is made. The "
+        f"first one's {first.type}: {first.message}\n{first.traceback}".rstrip()
+    )
 
 
 def _judge_figures(group: TrajectoryGroup) -> dict[str, float]:
