@@ -179,7 +179,7 @@ async def test_compaction_sub_agents_and_streams_become_histories(
 
 async def test_which_names_mean_the_model(live: Live, model: art.TrainableModel) -> None:
     async with art.rollout(model, aliases=("gpt-4o-mini",)) as r:
-        for name in ("player", "games/player", "player@3", "gpt-4o-mini", r.model_name):
+        for name in ("player", "games/player", "player@3", "player:step3", "gpt-4o-mini", r.model_name):
             reply = await ask(r.base_url, r.api_key, model=name)
             assert reply.model == name and reply.choices[0].model_extra["step"] == 3
         with pytest.raises(
@@ -193,7 +193,8 @@ async def test_which_names_mean_the_model(live: Live, model: art.TrainableModel)
         async with client(r.base_url, r.api_key) as asked:
             assert [row.id async for row in asked.models.list()] == ["player", "gpt-4o-mini"]
             assert (await asked.models.retrieve("gpt-4o-mini")).id == "gpt-4o-mini"
-    assert len(samples(r.trajectory)) == 5
+            assert (await asked.models.retrieve("games/player:step3")).model_extra["step"] == 3
+    assert len(samples(r.trajectory)) == 6
     async with art.rollout(model, aliases=("*",), allow_base=True) as r:
         assert (await ask(r.base_url, r.api_key, model="whatever")).choices[0].model_extra["step"] == 3
         base = await ask(r.base_url, r.api_key, model="tiny")

@@ -176,6 +176,10 @@ async def test_each_has_models_samples_and_rollouts_of_their_own(world: World) -
             "player",
             "player@3",
         }
+        answer = await client.post("/v1/chat/completions", json={**PLAYER, "model": "player:step3"})
+        assert answer.json()["choices"][0]["message"]["content"] == secret_of(who)
+        foreign = {**PLAYER, "model": f"{other}~games/player:step3"}
+        assert (await client.post("/v1/chat/completions", json=foreign)).status_code == 404
     everything = await world.clients["operator"].get("/v1/models")
     assert {"player", "alice~games/player", "bob~games/player@3"} <= {
         row["id"] for row in everything.json()["data"]

@@ -2,7 +2,7 @@
 
     base model         "art/nano-games"
     newest step        "player", or "games/player" with its project
-    one step           "player@17", "games/player@17"
+    one step           "player@17", "games/player@17", "player:step17"
 
 Projects are those of the inside (`art.server.tenants.tenancy`). A tenant is shown, and can ask for, its own
 models and their base models alone; the operator asks for a tenant's model with its project,
@@ -24,7 +24,7 @@ from art.rendering.chat import ChatRenderer
 from art.server.models.leases import Lease, Leases
 from art.server.models.served import ServedName, Serving, Target
 from art.server.models.served_bases import ServedBases
-from art.server.models.served_names import Key, ServedNames
+from art.server.models.served_names import Key, ServedNames, at_step
 from art.server.tenants.tenancy import Tenant, outside, tenant_of
 
 LoadMissing = Callable[[str, str, int], Awaitable[str | None]]
@@ -182,8 +182,9 @@ class Catalog:
 
     def describe(self, name: str, tenant: Tenant = None) -> ServedName:
         """The row of a served name, bare or with its project. Raises: NotFoundError."""
+        spelled = at_step(name)
         for row in self.served(tenant):
-            if name in (row.id, f"{row.project}/{row.id}"):
+            if spelled in (row.id, f"{row.project}/{row.id}"):
                 return row
         if self.has_base(name, tenant):
             return ServedName(id=name, base_model=self.base_of(name).base_model)

@@ -9,6 +9,9 @@ Key = tuple[str, str]
 """Project, as it is inside, and name."""
 
 
+_STEP = ":step"
+
+
 class ServedNames:
     """The names of the served models, by whose they are."""
 
@@ -54,8 +57,14 @@ class ServedNames:
         return None
 
 
+def at_step(asked: str) -> str:
+    """The name in our own spelling: upstream's servers call `name@3` `name:step3`."""
+    plain, mark, digits = asked.rpartition(_STEP)
+    return f"{plain}@{digits}" if mark and digits.isdigit() and "@" not in plain else asked
+
+
 def _split(asked: str) -> tuple[str, int | None]:
-    plain, at, digits = asked.rpartition("@")
+    plain, at, digits = at_step(asked).rpartition("@")
     if at and digits.isascii() and digits.isdigit() and len(digits) <= 12:
         return plain, int(digits)
     return asked, None

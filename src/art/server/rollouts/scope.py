@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from art.errors import NotFoundError, RequestError
+from art.server.models.served_names import at_step
 from art.server.tenants.tenancy import Tenant, outside
 from art.wire.rollouts import ANY_NAME
 from art.wire.strict import Strict
@@ -80,11 +81,12 @@ class ScopedRollout:
     def name_meant(self, asked: str, *, is_base: bool) -> str:
         """The served name that `asked` stands for in this rollout. Raises: NotFoundError (404)."""
         record, pinned = self.record, "" if self.record.step is None else f"@{self.record.step}"
-        plain, at, _ = asked.rpartition("@")
+        spelled = at_step(asked)
+        plain, at, _ = spelled.rpartition("@")
         if asked in (record.name, self.model):
             return self.model + pinned
         if at and plain in (record.name, self.model):
-            return self.model + asked[len(plain) :]
+            return self.model + spelled[len(plain) :]
         if asked in record.aliases:
             return self.model + pinned
         if is_base:
