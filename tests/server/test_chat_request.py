@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art.errors import RequestError
-from art.server.dialects.chat_request import _FIELDS, _NEUTRAL, read_chat_request
+from art.server.dialects.chat_request import _FIELDS, read_chat_request
+from art.server.dialects.other_fields import OTHER_FIELDS
 from art.server.ledger.conversation import Conversation
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5)
@@ -28,7 +29,7 @@ MESSAGE = st.dictionaries(
 )
 BODY = st.fixed_dictionaries(
     {"model": st.just("m"), "messages": st.lists(MESSAGE, max_size=3) | JSON},
-    optional={name: JSON for name in [*_FIELDS, *_NEUTRAL] if name not in ("model", "messages")},
+    optional={name: JSON for name in [*_FIELDS, *OTHER_FIELDS] if name not in ("model", "messages")},
 )
 
 

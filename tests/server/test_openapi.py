@@ -22,6 +22,7 @@ from art.server.dialects import (
     completions_request,
     responses_request,
 )
+from art.server.dialects.other_fields import OTHER_FIELDS
 from art.server.routes import openapi_operations, openapi_requests
 from art.server.routes.openapi import openapi_document
 from art.server.settings import LimitSettings
@@ -60,15 +61,14 @@ def names_of(*tables: Any) -> set[str]:
     [
         (
             openapi_requests.CHAT,
-            names_of(chat_request._FIELDS, chat_request._NEUTRAL, chat_request._MEANINGLESS),
+            names_of(chat_request._FIELDS, OTHER_FIELDS),
         ),
         (
             openapi_requests.COMPLETIONS,
             names_of(
                 completions_request._OWN,
                 completions_request._AS_IN_CHAT,
-                completions_request._CHAT_NEUTRAL,
-                completions_request._NEUTRAL,
+                OTHER_FIELDS,
             ),
         ),
         (
@@ -77,12 +77,12 @@ def names_of(*tables: Any) -> set[str]:
                 responses_request._OWN,
                 responses_request._AS_IN_CHAT,
                 responses_request._NEUTRAL,
-                responses_request._MEANINGLESS,
+                OTHER_FIELDS,
             ),
         ),
         (
             openapi_requests.MESSAGES,
-            {"messages", *names_of(anthropic_request._READERS, anthropic_request._NEUTRAL)},
+            {"messages", *names_of(anthropic_request._READERS, anthropic_request._NEUTRAL, OTHER_FIELDS)},
         ),
     ],
 )

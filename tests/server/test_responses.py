@@ -344,13 +344,12 @@ async def test_texts_and_calls_are_constrained_as_in_chats(live: Live, ours: Any
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"max_tool_calls": 3}, "max_tool_calls"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": 5}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"reasoning": {"summary": "loud"}}, "reasoning.summary"),
+        ({"reasoning": {"effort": "utmost"}}, "reasoning.effort"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": -1}, "temperature"),
         ({"extra_body": {"n": 2}}, "n"),
@@ -386,12 +385,25 @@ async def test_values_that_ask_for_nothing_are_accepted(live: Live) -> None:
         background=False,
         truncation="disabled",
         top_logprobs=0,
-        text={"format": {"type": "text"}},
+        text={"format": {"type": "text"}, "verbosity": "low"},
         reasoning={"effort": None},
         service_tier="auto",
         prompt_cache_key="x",
     )
     assert len(live.engine.requests) == 1
+
+
+async def test_a_summary_may_be_asked_for_and_reasoning_is_told_as_it_is(live: Live) -> None:
+    """The tiny format has no efforts: one is no reason to refuse."""
+    live.engine.answer = lambda request: Script(
+        ids=live.renderer.encode("<think>\nhm\n</think>\n\nyes<|im_end|>")
+    )
+    asked = {"effort": "low", "summary": "auto"}
+    reply = await live.client.responses.create(model="tiny", input="hi", reasoning=asked)
+    thought, said = reply.output
+    assert (thought.type, thought.summary, thought.content[0].text) == ("reasoning", [], "hm")
+    assert said.content[0].text == "yes"
+    assert (reply.reasoning.effort, reply.reasoning.summary) == ("low", "auto")
 
 
 async def test_no_effort_is_no_thinking(live: Live) -> None:

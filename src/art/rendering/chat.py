@@ -61,6 +61,10 @@ class ChatRenderer(Protocol):
         """
         ...
 
+    def knows(self, name: str) -> bool:
+        """Whether an argument of this name means something to the format's template."""
+        ...
+
     @property
     def kind(self) -> str:
         """The name of the format, for messages."""
@@ -139,7 +143,7 @@ class ChatRenderer(Protocol):
         """Text of ids, special tokens included."""
         ...
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Ids of a text that may hold special tokens, with nothing added around it."""
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from art.errors import ConfigurationError
@@ -24,17 +25,23 @@ class Formats:
         """`renderer` is told nothing; `fast` and `tokenizer` are the same one in its two forms."""
         self._renderer, self._fast, self._tokenizer = renderer, fast, tokenizer
 
+    def names(self, template: str | None) -> frozenset[str]:
+        """What the format, or `template`, can be told. Raises ConfigurationError when it is no template."""
+        if template is None and not isinstance(self._renderer, TemplateRenderer):
+            known: frozenset[str] = type(self._renderer.config).template_field_names()
+            return known
+        return template_names(self._tokenizer.get_chat_template() if template is None else template)
+
     def make(self, template: str | None, told: Mapping[str, Any]) -> Any:
         """A renderer of the format, or of `template`.
 
         Raises ConfigurationError for names that it does not know and values that it does not take.
         """
         if template is not None or isinstance(self._renderer, TemplateRenderer):
-            text = self._tokenizer.get_chat_template() if template is None else template
-            _check(told, template_names(text))
+            _check(told, self.names(template))
             return TemplateRenderer(self._tokenizer, template=template, told=told)
+        _check(told, self.names(template))
         config = type(self._renderer.config)
-        _check(told, config.template_field_names())
         try:
             return self._of(config(thinking_retention="all", **told))
         except (ValueError, TypeError) as error:
@@ -50,6 +57,7 @@ class Formats:
         return create_renderer(self._fast, config)
 
 
+@lru_cache(maxsize=64)
 def template_names(template: str) -> frozenset[str]:
     """What a Jinja template can be told. Raises ConfigurationError when it is none.
 

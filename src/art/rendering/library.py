@@ -85,6 +85,10 @@ class LibraryRenderer:
             self._others[key] = self._made(wanted, merged, in_text)
         return self._others[key]
 
+    def knows(self, name: str) -> bool:
+        """Whether an argument of this name means something to the format's template."""
+        return self._formats is not None and name in self._formats.names(self._template)
+
     def _made(
         self, template: str | None, told: Mapping[str, Any], in_text: SpecialTokensInText
     ) -> LibraryRenderer:
@@ -243,9 +247,11 @@ class LibraryRenderer:
         """Text of ids, special tokens included."""
         return self._tokenizer.decode(ids)
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text that may hold special tokens, as the tokenizer splits it."""
-        return self._tokenizer.encode(text)
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Ids of a text that may hold special tokens, as the tokenizer splits it. `special`: with those that
+        the tokenizer puts around a text.
+        """
+        return self._tokenizer.encode_whole(text) if special else self._tokenizer.encode(text)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one id stands for."""

@@ -49,6 +49,10 @@ class FastTokenizer:
             return list(self._encode(text))
         return list(self._kept(text))
 
+    def encode_whole(self, text: str) -> list[int]:
+        """Ids of a text, with the special tokens that the tokenizer's settings put around it."""
+        return list(self._backend.encode(text, add_special_tokens=True).ids)
+
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
 

@@ -1,6 +1,6 @@
 """An Anthropic request (`/v1/messages`) as the body of a chat completion.
 
-Each field acts, is known to mean nothing here, or is refused by its name.
+Each field acts, is refused by its name, or `other_fields` says what becomes of it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 from art.errors import RequestError
 from art.server.dialects.anthropic_blocks import check_cache_control, read_conversation, read_text
+from art.server.dialects.chat_fields import EFFORTS
+from art.server.dialects.other_fields import check_other
 from art.server.dialects.refusal import refuse
 
 Chat = dict[str, Any]
@@ -42,8 +44,7 @@ def chat_body(body: Any, *, counting: bool = False) -> Chat:
             if value not in _NEUTRAL[name]:
                 refuse(f"{name} is not supported here but as {_NEUTRAL[name][0]!r}", name, _UNSUPPORTED)
         else:
-            known = ", ".join(sorted(_READERS))
-            refuse(f"{name[:100]!r} is not supported; supported: messages, {known}", name[:100], _UNSUPPORTED)
+            check_other(name, value, ("messages", *_READERS))
     return chat
 
 
@@ -125,9 +126,14 @@ def _output_config(chat: Chat, name: str, value: Any) -> None:
     if not isinstance(value, dict):
         refuse("output_config must be an object", name)
     for option, wanted in value.items():
-        if option != "format" and wanted is not None:
+        if option not in ("format", "effort") and wanted is not None:
             at = f"output_config.{option[:100]}"
-            refuse(f"{at} is not supported; supported: output_config.format", at, _UNSUPPORTED)
+            refuse(f"{at} is not supported; supported: format and effort", at, _UNSUPPORTED)
+    effort = value.get("effort")
+    if effort is not None:
+        if effort not in EFFORTS:
+            refuse(f"output_config.effort must be one of {', '.join(EFFORTS)}", "output_config.effort")
+        chat["reasoning_effort"] = effort
     wanted = value.get("format")
     if wanted is None:
         return
@@ -248,10 +254,11 @@ _READERS: dict[str, Callable[[Chat, str, Any], None]] = {
     "min_p": _as_in_chat,
     "seed": _as_in_chat,
     "logit_bias": _as_in_chat,
+    "ignore_eos": _as_in_chat,
+    "include_stop_str_in_output": _as_in_chat,
 }
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
     "mcp_servers": ([],),
 }

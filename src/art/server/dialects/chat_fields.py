@@ -11,6 +11,9 @@ from art.server.dialects.refusal import refuse
 if TYPE_CHECKING:
     from art.server.dialects.chat_request import ChatRequest
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Of reasoning, as OpenAI and vLLM have them."""
+
 
 def flag(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
     def read(request: ChatRequest, name: str, value: Any) -> None:
@@ -43,6 +46,22 @@ def number(
     return read
 
 
+def effort(request: ChatRequest, name: str, value: Any) -> None:
+    if not isinstance(value, str) or value not in EFFORTS:
+        refuse(f"{request.effort_field} must be one of {', '.join(EFFORTS)}, not {value!r:.200}", name)
+    request.effort = value
+
+
+def never(why: str, *idle: Any) -> Callable[[ChatRequest, str, Any], None]:
+    """A field that acts in another dialect."""
+
+    def read(request: ChatRequest, name: str, value: Any) -> None:
+        if value not in idle:
+            refuse(f"{name} = {value!r:.200} is not supported: {why}", name, "unsupported_parameter")
+
+    return read
+
+
 def max_tokens(request: ChatRequest, name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         refuse(f"{name} must be a whole number of at least 1, not {value!r}", name)
@@ -64,13 +83,17 @@ def stop(request: ChatRequest, name: str, value: Any) -> None:
     request.stop = tuple(stops)
 
 
+_IDLE_OPTIONS = ("include_usage", "include_obfuscation", "continuous_usage_stats")
+"""Of a stream, where they ask for nothing."""
+
+
 def stream_options(request: ChatRequest, name: str, value: Any) -> None:
     if not isinstance(value, dict):
         refuse(f"stream_options must be an object, not {value!r}", name)
     for option, wanted in value.items():
         if option == "include_usage" and isinstance(wanted, bool):
             request.include_usage = wanted
-        elif option != "include_obfuscation" or wanted:
+        elif option not in _IDLE_OPTIONS or wanted:
             refuse(
                 f"stream_options.{option} = {wanted!r} is not supported; supported: include_usage",
                 f"stream_options.{option}",

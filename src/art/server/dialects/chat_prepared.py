@@ -62,7 +62,9 @@ class Prepared:
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Those that end a turn, and those that the request names."""
+        """Those that end a turn, unless that is to be ignored, and those that the request names."""
+        if self.request.ignore_eos:
+            return self.request.stop_token_ids
         return tuple(dict.fromkeys((*self.target.renderer.stop_token_ids, *self.request.stop_token_ids)))
 
     def blamed(self, error: RequestError) -> RequestError:
@@ -84,4 +86,6 @@ class Prepared:
         kept, least = None, self.request.min_tokens
         if least and completion.stop_string is not None:
             kept = self.parse(completion.token_ids[:least], partial=True)
-        return message_of(completion, self.parse(completion.token_ids), kept)
+        return message_of(
+            completion, self.parse(completion.token_ids), kept, keep_stop=self.request.keep_stop
+        )

@@ -61,6 +61,8 @@ def _recorded(prepared: Prepared, completion: Completion, engine: str) -> dict[s
         value = getattr(request, name)
         if value:
             sampling[name] = value
+    if request.ignore_eos:
+        sampling["ignore_eos"] = True
     if request.logit_bias:
         sampling["logit_bias"] = [list(pair) for pair in request.logit_bias]
     if prepared.constraint is not None:

@@ -27,15 +27,18 @@ class Completion:
     """The request demanded a call of one tool by its name."""
 
 
-def message_of(completion: Completion, parsed: Parsed, kept: Parsed | None = None) -> dict[str, Any]:
-    """The assistant's message. What follows a stop string is not part of it.
+def message_of(
+    completion: Completion, parsed: Parsed, kept: Parsed | None = None, *, keep_stop: bool = False
+) -> dict[str, Any]:
+    """The assistant's message. What follows a stop string is not part of it, and itself only by `keep_stop`.
 
     kept: what was said within `min_tokens`, where no stop string ends it.
     """
     content, reasoning = parsed.content, parsed.reasoning or ""
     if completion.stop_string is not None:
-        content = _cut(content, completion.stop_string, kept.content if kept else "")
-        reasoning = _cut(reasoning, completion.stop_string, (kept.reasoning or "") if kept else "")
+        stop = completion.stop_string
+        content = _cut(content, stop, kept.content if kept else "", keep_stop)
+        reasoning = _cut(reasoning, stop, (kept.reasoning or "") if kept else "", keep_stop)
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if parsed.tool_calls:
         message["content"] = content or None
@@ -52,10 +55,10 @@ def message_of(completion: Completion, parsed: Parsed, kept: Parsed | None = Non
     return message
 
 
-def _cut(text: str, stop: str, kept: str) -> str:
-    """The text before the first stop string that does not end in what is kept."""
+def _cut(text: str, stop: str, kept: str, keep_stop: bool) -> str:
+    """The text before the first stop string that does not end in what is kept, or up to its end."""
     at = text.find(stop, max(0, len(kept.rstrip("\ufffd")) - len(stop) + 1))
-    return text if at < 0 else text[:at]
+    return text if at < 0 else text[: at + len(stop) * keep_stop]
 
 
 def finish_reason(completion: Completion, message: dict[str, Any]) -> str:
@@ -111,18 +114,27 @@ def logprobs_of(
     token_ids: Sequence[int],
     logprobs: Sequence[float],
     tops: Sequence[TopLogprobs] = (),
+    *,
+    as_ids: bool = False,
 ) -> dict[str, Any]:
-    """One entry for each sampled id, the one that ended the turn included. `tops`: for each or for none."""
+    """One entry for each sampled id, the one that ended the turn included. `tops`: for each or for none.
+    `as_ids`: tokens are called by their ids.
+    """
     content = []
     for token_id, logprob, top in zip(token_ids, logprobs, tops or ((),) * len(token_ids), strict=True):
-        beside = [_entry(renderer, other, value) for other, value in top]
-        content.append({**_entry(renderer, token_id, logprob), "top_logprobs": beside})
+        beside = [_entry(renderer, other, value, as_ids) for other, value in top]
+        content.append({**_entry(renderer, token_id, logprob, as_ids), "top_logprobs": beside})
     return {"content": content, "refusal": None}
 
 
-def _entry(renderer: ChatRenderer, token_id: int, logprob: float) -> dict[str, Any]:
+def _entry(renderer: ChatRenderer, token_id: int, logprob: float, as_ids: bool) -> dict[str, Any]:
     spelled = renderer.token_bytes(token_id)
-    return {"token": spelled.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(spelled)}
+    return {"token": token_name(token_id, spelled, as_ids), "logprob": logprob, "bytes": list(spelled)}
+
+
+def token_name(token_id: int, spelled: bytes, as_ids: bool) -> str:
+    """What logprobs call a token: its text or, as vLLM has it, its id."""
+    return f"token_id:{token_id}" if as_ids else spelled.decode("utf-8", "replace")
 
 
 def usage_of(prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:

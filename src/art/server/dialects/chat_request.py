@@ -1,6 +1,6 @@
 """A chat completion request: read by hand, because it is on the way of every sample.
 
-Each field acts, is known to mean nothing here (`user`), or is refused by its name.
+Each field acts, or `other_fields` says what becomes of it. A null is a field that was not given.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from art.errors import RequestError
 from art.server.dialects import chat_fields, chat_format
 from art.server.dialects.chat_format import FREE_CHOICE, ToolChoice
 from art.server.dialects.chat_messages import message_size, read_messages, read_tools, sample_hint
+from art.server.dialects.other_fields import check_other
 from art.server.dialects.refusal import refuse
 from art.server.ledger.conversation import tools_key_and_size
 
@@ -39,11 +40,19 @@ class ChatRequest:
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     min_tokens: int = 0
+    ignore_eos: bool = False
+    """The ids that end a turn do not end the reply."""
     n: int = 1
+    best_of: int | None = None
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
     top_logprobs: int = 0
+    prompt_logprobs: int | None = None
+    """The logprobs of the prompt's ids are told, and so many of the most probable beside each."""
+    return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    """Tokens of logprobs are told as `token_id:N`."""
     max_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -51,6 +60,8 @@ class ChatRequest:
     min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    keep_stop: bool = False
+    """The stop string that ended a text is told with it."""
     stop_token_ids: tuple[int, ...] = ()
     """Besides those that end a turn."""
     metadata: dict[str, str] | None = None
@@ -58,6 +69,10 @@ class ChatRequest:
     """What the chat format is told for this request, over what the model says."""
     size: int = 0
     """Characters of messages and tools, about: so long takes writing the prompt."""
+    effort: str | None = None
+    """Of reasoning: told to a format that has the notion, and to no other."""
+    effort_field: str = "reasoning_effort"
+    """What asked for it."""
     sample_hint: str | None = None
     """The sample that the newest assistant message says it is."""
 
@@ -65,6 +80,13 @@ class ChatRequest:
     def read_calls(self) -> bool:
         """False (tool_choice none): the tools are shown to the model, but nothing is read as a call."""
         return self.tool_choice.mode != "none"
+
+    @property
+    def wishes(self) -> dict[str, Any]:
+        """Arguments of a template that are dropped where it has none of their name."""
+        if self.effort is None:
+            return {}
+        return {"enable_thinking": False} if self.effort == "none" else {"reasoning_effort": self.effort}
 
 
 def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:
@@ -77,12 +99,8 @@ def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:
         if reader is not None:
             if value is not None or name in _REQUIRED:
                 reader(request, name, value)
-        elif name in _NEUTRAL:
-            if value is not None and value not in _NEUTRAL[name]:
-                refuse(f"{name} = {value!r} is not supported", name, "unsupported_parameter")
-        elif name not in _MEANINGLESS:
-            known = ", ".join(sorted(_FIELDS))
-            refuse(f"{name!r} is not supported; supported: {known}", name, "unsupported_parameter")
+        else:
+            check_other(name, value, _FIELDS)
     for name in _REQUIRED:
         if name not in body:
             refuse(f"{name!r} is missing", name, "missing_parameter")
@@ -95,19 +113,39 @@ def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:
 def _check_together(request: ChatRequest, body: dict[str, Any], max_n: int) -> None:
     if request.n > max_n:
         refuse(f"n = {request.n} is more than {max_n}", "n")
-    if body.get("top_logprobs") is not None and not request.logprobs:
+    if request.top_logprobs and not request.logprobs:
         refuse("top_logprobs needs logprobs = true", "top_logprobs")
     if request.max_tokens is not None and request.min_tokens > request.max_tokens:
         refuse(
             f"min_tokens = {request.min_tokens} is more than max_tokens = {request.max_tokens}", "min_tokens"
         )
-    demand = request.constrained_by or ("tool_choice" if request.tool_choice.mode == "required" else "")
-    if request.min_tokens and demand:
+    if request.stream and request.prompt_logprobs is not None:
         refuse(
-            f"min_tokens = {request.min_tokens} with {demand}: what the reply must look like alone says "
-            "where it may end; leave min_tokens out, or put the length into the schema or the grammar",
-            "min_tokens",
+            "a stream does not tell the prompt's logprobs: leave out stream or prompt_logprobs",
+            "prompt_logprobs",
+            "unsupported_parameter",
         )
+    if request.best_of not in (None, request.n):
+        refuse(
+            f"best_of = {request.best_of} differs from n = {request.n}: every sample is returned, so that it "
+            "can be trained; ask for n and choose",
+            "best_of",
+            "unsupported_parameter",
+        )
+    _check_ends(request)
+
+
+def _check_ends(request: ChatRequest) -> None:
+    """What says where a reply may end does so alone."""
+    demand = request.constrained_by or ("tool_choice" if request.tool_choice.mode == "required" else "")
+    asked = {"min_tokens": request.min_tokens, "ignore_eos": request.ignore_eos}
+    for name, value in asked.items():
+        if value and demand:
+            refuse(
+                f"{name} = {value!r} with {demand}: what the reply must look like alone says where it may "
+                f"end; leave {name} out, or put the length into the schema or the grammar",
+                name,
+            )
 
 
 def _model(request: ChatRequest, name: str, value: Any) -> None:
@@ -167,22 +205,13 @@ _FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
     "stop": chat_fields.stop,
     "metadata": chat_fields.metadata,
     "chat_template_kwargs": chat_fields.template_arguments,
+    "reasoning_effort": chat_fields.effort,
+    "best_of": chat_fields.whole("best_of", 1, 2**31),
+    "ignore_eos": chat_fields.flag("ignore_eos"),
+    "include_stop_str_in_output": chat_fields.flag("keep_stop"),
+    "prompt_logprobs": chat_fields.whole("prompt_logprobs", 0, MOST_TOP_LOGPROBS),
+    "return_token_ids": chat_fields.flag("return_token_ids"),
+    "return_tokens_as_token_ids": chat_fields.flag("tokens_as_ids"),
+    "echo": chat_fields.never("a reply goes on from no message", False),
+    "add_special_tokens": chat_fields.never("the chat format writes them", False),
 }
-
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "modalities": (["text"],),
-    # Of vLLM, whose clients add them to `extra_body`.
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "ignore_eos": (False,),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-}
-"""Fields that are accepted with the value that asks for nothing, as some clients always send it."""
-
-_MEANINGLESS = frozenset({"user", "safety_identifier", "prompt_cache_key"})
-"""Names of the caller for a provider's books: they never change a reply."""

@@ -30,17 +30,26 @@ class ChatChunks:
             self._choices = event.choices
             self._head = self._begin(event.choices[0].completion.sample_id)
             opening = {"role": "assistant", "content": ""}
-            return self._chunk([self._choice(choice, opening) for choice in event.choices])
+            first = [self._choice(choice, opening) for choice in event.choices]
+            if not self._prepared.request.return_token_ids:
+                return self._chunk(first)
+            return self._chunk(first, prompt_token_ids=list(self._prepared.stitched.prompt_ids))
         if isinstance(event, Told):
             change, logprobs = _change(event), None
             if self._prepared.request.logprobs and event.delta.token_ids:
                 renderer = self._prepared.target.renderer
                 logprobs = logprobs_of(
-                    renderer, event.delta.token_ids, event.delta.logprobs, event.delta.top_logprobs
+                    renderer,
+                    event.delta.token_ids,
+                    event.delta.logprobs,
+                    event.delta.top_logprobs,
+                    as_ids=self._prepared.request.tokens_as_ids,
                 )
-            if not change and logprobs is None:
+            ids = list(event.delta.token_ids) if self._prepared.request.return_token_ids else []
+            if not change and logprobs is None and not ids:
                 return b""
-            return self._chunk([self._choice(event.choice, change, logprobs=logprobs)])
+            part = self._choice(event.choice, change, logprobs=logprobs)
+            return self._chunk([{**part, "token_ids": ids} if ids else part])
         return self._end(event)
 
     def close(self) -> bytes:
@@ -88,8 +97,10 @@ class ChatChunks:
             logprobs=logprobs,
         )
 
-    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
-        chunk: dict[str, Any] = {**self._head, "choices": choices}
+    def _chunk(
+        self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None, **further: Any
+    ) -> bytes:
+        chunk: dict[str, Any] = {**self._head, "choices": choices, **further}
         if self._prepared.request.include_usage:
             chunk["usage"] = usage
         return data(orjson.dumps(chunk))

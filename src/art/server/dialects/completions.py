@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import orjson
 
+from art.engine.protocol import Ranked, TopLogprobs
 from art.server.bodies import Beside, aside
-from art.server.dialects.chat_reply import partial_choice, usage_of
+from art.server.dialects.chat_reply import Completion, partial_choice, usage_of
 from art.server.dialects.chat_sampling import Sampler
-from art.server.dialects.completions_reply import TokenTexts, prompt_logprobs_of
+from art.server.dialects.completions_reply import TokenTexts
 from art.server.dialects.completions_request import CompletionsRequest, read_completions_request
 from art.server.dialects.completions_stream import CompletionChunks
 from art.server.dialects.dialect import Dialect, rollout_of
 from art.server.dialects.event_stream import stream_reply
+from art.server.dialects.prompt_scores import prompt_logprobs_of, prompt_scores
 from art.server.dialects.raw_prompts import RawPrepared, RawPrompts
 from art.server.dialects.told import Ended, StreamEvent, told
 from art.server.dialects.whole import Done, together, whole
 from art.server.http import Scope, Send, send_json
 from art.server.settings import LimitSettings
 from art.server.tenants.tenancy import tenant_in
+from art.wire.headers import SAMPLE_FIELD
 
 _REMEMBERED_SHARE = 8
 """So small a share of what stitching may remember is for raw prompts."""
@@ -45,7 +49,14 @@ class Completions(Dialect):
         async with self.sampler.catalog.lease(target):
             prompts = [
                 await aside(
-                    len(prompt), self._raw.prepare, asked.sampling, target, prompt, rollout_id, tenant
+                    len(prompt),
+                    self._raw.prepare,
+                    asked.sampling,
+                    target,
+                    prompt,
+                    rollout_id,
+                    tenant,
+                    asked.special_tokens,
                 )
                 for prompt in asked.prompts
             ]
@@ -54,7 +65,10 @@ class Completions(Dialect):
                 if await stream_reply(events, CompletionChunks(asked, prompts), send):
                     self.sampler.delivered(*prompts)
                 return
-            scores = await _scores(prompts) if asked.scores_prompt else None
+            scores = await prompt_scores(prompts, asked.scored)
+            if not asked.samples:
+                await send_json(send, _reply(asked, prompts, [_nothing(one) for one in prompts], scores))
+                return
             done = await together([whole(self.sampler, prepared) for prepared in prompts])
             for prepared, samples in zip(prompts, done, strict=True):
                 for one in samples:
@@ -70,30 +84,29 @@ class Completions(Dialect):
                 yield event
 
 
-async def _scores(prompts: Sequence[RawPrepared]) -> list[list[float]]:
-    """The logprobs of each prompt's own ids but the first, at temperature 1."""
-    target = prompts[0].target
-    rows = [prepared.stitched.prompt_ids for prepared in prompts]
-    scored = iter(await target.engine.score(target.adapter, [row for row in rows if len(row) > 1]))
-    return [next(scored) if len(row) > 1 else [] for row in rows]
+def _nothing(prepared: RawPrepared) -> list[Done]:
+    """Its choices where nothing is sampled."""
+    empty = Completion(sample_id="", token_ids=[], logprobs=[], finish_reason="length")
+    return [Done(empty, {"content": ""}, "length")] * prepared.request.n
 
 
 def _reply(
     asked: CompletionsRequest,
     prompts: Sequence[RawPrepared],
     done: Sequence[list[Done]],
-    scores: Sequence[list[float]] | None,
+    scores: Sequence[Ranked | None],
 ) -> bytes:
     choices: list[dict[str, Any]] = []
-    for number, (prepared, samples) in enumerate(zip(prompts, done, strict=True)):
-        scored = None if scores is None else scores[number]
+    for prepared, samples, scored in zip(prompts, done, scores, strict=True):
         choices += [
             _choice(len(choices) + at, asked, prepared, one, scored) for at, one in enumerate(samples)
         ]
     first, completions = prompts[0], [one.completion for samples in done for one in samples]
+    if not asked.samples:
+        completions = []
     return orjson.dumps(
         {
-            "id": f"cmpl-{completions[0].sample_id}",
+            "id": f"cmpl-{completions[0].sample_id if completions else secrets.token_hex(12)}",
             "object": "text_completion",
             "created": int(first.created_at),
             "model": first.request.model,
@@ -105,28 +118,42 @@ def _reply(
 
 
 def _choice(
-    index: int, asked: CompletionsRequest, prepared: RawPrepared, one: Done, scored: list[float] | None
+    index: int, asked: CompletionsRequest, prepared: RawPrepared, one: Done, scored: Ranked | None
 ) -> dict[str, Any]:
     renderer, prompt_ids, completion = prepared.target.renderer, prepared.stitched.prompt_ids, one.completion
-    text, logprobs = one.message["content"], None
+    text = one.message["content"]
     if asked.echo:
         text = renderer.decode(prompt_ids) + text
-    if asked.logprobs:
-        ids, values = completion.token_ids, list[float | None](completion.logprobs)
-        if asked.echo:
-            ids, values = [*prompt_ids, *ids], [None, *(scored or ()), *values]
-        logprobs = TokenTexts(renderer).logprobs(ids, values, completion.tops)
     choice = partial_choice(
         index,
         {"text": text},
         completion=completion,
         step=prepared.target.step,
         finish=one.finish,
-        logprobs=logprobs,
+        logprobs=_logprobs(asked, prepared, completion, scored) if asked.logprobs else None,
     )
-    if asked.prompt_logprobs:
-        choice["prompt_logprobs"] = prompt_logprobs_of(renderer, prompt_ids, scored or [])
-    if asked.return_token_ids:
+    if not asked.samples:
+        del choice[SAMPLE_FIELD]  # there is none
+    if asked.sampling.prompt_logprobs is not None and scored is not None:
+        choice["prompt_logprobs"] = prompt_logprobs_of(
+            renderer, prompt_ids, scored, most=asked.sampling.prompt_logprobs
+        )
+    if asked.sampling.return_token_ids:
         choice["prompt_token_ids"] = list(prompt_ids)
         choice["token_ids"] = list(completion.token_ids)
     return choice
+
+
+def _logprobs(
+    asked: CompletionsRequest, prepared: RawPrepared, completion: Completion, scored: Ranked | None
+) -> dict[str, Any]:
+    """Of the sampled ids and, behind an echo, of the prompt's before them."""
+    ids, values = list(completion.token_ids), list[float | None](completion.logprobs)
+    tops = list[TopLogprobs | None](completion.tops)
+    most = asked.sampling.top_logprobs
+    if asked.echo and scored is not None:
+        ids, values = [*prepared.stitched.prompt_ids, *ids], [None, *scored.logprobs, *values]
+        if most:
+            tops = [None, *(top[:most] for top in scored.tops), *tops]
+    texts = TokenTexts(prepared.target.renderer, as_ids=asked.sampling.tokens_as_ids)
+    return texts.logprobs(ids, values, tops)

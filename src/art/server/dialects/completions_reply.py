@@ -8,48 +8,46 @@ from typing import Any
 
 from art.engine.protocol import TopLogprobs
 from art.rendering.chat import ChatRenderer
+from art.server.dialects.chat_reply import token_name
 
 
 class TokenTexts:
     """Logprobs of one choice in OpenAI's legacy shape; `text_offset` counts characters from its beginning."""
 
-    def __init__(self, renderer: ChatRenderer, *, start: int = 0) -> None:
-        """`start`: characters that are told before the first token (an echoed prompt's)."""
+    def __init__(self, renderer: ChatRenderer, *, start: int = 0, as_ids: bool = False) -> None:
+        """`start`: characters that are told before the first token (an echoed prompt's). `as_ids`: tokens
+        are called by their ids.
+        """
         self._renderer = renderer
+        self._as_ids = as_ids
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = start
 
     def logprobs(
-        self, token_ids: Sequence[int], logprobs: Sequence[float | None], tops: Sequence[TopLogprobs] = ()
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float | None],
+        tops: Sequence[TopLogprobs | None] = (),
     ) -> dict[str, Any]:
         """The next tokens: their texts, logprobs and places. `tops`: the alternatives of each, or none."""
         tokens, offsets = [], []
         for token_id in token_ids:
             spelled = self._renderer.token_bytes(token_id)
-            tokens.append(spelled.decode("utf-8", "replace"))
+            tokens.append(token_name(token_id, spelled, self._as_ids))
             offsets.append(self._offset)
             self._offset += len(self._decoder.decode(spelled))
         return {
             "text_offset": offsets,
             "token_logprobs": list(logprobs),
             "tokens": tokens,
-            "top_logprobs": [self._alternatives(top) for top in tops] or None,
+            "top_logprobs": [None if top is None else self._alternatives(top) for top in tops] or None,
         }
 
     def _alternatives(self, top: TopLogprobs) -> dict[str, float]:
         """By text: of ids that are spelled alike (parts of characters), the most probable."""
         known: dict[str, float] = {}
         for token_id, logprob in top:
-            known.setdefault(self._renderer.token_bytes(token_id).decode("utf-8", "replace"), logprob)
+            known.setdefault(
+                token_name(token_id, self._renderer.token_bytes(token_id), self._as_ids), logprob
+            )
         return known
-
-
-def prompt_logprobs_of(
-    renderer: ChatRenderer, prompt_ids: Sequence[int], scores: Sequence[float]
-) -> list[dict[str, Any] | None]:
-    """As vLLM tells them: nothing of the first id, `{id: logprob and text}` of each other."""
-    told: list[dict[str, Any] | None] = [None]
-    for token_id, score in zip(prompt_ids[1:], scores, strict=True):
-        text = renderer.token_bytes(token_id).decode("utf-8", "replace")
-        told.append({str(token_id): {"logprob": score, "decoded_token": text}})
-    return told

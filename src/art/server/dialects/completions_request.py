@@ -9,6 +9,7 @@ from art.engine.limits import MOST_TOP_LOGPROBS
 from art.errors import RequestError
 from art.server.dialects.chat_fields import whole
 from art.server.dialects.chat_request import ChatRequest, read_chat_request
+from art.server.dialects.other_fields import check_other
 from art.server.dialects.refusal import refuse
 
 Prompt = str | list[int]
@@ -18,14 +19,7 @@ _DEFAULT_MAX_TOKENS = 16
 
 _LARGEST_ID = 2**31 - 1
 
-_OWN = (
-    "prompt",
-    "best_of",
-    "echo",
-    "logprobs",
-    "prompt_logprobs",
-    "return_token_ids",
-)
+_OWN = ("prompt", "echo", "logprobs", "add_special_tokens")
 
 _AS_IN_CHAT = (
     "model",
@@ -52,24 +46,14 @@ _AS_IN_CHAT = (
     "guided_json",
     "guided_regex",
     "metadata",
-)
-"""Read as a chat completion's."""
-
-_CHAT_NEUTRAL = (
-    "user",
+    "best_of",
     "ignore_eos",
     "include_stop_str_in_output",
-    "length_penalty",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
+    "prompt_logprobs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
 )
-
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "suffix": ("",),
-    # A prompt is what it says: nothing is put before it.
-    "add_special_tokens": (False,),
-    "return_tokens_as_token_ids": (False,),
-}
+"""Read as a chat completion's."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -81,13 +65,18 @@ class CompletionsRequest:
     prompts: list[Prompt] = field(default_factory=list)
     echo: bool = False
     logprobs: bool = False
-    prompt_logprobs: bool = False
-    return_token_ids: bool = False
+    special_tokens: bool = False
+    """Texts get those that the tokenizer puts around a text."""
+    samples: bool = True
+    """False: the prompts are told, and nothing is sampled."""
 
     @property
-    def scores_prompt(self) -> bool:
-        """Whether the prompt's own logprobs are told."""
-        return self.prompt_logprobs or (self.echo and self.logprobs)
+    def scored(self) -> int | None:
+        """So many of the most probable tokens are told beside each of the prompt's; None: nothing of them."""
+        asked = self.sampling.prompt_logprobs
+        if self.echo and self.logprobs:
+            return max(self.sampling.top_logprobs, asked or 0)
+        return asked
 
 
 def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
@@ -95,13 +84,12 @@ def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
     for name, value in body.items():
-        if name in _NEUTRAL:
-            if value is not None and value not in _NEUTRAL[name]:
-                refuse(f"{name} = {value!r} is not supported", name, "unsupported_parameter")
-        elif name not in _OWN and name not in _AS_IN_CHAT and name not in _CHAT_NEUTRAL:
-            known = ", ".join(sorted((*_OWN, *_AS_IN_CHAT)))
-            refuse(f"{name!r} is not supported; supported: {known}", name, "unsupported_parameter")
-    shared = {name: body[name] for name in (*_AS_IN_CHAT, *_CHAT_NEUTRAL) if name in body}
+        if name not in _OWN and name not in _AS_IN_CHAT:
+            check_other(name, value, (*_OWN, *_AS_IN_CHAT))
+    shared = {name: body[name] for name in _AS_IN_CHAT if name in body}
+    samples = not (body.get("max_tokens") == 0 and _flag(body, "echo"))
+    if not samples:
+        shared["max_tokens"] = 1
     if "prompt" not in body:
         refuse("'prompt' is missing", "prompt", "missing_parameter")
     sampling = read_chat_request({**shared, "messages": _NO_MESSAGES}, max_n=max_n)
@@ -113,42 +101,30 @@ def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
         prompts=_prompts(body["prompt"]),
         echo=_flag(body, "echo"),
         logprobs=body.get("logprobs") is not None,
-        prompt_logprobs=_zero(body, "prompt_logprobs"),
-        return_token_ids=_flag(body, "return_token_ids"),
+        special_tokens=_flag(body, "add_special_tokens"),
+        samples=samples,
     )
     if request.logprobs:
         whole("top_logprobs", 0, MOST_TOP_LOGPROBS)(sampling, "logprobs", body["logprobs"])
-    _fits_together(request, body, max_n)
+    _fits_together(request, max_n)
     return request
 
 
 _NO_MESSAGES = [{"role": "user", "content": ""}]
 
 
-def _fits_together(request: CompletionsRequest, body: dict[str, Any], max_n: int) -> None:
+def _fits_together(request: CompletionsRequest, max_n: int) -> None:
     n = request.sampling.n
-    best_of = body.get("best_of")
-    if best_of is not None and (isinstance(best_of, bool) or best_of != n):
-        refuse(
-            f"best_of = {best_of!r} differs from n = {n}: every sample is returned, so that it can be "
-            "trained; ask for n and choose",
-            "best_of",
-            "unsupported_parameter",
-        )
     if len(request.prompts) * n > max_n:
         refuse(f"{len(request.prompts)} prompts x n = {n} are more than {max_n} completions", "prompt")
-    if request.echo and request.sampling.top_logprobs:
+    if not request.sampling.stream:
+        return
+    if not request.samples:
+        refuse("max_tokens = 0 samples nothing that a stream could tell: leave out stream", "max_tokens")
+    if request.scored is not None:
         refuse(
-            f"logprobs = {body['logprobs']!r} with echo is not supported: of a prompt only the logprobs of "
-            "its own ids are known; send logprobs = 0",
+            "a stream does not tell the prompt's logprobs: leave out stream, echo or logprobs",
             "logprobs",
-            "unsupported_parameter",
-        )
-    if request.sampling.stream and request.scores_prompt:
-        name = "prompt_logprobs" if request.prompt_logprobs else "logprobs"
-        refuse(
-            f"a stream does not tell the prompt's logprobs: leave out stream, echo or {name}",
-            name,
             "unsupported_parameter",
         )
 
@@ -182,17 +158,3 @@ def _flag(body: dict[str, Any], name: str) -> bool:
     if value is None or isinstance(value, bool):
         return bool(value)
     refuse(f"{name} must be true or false, not {value!r}", name)
-
-
-def _zero(body: dict[str, Any], name: str) -> bool:
-    """0 asks for the logprob of each token itself; more would be other tokens'."""
-    value = body.get(name)
-    if value is None:
-        return False
-    if isinstance(value, bool) or value != 0:
-        refuse(
-            f"{name} = {value!r} is not supported: only the logprob of the token itself is known; send 0",
-            name,
-            "unsupported_parameter",
-        )
-    return True

@@ -43,7 +43,7 @@ class CompletionChunks:
                 logprobs = self._texts[choice.index].logprobs(
                     token_ids, event.delta.logprobs, event.delta.top_logprobs
                 )
-        told_ids = self._asked.return_token_ids and bool(token_ids)
+        told_ids = self._asked.sampling.return_token_ids and bool(token_ids)
         if not (event.content or finish or logprobs or told_ids):
             return b""
         piece = self._piece(choice, event.content, finish=finish, logprobs=logprobs)
@@ -77,11 +77,13 @@ class CompletionChunks:
         for choice in choices:
             renderer, prompt_ids = choice.prepared.target.renderer, choice.prepared.stitched.prompt_ids
             text = renderer.decode(prompt_ids) if self._asked.echo else ""
-            self._texts[choice.index] = TokenTexts(renderer, start=len(text))
+            self._texts[choice.index] = TokenTexts(
+                renderer, start=len(text), as_ids=self._asked.sampling.tokens_as_ids
+            )
             piece = self._piece(choice, text)
-            if self._asked.return_token_ids:
+            if self._asked.sampling.return_token_ids:
                 piece["prompt_token_ids"] = list(prompt_ids)
-            if text or self._asked.return_token_ids:
+            if text or self._asked.sampling.return_token_ids:
                 opening.append(piece)
         return self._chunk(opening) if opening else b""
 

@@ -102,9 +102,21 @@ class Dialect(ABC):
     async def target_of(self, scope: Scope, request: ChatRequest) -> Target:
         """What answers: lease it before preparing. Raises: NotFoundError listing the served names."""
         target = await self.sampler.resolve(request.model, rollout_of(scope), tenant=tenant_in(scope))
-        if request.template_arguments:
-            return replace(target, renderer=target.renderer.told(request.template_arguments))
-        return target
+        wished = {name: value for name, value in request.wishes.items() if target.renderer.knows(name)}
+        arguments = {**wished, **(request.template_arguments or {})}
+        if not arguments:
+            return target
+        try:
+            return replace(target, renderer=target.renderer.told(arguments))
+        except RequestError as error:
+            if not wished or request.template_arguments:
+                raise
+            raise RequestError(
+                f"{request.effort_field} = {request.effort!r} is not supported by this model ({error})",
+                status=error.status,
+                code="unsupported_parameter",
+                param=request.effort_field,
+            ) from error
 
     async def prepare(self, scope: Scope, request: ChatRequest, target: Target) -> Prepared:
         """The prompt, in the rollout that the request names. Raises: RequestError."""

@@ -58,11 +58,16 @@ class RawPrompts:
         prompt: Prompt,
         rollout_id: str | None,
         tenant: Tenant = None,
+        special: bool = False,
     ) -> RawPrepared:
-        """Raises: RequestError for a prompt without ids, or with more than there is room for."""
+        """`special`: with the special tokens that the tokenizer puts around a text.
+
+        Raises: RequestError for a prompt without ids, or with more than there is room for.
+        """
         if isinstance(prompt, str):
             check_length([prompt], target, param="prompt")
-            text, ids = prompt, target.renderer.encode(prompt)
+            ids = target.renderer.encode(prompt, special=special)
+            text = target.renderer.decode(ids) if special else prompt
         else:
             text, ids = target.renderer.decode(prompt), prompt
         if not ids:

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from art.errors import RequestError
 from art.server.bodies import Beside
 from art.server.dialects.chat_sampling import Sampler
 from art.server.dialects.dialect import Dialect
@@ -53,10 +52,7 @@ class Responses(Dialect):
     async def answer(self, scope: Scope, asked: ResponsesRequest, send: Send) -> None:
         """Sample what is asked for."""
         tenant = tenant_in(scope)
-        try:
-            target = await self.target_of(scope, asked.chat)
-        except RequestError as error:
-            raise asked.blamed(error) from error
+        target = await self.target_of(scope, asked.chat)
         async with self.sampler.catalog.lease(target):
             prepared = await self.prepare(scope, asked.chat, target)
             if asked.chat.stream:

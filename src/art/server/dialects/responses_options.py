@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from art.server.dialects.chat_fields import effort
+from art.server.dialects.chat_request import ChatRequest
 from art.server.dialects.refusal import refuse
 
 LOGPROBS = "message.output_text.logprobs"
@@ -83,7 +85,7 @@ def chat_format(text: Any) -> dict[str, Any] | None:
     if not isinstance(text, dict):
         refuse(f"text must be an object, not {text!r:.200}", "text")
     for name, value in text.items():
-        if name != "format" and not (name == "verbosity" and value in (None, "medium")):
+        if name not in ("format", "verbosity") and value is not None:
             refuse(f"text.{name} = {value!r:.100} is not supported", f"text.{name}", "unsupported_parameter")
     wanted = text.get("format")
     if wanted is None:
@@ -102,21 +104,30 @@ def chat_format(text: Any) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": schema}
 
 
-def template_arguments(reasoning: Any) -> dict[str, Any]:
-    """What the chat format is told of an effort. Raises: RequestError for what no format can be told."""
+_OF_REASONING = ("effort", "summary", "generate_summary")
+"""A summary may be asked for: reasoning is told as it is, which says all that one would."""
+
+
+def effort_of(reasoning: Any, request: ChatRequest) -> None:
+    """Put the effort into the request. Raises: RequestError for what cannot be asked for."""
     if not isinstance(reasoning, dict):
         refuse(f"reasoning must be an object, not {reasoning!r:.200}", "reasoning")
     for name, value in reasoning.items():
-        if name != "effort" and value is not None:
+        if name not in _OF_REASONING and value is not None:
             refuse(
-                f"reasoning.{name} = {value!r:.100} is not supported: reasoning is told as it is",
-                f"reasoning.{name}",
+                f"reasoning.{name[:100]} = {value!r:.100} is not supported: reasoning is told as it is",
+                f"reasoning.{name[:100]}",
                 "unsupported_parameter",
             )
-    effort = reasoning.get("effort")
-    if effort is None:
-        return {}
-    return {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
+    for name in ("summary", "generate_summary"):
+        value = reasoning.get(name)
+        if value is not None and value not in ("auto", "concise", "detailed"):
+            refuse(
+                f"reasoning.{name} must be auto, concise or detailed, not {value!r:.100}", f"reasoning.{name}"
+            )
+    request.effort_field = "reasoning.effort"
+    if reasoning.get("effort") is not None:
+        effort(request, "reasoning.effort", reasoning["effort"])
 
 
 def includes_logprobs(include: Any) -> bool:

@@ -1,6 +1,6 @@
 """A request of the Responses API, read into the chat completion that it asks for.
 
-Each field acts, is known to mean nothing here, or is refused by its name.
+Each field acts, is refused by its name, or `other_fields` says what becomes of it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from art.errors import RequestError
 from art.server.dialects.chat_request import ChatRequest, read_chat_request
+from art.server.dialects.other_fields import check_other
 from art.server.dialects.refusal import refuse
 from art.server.dialects.responses_items import Item, chat_messages, read_items
 from art.server.dialects.responses_options import (
@@ -18,8 +19,8 @@ from art.server.dialects.responses_options import (
     chat_format,
     chat_tool_choice,
     chat_tools,
+    effort_of,
     includes_logprobs,
-    template_arguments,
 )
 from art.server.dialects.responses_store import ResponseStore
 from art.server.tenants.tenancy import Tenant
@@ -32,7 +33,6 @@ _AS_IN_CHAT = {
     "max_output_tokens": "max_tokens",
     "metadata": "metadata",
     "parallel_tool_calls": "parallel_tool_calls",
-    "service_tier": "service_tier",
     # Beyond the API, for those who train.
     "top_k": "top_k",
     "min_p": "min_p",
@@ -43,6 +43,8 @@ _AS_IN_CHAT = {
     "presence_penalty": "presence_penalty",
     "repetition_penalty": "repetition_penalty",
     "min_tokens": "min_tokens",
+    "ignore_eos": "ignore_eos",
+    "include_stop_str_in_output": "include_stop_str_in_output",
     "chat_template_kwargs": "chat_template_kwargs",
 }
 """Read as the chat completion's field of this name."""
@@ -64,11 +66,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "truncation": ("disabled",),
     "stream_options": ({}, {"include_obfuscation": False}),
+    "conversation": (),
+    "prompt": (),
+    "max_tool_calls": (),
+    "context_management": ([],),
 }
 """Accepted with the value that asks for nothing."""
-
-_MEANINGLESS = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
-"""For a provider's books and caches: they never change a reply."""
 
 _OUR_WORDS = {"max_tokens": "max_output_tokens", "response_format": "text.format", "messages": "input"}
 
@@ -85,18 +88,6 @@ class ResponsesRequest:
     logprobs: bool
     sent: dict[str, Any]
     """The body, for the fields that a response repeats."""
-
-    def blamed(self, error: RequestError) -> RequestError:
-        """What a chat format refuses to be told, with the field that asked for it."""
-        if error.param != "chat_template_kwargs" or "chat_template_kwargs" in self.sent:
-            return error
-        effort = self.sent.get("reasoning", {}).get("effort")
-        return RequestError(
-            f"reasoning.effort = {effort!r:.200} is not supported by this model ({error})",
-            status=error.status,
-            code="unsupported_parameter",
-            param="reasoning.effort",
-        )
 
 
 def read_responses_request(body: Any, store: ResponseStore, tenant: Tenant) -> ResponsesRequest:
@@ -123,9 +114,8 @@ def _check_names(body: dict[str, Any]) -> None:
         if name in _NEUTRAL:
             if value not in _NEUTRAL[name]:
                 refuse(f"{name} = {value!r:.200} is not supported", name, "unsupported_parameter")
-        elif name not in _AS_IN_CHAT and name not in _OWN and name not in _MEANINGLESS:
-            known = ", ".join(sorted((*_AS_IN_CHAT, *_OWN)))
-            refuse(f"{name!r} is not supported; supported: {known}", name, "unsupported_parameter")
+        elif name not in _AS_IN_CHAT and name not in _OWN:
+            check_other(name, value, (*_AS_IN_CHAT, *_OWN))
     for name in ("model", "input"):
         if name not in body:
             refuse(f"{name!r} is missing", name, "missing_parameter")
@@ -162,12 +152,9 @@ def _chat(body: dict[str, Any], messages: list[dict[str, Any]]) -> ChatRequest:
         if not includes_logprobs(body.get("include", [])):
             refuse(f"top_logprobs needs include = [{LOGPROBS!r}]", "top_logprobs")
         chat |= {"logprobs": True, "top_logprobs": body["top_logprobs"]}
-    told = template_arguments(body.get("reasoning", {}))
-    if told:
-        more = _checked(body, "chat_template_kwargs", dict, "an object")
-        chat["chat_template_kwargs"] = {**told, **(more or {})}
     try:
         request = read_chat_request(chat, max_n=1)
+        effort_of(body.get("reasoning", {}), request)
         request.constrained_by = _OUR_WORDS.get(request.constrained_by, request.constrained_by)
         return request
     except RequestError as error:

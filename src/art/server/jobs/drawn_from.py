@@ -17,7 +17,7 @@ _NEUTRAL: Mapping[str, Any] = MappingProxyType(
     {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "min_tokens": 0}
 )
 """What changes a distribution from token to token, and the value that does not."""
-_SHAPES_NOTHING = frozenset({"max_tokens", "seed", "stop", "stop_string", "metadata"})
+_SHAPES_NOTHING = frozenset({"max_tokens", "seed", "stop", "stop_string", "metadata", "ignore_eos"})
 
 _SAME_MASKS = "builtin"
 """The engine that forbids the same ids under a constraint as the trainer."""

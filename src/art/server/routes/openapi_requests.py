@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from art.engine.limits import HIGHEST_PENALTY, HIGHEST_REPETITION_PENALTY, MOST_TOP_LOGPROBS
+from art.server.dialects.chat_fields import EFFORTS
+from art.server.dialects.other_fields import OTHER_FIELDS
 
 Schema = dict[str, Any]
 
@@ -39,8 +41,8 @@ def _body(required: tuple[str, ...], **fields: Schema) -> Schema:
 
 
 def _only(*values: Any) -> Schema:
-    """A field that is accepted where it asks for nothing."""
-    return {"enum": list(values)}
+    """A field that is accepted where it asks for nothing; a null always does."""
+    return {"enum": [*values, None]}
 
 
 _CONTENT: Schema = {
@@ -110,12 +112,14 @@ _GUIDED: dict[str, Schema] = {
     "guided_grammar": TEXT,
     "structured_outputs": OBJECT,
 }
-_IDLE: dict[str, Schema] = {
-    "length_penalty": _only(1),
-    "ignore_eos": _only(False),
-    "include_stop_str_in_output": _only(False),
-    "skip_special_tokens": _only(True),
-    "spaces_between_special_tokens": _only(True),
+_OTHER: dict[str, Schema] = {
+    name: {} if other.accepted is None else _only(*other.accepted) for name, other in OTHER_FIELDS.items()
+}
+_ENDS: dict[str, Schema] = {"ignore_eos": FLAG, "include_stop_str_in_output": FLAG}
+_TOLD: dict[str, Schema] = {
+    "prompt_logprobs": _TOP_LOGPROBS,
+    "return_token_ids": FLAG,
+    "return_tokens_as_token_ids": FLAG,
 }
 _STREAM: dict[str, Schema] = {"stream": FLAG, "stream_options": OBJECT}
 
@@ -136,19 +140,17 @@ CHAT = _body(
     stop={"anyOf": [_NAME, _STOPS]},
     metadata=_METADATA,
     chat_template_kwargs=OBJECT,
-    service_tier=_only("auto", "default"),
-    store=_only(False),
-    modalities=_only(["text"]),
-    add_generation_prompt=_only(True),
-    continue_final_message=_only(False),
-    user={},
-    safety_identifier={},
-    prompt_cache_key={},
+    reasoning_effort={"enum": list(EFFORTS)},
+    best_of=_COUNT,
+    echo=_only(False),
+    add_special_tokens=_only(False),
     **_SAMPLING,
     **_PENALTIES,
     **_GUIDED,
-    **_IDLE,
+    **_ENDS,
+    **_TOLD,
     **_STREAM,
+    **_OTHER,
 )
 COMPLETIONS = _body(
     ("model", "prompt"),
@@ -157,23 +159,20 @@ COMPLETIONS = _body(
     best_of=_COUNT,
     echo=FLAG,
     logprobs={"type": "integer", "minimum": 0},
-    prompt_logprobs={"type": "integer", "minimum": 0},
-    return_token_ids=FLAG,
+    add_special_tokens=FLAG,
     n=_COUNT,
-    max_tokens=_COUNT,
+    max_tokens={"type": "integer", "minimum": 0},
     stop={"anyOf": [_NAME, _STOPS]},
     metadata=_METADATA,
-    user={},
-    suffix=_only(""),
-    add_special_tokens=_only(False),
-    return_tokens_as_token_ids=_only(False),
     response_format=OBJECT,
     stop_token_ids=listed({"type": "integer", "minimum": 0}),
     **_SAMPLING,
     **_PENALTIES,
     **_GUIDED,
-    **_IDLE,
+    **_ENDS,
+    **_TOLD,
     **_STREAM,
+    **_OTHER,
 )
 
 _BLOCK: Schema = {"type": "object", "properties": {"type": TEXT}, "required": ["type"]}
@@ -222,9 +221,10 @@ _ANTHROPIC: dict[str, Schema] = {
     "min_p": _FRACTION,
     "seed": _SAMPLING["seed"],
     "logit_bias": _BIAS,
-    "service_tier": _only("auto", "standard_only"),
     "speed": _only("standard"),
     "mcp_servers": _only([]),
+    **_ENDS,
+    **_OTHER,
 }
 MESSAGES = _body(("model", "messages", "max_tokens"), max_tokens=_COUNT, **_ANTHROPIC)
 COUNT_TOKENS = _body(("model", "messages"), max_tokens=_COUNT, **_ANTHROPIC)
@@ -245,16 +245,17 @@ RESPONSES = _body(
     max_output_tokens=_COUNT,
     metadata=_METADATA,
     parallel_tool_calls=FLAG,
-    service_tier=_only("auto", "default"),
     stop={"anyOf": [_NAME, _STOPS]},
     chat_template_kwargs=OBJECT,
     background=_only(False),
+    conversation=_only(),
+    prompt=_only(),
+    max_tool_calls=_only(),
+    context_management=_only([]),
     truncation=_only("disabled"),
     top_logprobs=_TOP_LOGPROBS,
-    user={},
-    safety_identifier={},
-    prompt_cache_key={},
-    prompt_cache_retention={},
     **_SAMPLING,
     **_PENALTIES,
+    **_ENDS,
+    **{name: schema for name, schema in _OTHER.items() if name != "store"},
 )
