@@ -168,4 +168,13 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         return await self._face().delete_checkpoints(self, sorted(keep))
 
 
+def __getattr__(name: str) -> Any:
+    """`AsyncOpenAI`, for tests that put a class of their own in its place."""
+    if name == "AsyncOpenAI":
+        from openai import AsyncOpenAI
+
+        return AsyncOpenAI
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = ["METRIC_SECTIONS", "METRIC_SPLITS", "Model", "TrainableModel", "Verbosity"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from types import SimpleNamespace
 
 import openai
 import pytest
@@ -234,6 +235,57 @@ async def test_costs_of_completions(model, backend, double):
     assert row["costs/all"] == 2.0 and row["costs/eval/tokens"] == 1.0 and row["costs/train/tokens"] == 1.0
     await copied.log(metrics={"acc": 1}, split="train", step=0)
     assert rows(copied)[0]["costs/all"] == 1.0
+
+
+async def test_a_client_that_a_test_puts_in_place_is_used_and_charged(monkeypatch):
+    made, asked = [], []
+
+    class Usage:
+        prompt_tokens, completion_tokens = 1_000, 2_000
+
+    class Completions:
+        async def create(self, **request):
+            asked.append(request)
+            return SimpleNamespace(usage=Usage(), choices=[1, 2, 3])
+
+    class Client:
+        def __init__(self, **options):
+            made.append(options)
+            self.chat = SimpleNamespace(completions=Completions(), other=7)
+
+        def with_options(self, **options):
+            return self
+
+    monkeypatch.setattr("art.model.AsyncOpenAI", Client)
+    config = {"chat_template_kwargs": {"enable_thinking": False}}
+    model = art.TrainableModel(name="a", project="p", base_model="b", _internal_config=config)
+    model.inference_api_key, model.inference_base_url = "k", "http://nowhere/v1"
+    model.set_cost_calculator(lambda prompt, completion, context: {f"costs/{context}/tokens": prompt})
+    client = model.openai_client()
+    assert made == [{"base_url": "http://nowhere/v1", "api_key": "k"}] and client.chat.other == 7
+    builder = model.metrics_builder("eval")
+    with builder.activate_context():
+        await client.chat.completions.create(model="a", messages=[])
+        await client.with_options(timeout=1).chat.completions.create(model="a", messages=[])
+    assert (await builder.flush())["costs/eval/tokens"] == 6000
+    assert [request["extra_body"] for request in asked] == [config, config]
+
+
+async def test_the_class_of_clients_is_openai_s_until_it_is_replaced(monkeypatch):
+    import openai
+
+    assert art.model.AsyncOpenAI is openai.AsyncOpenAI
+    monkeypatch.setattr("art.model.AsyncOpenAI", openai.AsyncOpenAI)  # as after a test that replaced it
+    model = art.Model(name="a", project="p", inference_api_key="k", inference_base_url="http://nowhere/v1")
+    assert isinstance(model.openai_client(), openai.AsyncOpenAI)
+
+
+def test_rows_by_the_inner_names_of_older_programs(tmp_path):
+    model = art.Model(name="a", project="p", base_path=str(tmp_path), report_metrics=[])
+    model._log_metrics({"reward/mean": 0.9, "custom": 1.0, "rewardish/value": 2.0}, split="train", step=7)
+    (row,) = rows(model)
+    assert (row["reward/mean"], row["train/custom"], row["train/rewardish/value"]) == (0.9, 1.0, 2.0)
+    assert row["training_step"] == 7 and model._get_wandb_run() is None
 
 
 async def test_training_in_the_ways_of_all_versions(model, backend, double, recwarn):

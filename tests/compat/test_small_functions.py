@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 from pathlib import Path
@@ -259,10 +260,11 @@ async def test_the_mean_reward_of_rollouts() -> None:
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    from art.utils.logging import _C, dim, err, info, ok, step, warn
+    from art.utils.logging import _C, _ts, dim, err, info, ok, step, warn
 
     for line in (info, step, ok, warn, err, dim):
         line("words")
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6 and all("words" in line for line in lines)
     assert len({line.split("]")[0] for line in lines}) == 6 and lines[4].startswith(_C.RED)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", _ts())

@@ -54,6 +54,7 @@ async def test_rows_config_and_axes(tmp_path, runs):
     await model.log(metrics={"loss/train": 0.5, "costs/train/judge": 2.0}, split="train", step=5)
     model.update_wandb_config({"lr": {"warmup": 3}, "seed": 1})
     await model.log([art.Trajectory(reward=1.0)], split="versus-self", step=2)  # out of order
+    assert model._get_wandb_run().id == "agent"  # as older programs reach it
     (run,) = runs()
     assert (run.entity, run.project, run.id, run.name) == ("team", "games", "agent", "agent")
     assert {key: value for key, value in run.config.items() if key != "_wandb"} == {

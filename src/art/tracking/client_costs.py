@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from art.nested import deep_merge
 from art.tracking.builder import MetricsBuilder, active_builder
 from art.tracking.training_costs import CostCalculator, no_costs
 
@@ -12,6 +13,49 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 DEFAULTS = "chat_template_kwargs"
+
+
+class Over:
+    """An object with some of its attributes replaced."""
+
+    def __init__(self, under: Any, **over: Any) -> None:
+        vars(self).update(over, _under=under)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._under, name)
+
+
+class ForeignClient(Over):
+    """A client that a program put in place of `art.model.AsyncOpenAI`: its completions are heard, too."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self.observers: list[Any] = []
+        self.request_defaults: dict[str, Any] = {}
+
+    def with_options(self, **options: Any) -> ForeignClient:
+        """The same with other options, heard by the same observers."""
+        other = ForeignClient(self._under.with_options(**options))
+        other.observers, other.request_defaults = self.observers, self.request_defaults
+        return other
+
+    copy = with_options
+
+    @property
+    def chat(self) -> Any:
+        """As the client's own, but for `completions.create`."""
+        chat = self._under.chat
+        return Over(chat, completions=Over(chat.completions, create=self._create))
+
+    async def _create(self, *args: Any, **request: Any) -> Any:
+        if self.request_defaults:
+            own = request.get("extra_body") or {}
+            request["extra_body"] = deep_merge(self.request_defaults, own)
+        reply = await self._under.chat.completions.create(*args, **request)
+        if getattr(reply, "usage", None) is not None:
+            for observer in list(self.observers):
+                observer(request, reply)
+        return reply
 
 
 class ClientCosts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 
 class _C:
@@ -18,6 +19,11 @@ class _C:
     MAGENTA = "\033[35m"
     CYAN = "\033[36m"
     GRAY = "\033[90m"
+
+
+def _ts() -> str:
+    """The time of day, for lines of a program's own: 14:03:59."""
+    return time.strftime("%H:%M:%S")
 
 
 def info(message: str) -> None:

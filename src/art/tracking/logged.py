@@ -89,6 +89,14 @@ class Logged:
         """
         self._run_log.wandb.update_config(self, config)  # type: ignore[arg-type]  # it is a model
 
+    def _log_metrics(self, metrics: Mapping[str, float], split: str, step: int) -> None:
+        """One row of numbers, for programs that call `log`'s inner part themselves. Blocking."""
+        self._run_log.write(self, Entry(groups=None, split=split, metrics=metrics, step=step))  # type: ignore[arg-type]
+
+    def _get_wandb_run(self) -> Any:
+        """The W&B run of this model, started if it is not open; None where the model does not report."""
+        return self._run_log.wandb.open(self)  # type: ignore[arg-type]  # it is a model
+
     def read_state(self) -> dict[str, Any] | None:
         """The program's own state as it was written last, or None."""
         return read_state(self._folder())

@@ -57,9 +57,9 @@ class WandbSink:
             return variable(WANDB_API_KEY) is not None and not self._given_up
         return "wandb" in model.report_metrics
 
-    def open(self, model: AnyModel) -> None:
-        """Start the model's run now, if it reports at all."""
-        self._tell(model, None)
+    def open(self, model: AnyModel) -> Any:
+        """Start the model's run now, if it reports at all. Returns W&B's run, or None."""
+        return self._tell(model, None)
 
     def log(self, model: AnyModel, row: Mapping[str, Any]) -> None:
         """Report a row; its x axis is `training_step`, so that rows may come out of order."""
@@ -75,22 +75,21 @@ class WandbSink:
         if self.wanted(model):
             open_runs().configure(_key(model), self._config)
 
-    def _tell(self, model: AnyModel, row: Mapping[str, Any] | None) -> None:
+    def _tell(self, model: AnyModel, row: Mapping[str, Any] | None) -> Any:
         if not self.wanted(model):
-            return
+            return None
         asked = model.report_metrics is not None
         if find_spec("wandb") is None:
             text = "Weights & Biases is not installed: `pip install wandb`"
             if asked:
                 raise ConfigurationError(f"report_metrics={model.report_metrics!r}, but {text}")
             self._give_up(f"WANDB_API_KEY is set, but {text}, or give the model report_metrics=[]")
-            return
+            return None
         patience = None if asked else UNASKED_PATIENCE_S
         try:
             if row is None:
-                open_runs().open(_key(model), self._config, patience)
-            else:
-                open_runs().log(_key(model), self._config, row, patience)
+                return open_runs().open(_key(model), self._config, patience)
+            open_runs().log(_key(model), self._config, row, patience)
         except Exception as error:  # W&B raises errors of many kinds; none may end a training unasked
             if asked:
                 raise
@@ -98,6 +97,7 @@ class WandbSink:
                 f"Weights & Biases failed, the run goes on without it: {type(error).__name__}: {error} "
                 "(report_metrics=[] does not try at all, ['wandb'] insists)"
             )
+        return None
 
     def _give_up(self, why: str) -> None:
         self._given_up = True

@@ -32,10 +32,10 @@ class OpenRuns:
         self._runs: dict[RunKey, _Run] = {}
         self._lock = threading.Lock()
 
-    def open(self, key: RunKey, config: Mapping[str, Any], patience_s: float | None = None) -> None:
-        """Start the run if it is not open. patience_s: how long W&B may take; None as long as it does."""
+    def open(self, key: RunKey, config: Mapping[str, Any], patience_s: float | None = None) -> Any:
+        """W&B's run, started if it is not open. patience_s: how long that may take; None: as it does."""
         with self._lock:
-            self._get(key, config, patience_s)
+            return self._get(key, config, patience_s).run
 
     def log(
         self,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from art.tracking.console import _C, dim, err, info, ok, step, warn
+from art.tracking.console import _C, _ts, dim, err, info, ok, step, warn
 
-__all__ = ["_C", "dim", "err", "info", "ok", "step", "warn"]
+__all__ = ["_C", "_ts", "dim", "err", "info", "ok", "step", "warn"]
