@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -53,6 +56,7 @@ class Double:
     heartbeats: int = 0
     silence_s: float = 0.0
     delay_s: float = 0.0
+    register_s: float = 0.0
     abandoned: int = 0
     """Completions whose client went away."""
     chunked: bool = False
@@ -141,6 +145,9 @@ class Double:
         if (refusal := self._refusal(request)) is not None:
             return refusal
         asked = json.loads(await request.body())
+        await asyncio.sleep(self.register_s)
+        if asked["name"] == "unfit":
+            return error(409, "this model cannot be served", "checkpoint_unfit")
         self.registered.append(asked)
         return self._model(asked["project"], asked["name"])
 
@@ -282,7 +289,10 @@ def main() -> None:
         sys.exit(5)
     if options.get("hang"):
         threading.Event().wait(600)
-    double = Double(key=told["key"])
+    if options.get("freeze"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(options.get("start_s", 0.0))
+    double = Double(key=told["key"], register_s=options.get("register_s", 0.0))
     config = uvicorn.Config(double.app(), port=told["port"], log_level="critical", lifespan="off")
     server = uvicorn.Server(config)
 

@@ -16,13 +16,13 @@ from art.local.supervisor import SupervisorLimits, check_options
 from art.remote.backend import RemoteBackend
 from art.remote.connection import ServerConnection
 from art.remote.jobs import JobDeadlines
+from art.remote.per_loop import PerLoop
 from art.remote.server_config import ServerConfig
 from art.storage.location import model_folder
 from art.tracking.model_file import write_model_file
 from art.tracking.trajectory_log.migration import auto_migrate_on_register
 from art.types import LocalTrainResult
 from art.wire.jobs import TrainResultInfo
-from art.wire.models import ModelInfo
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
@@ -61,8 +61,10 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
         super().__init__("http://127.0.0.1", "", deadlines=deadlines)
         self._path = Path(path or ".art").absolute()
         self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
-        shared = local_server(self._path, server_options or {}, supervisor_limits)
-        self._server, self._registered = shared.process, shared.registered
+        self._shared = local_server(self._path, server_options or {}, supervisor_limits)
+        self._server, self._registered = self._shared.process, self._shared.registered
+        self._starting = PerLoop(asyncio.Lock)
+        self._connection = ServerConnection(self._address, self._revive, self._server.state)
 
     async def _address(self) -> tuple[str, str]:
         await self._ensure_server()
@@ -72,26 +74,12 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
         await self._ensure_server()
 
     async def _ensure_server(self) -> None:
-        if self._server.pid is not None:
+        if self._shared.is_ready:
             return
-        restarted = await asyncio.to_thread(self._server.ensure_running)
-        if not restarted or not self._registered:
-            return
-        address = self._server.url, self._server.key
-
-        async def known() -> tuple[str, str]:
-            return address
-
-        async def nothing() -> None:
-            return None
-
-        # A connection of its own: the usual one would ask for a running server again.
-        connection = ServerConnection(known, nothing)
-        try:
-            for request in self._registered.values():
-                await connection.call("POST", "/art/models", ModelInfo, request)
-        finally:
-            await connection.close()
+        # One thread for all who wait: they are as many as there are rollouts.
+        async with self._starting.get():
+            if not self._shared.is_ready:
+                await asyncio.to_thread(self._shared.bring_up)
 
     async def register(self, model: AnyModel) -> None:
         """Make the model known; its files are kept in the backend's folder.

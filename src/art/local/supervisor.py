@@ -5,7 +5,9 @@
     "..."}
 
 When this process dies, however it dies, the kernel closes the pipe: the child reads its end and shuts down
-with its workers. (PR_SET_PDEATHSIG is no help: it fires when the starting *thread* ends.)
+with its workers. One that cannot read any more (it is stopped, or blocked) is killed by the reaper after
+`stop_s`. (PR_SET_PDEATHSIG is no help: it fires when the starting *thread* ends.) While this process lives,
+`watch.py` looks after a server that does not answer.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError
+from art.local.watch import HealthWatch, describe_state, is_stopped, kill_group
+from art.process.disk import disk_error
+from art.process.reaper import reaper
 
 LOG_TAIL_BYTES = 4000
 
@@ -35,13 +40,29 @@ LOG_TAIL_BYTES = 4000
 @dataclass(frozen=True, kw_only=True)
 class SupervisorLimits:
     """start_s: until the server serves. stop_s: from SIGTERM to SIGKILL. At most `restarts` in
-    `restart_window_s`.
+    `restart_window_s`. It is asked for its health every `health_interval_s`; unanswered for
+    `health_deadline_s`, it is killed, and started again when it is next needed.
     """
 
     start_s: float = 120.0
     stop_s: float = 20.0
     restarts: int = 3
     restart_window_s: float = 600.0
+    health_interval_s: float = 2.0
+    health_deadline_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 0 or (value == 0 and name != "restarts"):
+                raise ConfigurationError(f"SupervisorLimits({name}={value!r}): it must be above 0")
+
+
+class _KilledAtStartError(WorkerDiedError):
+    """A signal ended it before it served."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class ServerProcess:
@@ -61,6 +82,7 @@ class ServerProcess:
         self.host, self.port = "127.0.0.1", 0
         self.log_path = data_dir / "server" / "logs" / "server.log"
         self._child: subprocess.Popen[bytes] | None = None
+        self._watch: HealthWatch | None = None
         self._deaths: deque[float] = deque()
         self._lock = threading.Lock()
 
@@ -79,7 +101,7 @@ class ServerProcess:
         """Start the server if it does not run; returns whether it was (re)started. Blocks until it serves.
 
         Raises WorkerDiedError when it died more often than `limits` allow or does not come up, DeadlineError
-        when it does not serve in time.
+        when it does not serve in time, DiskError.
         """
         with self._lock:
             if self._child is not None:
@@ -87,9 +109,46 @@ class ServerProcess:
                 if code is None:
                     return False
                 self._count_death(code)
-                self._end_group()
-            self._start()
+                _bury(self._child.pid)
+                self._start_again()
+            else:
+                self._start()
             return True
+
+    def _start_again(self) -> None:
+        """As `_start`; one that is killed while it starts is as one that was killed later."""
+        while True:
+            try:
+                self._start()
+            except _KilledAtStartError as error:
+                self._count_death(error.exit_code)
+            else:
+                return
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it was started, does not run any more, and nobody has ended it."""
+        return self._child is not None and self._child.poll() is not None
+
+    def state(self) -> str:
+        """What the server does, for messages: running, frozen, not answering, starting, or how it ended."""
+        child, watch = self._child, self._watch
+        if child is None:
+            return "the server is not running"
+        code = child.poll()
+        if code is not None:
+            return f"the server is gone ({describe_exit(code)}{self._verdict()})"
+        if watch is None:
+            doing = "starting"
+        elif is_stopped(child.pid) or watch.unanswered_s:
+            since = f" for {watch.unanswered_s:.0f} s" if watch.unanswered_s else ""
+            doing = f"{describe_state(child.pid)}{since}"
+        else:
+            doing = "running"
+        return f"the server (pid {child.pid}) is {doing}"
+
+    def _verdict(self) -> str:
+        return f": {self._watch.verdict}" if self._watch is not None and self._watch.verdict else ""
 
     def _count_death(self, code: int) -> None:
         now = time.monotonic()
@@ -100,11 +159,16 @@ class ServerProcess:
             self._deaths.pop()  # the next call looks again
             raise WorkerDiedError(
                 f"the server died {len(self._deaths) + 1} times within {self.limits.restart_window_s:g} s, "
-                f"the last time {describe_exit(code)}. Last lines of {self.log_path}:\n{self.log_tail()}"
+                f"the last time {describe_exit(code)}{self._verdict()}. "
+                f"Last lines of {self.log_path}:\n{self.log_tail()}"
             )
 
     def _start(self) -> None:
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            log = self.log_path.open("ab")
+        except OSError as error:
+            raise disk_error(error, self.log_path.parent, "the data folder cannot be used") from error
         # The port of the first start is kept, so that clients find the successor where they left.
         told = {
             "host": self.host,
@@ -113,7 +177,9 @@ class ServerProcess:
             "data_dir": str(self.data_dir),
             **self.options,
         }
-        with self.log_path.open("ab") as log:
+        reaper()  # made before the line below, it ends after the server at the program's end
+        atexit.register(self.stop)
+        with log:
             child = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,
@@ -121,9 +187,9 @@ class ServerProcess:
                 stderr=log,
                 start_new_session=True,
             )
-        self._child = child
-        atexit.register(self.stop)
+        self._child, self._watch = child, None
         try:
+            self._keep_reaper(child.pid)
             assert child.stdin is not None and child.stdout is not None
             with suppress(BrokenPipeError):  # it died already: the missing ready line tells
                 child.stdin.write(json.dumps(told).encode() + b"\n")
@@ -132,6 +198,19 @@ class ServerProcess:
         except BaseException:
             self._end()
             raise
+        self._watch = HealthWatch(
+            child,
+            self.url,
+            interval_s=self.limits.health_interval_s,
+            deadline_s=self.limits.health_deadline_s,
+            keep=lambda: self._keep_reaper(child.pid),
+        )
+        self._watch.start()
+
+    def _keep_reaper(self, pid: int) -> None:
+        """The server ends with this program though it be frozen: it gets as long as `stop` would give it."""
+        if os.name == "posix":
+            reaper().watch(pid, self.limits.stop_s)
 
     def _wait_ready(self, child: subprocess.Popen[bytes], stdout: IO[bytes]) -> int:
         first: queue.Queue[bytes] = queue.Queue()
@@ -140,7 +219,8 @@ class ServerProcess:
             line = first.get(timeout=self.limits.start_s)
         except queue.Empty:
             raise DeadlineError(
-                f"the server (pid {child.pid}) did not serve within {self.limits.start_s:g} s. "
+                f"the server (pid {child.pid}) did not serve within {self.limits.start_s:g} s: it is "
+                f"{describe_state(child.pid) if is_stopped(child.pid) else 'starting still'}. "
                 f"Last lines of {self.log_path}:\n{self.log_tail()}"
             ) from None
         try:
@@ -149,10 +229,14 @@ class ServerProcess:
             told = {"error": f"its first line is {line[:200]!r}"}
         if told.get("ready"):
             return int(told["port"])
-        raise WorkerDiedError(
+        code = child.poll()
+        message = (
             f"the server did not start: {told.get('error')}. "
             f"Last lines of {self.log_path}:\n{self.log_tail()}"
         )
+        if code is not None and code < 0:
+            raise _KilledAtStartError(message, code)
+        raise WorkerDiedError(message)
 
     def _exit_of(self, child: subprocess.Popen[bytes]) -> str:
         try:
@@ -175,23 +259,21 @@ class ServerProcess:
 
     def _end(self) -> None:
         child, self._child = self._child, None
+        watch, self._watch = self._watch, None
         atexit.unregister(self.stop)
+        if watch is not None:
+            watch.stop()
         if child is None:
             return
         if child.stdin is not None:
             with suppress(OSError):
                 child.stdin.close()
-        if child.poll() is None:
+        if child.poll() is None and not is_stopped(child.pid):  # a stopped one would not hear it
             child.terminate()
             with suppress(subprocess.TimeoutExpired):
                 child.wait(self.limits.stop_s)
-        kill_group(child.pid)
+        _bury(child.pid)
         child.wait(self.limits.stop_s)
-
-    def _end_group(self) -> None:
-        """The server died by itself: what it left running in its group goes too."""
-        if self._child is not None:
-            kill_group(self._child.pid)
 
     def log_tail(self) -> str:
         """The last lines of the server's log."""
@@ -203,10 +285,11 @@ class ServerProcess:
             return f"(no log: {error})"
 
 
-def kill_group(pid: int) -> None:
-    """Kill what is left of a child's process group; the child leads its own."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+def _bury(pid: int) -> None:
+    """The server ended: what it left running in its group goes too."""
+    kill_group(pid)
+    if os.name == "posix":
+        reaper().forget(pid)
 
 
 def describe_exit(code: int) -> str:

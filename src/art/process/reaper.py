@@ -1,7 +1,8 @@
 """Programs of others that end with this one, also where it is killed and they heed nothing.
 
-One small process for all of them, told on its standard input: `+4711` a process group to watch, `-4711` one
-that has ended. Its input ends however its parent ended; then it kills what is left. It is started by the path
+One small process for all of them, told on its standard input: `+4711 2.0` a process group to watch and its
+grace in seconds, `-4711` one that has ended.
+Its input ends however its parent ended; then it kills what is left. It is started by the path
 of this file, without `site` and without the package: a few milliseconds, once.
 """
 
@@ -27,28 +28,31 @@ class Reaper:
     """The side of the parent. The process is started when needed, and again where somebody has killed it."""
 
     def __init__(self) -> None:
-        self._groups: set[int] = set()
+        self._groups: dict[int, float] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # programs have sessions in several threads
 
-    def watch(self, group: int) -> None:
-        """Kill the process group when this process has ended, however it ended. Raises OSError."""
+    def watch(self, group: int, grace_s: float = GRACE_S) -> None:
+        """Kill the process group when this process has ended, however it ended, and `grace_s` has passed.
+
+        Asking again is allowed, and starts the reaper again where somebody has killed it. Raises OSError.
+        """
         with self._lock:
-            self._groups.add(group)
-            if self._process is None or not self._tell(f"+{group}"):
+            self._groups[group] = grace_s
+            if self._process is None or not self._tell(f"+{group} {grace_s}"):
                 self._start()
 
     def forget(self, group: int) -> None:
         """The group has ended: its number may be another's soon."""
         with self._lock:
-            self._groups.discard(group)
+            self._groups.pop(group, None)
             if self._process is not None and not self._tell(f"-{group}"):
                 self._start()
 
     def leave(self) -> None:
         """In a fork of this process: its groups are the parent's, whose end this must not hide."""
         process, self._process = self._process, None
-        self._groups, self._lock = set(), threading.Lock()
+        self._groups, self._lock = {}, threading.Lock()
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
@@ -72,8 +76,8 @@ class Reaper:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        for group in self._groups:
-            self._tell(f"+{group}")
+        for group, grace_s in self._groups.items():
+            self._tell(f"+{group} {grace_s}")
 
     def _tell(self, line: str) -> bool:
         assert self._process is not None and self._process.stdin is not None
@@ -97,15 +101,20 @@ def reaper() -> Reaper:
 
 def main() -> None:
     """The side of the child."""
-    groups: set[int] = set()
+    groups: dict[int, float] = {}
     for line in sys.stdin:
-        (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
-    deadline = time.monotonic() + GRACE_S
-    while (groups := {one for one in groups if _lives(one)}) and time.monotonic() < deadline:
+        group, _, grace = line[1:].partition(" ")
+        if line[0] == "+":
+            groups[int(group)] = float(grace)
+        else:
+            groups.pop(int(group), None)
+    ended = time.monotonic()
+    while groups := {one: grace for one, grace in groups.items() if _lives(one)}:
+        for group in [one for one, grace in groups.items() if time.monotonic() - ended >= grace]:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+            del groups[group]
         time.sleep(_POLL_S)
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
 
 
 def _lives(group: int) -> bool:

@@ -22,13 +22,16 @@ WORKER_FAILURES = 3
 
 class ServerConnection:
     """JSON calls with a bearer key. `revive` is awaited when nobody answers: it may start the server
-    again.
+    again. `state` says for messages what the server does, where that is known.
     """
 
     def __init__(
-        self, address: Callable[[], Awaitable[tuple[str, str]]], revive: Callable[[], Awaitable[None]]
+        self,
+        address: Callable[[], Awaitable[tuple[str, str]]],
+        revive: Callable[[], Awaitable[None]],
+        state: Callable[[], str] | None = None,
     ) -> None:
-        self._address, self._revive = address, revive
+        self._address, self._revive, self._state = address, revive, state
         self._clients: PerLoop[dict[tuple[str, str], httpx.AsyncClient]] = PerLoop(dict)
 
     async def client(self) -> httpx.AsyncClient:
@@ -43,9 +46,23 @@ class ServerConnection:
             )
         return clients[url, key]
 
-    async def revive(self) -> None:
-        """Called when nobody answered."""
+    async def revive(self) -> float:
+        """Called when nobody answered. Returns the seconds that it took: a server that is being started is
+        not one that is silent, and its start has a deadline of its own.
+        """
+        begun = asyncio.get_running_loop().time()
         await self._revive()
+        return asyncio.get_running_loop().time() - begun
+
+    def state(self, error: Exception | None) -> str:
+        """What is known of a server that gave no answer."""
+        if self._state is not None:
+            return self._state()
+        if error is None or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return "is the server running and the address right?"
+        if isinstance(error, httpx.TimeoutException):
+            return "it takes connections and answers nothing: it is frozen, or far too busy"
+        return "it breaks connections off: it is ending, or starting again"
 
     async def call(
         self,
@@ -79,9 +96,9 @@ class ServerConnection:
                 if loop.time() + pause > until:
                     raise ServerUnreachableError(
                         f"nobody answers {method} {client.base_url}{path} within {deadline_s:g} s "
-                        f"({type(error).__name__}: {error}): is the server running and the address right?"
+                        f"({type(error).__name__}: {error}): {self.state(error)}"
                     ) from error
-                await self.revive()
+                until += await self.revive()
             else:
                 if response.status_code < 400:
                     return read_reply(reply, response.content)

@@ -10,7 +10,7 @@ import openai
 from art.capture import current_rollout
 from art.remote.lane import file_budget
 from art.remote.per_loop import PerLoop
-from art.remote.short_way import TIMEOUT_S
+from art.remote.short_way import TIMEOUT_S, Revive
 from art.wire.headers import ROLLOUT_HEADER
 
 CONNECT_TIMEOUT_S = 5.0
@@ -29,6 +29,10 @@ class AnyLoopClient(openai.DefaultAsyncHttpxClient):
     notebook's restarted loop) every other request fails with "Event loop is closed".
     """
 
+    revive: Revive | None = None
+    """Awaited when a connection is lost, before the error goes to `openai`, which asks again."""
+    lost: tuple[type[Exception], ...] = ()
+
     def __init__(self, *, most_bytes: int | None = None, **options: Any) -> None:
         """most_bytes: of a whole reply, unpacked; None: no limit. Streams are the reader's to limit."""
         super().__init__(**options)
@@ -39,7 +43,14 @@ class AnyLoopClient(openai.DefaultAsyncHttpxClient):
         """As in httpx, over the running loop's connections."""
         if self.is_closed:
             return await super().send(request, **options)  # it has the words for that
-        client = self._of_loop.get()
+        try:
+            return await self._send(self._of_loop.get(), request, options)
+        except self.lost:
+            if self.revive is not None:
+                await self.revive()
+            raise
+
+    async def _send(self, client: Any, request: Any, options: dict[str, Any]) -> Any:
         if self._most_bytes is None or options.get("stream"):
             return await client.send(request, **options)
         return await _read_whole(await client.send(request, **options | {"stream": True}), self._most_bytes)
@@ -87,7 +98,7 @@ def http_client(
         if rollout is not None:
             request.headers.setdefault(ROLLOUT_HEADER, rollout)
 
-    return AnyLoopClient(
+    client = AnyLoopClient(
         verify=package.create_ssl_context(trust_env=trust_env),  # 20 ms: once, not for each loop
         timeout=package.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         limits=package.Limits(max_connections=room, max_keepalive_connections=room),
@@ -96,3 +107,5 @@ def http_client(
         follow_redirects=follow_redirects,
         event_hooks={"request": [name_rollout] if name_rollouts else []},
     )
+    client.lost = (package.NetworkError, package.RemoteProtocolError)
+    return client

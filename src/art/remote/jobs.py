@@ -18,6 +18,8 @@ from art.wire.sft import SftJobRequest
 from art.wire.strict import read_reply
 
 SUBMIT_S = 120.0
+_SHORTEST_S = 0.5
+"""Of a wait for an answer that may be under way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +96,15 @@ class _Follower:
 
     async def _follow(self) -> TrainResultInfo:
         loop, pause, problem = asyncio.get_running_loop(), 0.1, "the stream ended early"
+        trouble: Exception | None = None
         while True:
             seen = self.last
             try:
                 if (result := await self._read()) is not None:
                     return result
             except httpx.TransportError as error:
-                problem = f"{type(error).__name__}: {error}"
-                await self.connection.revive()
+                problem, trouble = f"{type(error).__name__}: {error}", error
+                self.heard += await self.connection.revive()
             except ValidationError as error:
                 problem = f"an event is not readable: {error}"
             pause = 0.1 if self.last > seen else min(2.0, pause * 2)
@@ -109,14 +112,16 @@ class _Follower:
             if loop.time() - self.heard > self.idle_s:
                 raise DeadlineError(
                     f"training job {self.job_id!r}: no event and no heartbeat "
-                    f"for {self.idle_s:g} s ({problem})"
+                    f"for {self.idle_s:g} s ({problem}): {self.connection.state(trouble)}"
                 )
 
     async def _read(self) -> TrainResultInfo | None:
         """One connection: the result, or None when it ended before."""
         client = await self.connection.client()
         path = f"/art/jobs/{self.job_id}/events"
-        timeout = httpx.Timeout(self.idle_s, connect=CONNECT_S)
+        # What is left of the silence: otherwise one that began before this connection would last twice.
+        left = self.heard + self.idle_s - asyncio.get_running_loop().time()
+        timeout = httpx.Timeout(min(self.idle_s, max(_SHORTEST_S, left)), connect=CONNECT_S)
         async with client.stream("GET", path, params={"after": self.last}, timeout=timeout) as response:
             if response.status_code >= 400:
                 await response.aread()

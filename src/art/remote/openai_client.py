@@ -74,6 +74,7 @@ def openai_client(*, base_url: str, api_key: str, revive: Revive | None = None) 
     near, parts = _is_near(base_url), urlsplit(base_url)
     transport = http_client(trust_env=not near, name_rollouts=True)
     client = RolloutOpenAI(api_key=api_key, base_url=base_url, max_retries=MAX_RETRIES, http_client=transport)
+    transport.revive = revive
     client.lane = Lane(parts.hostname or "", parts.port or 80) if near else None
     client.revive = revive
     return client

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from importlib.metadata import version
@@ -29,6 +31,8 @@ def main() -> int:
     )
     for chatty in ("httpx", "httpcore", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    if hasattr(faulthandler, "register"):  # whoever watches asks where a server hangs that does not answer
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     try:
         settings = parse_settings(sys.stdin.buffer.readline())
         run(settings, on_ready=_tell_ready, until=_stdin_end)
