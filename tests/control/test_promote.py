@@ -126,6 +126,19 @@ async def test_a_step_that_the_engine_does_not_compute_is_set_aside(tmp_path: Pa
     assert target.adapter == "p/m@1#1" and it.adapter_name(1) == "p/m@1#1"
 
 
+@pytest.mark.parametrize("weights", [float("nan"), float("-inf")])
+async def test_a_step_whose_weights_are_no_numbers_is_refused_by_name(tmp_path: Path, weights: float) -> None:
+    pair = Pair()
+    it = stage(tmp_path, pair)
+    await promote(it, 0, -1.0)
+    with pytest.raises(CanaryError, match=r"'p/m@1' gives no.*2 of 2.*set aside as .*\.0001\.rejected-1"):
+        await promote(it, 1, weights)
+    assert (await it.catalog.resolve("m")).step == 0 and pair.loaded() == ["p/m@0"]
+    with pytest.raises(CanaryError, match="weights hold NaN"):
+        await it.serve(0, Canary(rows=ROWS), [[weights, weights]], set_aside=False)
+    assert it.checkpoints.steps() == [0]
+
+
 async def test_registration_sets_nothing_aside(tmp_path: Path) -> None:
     pair = Pair(off=0.25)
     it = stage(tmp_path, pair)

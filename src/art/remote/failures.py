@@ -19,6 +19,7 @@ _BY_CODE: dict[str, type[errors.ARTError]] = {
     "no_checkpoints": errors.CheckpointMissingError,
     "disk_error": errors.DiskError,
     "step_missing": errors.StepMissingError,
+    "canary_failed": errors.CanaryError,
 }
 
 

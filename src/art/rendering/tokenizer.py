@@ -10,6 +10,8 @@ from art.rendering.special_tokens import SpecialTokens, mark
 
 _CACHED_CHARACTERS = 2000
 """Longer texts are not kept: they rarely come twice."""
+_LONG = 20_000
+"""Characters of a text that is encoded as a batch of one, without the interpreter's lock."""
 
 
 class FastTokenizer:
@@ -54,6 +56,9 @@ class FastTokenizer:
         return list(self._backend.encode(text, add_special_tokens=True).ids)
 
     def _encode(self, text: str) -> tuple[int, ...]:
+        if len(text) > _LONG:
+            (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+            return tuple(encoded.ids)
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
 
     def decode(self, token_ids: Sequence[int] | int, *args: Any, **kwargs: Any) -> str:

@@ -8,6 +8,7 @@ everything else                  a Starlette router: lookups, and the routes tha
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
@@ -121,21 +122,18 @@ class App:
             asker = self._key.require(scope)
             tenant = asker.tenant
             await self._dispatch(with_tenant(scope, tenant), asker, receive, watched)
-        except ARTError as error:
-            await self._refusal(scope)(send, error, tenant)
-        except HTTPException as error:
-            await self._refusal(scope)(send, _of_router(scope, error), tenant)
+        except (ARTError, HTTPException) as error:
+            await self._refusal(scope)(send, _ours(scope, error), tenant)
         except (ClientGoneError, ClientDisconnect):
             return
         except _KeyRevokedError:
             # A reply that has begun can only be broken off.
             if not started:
                 await self._refusal(scope)(send, self._key.refusal(scope), None)
-        except Exception:
-            _log.exception("%s %s failed", scope["method"], scope["path"])
+        except (Exception, asyncio.CancelledError) as error:
+            failed = _failure(scope, error)
             if started:
                 raise
-            failed = ServerError("the server failed; its log says why", status=500)
             await self._refusal(scope)(send, failed, tenant)
 
     async def _dispatch(self, scope: Scope, asker: Asker, receive: Receive, send: Send) -> None:
@@ -204,7 +202,18 @@ def _named_rollout(scope: Scope) -> Scope:
     return {**scope, "path": f"/{rest}", "raw_path": None, "headers": headers, ADDRESSED: rollout}
 
 
-def _of_router(scope: Scope, error: HTTPException) -> ARTError:
+def _failure(scope: Scope, error: BaseException) -> ServerError:
+    if isinstance(error, asyncio.CancelledError):
+        # The server ends, and waited for this request as long as it could.
+        return ServerError("the server is closing: ask again when it runs", status=503, code="server_closing")
+    _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+    return ServerError("the server failed; its log says why", status=500)
+
+
+def _ours(scope: Scope, error: ARTError | HTTPException) -> ARTError:
+    """What the router raises, too, in our words."""
+    if isinstance(error, ARTError):
+        return error
     if error.status_code == 404:
         return NotFoundError(f"no such route: {scope['path']!r}", status=404, code="route_not_found")
     if error.status_code == 405:

@@ -33,7 +33,7 @@ from pydantic import Field
 from art import errors
 from art.errors import ARTError, OverloadedError, ServerError, WorkerError
 from art.wire.constraint import ConstraintBody
-from art.wire.strict import Strict
+from art.wire.strict import MaybeNaN, Strict
 
 DType = Literal["auto", "float32", "bfloat16"]
 
@@ -137,7 +137,7 @@ class EngineScoreRequest(Strict):
 
 
 class EngineScoreReply(Strict):
-    logprobs: list[list[float]]
+    logprobs: list[list[MaybeNaN]]
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
     tops: list[list[list[tuple[int, float]]]] = Field(default_factory=list)
     """For each of these numbers the most probable ids in its place, best first, where they were asked for."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TypeVar
+import math
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 M = TypeVar("M", bound=BaseModel)
+
+MaybeNaN = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""JSON has no NaN: it travels as null."""
 
 
 class Strict(BaseModel):

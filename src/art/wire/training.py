@@ -45,7 +45,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
 from art.wire.algorithm import Algorithm
 from art.wire.constraint import ConstraintBody
-from art.wire.strict import Strict
+from art.wire.strict import MaybeNaN, Strict
 
 
 class LoraSpec(Strict):
@@ -207,7 +207,7 @@ class ScoreRequest(Strict):
 
 class ScoreReply(Strict):
     step: int
-    logprobs: list[list[float]]
+    logprobs: list[list[MaybeNaN]]
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
 
 

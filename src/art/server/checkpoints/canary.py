@@ -12,6 +12,7 @@ update.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,17 @@ class Difference:
 
     mean: float
     max: float
+
+
+def check_finite(adapter: str, trainer: Scores) -> None:
+    """Raises CanaryError where the trainer itself computes NaN or infinity with an adapter."""
+    flawed = sum(not math.isfinite(score) for row in trainer for score in row)
+    if flawed:
+        raise CanaryError(
+            f"adapter {adapter!r} gives no probabilities: {flawed} of {sum(map(len, trainer))} logprobs are "
+            "NaN or infinite, so its weights hold NaN or infinity, or overflow. A step before it can be "
+            "served again: delete this one, or train with a smaller learning rate."
+        )
 
 
 def difference(a: Scores, b: Scores) -> Difference:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from art.errors import ARTError, CanaryError
-from art.server.checkpoints.canary import Canary, CanaryLimits, Difference, Scores, limits_for
+from art.server.checkpoints.canary import Canary, CanaryLimits, Difference, Scores, check_finite, limits_for
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote
 from art.server.control_settings import ControlSettings
 from art.server.models.catalog import Catalog
@@ -122,9 +122,16 @@ class Stage:
         """Load a committed step, check it, move the alias. Raises CanaryError after setting the step
         aside.
         """
+        adapter = self.adapter_name(step)
+        try:
+            check_finite(adapter, trainer)
+        except CanaryError as error:
+            if not set_aside:
+                raise
+            raise self._set_aside(step, error) from error
         await self.pair.wake()
         await progress("loading")
-        adapter = await self.load(step)
+        await self.load(step)
         await progress("checking")
         scored = await self.pair.engine_scores(adapter, canary.rows)
         try:
@@ -199,6 +206,9 @@ class Stage:
 
     async def _reject(self, step: int, adapter: str, error: CanaryError) -> CanaryError:
         await self.pair.unloader(adapter)()
+        return self._set_aside(step, error)
+
+    def _set_aside(self, step: int, error: CanaryError) -> CanaryError:
         self.pair.invalidate(self.model)
         aside = self.checkpoints.reject(step)
         return CanaryError(f"{error} The checkpoint was set aside as {aside}.")

@@ -42,14 +42,30 @@ def resolve_base(name: str) -> BaseModel:
         same = [other for other in nano_models.NAMES if nano_models.resolve(other) == folder]
         aliases = tuple(other for other in same if other != own)
         return BaseModel(name=own, source=str(folder), aliases=aliases)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    if is_folder(name):
+        folder = Path(name).expanduser()
         return BaseModel(name=str(folder.resolve()), source=str(folder.resolve()))
     return BaseModel(name=name, source=name)
 
 
+def is_folder(name: str) -> bool:
+    """Whether a name is that of a folder here.
+
+    Raises ConfigurationError for one that can be neither a folder's nor a model's.
+    """
+    try:
+        return Path(name).expanduser().is_dir()
+    except (OSError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"base_model {name[:100]!r} ({len(name)} characters) is no built-in model, folder or name of the "
+            f"hub: {error if isinstance(error, RuntimeError) else error.strerror}"
+        ) from error
+
+
 def adapter_folder(name: str) -> Path | None:
     """The folder, where a base model's name is that of a LoRA to begin with and not of a whole model."""
+    if not is_folder(name):
+        return None
     folder = Path(name).expanduser()
     if not (folder / ADAPTER_CONFIG_FILE).is_file() or (folder / "config.json").is_file():
         return None
@@ -76,4 +92,4 @@ def base_of_adapter(folder: Path) -> str:
             f"{folder / ADAPTER_CONFIG_FILE} has base_model_name_or_path {name!r}: set it to the base model"
         )
     beside = folder.parent / name
-    return str(beside) if not Path(name).is_dir() and beside.is_dir() else name
+    return str(beside) if not is_folder(name) and beside.is_dir() else name

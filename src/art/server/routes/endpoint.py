@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from art.errors import ARTError, CheckpointError, RequestError
+from art.errors import ARTError, CanaryError, CheckpointError, ParityError, RequestError
 from art.server.http import error_body, read_bytes, status_of
 from art.server.tenants.edge import arrived, leaving
 from art.server.tenants.tenancy import inside, tenant_in
@@ -40,6 +40,8 @@ def named(endpoint: Endpoint) -> Endpoint:
             error = problem
             if isinstance(problem, CheckpointError):  # trying again is of no use: the message says what is
                 error = RequestError(str(problem), status=409, code="checkpoint_unfit")
+            elif isinstance(problem, CanaryError) and not isinstance(problem, ParityError):
+                error = RequestError(str(problem), status=409, code="canary_failed")
             status, headers = status_of(error)
             extra = {name.decode(): value.decode() for name, value in headers}
             body = error_body(error, tenant_in(request.scope))
