@@ -236,7 +236,8 @@ CLAIMS = {
         test_train_job::its_own_recent_samples_train_a_model
         test_batch::a_stale_rollout_is_a_baseline_and_not_trained
     """,
-    "A step that trained nothing": """
+    "A step whose rollouts all": """
+        test_remote::a_step_whose_rollouts_all_failed_raises_the_first_failure
         test_sheet::a_step_that_trained_nothing_says_why
         test_remote::a_reward_that_is_no_number_is_refused
     """,
@@ -281,6 +282,9 @@ CLAIMS = {
         test_sampling_fields::penalties_reach_the_engine_and_the_ledger_and_are_context_for_the_trainer
         test_chat_completions::what_is_not_supported_is_refused_by_name
         test_drawn_from::what_the_trainer_does_not_compute_is_context_with_its_reason
+        test_other_fields::the_page_says_of_each_field_what_the_table_says
+        test_other_fields::a_null_is_a_field_that_was_not_given
+        test_other_fields::a_chat_tells_its_ids_as_vllm_does
     """,
     "One server has one folder: a": """
         test_start::a_folder_in_use_says_by_whom_and_what_to_do
@@ -297,6 +301,7 @@ CLAIMS = {
     """,
     "Refused by the endpoint by name:": """
         test_chat_completions::what_is_not_supported_is_refused_by_name
+        test_other_fields::what_would_change_what_is_learned_is_refused_with_the_reason
     """,
     "A fork brings the optimizer": """
         test_fork_and_pull::a_fork_goes_on_exactly_like_the_original
@@ -316,7 +321,8 @@ CLAIMS = {
         test_serverless_endpoint::arguments_win_over_the_environment
         test_serverless_endpoint::what_is_missing_is_said_with_the_remedy
     """,
-    "Names are `name@step`. `register`": """
+    "Names are `name@step`": """
+        test_other_fields::name_step_means_the_step_in_every_dialect
         test_tenants_train::two_train_side_by_side_as_if_alone
         test_tenants::jobs_and_paths_are_told_to_their_owners
     """,
