@@ -14,7 +14,11 @@ STD_EPSILON = {"trl": 1e-4, "verl": 1e-6, "openrlhf": 1e-9}
 """What each adds to a standard deviation before dividing by it; we add 1e-6."""
 OURS = 1e-6
 
-POPULATION = {("openrlhf", "advantage reinforce++"), ("openrlhf", "advantage reinforce++_baseline")}
+POPULATION = {
+    ("openrlhf", "advantage reinforce++"),
+    ("openrlhf", "advantage reinforce++_baseline"),
+    ("openrlhf", "kl in reward, reinforce++"),
+}
 """Whitened by the population's deviation, where verl and our rows take the sample's."""
 
 LEFT_OUT = {
@@ -23,6 +27,7 @@ LEFT_OUT = {
     ("verl", "importance sampling", "loss"),
     # OpenRLHF whitens by the population's deviation; our critic's advantages are whitened as verl's are.
     ("openrlhf", "advantage gae", "advantages"),
+    ("openrlhf", "kl in reward, gae", "advantages"),
 }
 
 

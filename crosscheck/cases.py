@@ -15,11 +15,14 @@ from art.algorithms import resolve
 from art.samples.advantages import advantages
 from art.samples.aggregation import weigh
 from art.samples.overlong import overlong_penalty
+from art.training.columns import Columns
 from art.training.critic import Critic
+from art.training.first_pass import FirstScores
 from art.training.gae import gae, whiten
 from art.training.losses.base import LossInputs
 from art.training.losses.kl import kl_loss
 from art.training.losses.registry import make_loss
+from art.training.shaping import shape
 from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, CriticSpec, KlSpec, OverlongSpec
 from crosscheck.fixtures import SIZE, TOKENS
 
@@ -27,6 +30,8 @@ Tensors = Mapping[str, torch.Tensor]
 Parts = dict[str, torch.Tensor]
 
 GAMMA, LAM = 0.99, 0.9
+COEFFICIENT = 0.1
+"""Of the KL in the reward."""
 SEVERAL_UPDATES: Mapping[str, Any] = MappingProxyType({"ratio_to": "trainer", "updates": {"epochs": 2}})
 """Peers divide by the logprobs before the step, which differ from the newest where a batch is used again."""
 ONE_UPDATE: Mapping[str, Any] = MappingProxyType({"ratio_to": "sampler", "updates": {"epochs": 1}})
@@ -124,6 +129,34 @@ def generalised(x: Tensors, mask: str = "mask_BL") -> Parts:
     return {name: torch.zeros_like(x[mask]).masked_scatter(mask_BL, part) for name, part in parts.items()}
 
 
+def kl_in_reward(x: Tensors, kind: Any, **options: Any) -> Parts:
+    """The advantages that a step is trained on, from what the policies say before it."""
+    mask_BL = x["mask_BL"].bool()
+    sequence_E = mask_BL.nonzero()[:, 0]
+    algorithm = Algorithm(
+        advantage=AdvantageSpec(kind=kind, **options),
+        kl=KlSpec(estimator="k1", coefficient=COEFFICIENT, place="reward"),
+    )
+    columns = Columns(
+        sampled_E=x["sampler_BL"][mask_BL],
+        advantage_E=x["rewards_B"][sequence_E],
+        weight_E=torch.ones_like(sequence_E, dtype=torch.float64),
+        sequence_E=sequence_E,
+        reference_E=x["reference_BL"][mask_BL],
+    )
+    values_E = x["values_BL"][mask_BL] if kind == "gae" else None
+    first = FirstScores(logprobs_E=x["old_BL"][mask_BL], values_E=values_E)
+    numbered = list(zip(x["rewards_B"].tolist(), range(len(mask_BL)), strict=True))
+    groups = [numbered[start : start + SIZE] for start in range(0, len(numbered), SIZE)]
+    shaped, _ = shape(columns, algorithm, first, groups)
+    parts = {"advantages": shaped.advantage_E}
+    if shaped.return_E is not None:
+        parts["returns"] = shaped.return_E
+    return {
+        name: torch.zeros_like(x["mask_BL"]).masked_scatter(mask_BL, part) for name, part in parts.items()
+    }
+
+
 def overlong(x: Tensors) -> Parts:
     spec = OverlongSpec(limit=TOKENS, band=4)
     penalties = [overlong_penalty(int(length), spec) for length in x["mask_BL"].sum(1)]
@@ -179,5 +212,11 @@ CASES: Mapping[str, Callable[[Tensors], Parts]] = MappingProxyType(
         "advantage reinforce++_baseline": lambda x: advantage(x, "reinforce++_baseline", std="sample"),
         "advantage gae": generalised,
         "advantage gae, holes": lambda x: generalised(x, "holes_BL"),
+        "kl in reward, group": lambda x: kl_in_reward(x, "group", std="sample"),
+        "kl in reward, centered": lambda x: kl_in_reward(x, "centered"),
+        "kl in reward, rloo": lambda x: kl_in_reward(x, "rloo"),
+        "kl in reward, reinforce++": lambda x: kl_in_reward(x, "reinforce++", std="sample", gamma=0.95),
+        "kl in reward, reinforce++_baseline": lambda x: kl_in_reward(x, "reinforce++_baseline", std="sample"),
+        "kl in reward, gae": lambda x: kl_in_reward(x, "gae", gamma=GAMMA, lam=LAM),
     }
 )

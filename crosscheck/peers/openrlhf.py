@@ -94,7 +94,7 @@ def advantage(
     mask_BL = x["mask_BL"]
     maker = RemoteExperienceMaker.__new__(RemoteExperienceMaker)
     maker.advantage_estimator = estimator
-    maker.kl_ctl = types.SimpleNamespace(value=0.0)
+    maker.kl_ctl = types.SimpleNamespace(value=kl)
     maker.strategy = types.SimpleNamespace(args=settings(estimator, gamma=gamma, lam=lam))
     experience = Experience(
         action_mask=mask_BL,
@@ -151,5 +151,7 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "advantage rloo": lambda x: advantage(x, "rloo"),
     "advantage reinforce++": lambda x: advantage(x, "reinforce", gamma=0.95),
     "advantage reinforce++_baseline": lambda x: advantage(x, "reinforce_baseline"),
+    "kl in reward, reinforce++": lambda x: advantage(x, "reinforce", gamma=0.95, kl=0.1),
+    "kl in reward, gae": lambda x: advantage(x, "gae", gamma=0.99, lam=0.9, kl=0.1),
     "advantage gae": lambda x: advantage(x, "gae", gamma=0.99, lam=0.9),
 }

@@ -19,7 +19,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 GROUP_SIZE, VOCABULARY = 4, 16
@@ -46,6 +46,13 @@ class GivenGRPO(Given, GRPOTrainer):
 
 class GivenGMPO(Given, GMPOTrainer):
     pass
+
+
+class GivenRLOO(Given, RLOOTrainer):
+    lengths: list[int]
+
+    def _generate_single_turn(self, *_: Any) -> Any:
+        return [[4] * length for length in self.lengths]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -134,6 +141,33 @@ def advantage(x: Tensors, scale: str) -> Tensors:
     return {"advantages": advantages_B[:, None] * x["mask_BL"]}
 
 
+def kl_in_reward(x: Tensors) -> Tensors:
+    """`RLOOTrainer`, which takes the KL of a sequence off its reward."""
+    rows = [{"prompt": str(row)} for row in range(len(x["mask_BL"]))]
+    with tempfile.TemporaryDirectory() as folder:
+        made = GivenRLOO(
+            model=model(),
+            reward_funcs=lambda prompts, **_: x["rewards_B"].tolist(),
+            processing_class=tokenizer(),
+            train_dataset=Dataset.from_list(rows),
+            peft_config=LoraConfig(r=1, target_modules="all-linear"),
+            args=RLOOConfig(
+                output_dir=folder,
+                per_device_train_batch_size=len(rows),
+                num_generations=GROUP_SIZE,
+                max_completion_length=x["mask_BL"].shape[1],
+                beta=0.1,
+                bf16=False,
+                use_cpu=True,
+                report_to=[],
+            ),
+        )
+    made.model.train()
+    made.lengths = [int(length) for length in x["mask_BL"].sum(1)]
+    made.constants = [x["old_BL"], x["reference_BL"]]
+    return {"advantages": made._generate_and_score_completions(rows)["advantages"][:, None] * x["mask_BL"]}
+
+
 CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "ppo": lambda x: loss(x),
     "ppo, clip higher": lambda x: loss(x, epsilon_high=0.28),
@@ -156,5 +190,6 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "mismatch negative_mask": lambda x: loss(x, old="sampler_BL", off_policy_mask_threshold=0.05),
     "advantage group": lambda x: advantage(x, "group"),
     "advantage centered": lambda x: advantage(x, "none"),
+    "kl in reward, rloo": kl_in_reward,
     "advantage batch_std": lambda x: advantage(x, "batch"),
 }

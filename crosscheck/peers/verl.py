@@ -1,18 +1,31 @@
-"""verl's side: its own `core_algos`, called with the fixtures. Runs in verl's environment."""
+"""verl's side: its own `core_algos`, called with the fixtures. Runs in verl's environment.
+
+The module that has `apply_kl_penalty` imports the server of its rollouts, which nothing here uses: it gets an
+empty stand-in.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from verl.protocol import DataProto
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.workers.config import ActorConfig
 from verl.workers.config.actor import PolicyLossConfig
+
+SERVER = types.ModuleType("verl.workers.rollout.llm_server")
+SERVER.LLMServerManager = object  # type: ignore[attr-defined]
+sys.modules[SERVER.__name__] = SERVER
+
+from verl.trainer.ppo.ray_trainer import apply_kl_penalty  # noqa: E402
 
 Tensors = dict[str, torch.Tensor]
 ACTOR = ActorConfig(strategy="fsdp", rollout_n=4, ppo_micro_batch_size_per_gpu=1)
@@ -89,12 +102,25 @@ def value(x: Tensors) -> Tensors:
     return with_gradient(loss, values_BL)
 
 
-def advantage(x: Tensors, name: str, mask: str = "mask_BL", **options: Any) -> Tensors:
+def kl_in_reward(rewards_BL: torch.Tensor, x: Tensors) -> torch.Tensor:
+    """The rewards of tokens as the trainer hands them to its estimators under `use_kl_in_reward`."""
+    given = {
+        "response_mask": x["mask_BL"],
+        "token_level_scores": rewards_BL,
+        "old_log_probs": x["old_BL"],
+        "ref_log_prob": x["reference_BL"],
+    }
+    data, _ = apply_kl_penalty(DataProto.from_single_dict(given), core_algos.FixedKLController(0.1))
+    return data.batch["token_level_rewards"]
+
+
+def advantage(x: Tensors, name: str, mask: str = "mask_BL", *, kl: bool = False, **options: Any) -> Tensors:
     """An estimator of the registry; the reward is that of the last sampled token."""
     mask_BL = x[mask]
     last_B = (mask_BL * torch.arange(1, mask_BL.shape[1] + 1)).argmax(1)
     rewards_BL = torch.zeros_like(mask_BL)
     rewards_BL[torch.arange(len(last_B)), last_B] = x["rewards_B"]
+    rewards_BL = kl_in_reward(rewards_BL, x) if kl else rewards_BL
     keywords: dict[str, Any] = {"token_level_rewards": rewards_BL, "response_mask": mask_BL, **options}
     if name == "gae":
         keywords["values"] = x["values_BL"]
@@ -143,5 +169,13 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "advantage reinforce++": lambda x: advantage(x, "reinforce_plus_plus", config=discount(0.95)),
     "advantage reinforce++_baseline": lambda x: advantage(x, "reinforce_plus_plus_baseline"),
     "advantage gae": lambda x: advantage(x, "gae", gamma=0.99, lam=0.9),
+    "kl in reward, group": lambda x: advantage(x, "grpo", kl=True),
+    "kl in reward, centered": lambda x: advantage(x, "grpo", kl=True, norm_adv_by_std_in_grpo=False),
+    "kl in reward, rloo": lambda x: advantage(x, "rloo", kl=True),
+    "kl in reward, reinforce++": lambda x: advantage(
+        x, "reinforce_plus_plus", kl=True, config=discount(0.95)
+    ),
+    "kl in reward, reinforce++_baseline": lambda x: advantage(x, "reinforce_plus_plus_baseline", kl=True),
+    "kl in reward, gae": lambda x: advantage(x, "gae", kl=True, gamma=0.99, lam=0.9),
     "advantage gae, holes": lambda x: advantage(x, "gae", mask="holes_BL", gamma=0.99, lam=0.9),
 }
