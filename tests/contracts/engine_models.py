@@ -126,12 +126,14 @@ async def whole(deltas: AsyncIterator[Delta]) -> Delta:
     ids: list[int] = []
     logprobs: list[float] = []
     tops: list[TopLogprobs] = []
+    candidates = b""
     last = None
     async for delta in deltas:
         assert last is None, "a delta came after the one with the finish reason"
         ids.extend(delta.token_ids)
         logprobs.extend(delta.logprobs)
         tops.extend(delta.top_logprobs)
+        candidates += delta.candidates
         last = delta if delta.finish_reason else None
     assert last is not None
     return Delta(
@@ -140,6 +142,7 @@ async def whole(deltas: AsyncIterator[Delta]) -> Delta:
         finish_reason=last.finish_reason,
         stop_string=last.stop_string,
         top_logprobs=tops,
+        candidates=candidates,
     )
 
 

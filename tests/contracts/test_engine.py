@@ -40,6 +40,7 @@ from art.errors import (
     RequestError,
     WorkerError,
 )
+from art.wire.candidates import LIMIT, split
 from art.wire.engine import BuiltinOptions, WorkerStart
 from waiting import DEADLINE_S, until
 
@@ -207,6 +208,36 @@ async def test_logprobs_are_those_of_the_truncated_distribution(
     for row, token, logprob in zip(logits, out.token_ids, out.logprobs, strict=True):
         kept = _truncated(row / 0.7, 20, sampling.get("top_p", 1.0), sampling.get("min_p", 0.0))
         assert logprob == pytest.approx(kept[token], abs=CLOSE)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("sampling", [NUCLEUS, LIKELY], ids=["top_p", "min_p"])
+async def test_the_ids_that_a_token_was_drawn_from_are_told_or_nothing_is(
+    engine: Engine, base: Path, sampling: dict[str, float], stream: bool, request: pytest.FixtureRequest
+) -> None:
+    asked = [ask(prompt(n), stream=stream, max_tokens=12, seed=n, **sampling) for n in range(3)]
+    outs = await asyncio.gather(*(whole(engine.generate(one)) for one in asked))
+    if "vllm" in request.node.callspec.id:
+        assert [out.candidates for out in outs] == [b""] * 3  # the trainer computes them anew
+        return
+    model = AutoModelForCausalLM.from_pretrained(base)
+    for number, out in enumerate(outs):
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt(number) + list(out.token_ids)])).logits[0, 11:-1]
+        told = split(out.candidates)
+        assert len(told) == len(out.token_ids) == 12
+        for row, ids in zip(logits, told, strict=True):
+            kept = _truncated(row / 0.7, 20, sampling.get("top_p", 1.0), sampling.get("min_p", 0.0))
+            assert ids.tolist() == sorted(kept)
+    assert len({len(ids) for out in outs for ids in split(out.candidates)}) > 1
+
+
+async def test_nothing_is_told_where_nothing_truncates_and_no_set_that_is_too_large(engine: Engine) -> None:
+    plain = await whole(engine.generate(ask(prompt(1), max_tokens=4, seed=1, temperature=0.7)))
+    greedy = await whole(engine.generate(ask(prompt(1), max_tokens=4, temperature=0.0, top_k=5)))
+    assert plain.candidates == greedy.candidates == b""
+    wide = await whole(engine.generate(ask(prompt(1), max_tokens=4, seed=1, top_k=LIMIT + 1)))
+    assert not any(map(len, split(wide.candidates)))
 
 
 def _truncated(scores: torch.Tensor, top_k: int, top_p: float, min_p: float) -> dict[int, float]:

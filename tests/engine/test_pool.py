@@ -22,6 +22,7 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
 )
+from art.wire.candidates import record_of, split
 from waiting import turns, until
 
 
@@ -72,7 +73,10 @@ class Dice:
                 last = "length" if at + 1 == most else None
                 if request.stream or last:
                     news = ids[-1:] if request.stream else ids
-                    yield Delta(token_ids=news, logprobs=[-1.0] * len(news), finish_reason=last)
+                    told = b"".join(record_of([one, 7]) for one in news)
+                    yield Delta(
+                        token_ids=news, logprobs=[-1.0] * len(news), finish_reason=last, candidates=told
+                    )
         finally:
             self.running -= 1
 
@@ -180,6 +184,17 @@ async def test_what_cannot_be_cut_is_sampled_again_and_told_once(bound: dict) ->
     assert list(again.prompt_ids) == [1, 2] and again.sampling.max_tokens == 12
     rng = random.Random(again.sampling.seed)
     assert told == [rng.randrange(6) for _ in range(12)]
+
+
+@pytest.mark.parametrize("seed", [None, 4], ids=["it goes on", "sampled again"])
+async def test_the_candidates_of_each_id_are_told_once(seed: int | None) -> None:
+    first, second = Dice(), Dice()
+    first.dies_after = 5
+    pool = await pool_of(first, second)
+    deltas = [delta async for delta in pool.generate(ask(stream=True, seed=seed))]
+    ids = [one for delta in deltas for one in delta.token_ids]
+    told = split(b"".join(delta.candidates for delta in deltas))
+    assert len(ids) == 12 and [one.tolist() for one in told] == [[one, 7] for one in ids]
 
 
 async def test_another_answer_than_the_one_begun_is_an_error_by_name() -> None:

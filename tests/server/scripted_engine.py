@@ -11,6 +11,7 @@ import numpy as np
 
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
 from art.errors import NotFoundError
+from art.wire.candidates import record_of
 
 
 @dataclass(kw_only=True)
@@ -64,6 +65,9 @@ class ScriptedEngine:
                 told = zip(ids[start : start + step], logprobs[start : start + step], strict=True)
                 most = request.sampling.top_logprobs
                 yield Delta(
+                    candidates=b"".join(record_of([token, token + 1]) for token in ids[start : start + step])
+                    if request.sampling.top_p < 1
+                    else b"",
                     top_logprobs=[self.beside(*one, most) for one in told] if most else (),
                     token_ids=ids[start : start + step],
                     logprobs=logprobs[start : start + step],

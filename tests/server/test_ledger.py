@@ -20,6 +20,7 @@ from art.errors import ConfigurationError, NotFoundError
 from art.server.ledger.commits import LedgerError
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
+from art.wire.candidates import record_of
 
 
 def sample(
@@ -59,6 +60,29 @@ async def test_records_come_back_exactly(ledger: Ledger) -> None:
     record = sample("a", range(5), [2**31 - 1, 0, 7], rollout_id="r", fork_reason="history_edited")
     await ledger.append([record])
     assert await ledger.samples(["a"]) == [record]
+
+
+async def test_candidates_come_back_exactly_and_are_stored_small(ledger: Ledger) -> None:
+    told = b"".join(record_of(range(token, token + 40)) for token in range(500))
+    record = sample("a", range(5), range(500), candidates=told)
+    await ledger.append([record, sample("b")])
+    assert await ledger.samples(["a", "b"]) == [record, sample("b")]
+    stored = sqlite3.connect(ledger.path).execute("SELECT LENGTH(candidates) FROM samples").fetchall()
+    assert stored[1] == (None,) and 0 < stored[0][0] < len(told) / 2
+
+
+async def test_a_file_from_before_there_were_candidates_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    first = Ledger(path)
+    await first.append([sample("a")])
+    await first.close()
+    with sqlite3.connect(path) as old:
+        old.executescript("ALTER TABLE samples DROP COLUMN candidates; PRAGMA user_version = 5;")
+    ledger = Ledger(path)
+    record = sample("b", candidates=record_of([3, 4]))
+    await ledger.append([record])
+    assert await ledger.samples(["a", "b"]) == [sample("a"), record]
+    await ledger.close()
 
 
 async def test_an_extending_prompt_is_stored_as_its_tail(ledger: Ledger) -> None:
@@ -212,6 +236,7 @@ async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_p
     with sqlite3.connect(path) as old:  # as it was before there were tenants
         old.executescript("DROP TABLE rollouts; DROP TABLE exchanges; DROP TABLE delivered;")
         old.executescript("ALTER TABLE samples DROP COLUMN tenant; ALTER TABLE samples DROP COLUMN checksum;")
+        old.executescript("ALTER TABLE samples DROP COLUMN candidates;")
         old.execute("PRAGMA user_version = 1")
     ledger = Ledger(path)
     assert await ledger.samples(["a", "b"]) == records

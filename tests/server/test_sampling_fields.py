@@ -10,7 +10,10 @@ from live import Live
 
 from art.samples.types import Untrainable
 from art.server.jobs.drawn_from import drawn_from
+from art.server.jobs.train_rows import group_rows
 from art.wire.algorithm import Algorithm
+from art.wire.candidates import split
+from art.wire.jobs import TrainJobRequest
 
 HELLO = [{"role": "user", "content": "hi"}]
 PENALTIES: dict[str, Any] = {"frequency_penalty": 0.5, "presence_penalty": -1.0}
@@ -45,6 +48,32 @@ async def test_penalties_reach_the_engine_and_the_ledger_and_are_context_for_the
         assert record.sampling[name] == value
     fate = drawn_from(record, Algorithm())
     assert isinstance(fate, Untrainable) and fate.reason == "penalties"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_candidates_of_each_token_are_in_the_ledger_and_in_what_is_trained(
+    live: Live, stream: bool
+) -> None:
+    for top_p in (0.9, 1.0):
+        reply: Any = await live.client.chat.completions.create(
+            model="player", messages=HELLO, top_p=top_p, stream=stream
+        )
+        parts = [part async for part in reply] if stream else [reply]
+        (record,) = await live.ledger.samples([parts[-1].choices[0].model_extra["sample_id"]])
+        ids = record.completion_ids.tolist()
+        want = [[token, token + 1] for token in ids] if top_p < 1 else []
+        assert ids and [one.tolist() for one in split(record.candidates)] == want
+        (group,) = group_rows(_job(record.sample_id), {record.sample_id: record}, live.renderer)
+        assert group.rollouts[0].samples[0].candidates == record.candidates
+        supervised = _job(record.sample_id, loss={"name": "cross_entropy"}, advantage={"kind": "none"})
+        (group,) = group_rows(supervised, {record.sample_id: record}, live.renderer)
+        assert group.rollouts[0].samples[0].candidates == b"", "it trains the model's own distribution"
+
+
+def _job(sample: str, **algorithm: Any) -> TrainJobRequest:
+    trajectory = {"rollout": "r", "reward": 1.0, "samples": [sample]}
+    asked = {"groups": [{"trajectories": [trajectory]}], "algorithm": algorithm}
+    return TrainJobRequest.model_validate({"job_id": "j", **asked, "optimizer": {"learning_rate": 1e-3}})
 
 
 async def test_what_penalises_nothing_is_not_kept(live: Live) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ async def sampled(
             spec = specs[number % len(specs)]
             ids: list[int] = []
             logprobs: list[float] = []
+            candidates = b""
             request = GenerateRequest(
                 request_id=str(number),
                 adapter="m@1",
@@ -53,12 +55,14 @@ async def sampled(
             async for delta in engine.generate(request):
                 ids += delta.token_ids
                 logprobs += delta.logprobs
+                candidates += delta.candidates
             return SampleRow(
                 sample_id=str(number),
                 prompt_ids=prompt,
                 completion_ids=ids,
                 completion_logprobs=logprobs,
                 sampling=spec,
+                candidates=candidates,
             )
 
         return await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts)))
@@ -66,8 +70,9 @@ async def sampled(
         await engine.close()
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["recorded", "computed"])
 @pytest.mark.parametrize("specs", [PLAIN, PROCESSED], ids=["plain", "tempered and truncated"])
-async def test_to_four_digits_in_float32(tmp_path: Path, specs: list[SamplingSpec]) -> None:
+async def test_to_four_digits_in_float32(tmp_path: Path, specs: list[SamplingSpec], told: bool) -> None:
     """Also where temperature, top_k, top_p and min_p differ from sample to sample under one prompt."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -81,6 +86,9 @@ async def test_to_four_digits_in_float32(tmp_path: Path, specs: list[SamplingSpe
     shared = torch.randint(0, 23, (40,), generator=generator).tolist()
     tails = torch.randint(0, 23, (12, 5), generator=generator).tolist()
     rows = await sampled(base, tmp_path / "0001", [shared + tail for tail in tails], specs)
+    assert any(row.candidates for row in rows) == any(spec.truncates for spec in specs)
+    if not told:  # as by an engine that does not
+        rows = [replace(row, candidates=b"") for row in rows]
     rollouts = [
         RolloutRow(rollout=row.sample_id, reward=float(n % 2), samples=[row]) for n, row in enumerate(rows)
     ]

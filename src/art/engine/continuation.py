@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from art.engine.protocol import Delta, GenerateRequest
 from art.errors import WorkerDiedError
+from art.wire.candidates import without_first
 
 
 class Continuation:
@@ -75,6 +76,7 @@ class Continuation:
             token_ids=ids[old:],
             logprobs=delta.logprobs[old:],
             top_logprobs=delta.top_logprobs[old:],
+            candidates=without_first(delta.candidates, old),
         )
         if delta.finish_reason is None:
             self._told.extend(news.token_ids)

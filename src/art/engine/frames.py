@@ -5,6 +5,7 @@ Written by hand where a message is made for each completion or each step: what i
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from typing import Any
 
 from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
@@ -66,6 +67,8 @@ def news_message(number: str, news: Delta | ARTError) -> dict[str, Any]:
     message = {"id": number, "token_ids": news.token_ids, "logprobs": news.logprobs}
     if news.top_logprobs:
         message["top_logprobs"] = news.top_logprobs
+    if news.candidates:
+        message["candidates"] = b64encode(news.candidates).decode()
     if news.finish_reason is not None:
         message["finish_reason"] = news.finish_reason
         if news.stop_string is not None:
@@ -83,6 +86,7 @@ def read_news(message: dict[str, Any]) -> Delta | ARTError:
         finish_reason=message.get("finish_reason"),
         stop_string=message.get("stop_string"),
         top_logprobs=message.get("top_logprobs", ()),
+        candidates=b64decode(message.get("candidates", "")),
     )
 
 

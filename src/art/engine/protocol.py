@@ -107,6 +107,9 @@ class Delta:
     """The stop string that ended the completion. Its ids stay in `token_ids`: they were sampled."""
     top_logprobs: Sequence[TopLogprobs] = ()
     """One per id where they were asked for, of the same distribution as `logprobs`."""
+    candidates: bytes = b""
+    """Among which ids each was drawn where top_k, top_p or min_p truncate: a record of `art.wire.candidates`,
+    or nothing from an engine that does not tell."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

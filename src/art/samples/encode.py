@@ -12,7 +12,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from art.errors import TokenMismatchError
-from art.samples.types import Batch, LossEntries, TokenTree
+from art.samples.types import Batch, CandidateSets, IntArray, LossEntries, TokenTree
 from art.wire.training import TrainRequest
 
 _NAMES = {
@@ -31,7 +31,15 @@ _TEACHER = "entry_teacher_E"
 """There only when a server gave the teacher's logprobs."""
 _PLACE = "entry_place_E"
 """There only where a distribution depends on it."""
-_OPTIONAL = {_TEACHER: np.float32, _PLACE: np.int32}
+_CANDIDATES, _ENDS, _IDS = "entry_candidates_E", "candidates_end_K", "candidates_id_J"
+"""All there or none: only where the sampler recorded any."""
+_OPTIONAL = {
+    _TEACHER: np.float32,
+    _PLACE: np.int32,
+    _CANDIDATES: np.int32,
+    _ENDS: np.int32,
+    _IDS: np.int32,
+}
 
 
 def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
@@ -50,7 +58,15 @@ def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
         "entry_sampling_E": entries.sampling_E,
     }
     exact = {name: np.ascontiguousarray(array, _NAMES[name]) for name, array in arrays.items()}
-    for name, column in ((_TEACHER, entries.teacher_E), (_PLACE, entries.place_E)):
+    sets = entries.candidates
+    optional = {
+        _TEACHER: entries.teacher_E,
+        _PLACE: entries.place_E,
+        _CANDIDATES: entries.candidates_E,
+        _ENDS: None if sets is None else sets.end_K,
+        _IDS: None if sets is None else sets.id_J,
+    }
+    for name, column in optional.items():
         if column is not None:
             exact[name] = np.ascontiguousarray(column, _OPTIONAL[name])
     return bytes(save_arrays(exact, metadata={"request": request.model_dump_json()}))
@@ -73,6 +89,9 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
             raise TokenMismatchError(
                 f"{name} is {arrays[name].dtype}{list(arrays[name].shape)}, not one row of {dtype}."
             )
+    told = {name for name in (_CANDIDATES, _ENDS, _IDS) if name in arrays}
+    if told and len(told) < 3:
+        raise TokenMismatchError(f"The batch holds {sorted(told)} without the rest of the candidates.")
     tree = TokenTree(**{name: arrays[name] for name in ("tokens_T", "parent_T", "end_T", "depth_T")})
     entries = LossEntries(
         token_E=arrays["entry_token_E"],
@@ -83,6 +102,8 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
         sampling_E=arrays["entry_sampling_E"],
         teacher_E=arrays.get(_TEACHER),
         place_E=arrays.get(_PLACE),
+        candidates_E=arrays.get(_CANDIDATES),
+        candidates=CandidateSets(end_K=arrays[_ENDS], id_J=arrays[_IDS]) if told else None,
     )
     check_tree(tree)
     check_entries(tree, entries, len(request.sampling))
@@ -124,7 +145,8 @@ def check_entries(tree: TokenTree, entries: LossEntries, distributions: int = 1)
         entries.sequence_E,
         entries.sampling_E,
     ]
-    columns += [column for column in (entries.teacher_E, entries.place_E) if column is not None]
+    optional = entries.teacher_E, entries.place_E, entries.candidates_E
+    columns += [column for column in optional if column is not None]
     if any(len(column) != len(token_E) for column in columns):
         raise TokenMismatchError("The arrays of the loss entries differ in length.")
     _all(entries.sequence_E >= 0, "entry_sequence_E", "is a rollout's number")
@@ -148,10 +170,30 @@ def check_entries(tree: TokenTree, entries: LossEntries, distributions: int = 1)
         "entry_logprob_E",
         "is finite and at most 0, or NaN where nobody sampled the token",
     )
+    if entries.candidates_E is not None and entries.candidates is not None:
+        check_candidates(tree.tokens_T[token_E], entries.candidates_E, entries.candidates)
     _all(np.isfinite(entries.advantage_E), "entry_advantage_E", "is finite")
     _all(
         np.isfinite(entries.weight_E) & (entries.weight_E >= 0), "entry_weight_E", "is finite and at least 0"
     )
+
+
+def check_candidates(id_E: IntArray, number_E: IntArray, sets: CandidateSets) -> None:
+    """Raise TokenMismatchError unless the sets are sets and each entry's id is in its own."""
+    end_K, id_J = sets.end_K.astype(np.int64), sets.id_J
+    start_K = np.concatenate([[0], end_K[:-1]])
+    _all((end_K > start_K) & (end_K <= len(id_J)), _ENDS, "lies after the set before it")
+    if (end_K[-1] if len(end_K) else 0) != len(id_J):
+        raise TokenMismatchError(f"{_IDS} of the batch has ids that belong to no set.")
+    first_J = np.zeros(len(id_J), bool)
+    first_J[start_K[: len(end_K)]] = True
+    _all((id_J >= 0) & (first_J | (id_J > np.roll(id_J, 1))), _IDS, "rises within a set, from 0")
+    _all((number_E >= -1) & (number_E < len(sets)), _CANDIDATES, "is the number of a set, or -1")
+    # Sets as keys that rise: (set, id). An entry's pair must be among them.
+    set_J = np.repeat(np.arange(len(sets)), end_K - start_K[: len(end_K)])
+    width = int(max(id_J.max(initial=0), id_E.max(initial=0))) + 1
+    key_J, key_E = set_J * width + id_J, number_E.astype(np.int64) * width + id_E
+    _all((number_E < 0) | np.isin(key_E, key_J), _CANDIDATES, "names a set that has the sampled id")
 
 
 def _ends(parent_T: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from art.samples.advantages import Advantage
-from art.samples.types import IntArray, LossEntries, SampleRow
+from art.samples.types import CandidateSets, IntArray, LossEntries, SampleRow
+from art.wire.candidates import split
 
 
 def loss_entries(
@@ -35,6 +36,7 @@ def loss_entries(
         for one, length in zip(samples, lengths, strict=True)
     ]
     each = [np.broadcast_to(value, length) for value, length in zip(advantages, lengths, strict=True)]
+    candidates_E, candidates = _candidates(samples)
     return LossEntries(
         token_E=token_E,
         logprob_E=np.concatenate([np.zeros(0, np.float32), *logprobs]),
@@ -43,4 +45,24 @@ def loss_entries(
         sequence_E=np.repeat(np.asarray(sequences, np.int32), lengths),
         sampling_E=np.repeat(np.asarray(sampling or [0] * len(samples), np.int32), lengths),
         place_E=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]) if places else None,
+        candidates_E=candidates_E,
+        candidates=candidates,
     )
+
+
+def _candidates(samples: Sequence[SampleRow]) -> tuple[IntArray | None, CandidateSets | None]:
+    """The recorded sets, equal ones once: where a policy is sure, nearly all are."""
+    if not any(sample.candidates for sample in samples):
+        return None, None
+    numbers: dict[bytes, int] = {}
+    number_E: list[int] = []
+    for sample in samples:
+        if not sample.candidates:
+            number_E += [-1] * len(sample.completion_ids)
+            continue
+        for ids in split(sample.candidates):
+            number_E.append(numbers.setdefault(ids.tobytes(), len(numbers)) if len(ids) else -1)
+    id_J = np.frombuffer(b"".join(numbers), np.int32)
+    size_K = np.array([len(ids) // id_J.itemsize for ids in numbers], np.int32)
+    sets = CandidateSets(end_K=np.cumsum(size_K, dtype=np.int32), id_J=id_J)
+    return np.array(number_E, np.int32), sets

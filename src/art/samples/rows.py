@@ -8,6 +8,7 @@ import numpy as np
 
 from art.errors import TokenMismatchError
 from art.samples.types import IntArray, SampleRow
+from art.wire.candidates import split
 
 
 def sequence(rollout: str, turn: int, row: SampleRow) -> IntArray:
@@ -28,6 +29,8 @@ def sequence(rollout: str, turn: int, row: SampleRow) -> IntArray:
             "Train only on completions that were sampled through an ART server."
         )
     _check_logprobs(where, row.completion_logprobs)
+    if row.candidates:
+        _check_candidates(where, row)
     return np.concatenate([prompt, completion])
 
 
@@ -42,6 +45,24 @@ def _ids(where: str, part: str, ids: Sequence[int]) -> IntArray:
     if low < 0 or high >= 2**31:
         raise TokenMismatchError(f"{where} has {part} ids outside 0..2^31-1: from {low} to {high}.")
     return array.astype(np.int32)
+
+
+def _check_candidates(where: str, row: SampleRow) -> None:
+    """Each sampled id is in the set that it was drawn from."""
+    try:
+        sets = split(row.candidates)
+    except ValueError as error:
+        raise TokenMismatchError(f"{where} has candidates that are no record of them: {error}.") from error
+    if len(sets) != len(row.completion_ids):
+        raise TokenMismatchError(
+            f"{where} has {len(sets)} sets of candidates for {len(row.completion_ids)} sampled ids."
+        )
+    for at, (token, ids) in enumerate(zip(row.completion_ids, sets, strict=True)):
+        if len(ids) and token not in ids:
+            raise TokenMismatchError(
+                f"{where}: sampled id {at} is {token}, which is not among the {len(ids)} candidates that the "
+                "sampler recorded for it."
+            )
 
 
 def _check_logprobs(where: str, logprobs: Sequence[float]) -> None:

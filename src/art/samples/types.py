@@ -1,6 +1,7 @@
 """What enters a training batch (rows) and what leaves (arrays).
 
-Letters: T = nodes of the token tree, E = loss entries, N = tokens of one sample.
+Letters: T = nodes of the token tree, E = loss entries, N = tokens of one sample, K = sets of candidates,
+J = their ids.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class SampleRow:
     """Nobody sampled it: somebody wrote it for the assistant. It has no logprobs."""
     truncated: bool = False
     """It ended at its token limit, not by itself."""
+    candidates: bytes = b""
+    """Among which ids each token was drawn: a record of `art.wire.candidates`. Empty: that is computed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +122,22 @@ class TokenTree:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CandidateSets:
+    """Sets of ids, each once. Set k is `id_J[end_K[k - 1] : end_K[k]]`, in rising order.
+
+    >>> sets = CandidateSets(end_K=np.array([2, 3], np.int32), id_J=np.array([5, 9, 5], np.int32))
+    >>> len(sets), np.split(sets.id_J, sets.end_K[:-1])
+    (2, [array([5, 9], dtype=int32), array([5], dtype=int32)])
+    """
+
+    end_K: IntArray
+    id_J: IntArray
+
+    def __len__(self) -> int:
+        return len(self.end_K)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LossEntries:
     """What is trained: one entry per sampled token per sample, never merged away.
 
@@ -152,6 +171,9 @@ class LossEntries:
     """Its logprob under the teacher, where a server gave one."""
     place_E: IntArray | None = None
     """Its place in its completion, from 0; None where no distribution depends on it."""
+    candidates_E: IntArray | None = None
+    """The number of its set in `candidates`, -1 where none was recorded; None: of no entry."""
+    candidates: CandidateSets | None = None
 
     def __len__(self) -> int:
         return len(self.token_E)

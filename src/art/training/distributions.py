@@ -3,7 +3,7 @@
 Targets are merged by token, and two samples may have drawn one token from different distributions: then it
 is a target twice.
 
-Letters: E = loss entries, N = targets.
+Letters: E = loss entries, N = targets, H = different ways to draw, K = recorded sets, J = their ids.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from art.samples.types import CandidateSets
 from art.training.constrained import Masks
 from art.training.pack import MicroBatch
-from art.training.sampling import Bias, SamplingRows, Shapes
+from art.training.sampling import Bias, Recorded, SamplingRows, Shapes
 from art.wire.training import SamplingSpec
 
 Ints = npt.NDArray[np.int64]
@@ -31,6 +32,9 @@ class Distributions:
     sampling_E: npt.NDArray[np.int32]
     masks: Masks | None = None
     """Among which ids constrained entries were drawn."""
+    candidates_E: npt.NDArray[np.int32] | None = None
+    """Number of the recorded set of each entry, -1 where there is none; None: no entry has one."""
+    candidates: CandidateSets | None = None
 
     @property
     def plain(self) -> bool:
@@ -57,34 +61,67 @@ def targets_of(micro: MicroBatch, drawn: Distributions | None, *, device: torch.
             entry_target_E=micro.entry_target_E,
             sampling=None,
         )
-    mask_E = np.full(len(micro.entry_E), -1) if drawn.masks is None else drawn.masks.mask_E[micro.entry_E]
-    masks = mask_E.max(initial=-1) + 2
-    spec_E = drawn.sampling_E[micro.entry_E]
-    key_E = (micro.entry_target_E * len(drawn.specs) + spec_E) * masks + mask_E + 1
+    none_E = np.full(len(micro.entry_E), -1)
+    mask_E = none_E if drawn.masks is None else drawn.masks.mask_E[micro.entry_E]
+    set_E = none_E if drawn.candidates_E is None else drawn.candidates_E[micro.entry_E].astype(np.int64)
+    # A recorded set says also what its constraint allowed.
+    kinds = np.stack([drawn.sampling_E[micro.entry_E], np.where(set_E >= 0, -1, mask_E), set_E], axis=1)
+    kind_H3, kind_E = np.unique(kinds, axis=0, return_inverse=True)
+    key_E = micro.entry_target_E * len(kind_H3) + kind_E.reshape(-1)
     key_N, entry_target_E = np.unique(key_E, return_inverse=True)  # sorted, so predictors stay in order
-    pair_N, mask_N = np.divmod(key_N, masks)
-    target_N, spec_N = np.divmod(pair_N, len(drawn.specs))
+    target_N, kind_N = np.divmod(key_N, len(kind_H3))
+    spec_N, mask_N, set_N = kind_H3[kind_N].T
     return Targets(
         predictor_N=micro.target_predictor_N[target_N],
         id_N=micro.target_id_N[target_N],
         entry_target_E=entry_target_E,
-        sampling=_rows(drawn, spec_N, mask_N - 1, device),
+        sampling=_rows(drawn, spec_N, mask_N, set_N, device),
     )
 
 
-def _rows(drawn: Distributions, spec_N: Ints, mask_N: Ints, device: torch.device | str) -> SamplingRows:
+def _rows(
+    drawn: Distributions, spec_N: Ints, mask_N: Ints, set_N: Ints, device: torch.device | str
+) -> SamplingRows:
     specs = [drawn.specs[number] for number in spec_N.tolist()]
+    computed_N = torch.as_tensor(set_N < 0, device=device)  # which ids are kept; else recorded
 
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=device)
 
     return SamplingRows.make(
         temperature_N=column([spec.temperature for spec in specs]),
-        top_k_N=torch.tensor([spec.top_k for spec in specs], device=device),
-        top_p_N=column([spec.top_p for spec in specs]),
-        min_p_N=column([spec.min_p for spec in specs]),
+        top_k_N=torch.tensor([spec.top_k for spec in specs], device=device) * computed_N,
+        top_p_N=column([spec.top_p for spec in specs]).where(computed_N, 1.0),
+        min_p_N=column([spec.min_p for spec in specs]) * computed_N,
         shapes=_shapes(drawn, spec_N, mask_N, device),
+        recorded=_recorded(drawn, set_N, device),
     )
+
+
+def _recorded(drawn: Distributions, set_N: Ints, device: torch.device | str) -> Recorded | None:
+    """The recorded sets that these targets use; only those go to the device."""
+    if drawn.candidates is None or not (set_N >= 0).any():
+        return None
+    end_K = drawn.candidates.end_K.astype(np.int64)
+    size_K = np.diff(end_K, prepend=0)
+    used, number_N = np.unique(set_N[set_N >= 0], return_inverse=True)
+    set_of_N = np.full(len(set_N), -1)
+    set_of_N[set_N >= 0] = number_N.reshape(-1)
+    start_K = (end_K - size_K)[used]
+    return Recorded(
+        set_N=torch.as_tensor(set_of_N, device=device),
+        start_K=torch.as_tensor(np.cumsum(size_K[used]) - size_K[used], device=device),
+        size_K=torch.as_tensor(size_K[used], device=device),
+        id_J=torch.as_tensor(
+            drawn.candidates.id_J[_ranges(start_K, size_K[used])].astype(np.int64), device=device
+        ),
+    )
+
+
+def _ranges(start_K: Ints, size_K: Ints) -> Ints:
+    """start, start + 1, ... of each range, one range after the other."""
+    skipped_K = start_K - (np.cumsum(size_K) - size_K)
+    return np.arange(int(size_K.sum())) + np.repeat(skipped_K, size_K)
 
 
 def _shapes(drawn: Distributions, spec_N: Ints, mask_N: Ints, device: torch.device | str) -> Shapes | None:

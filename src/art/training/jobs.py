@@ -84,7 +84,7 @@ class Jobs:
                     "A step is trained once; ask for the model's newest step and sample again."
                 )
             return job
-        self._trainer.check(tree, request)
+        self._trainer.check(tree, request, entries)
         self.forget(request.model)
         job = self._jobs[key] = Job(digest)
         task = loop.create_task(self._run(job, tree, entries, request))

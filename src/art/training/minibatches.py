@@ -6,6 +6,7 @@ Letters: E = loss entries, S = rollouts.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +53,8 @@ def normalizer_of(entries: LossEntries, rows_E: Ints, normalizer: float, algorit
 
 def take(entries: LossEntries, rows_E: Ints) -> LossEntries:
     """Some of the entries, in their order."""
-    columns: dict[str, npt.NDArray[np.generic] | None] = {
-        field.name: None if (column := getattr(entries, field.name)) is None else column[rows_E]
-        for field in dataclasses.fields(entries)
-    }
-    return LossEntries(**columns)  # type: ignore[arg-type]
+    mine: dict[str, Any] = {}
+    for field in dataclasses.fields(entries):
+        column = getattr(entries, field.name)
+        mine[field.name] = column[rows_E] if isinstance(column, np.ndarray) else column
+    return LossEntries(**mine)

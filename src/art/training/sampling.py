@@ -1,16 +1,18 @@
 """The distributions that were truly sampled from: logits biased, masked, tempered and truncated per target.
 
 As `art.engine.builtin` does it: biased and masked logits / temperature, then top_k, then top_p, then min_p,
-renormalised. Which tokens are kept is a constant, so no gradient flows through it; the target is always among
-them, whatever rounding says. Parameters that are 0 (top_k, min_p), 1 (temperature, top_p) or greedy
+renormalised. Which tokens are kept is a constant, so no gradient flows through it. Where the sampler recorded
+them, they are those: a policy that has moved would keep others. Where it did not, they are computed anew, and
+the target is always among them. Parameters that are 0 (top_k, min_p), 1 (temperature, top_p) or greedy
 (temperature 0, whose logprob is the model's own) change nothing.
 
-Letters: N = targets, M = targets whose distribution is processed, V = vocabulary, K = masks of B bytes each.
+Letters: N = targets, M = targets whose distribution is processed, V = vocabulary, K = masks of B bytes each,
+or recorded sets, J = their ids.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -63,6 +65,33 @@ class Shapes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Recorded:
+    """The ids among which targets were drawn, as the sampler told."""
+
+    set_N: torch.Tensor
+    """Number of the target's set; -1: it is computed."""
+    start_K: torch.Tensor
+    size_K: torch.Tensor
+    id_J: torch.Tensor
+
+    def at(self, where: torch.Tensor | slice) -> Recorded:
+        """Those of some targets."""
+        return replace(self, set_N=self.set_N[where])
+
+    def replace_in(self, mask_MV: torch.Tensor) -> None:
+        """Write the recorded sets over what was computed."""
+        row_M = (self.set_N >= 0).nonzero()[:, 0]
+        set_M = self.set_N[row_M]
+        size_M = self.size_K[set_M]
+        skipped_M = self.start_K[set_M] - (size_M.cumsum(0) - size_M)
+        id_J = self.id_J[
+            torch.arange(int(size_M.sum()), device=size_M.device) + skipped_M.repeat_interleave(size_M)
+        ]
+        mask_MV[row_M] = False
+        mask_MV[row_M.repeat_interleave(size_M), id_J] = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SamplingRows:
     """How each target of a micro-batch was sampled, in the order of the targets.
 
@@ -76,6 +105,7 @@ class SamplingRows:
     top_p_N: torch.Tensor
     min_p_N: torch.Tensor
     shapes: Shapes | None = None
+    recorded: Recorded | None = None
 
     @classmethod
     def make(
@@ -86,6 +116,7 @@ class SamplingRows:
         top_p_N: torch.Tensor | None = None,
         min_p_N: torch.Tensor | None = None,
         shapes: Shapes | None = None,
+        recorded: Recorded | None = None,
     ) -> SamplingRows:
         """What is not given changes nothing."""
         ones, zeros = torch.ones_like(temperature_N), torch.zeros_like(temperature_N)
@@ -95,6 +126,7 @@ class SamplingRows:
             top_p_N=ones if top_p_N is None else top_p_N,
             min_p_N=zeros if min_p_N is None else min_p_N,
             shapes=shapes,
+            recorded=recorded,
         )
 
     @property
@@ -103,6 +135,8 @@ class SamplingRows:
         changed_N = (self.temperature_N != 1) | (self.top_k_N > 0) | (self.top_p_N < 1) | (self.min_p_N > 0)
         if self.shapes is not None:
             changed_N = changed_N | self.shapes.shaped_N
+        if self.recorded is not None:
+            changed_N = changed_N | (self.recorded.set_N >= 0)
         return changed_N & (self.temperature_N != 0)
 
     def at(self, where: torch.Tensor | slice) -> SamplingRows:
@@ -113,6 +147,7 @@ class SamplingRows:
             top_p_N=self.top_p_N[where],
             min_p_N=self.min_p_N[where],
             shapes=None if self.shapes is None else self.shapes.at(where),
+            recorded=None if self.recorded is None else self.recorded.at(where),
         )
 
 
@@ -125,11 +160,14 @@ class Kept:
 
     floor_M: torch.Tensor
     last_id_M: torch.Tensor
+    recorded: Recorded | None = None
 
     def mask(self, scores_MV: torch.Tensor, target_id_M: torch.Tensor) -> torch.Tensor:
         floor_M1 = self.floor_M[:, None]
         ids_V = torch.arange(scores_MV.shape[1], device=scores_MV.device)
         mask_MV = (scores_MV > floor_M1) | ((scores_MV == floor_M1) & (ids_V <= self.last_id_M[:, None]))
+        if self.recorded is not None:
+            self.recorded.replace_in(mask_MV)
         return mask_MV.scatter_(1, target_id_M[:, None], True)
 
 
@@ -156,7 +194,8 @@ def kept(scores_MV: torch.Tensor, rows: SamplingRows) -> Kept:
         floor_M[nucleus_M], last_id_M[nucleus_M] = _top_p_floor(chosen_MV, rows.top_p_N[nucleus_M])
     lowest_M = rows.min_p_N.to(scores_MV.dtype).log()  # of 0: -inf, which keeps all
     last_id_M = torch.where(lowest_M > floor_M, vocabulary, last_id_M)
-    return Kept(floor_M=torch.maximum(floor_M, lowest_M), last_id_M=last_id_M)
+    floor_M = torch.maximum(floor_M, lowest_M)
+    return Kept(floor_M=floor_M, last_id_M=last_id_M, recorded=rows.recorded)
 
 
 def _top_k_floor(scores_MV: torch.Tensor, top_k_M: torch.Tensor) -> torch.Tensor:

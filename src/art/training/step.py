@@ -88,7 +88,13 @@ class _Step:
         self.algorithm = request.algorithm
         policy = learner.policy
         masks = follow(tree, entries, request.sampling, policy.grammars, policy.head.vocab_size)
-        self.drawn = Distributions(specs=request.sampling, sampling_E=entries.sampling_E, masks=masks)
+        self.drawn = Distributions(
+            specs=request.sampling,
+            sampling_E=entries.sampling_E,
+            masks=masks,
+            candidates_E=entries.candidates_E,
+            candidates=entries.candidates,
+        )
         known_E = ~np.isnan(entries.logprob_E)
         self.known_E = None if known_E.all() else known_E
         """Which entries were sampled; None: all."""

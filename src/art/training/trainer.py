@@ -100,7 +100,7 @@ class Trainer:
 
         Raises what `check` raises, and TrainingError when loss or gradient are not finite.
         """
-        self.check(tree, request)
+        self.check(tree, request, entries)
         model = self._model(request.model)
         self._weights.activate(model.adapter, dropout=True)
         plan = self._planner.plan(
@@ -161,7 +161,7 @@ class Trainer:
     def _rate_by_size(self, model: OpenModel) -> float:
         return rate_by_size(self.policy.causal_lm.config, lora=model.lora is not None)
 
-    def check(self, tree: TokenTree, request: TrainRequest) -> None:
+    def check(self, tree: TokenTree, request: TrainRequest, entries: LossEntries) -> None:
         """Raise what can be known before anything runs.
 
         NotFoundError (model is not open), TrainingError (it is at another step), ConfigurationError
@@ -184,6 +184,8 @@ class Trainer:
                 "The batch is empty: no token has an advantage, so there is nothing to train."
             )
         self._check_ids(int(tree.tokens_T.min()), int(tree.tokens_T.max()))
+        if entries.candidates is not None and len(entries.candidates):
+            self._check_ids(int(entries.candidates.id_J.min()), int(entries.candidates.id_J.max()))
 
     def score(self, name: str, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Logprob of each id given those before it, temperature 1: `len(row) - 1` numbers a row."""

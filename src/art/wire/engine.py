@@ -188,6 +188,8 @@ class DeltaMessage(Strict):
     finish_reason: Literal["stop", "length"] | None = None
     stop_string: str | None = None
     top_logprobs: list[list[tuple[int, float]]] = Field(default_factory=list)
+    candidates: str = ""
+    """Base64 of a record of `art.wire.candidates`."""
 
 
 class ErrorBody(Strict):

@@ -26,6 +26,11 @@ The batch is the token tree of all samples of a step (depth-first order, `end`, 
     entry_sequence_E  int32  number of its rollout     entry_sampling_E int32  index into `request.sampling`
     entry_teacher_E   float32 (optional)  logprob under the teacher
     entry_place_E     int32 (where a distribution has a constraint)  place in its completion, from 0
+    entry_candidates_E int32 (where the sampler recorded any)  number of its set of candidates, or -1
+    candidates_end_K  int32  index after its last id   candidates_id_J  int32  ids, rising in each set
+
+An entry with a set of candidates was drawn from those ids, whatever top_k, top_p and min_p leave under the
+trainer's policy (arXiv:2512.02556, "keep sampling mask").
 
 A logprob is NaN where nobody sampled the token (somebody wrote it for the assistant): the trainer's own,
 before the step's first update, takes its place. Entries lie in the order in which each rollout sampled them.
@@ -122,6 +127,11 @@ class SamplingSpec(Strict):
     """At each place of a completion its own tokens: see `entry_place_E`."""
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end the completion where its constraint lets it end; without a constraint they say nothing."""
+
+    @property
+    def truncates(self) -> bool:
+        """Whether it leaves ids out by their probabilities."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
 PLAIN_SAMPLING = SamplingSpec()

@@ -203,7 +203,7 @@ class EngineCore:
     def _sample(self, batch: Batch, logits: torch.Tensor) -> tuple[Drawn, dict[int, RequestError]]:
         """What the sampled rows drew, and those of them whose constraint failed."""
         if not len(batch.sampled):
-            return Drawn([], [], {}), {}
+            return Drawn([], [], {}, {}), {}
         running = [self.scheduler.running[row] for row in batch.sampled.tolist()]
         counts = np.asarray([len(one.completion) for one in running])
         logits, failed = shape(logits, running)
@@ -224,7 +224,8 @@ class EngineCore:
             if number in failed:
                 news = failed[number]
             elif logprob == logprob:
-                news = appended(sequence, token, logprob, drawn.tops.get(number))
+                top, candidates = drawn.tops.get(number), drawn.candidates.get(number, b"")
+                news = appended(sequence, token, logprob, top, candidates)
             else:
                 news = WorkerError(
                     f"{self.model.name!r} with adapter {sequence.request.adapter!r} gave logits of nan"

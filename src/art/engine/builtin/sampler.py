@@ -13,12 +13,14 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from art.engine.protocol import Sampling, TopLogprobs
+from art.wire.candidates import LIMIT, NOT_RECORDED, record_of
 
 MASK_64 = (1 << 64) - 1
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -75,6 +77,8 @@ class Drawn:
     logprobs: list[float]
     tops: dict[int, TopLogprobs]
     """Of the rows that asked for them, by their place among the rows."""
+    candidates: dict[int, bytes]
+    """Of the rows that truncate: records of `art.wire.candidates`."""
 
 
 def sample(logits_RV: Tensor, table: SamplingTable, rows_R: np.ndarray, count_R: np.ndarray) -> Drawn:
@@ -88,13 +92,35 @@ def sample(logits_RV: Tensor, table: SamplingTable, rows_R: np.ndarray, count_R:
         # From the largest down, so that the smallest temperature gives 0 and -inf, never inf.
         scores_RV = scores_RV - scores_RV.amax(-1, keepdim=True)
         scores_RV = scores_RV / torch.from_numpy(divisor_R).to(device)[:, None]
-    probability_RV = torch.softmax(_truncate(scores_RV, table, rows_R), dim=-1)
+    scores_RV = _truncate(scores_RV, table, rows_R)
+    probability_RV = torch.softmax(scores_RV, dim=-1)
     drawn_R = _draw(probability_RV, uniforms(table.seed[rows_R], count_R))
     if greedy_R.any():
         drawn_R = torch.where(torch.from_numpy(greedy_R).to(device), probability_RV.argmax(-1), drawn_R)
     # The log of a float32 softmax is as exact as log_softmax for any probability that is ever drawn.
     chosen_R = probability_RV.gather(1, drawn_R[:, None])[:, 0].log()
-    return Drawn(drawn_R.tolist(), chosen_R.tolist(), _tops(probability_RV, table.top_logprobs[rows_R]))
+    return Drawn(
+        drawn_R.tolist(),
+        chosen_R.tolist(),
+        _tops(probability_RV, table.top_logprobs[rows_R]),
+        _candidates(scores_RV, table, rows_R),
+    )
+
+
+def _candidates(scores_RV: Tensor, table: SamplingTable, rows_R: np.ndarray) -> dict[int, bytes]:
+    """The ids that each truncating row could draw."""
+    truncates_R = (table.top_k[rows_R] > 0) | (table.top_p[rows_R] < 1) | (table.min_p[rows_R] > 0)
+    truncating = np.flatnonzero(truncates_R)
+    if not len(truncating):
+        return {}
+    possible_MV = scores_RV[torch.from_numpy(truncating).to(scores_RV.device)] > float("-inf")
+    count_M = possible_MV.sum(-1)
+    small_M = count_M <= LIMIT
+    ids = iter(possible_MV[small_M].nonzero()[:, 1].tolist())  # row after row, rising
+    return {
+        row: record_of(list(islice(ids, count))) if small else NOT_RECORDED
+        for row, count, small in zip(truncating.tolist(), count_M.tolist(), small_M.tolist(), strict=True)
+    }
 
 
 def _tops(probability_RV: Tensor, wanted_R: np.ndarray) -> dict[int, TopLogprobs]:

@@ -31,6 +31,8 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     tops: list[TopLogprobs] = field(default_factory=list)
     """Empty where they were not asked for."""
+    candidates: list[bytes] = field(default_factory=list)
+    """Of each id; empty where nothing truncates."""
     delivered: int = 0
     stop_ids: frozenset[int] = frozenset()
     guide: Guide | None = None
@@ -49,12 +51,16 @@ class Sequence:
         """Everything known so far; more than the prompt when the request was sent back to the queue."""
         return np.fromiter((*self.request.prompt_ids, *self.completion), np.int64)
 
-    def append(self, token: int, logprob: float, top: TopLogprobs | None = None) -> Delta | None:
+    def append(
+        self, token: int, logprob: float, top: TopLogprobs | None = None, candidates: bytes = b""
+    ) -> Delta | None:
         """Take a sampled token; the delta to deliver now, if any. Raises: RequestError (constraint)."""
         self.completion.append(token)
         self.logprobs.append(logprob)
         if top is not None:
             self.tops.append(top)
+        if candidates:
+            self.candidates.append(candidates)
         if self.penalties is not None:
             self.penalties.count(token)
         if self.forbidden and len(self.completion) >= self.request.sampling.min_tokens:
@@ -78,6 +84,7 @@ class Sequence:
             finish_reason=reason,
             stop_string=stop_string,
             top_logprobs=self.tops[first:],
+            candidates=b"".join(self.candidates[first:]),
         )
 
     def _stop_string(self) -> str | None:
@@ -91,10 +98,10 @@ class Sequence:
 
 
 def appended(
-    sequence: Sequence, token: int, logprob: float, top: TopLogprobs | None
+    sequence: Sequence, token: int, logprob: float, top: TopLogprobs | None, candidates: bytes
 ) -> Delta | ARTError | None:
     """`Sequence.append`, with a constraint that cannot be followed as news like any other."""
     try:
-        return sequence.append(token, logprob, top)
+        return sequence.append(token, logprob, top, candidates)
     except RequestError as error:
         return error

@@ -42,6 +42,7 @@ def record_of(
         turn_key=stitched.conversation.key_with(message),
         tools_key=prepared.request.tools_key,
         created_at=prepared.created_at,
+        candidates=b"".join(completion.candidates),
     )
 
 

@@ -21,6 +21,8 @@ class Completion:
     logprobs: list[float]
     tops: list[TopLogprobs] = field(default_factory=list)
     """The most probable ids beside each, where they were asked for."""
+    candidates: list[bytes] = field(default_factory=list)
+    """Records of `art.wire.candidates`, of one delta after the other."""
     finish_reason: FinishReason | None = None
     stop_string: str | None = None
     named_call: bool = False

@@ -133,6 +133,7 @@ class Sampler:
                         completion.token_ids.extend(delta.token_ids)
                         completion.logprobs.extend(delta.logprobs)
                         completion.tops.extend(delta.top_logprobs)
+                        completion.candidates.append(delta.candidates)
                         completion.finish_reason = delta.finish_reason
                         completion.stop_string = delta.stop_string
                         yield delta

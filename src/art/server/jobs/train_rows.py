@@ -162,6 +162,7 @@ def check_origin(record: SampleRecord, rollout: str, model: str, *, removals: in
 def _row(record: SampleRecord, algorithm: Algorithm) -> SampleRow:
     drawn = drawn_from(record, algorithm)
     untrainable = drawn if isinstance(drawn, Untrainable) else None
+    sampling = PLAIN_SAMPLING if isinstance(drawn, Untrainable) else drawn
     return SampleRow(
         sample_id=record.sample_id,
         prompt_ids=record.prompt_ids,
@@ -171,7 +172,8 @@ def _row(record: SampleRecord, algorithm: Algorithm) -> SampleRow:
         parent_id=record.parent_id,
         step=record.step,
         fork_reason=record.fork_reason,
-        sampling=PLAIN_SAMPLING if isinstance(drawn, Untrainable) else drawn,
+        sampling=sampling,
         untrainable=untrainable,
         truncated=record.finish_reason == "length",
+        candidates=record.candidates if sampling.truncates else b"",
     )

@@ -16,7 +16,7 @@ import orjson
 
 from art.server.tenants.tenancy import Tenant
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _ROLLOUTS = """
 CREATE TABLE rollouts (
@@ -74,7 +74,8 @@ CREATE TABLE samples (
     tools_key BLOB NOT NULL,
     created_at REAL NOT NULL,
     tenant TEXT,
-    checksum INTEGER
+    checksum INTEGER,
+    candidates BLOB
 );
 CREATE INDEX samples_by_rollout ON samples (rollout_id) WHERE rollout_id IS NOT NULL;
 CREATE INDEX samples_by_turn ON samples (turn_key, rollout_id);
@@ -88,9 +89,11 @@ MIGRATE = {
     2: _ROLLOUTS,
     3: _DELIVERED,
     4: "ALTER TABLE samples ADD COLUMN checksum INTEGER;",
+    5: "ALTER TABLE samples ADD COLUMN candidates BLOB;",
 }
 """From each older version to the next. Before there were tenants every sample was the operator's. Rows that
-are older than the checksum have none, and are taken as they are."""
+are older than the checksum have none, and are taken as they are. Of older samples nobody knows the candidates.
+"""
 
 Statement = tuple[str, tuple[Any, ...]]
 """SQL and its values."""
@@ -98,13 +101,16 @@ Statement = tuple[str, tuple[Any, ...]]
 COLUMNS = (
     "sample_id, rollout_id, project, model, base_model, step, adapter, parent_id, fork_reason, shared, "
     "prompt, completion, logprobs, sampling, finish_reason, turn_key, tools_key, created_at, tenant, "
-    "checksum"
+    "candidates, checksum"
 )
 """The checksum last: it is that of all before it."""
 _NAMES = [name.strip().encode() for name in COLUMNS.split(",")][:-1]
 INSERT = f"INSERT INTO samples ({COLUMNS}) VALUES ({', '.join('?' * (len(_NAMES) + 1))})"
 TENANT = _NAMES.index(b"tenant")
 """Its place in a row."""
+_CANDIDATES = _NAMES.index(b"candidates")
+_FAST = 1
+"""zlib's level for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,6 +145,8 @@ class SampleRecord:
     """Whose it is; None: the operator's."""
     shared: int = 0
     """So many ids of the prompt are the parent's: they are stored with it alone."""
+    candidates: bytes = b""
+    """Among which ids each token was drawn: a record of `art.wire.candidates`. Stored compressed."""
 
 
 def int_array(values: Sequence[int]) -> array[int]:
@@ -173,6 +181,7 @@ def to_row(record: SampleRecord) -> tuple[Any, ...]:
         record.tools_key,
         record.created_at,
         record.tenant,
+        zlib.compress(record.candidates, _FAST) if record.candidates else None,
     )
     return (*row, checksum(row))
 
@@ -232,4 +241,14 @@ def from_row(row: tuple[Any, ...], parent: SampleRecord | None) -> SampleRecord:
         tools_key=row[16],
         created_at=row[17],
         tenant=row[TENANT],
+        candidates=_unpacked(row[_CANDIDATES]),
     )
+
+
+def _unpacked(candidates: bytes | None) -> bytes:
+    if candidates is None:
+        return b""
+    try:
+        return zlib.decompress(candidates)
+    except zlib.error as error:
+        raise ValueError(f"its candidates: {error}") from error
