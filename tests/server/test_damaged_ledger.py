@@ -22,6 +22,7 @@ from art.server.jobs.store import JobStore
 from art.server.ledger.ledger import DamagedSampleError, Ledger
 from art.server.ledger.schema import checksum, to_row
 from art.server.models.models import Registration
+from art.wire.candidates import record_of
 
 
 @pytest.fixture
@@ -87,6 +88,7 @@ async def test_what_begins_with_damaged_ids_is_damaged_too(path: Path) -> None:
 
 async def test_rows_without_a_checksum_are_read_as_they_are(path: Path) -> None:
     with sqlite3.connect(path) as database:
+        database.executescript("ALTER TABLE samples DROP COLUMN candidates;")
         database.executescript("ALTER TABLE samples DROP COLUMN checksum; PRAGMA user_version = 4;")
     ledger = Ledger(path)
     assert [one.sample_id for one in await ledger.samples(["a", "b", "c"])] == ["a", "b", "c"]
@@ -104,7 +106,8 @@ async def test_rows_without_a_checksum_are_read_as_they_are(path: Path) -> None:
 
 
 def test_the_checksum_holds_every_value_and_outlives_new_columns() -> None:
-    one = sample("a", rollout_id="r", parent_id="p", fork_reason="f", tenant="t")
+    told = record_of([3, 4])
+    one = sample("a", rollout_id="r", parent_id="p", fork_reason="f", tenant="t", candidates=told)
     row = to_row(one)
     assert row[-1] == checksum(row[:-1]) == checksum((*row[:-1], None))
     for place, value in enumerate(row[:-1]):

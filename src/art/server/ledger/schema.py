@@ -92,8 +92,8 @@ MIGRATE = {
     5: "ALTER TABLE samples ADD COLUMN candidates BLOB;",
 }
 """From each older version to the next. Before there were tenants every sample was the operator's. Rows that
-are older than the checksum have none, and are taken as they are. Of older samples nobody knows the candidates.
-"""
+are older than the checksum have none, and are taken as they are. Of older samples nobody knows the
+candidates."""
 
 Statement = tuple[str, tuple[Any, ...]]
 """SQL and its values."""
