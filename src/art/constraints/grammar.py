@@ -9,17 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+import orjson
+
 from art.constraints.guide import Guide
+from art.constraints.proof import helper
+from art.constraints.vocabulary import Vocabulary, read_vocabulary
 from art.engine.protocol import Constraint
 from art.errors import RequestError
+from art.process.bounded import Bounded, LimitExceededError
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 LARGEST = 1 << 18
-"""Characters of a constraint; what they may cost is bounded by llguidance's own limits."""
+"""Characters of a constraint; what they may cost is bounded by `art.constraints.proof.LIMITS`, and what its
+masks cost by llguidance's own limits."""
 KEPT = 256
-"""Compiled grammars that are kept."""
+"""Compiled grammars that are kept, and what is known of so many others that were refused."""
+KEPT_BYTES = 256 << 20
 AS_TAUGHT: Mapping[str, Any] = MappingProxyType(
     {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 )
@@ -30,61 +37,115 @@ and a weak model writes white space alone. A schema's own `x-guidance` goes firs
 class Grammars:
     """The grammars of one vocabulary. Safe to use from several threads.
 
+    A constraint is compiled by a helper process first, under limits of time and memory: here nothing could
+    stop a compiler, and its memory would stay.
+
     >>> guide = Grammars("art/nano").open(Constraint(kind="regex", text="[0-9]+"), stops=[2])
     """
 
-    def __init__(self, model: str, *, load: Callable[[str], Any] | None = None) -> None:
+    def __init__(self, model: str, *, load: Callable[[str], Vocabulary] | None = None) -> None:
         """`model` is a folder or hub name; its tokenizer is read when the first constraint asks for it."""
         self._model, self._load = model, load
-        self._vocabulary: Any = None
-        self._kept: OrderedDict[Constraint, Any] = OrderedDict()
+        self._vocabulary: Vocabulary | None = None
+        self._kept: OrderedDict[Constraint, tuple[Any, int]] = OrderedDict()
+        """Compiled grammars with their sizes in bytes, the last used last."""
+        self._size = 0
+        self._refused: OrderedDict[Constraint, str] = OrderedDict()
+        """What is wrong with constraints: to find it out again may take seconds."""
         self._lock = threading.Lock()
         self._reading = threading.Lock()
+        self._helper = helper(self._read)
 
-    def open(self, constraint: Constraint, stops: Sequence[int]) -> Guide:
+    def open(self, constraint: Constraint, stops: Sequence[int], *, by: Bounded | None = None) -> Guide:
         """The masks of one completion that begins now; `stops` are the ids that end it.
 
-        May take a second: the tokenizer is read, the grammar compiled. Raises: RequestError with what is
-        wrong with the constraint.
+        May take seconds: the tokenizer is read, the grammar compiled. `by`: a helper of one's own
+        (`new_helper`), which can be cancelled. Raises: RequestError with what is wrong with the constraint,
+        WorkCancelledError.
         """
         known = self.kept(constraint, stops)
         if known is not None:
             return known
-        matcher = self._compile(constraint)
+        size = self._prove(constraint, by or self._helper)
+        matcher = compiled(constraint, self._tokens())
         with self._lock:
-            self._kept[constraint] = matcher
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            if constraint not in self._kept:
+                self._kept[constraint] = matcher, size
+                self._size += size
+            while len(self._kept) > KEPT or (self._size > KEPT_BYTES and len(self._kept) > 1):
+                _, (_, gone) = self._kept.popitem(last=False)
+                self._size -= gone
         return Guide(matcher.deep_copy(), stops=stops, ends=self._tokens().eos_tokens)
 
     def kept(self, constraint: Constraint, stops: Sequence[int]) -> Guide | None:
         """As `open`, at once: None when the grammar is not compiled yet."""
         with self._lock:
-            matcher = self._kept.get(constraint)
-            if matcher is None:
+            known = self._kept.get(constraint)
+            if known is None:
                 return None
             self._kept.move_to_end(constraint)
-            return Guide(matcher.deep_copy(), stops=stops, ends=self._tokens().eos_tokens)
+            return Guide(known[0].deep_copy(), stops=stops, ends=self._tokens().eos_tokens)
 
-    def _compile(self, constraint: Constraint) -> Any:
-        from llguidance import LLMatcher, LLParserLimits
+    def new_helper(self) -> Bounded:
+        """One that works beside others. Close it."""
+        return helper(self._read)
 
-        grammar = grammar_text(constraint)
-        # Errors without the state of the parser: they are told to whoever asked.
-        limits = LLParserLimits(verbose_errors=False)
-        matcher = LLMatcher(self._tokens(), grammar, log_level=0, limits=limits)
-        matcher.compute_bitmask()  # what it finds out is in every copy
-        if matcher.is_error():
-            _refuse(constraint, matcher.get_error())
-        return matcher
+    def close(self) -> None:
+        """End the helper."""
+        self._helper.close()
+
+    def _prove(self, constraint: Constraint, by: Bounded) -> int:
+        """Bytes that the grammar has. Raises: RequestError."""
+        check_size(constraint)
+        with self._lock:
+            refused = self._refused.get(constraint)
+        if refused is None:
+            try:
+                refused, size = orjson.loads(by.ask(orjson.dumps([constraint.kind, constraint.text])))
+            except LimitExceededError as error:
+                refused = (
+                    f"the {constraint.kind} constraint cannot be used: it is too complex to be compiled, "
+                    f"which may take {error.limit}; fewer or simpler patterns and properties need less"
+                )
+            except OSError as error:
+                _refuse(constraint, f"its compiler failed: {error}")
+            if refused is None:
+                return int(size) + len(constraint.text)
+            with self._lock:
+                self._refused[constraint] = refused
+                if len(self._refused) > KEPT:
+                    self._refused.popitem(last=False)
+        raise RequestError(refused, status=400, code="invalid_constraint")
 
     def _tokens(self) -> Any:
+        vocabulary = self._read()
+        with self._reading:
+            return vocabulary.tokens
+
+    def _read(self) -> Vocabulary:
         with self._reading:
             if self._vocabulary is None:
-                from art.constraints.vocabulary import read_vocabulary
-
                 self._vocabulary = (self._load or read_vocabulary)(self._model)
             return self._vocabulary
+
+
+def compiled(constraint: Constraint, tokens: Any) -> Any:
+    """The matcher at its start, for copies. Raises: RequestError."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    # Errors without the state of the parser: they are told to whoever asked.
+    limits = LLParserLimits(verbose_errors=False)
+    matcher = LLMatcher(tokens, grammar_text(constraint), log_level=0, limits=limits)
+    matcher.compute_bitmask()  # what it finds out is in every copy
+    if matcher.is_error():
+        _refuse(constraint, matcher.get_error())
+    return matcher
+
+
+def check_size(constraint: Constraint) -> None:
+    """Raises: RequestError."""
+    if len(constraint.text) > LARGEST:
+        _refuse(constraint, f"it has {len(constraint.text)} characters, and {LARGEST} are the most")
 
 
 def grammar_text(constraint: Constraint) -> str:
@@ -92,8 +153,7 @@ def grammar_text(constraint: Constraint) -> str:
     from llguidance import LLMatcher
 
     text = constraint.text
-    if len(text) > LARGEST:
-        _refuse(constraint, f"it has {len(text)} characters, and {LARGEST} are the most")
+    check_size(constraint)
     try:
         if constraint.kind == "json_schema":
             spelling = cast("JsonCompileOptions", dict(AS_TAUGHT))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from art.errors import RequestError
@@ -10,13 +12,27 @@ from art.errors import RequestError
 _END = "<|end of the constrained text|>"
 
 
-def read_vocabulary(model: str) -> Any:
-    """The `LLTokenizer` of a model folder or hub name. Takes a second for 150,000 tokens.
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer's JSON, in which every marker is special, and the id that ends a constrained text."""
+
+    text: str
+    end: int
+
+    @cached_property
+    def tokens(self) -> Any:
+        """The `LLTokenizer`. Takes a second for 150,000 tokens."""
+        from llguidance import LLTokenizer
+
+        return LLTokenizer(self.text, eos_token=self.end)
+
+
+def read_vocabulary(model: str) -> Vocabulary:
+    """The vocabulary of a model folder or hub name.
 
     Added tokens that are no white space (`<tool_call>`, `<|im_end|>`) are markers, never text: a grammar has
     to name them by id. Raises: RequestError when the model has no fast tokenizer.
     """
-    from llguidance import LLTokenizer
     from transformers import PreTrainedTokenizerFast
 
     try:
@@ -34,4 +50,4 @@ def read_vocabulary(model: str) -> Any:
     written["truncation"] = written["padding"] = None
     for added in written["added_tokens"]:
         added["special"] = added["special"] or bool(added["content"].strip())
-    return LLTokenizer(json.dumps(written), eos_token=backend.token_to_id(_END))
+    return Vocabulary(json.dumps(written), backend.token_to_id(_END))

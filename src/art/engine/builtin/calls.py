@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
-from art.constraints.guide import Guide
+from art.engine.builtin.compiling import Waiter
 from art.engine.builtin.sequence import Sequence
 from art.engine.protocol import Delta
 from art.engine.served import Sink
-from art.errors import ARTError, DeadlineError, WorkerError
-
-logger = logging.getLogger(__name__)
+from art.errors import ARTError, DeadlineError
 
 T = TypeVar("T")
 
@@ -28,6 +25,8 @@ class Call:
     sink: Sink
     sequence: Sequence | None = None
     cancelled: bool = False
+    waiter: Waiter | None = None
+    """What waits for its constraint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +56,3 @@ async def within(future: Future[T], seconds: float, what: str) -> T:
         return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), seconds)
     except TimeoutError as error:
         raise DeadlineError(f"the engine did not finish within {seconds:.0f} s: {what}") from error
-
-
-def why_not(opening: Future[Guide]) -> ARTError | None:
-    """Why a constraint was not compiled; None: it was."""
-    if opening.cancelled():
-        return WorkerError("the engine is closed")
-    error = opening.exception()
-    if error is None or isinstance(error, ARTError):
-        return error
-    logger.error("a constraint's compiler failed", exc_info=error)
-    return WorkerError(f"the constraint's compiler failed: {type(error).__name__}: {error}")

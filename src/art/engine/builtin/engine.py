@@ -11,12 +11,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
 from art.constraints.guide import Guide
-from art.engine.builtin.calls import Call, Order, send, why_not, within
+from art.engine.builtin.calls import Call, Order, send, within
+from art.engine.builtin.compiling import Compilers
 from art.engine.builtin.core import EngineCore, Event
 from art.engine.builtin.model import load_model
 from art.engine.builtin.sequence import Sequence as Running
@@ -51,7 +52,7 @@ class BuiltinEngine:
         self._gone = False
         """The step thread takes no more orders."""
         self._error = ""
-        self._compilers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="art-engine-grammars")
+        self._compilers = Compilers(core.grammars)
         self._thread = threading.Thread(target=self._run, name="art-engine-steps", daemon=True)
         self._thread.start()
 
@@ -104,21 +105,23 @@ class BuiltinEngine:
                     f"{open_now} requests are waiting or running, the limit is {limit}; try again later",
                     code="queue_full",
                 )
+            if constraint is not None and guide is None:
+                # In threads of their own: neither a step nor the event loop waits for a compiler.
+                call.waiter = self._compilers.ask(
+                    request.owner, constraint, stops, lambda opened: self._opened(call, request, opened)
+                )
             self._begun += 1
             if constraint is None or guide is not None:
                 self._post(self._entry(call, lambda: self._submit(call, request, guide)))
-        if constraint is not None and guide is None:
-            # In a thread of its own: neither a step nor the event loop waits for a compiler.
-            opening = self._compilers.submit(self._core.grammars.open, constraint, stops)
-            opening.add_done_callback(lambda done: self._opened(call, request, done))
         return call
 
     def cancel(self, call: Call) -> None:
         """Free the request's place; after its end this does nothing."""
         if not call.cancelled:
             call.cancelled = True
+            withdrawn = call.waiter is not None and self._compilers.withdraw(call.waiter)
             with self._wakeup:
-                self._post(Order(lambda: self._cancel(call), lambda error: None))
+                self._post(Order(lambda: self._cancel(call, withdrawn), lambda error: None))
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`. A whole model is read between two steps: requests wait that long."""
@@ -154,7 +157,7 @@ class BuiltinEngine:
         with self._wakeup:
             self._stopping = True
             self._wakeup.notify()
-        self._compilers.shutdown(wait=False, cancel_futures=True)
+        self._compilers.close()
         await asyncio.to_thread(self._thread.join, CONTROL_SECONDS)
 
     def _check_alive(self) -> None:
@@ -167,13 +170,12 @@ class BuiltinEngine:
         """An order about a call that is not running yet."""
         return Order(run, lambda error: send(call.loop, [(call, error)]))
 
-    def _opened(self, call: Call, request: GenerateRequest, opening: Future[Guide]) -> None:
+    def _opened(self, call: Call, request: GenerateRequest, opened: Guide | ARTError) -> None:
         """A constraint was compiled, or could not be; this runs on the compiler's thread."""
-        error = why_not(opening)
-        if error is None:
-            order = self._entry(call, lambda: self._submit(call, request, opening.result()))
+        if isinstance(opened, ARTError):
+            order = self._entry(call, lambda: self._refuse(call, opened))
         else:
-            order = self._entry(call, lambda: self._refuse(call, error))
+            order = self._entry(call, lambda: self._submit(call, request, opened))
         with self._wakeup:
             self._post(order)
 
@@ -239,8 +241,10 @@ class BuiltinEngine:
         self._ended += 1
         send(call.loop, [(call, error)])
 
-    def _cancel(self, call: Call) -> None:
-        if call.sequence is not None and self._calls.pop(call.sequence, None) is not None:
+    def _cancel(self, call: Call, withdrawn: bool) -> None:
+        if withdrawn:  # it never came here
+            self._ended += 1
+        elif call.sequence is not None and self._calls.pop(call.sequence, None) is not None:
             self._ended += 1
             self._core.cancel(call.sequence)
 
