@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from art.nano_models import resolve
 from art.trajectories import Trajectory
 from art.utils.trajectory_logging import read_trajectory_groups_parquet
 
@@ -24,13 +25,19 @@ def run(program: str, folder: Path, *arguments: object) -> str:
     done = subprocess.run(
         [sys.executable, "-X", "dev", str(PROGRAMS / f"{program}.py"), *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore::ResourceWarning"},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore::ResourceWarning",
+            "PYTHONPATH": str(PROGRAMS.parent / "watched_imports"),
+        },
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    for complaint in ("never awaited", "never retrieved", "Traceback", "was destroyed but it is pending"):
+    complaints = ("never awaited", "never retrieved", "Traceback", "was destroyed but it is pending")
+    for complaint in (*complaints, "stalled by"):
         assert complaint not in done.stderr, done.stderr[-4000:]
     return done.stdout
 
@@ -72,6 +79,27 @@ def test_0_3_tic_tac_toe(tmp_path: Path) -> None:
     assert steps(rows(tmp_path, "001-script"), "train") == [1, 2, 3]
     checkpoints = sorted(path.name for path in tmp_path.glob(".art/*/models/001-script/checkpoints/*"))
     assert checkpoints == ["0002", "0003"]  # deleted before each step but the newest
+    assert answered_by(tmp_path, checkpoints[-1])
+
+
+def answered_by(folder: Path, step: str) -> str:
+    """What a notebook's last cell does: the newest checkpoint over its base, without us."""
+    import peft
+    import torch
+    import transformers
+
+    (checkpoint,) = folder.glob(f".art/*/models/*/checkpoints/{step}")
+    named = peft.PeftConfig.from_pretrained(checkpoint).base_model_name_or_path
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    base = transformers.AutoModelForCausalLM.from_pretrained(resolve(named))
+    model = peft.PeftModel.from_pretrained(base, checkpoint)
+    messages = [{"role": "user", "content": "Your move?"}]
+    asked = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    with torch.inference_mode():
+        said = model.generate(**asked, max_new_tokens=4, do_sample=False)
+    return str(tokenizer.decode(said[0][asked["input_ids"].shape[1] :]))
 
 
 def test_0_4_2048(tmp_path: Path) -> None:
@@ -91,6 +119,9 @@ def test_0_5_9_mail_agent(tmp_path: Path) -> None:
     assert steps(found, "train") == [1, 2] and steps(found, "val") == [0]
     trained = [row for row in found if "train/reward" in row]
     assert all(0 <= row["train/group_judge/answered"] <= 1 for row in trained)
+    for row in trained:  # four judged groups each
+        assert row["costs/train/llm_judge/politeness"] == pytest.approx(4 * 0.0028)
+        assert row["costs/train/llm_judge/correctness"] == pytest.approx(4 * (1000 * 1.1 + 100 * 4.4) / 1e6)
     assert all(row["train/llm_duration"] > 0 and row["train/completion_tokens"] > 0 for row in trained)
     assert {
         message["role"] for rollout in logged(tmp_path, "train", 1) for message in rollout.messages()
@@ -105,6 +136,7 @@ def test_0_5_9_mail_agent(tmp_path: Path) -> None:
 def test_0_5_18_self_play(tmp_path: Path) -> None:
     printed = run("v0518_self_play", tmp_path, 2, 8)
     assert re.findall(r"step (\d): won \d+ of 8 games against art/nano-games", printed) == ["1", "2"]
+    assert printed.count("8 games, 16 trajectories") == 2
     found = rows(tmp_path, "self-play-001")
     assert [steps(found, split) for split in ("versus-self", "versus-base", "train")] == [
         [0, 1],

@@ -1,5 +1,7 @@
 """Tic-tac-toe against itself: two seats of one model, two groups by seat, the base model as an opponent.
 
+Each game gives two trajectories, in a tuple.
+
 python v0518_self_play.py [STEPS] [GAMES]
 """
 
@@ -46,7 +48,7 @@ class Game:
         return self.winner is None and "." in self.board.values()
 
 
-async def rollout(seats: dict[str, art.Model]) -> TrajectoryGroup:
+async def rollout(seats: dict[str, art.Model]) -> tuple[Trajectory, ...]:
     """One game; a trajectory for each seat."""
     game = Game()
     system = {"role": "system", "content": "You play tic-tac-toe as X. Name a free cell."}
@@ -59,7 +61,10 @@ async def rollout(seats: dict[str, art.Model]) -> TrajectoryGroup:
         model, trajectory = seats[mark], trajectories[mark]
         trajectory.messages_and_choices.append({"role": "user", "content": game.seen_by(mark, last)})
         completion = await model.openai_client().chat.completions.create(
-            model=model.get_inference_name(), messages=trajectory.messages(), max_completion_tokens=8
+            model=model.get_inference_name(),
+            messages=trajectory.messages(),
+            max_completion_tokens=8,
+            reasoning_effort="low" if "gpt-5" in model.name else None,
         )
         choice = completion.choices[0]
         trajectory.messages_and_choices.append(choice)
@@ -75,10 +80,12 @@ async def rollout(seats: dict[str, art.Model]) -> TrajectoryGroup:
         if invalid == mark:
             trajectory.reward = -2 + game.moves / 10
         trajectory.metrics |= {"win": won, "invalid": invalid == mark, "num_moves": game.moves}
-    return TrajectoryGroup(trajectories.values())
+    return tuple(trajectories.values())
 
 
-async def gather_by_index(games: Iterable[Awaitable[TrajectoryGroup]], desc: str) -> list[TrajectoryGroup]:
+async def gather_by_index(
+    games: Iterable[Awaitable[tuple[Trajectory, ...]]], desc: str
+) -> list[TrajectoryGroup]:
     """One group for each seat instead of one for each game: a seat's rewards are compared with each other."""
     games = list(games)
     context = GatherContext(pbar=tqdm(desc=desc, total=len(games)), max_exceptions=0.1)
@@ -86,7 +93,7 @@ async def gather_by_index(games: Iterable[Awaitable[TrajectoryGroup]], desc: str
         assert get_gather_context() is context
         played = await asyncio.gather(*[wrap_group_awaitable(game) for game in games])
     context.pbar.close()
-    finished = [group.trajectories for group in played if group is not None]
+    finished = [game for game in played if game is not None]
     return [TrajectoryGroup(seat) for seat in zip(*finished, strict=True)]
 
 
@@ -107,7 +114,13 @@ async def main() -> None:
     await base_model.register(backend)
 
     for _ in range(await model.get_step(), STEPS):
-        versus_self = await gather_by_index((rollout({"X": model, "O": model}) for _ in range(GAMES)), "self")
+        played = await art.gather_trajectories(
+            (rollout({"X": model, "O": model}) for _ in range(GAMES)), pbar_desc="self", max_exceptions=GAMES
+        )
+        games = [game for game in played if not isinstance(game, BaseException)]
+        everybody = TrajectoryGroup(trajectory for game in games for trajectory in game)
+        versus_self = [TrajectoryGroup(seat) for seat in zip(*games, strict=True)]
+        print(f"{len(games)} games, {len(everybody)} trajectories")
         versus_base = await gather_by_index(
             (rollout({"X": model, "O": base_model}) for _ in range(GAMES)), "base"
         )

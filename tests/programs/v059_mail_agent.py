@@ -9,6 +9,7 @@ import random
 import sys
 
 import art
+from art.api_costs import track_api_cost
 from art.local import LocalBackend
 from art.tasks import mail
 from art.utils import iterate_dataset
@@ -69,12 +70,30 @@ async def rollout(model: art.Model, scenario: mail.Scenario, step: int = 0) -> P
     return traj.finish()
 
 
+@track_api_cost(
+    source="llm_judge/politeness",
+    provider="openai",
+    model_name="openai/gpt-4.1",
+    prompt_price_per_million=2.0,
+    completion_price_per_million=8.0,
+)
+async def ask_judge(question: str) -> dict[str, object]:
+    """What an API answered."""
+    return {"usage": {"prompt_tokens": 1000, "completion_tokens": 100}, "text": question}
+
+
+@track_api_cost(source="llm_judge/correctness", provider="openai", model_name="openai/o4-mini")
+async def ask_another(question: str) -> dict[str, object]:
+    return await ask_judge(question)
+
+
 async def judge(group: art.TrajectoryGroup) -> art.TrajectoryGroup | None:
     """Scores the group as a whole; one without any trajectory is given up."""
     if not group.trajectories:
         return None
     group.metrics["judge/answered"] = sum(t.final_answer is not None for t in group) / len(group)
     group.log("judged")
+    await ask_another("Is it right?")
     return group
 
 
@@ -93,6 +112,7 @@ async def main() -> None:
         for batch in iterator:
             if batch.step >= MAX_STEPS:
                 break
+            costs = model.activate_metrics_context("train")
             train_groups = await art.gather_trajectory_groups(
                 (
                     art.TrajectoryGroup(
@@ -105,6 +125,7 @@ async def main() -> None:
                 max_exceptions=ROLLOUTS_PER_GROUP * len(batch.items),
                 after_each=judge,
             )
+            costs.var.reset(costs)
             if batch.step % VALIDATION_EVERY == 0:
                 val_groups = await art.gather_trajectory_groups(
                     (art.TrajectoryGroup([rollout(model, scenario)]) for scenario in validation),
