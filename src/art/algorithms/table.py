@@ -231,7 +231,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ),
             _row(
                 "ppo_critic",
-                "PPO with a learned value of every token.",
+                "PPO with the value of every token from a linear probe on the policy's features.",
                 "1707.06347",
                 "1506.02438",
                 advantage=AdvantageSpec(kind="gae", gamma=1.0, lam=1.0),

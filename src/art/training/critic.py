@@ -1,4 +1,4 @@
-"""PPO's critic: a linear value head on the policy's trunk, with an optimizer of its own.
+"""PPO's critic: a linear probe on the policy's last hidden states, with an optimizer of its own.
 
 Letters: P = predictors of a micro-batch, E = loss entries, D = hidden size.
 """

@@ -188,13 +188,15 @@ class UpdatesSpec(Strict):
 
 
 class CriticSpec(Strict):
-    """PPO's value head on the policy's trunk, trained beside it with an optimizer of its own."""
+    """A linear probe: value = weight . hidden + bias on the policy's last hidden state, with an optimizer of
+    its own. It is no value model: it starts at 0, has no warm-up, and reads features that were learnt for
+    something else (`trunk` above 0 lets it shape them)."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
     clip: float | None = Field(default=0.2, gt=0)
     """Values move at most so far from those of the step's beginning; None: freely."""
     trunk: float = Field(default=0.0, ge=0)
-    """Share of the value loss's gradient that reaches the adapter."""
+    """Share of the value loss's gradient that reaches the adapter. 0: its features stay the policy's."""
     max_grad_norm: float = Field(default=1.0, gt=0)
 
 
