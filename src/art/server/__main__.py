@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -55,7 +56,7 @@ def _tell(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _stdin_end() -> asyncio.Future[None]:
+def _stdin_end(arm: Callable[[], None]) -> asyncio.Future[None]:
     """Done once standard input ends: the parent closed it, or died."""
     descriptor = sys.stdin.fileno()
     loop = asyncio.get_running_loop()
@@ -69,6 +70,7 @@ def _stdin_end() -> asyncio.Future[None]:
         # Past the buffered reader: a thread that holds its lock would abort the interpreter's exit.
         while os.read(descriptor, 4096):
             continue
+        arm()
         # The loop may have ended first, by a signal.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(tell)

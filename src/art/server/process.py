@@ -22,6 +22,7 @@ from art.server.app import App
 from art.server.control import Control
 from art.server.data_layout import DataLayout
 from art.server.data_lock import DataLock
+from art.server.ending import LastExit
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
@@ -32,6 +33,10 @@ from art.server.workers.options import PairOptions
 
 _BACKLOG = 4096
 _LAST_REPLIES_SECONDS = 5
+
+
+Until = Callable[[Callable[[], None]], asyncio.Future[None]]
+"""Makes a future whose end ends the server; what it is given starts the clock, from any thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +52,15 @@ async def serve(
     settings: ServerSettings,
     *,
     on_ready: Callable[[Ready], None],
-    until: Callable[[], asyncio.Future[None]] | None = None,
+    until: Until | None = None,
+    last: LastExit | None = None,
 ) -> None:
     """Serve until a signal (SIGTERM, SIGINT), or until the future that `until` makes is done.
 
+    `last`: the clock that starts with the signal.
     Raises: ConfigurationError when the settings, the data folder or the address cannot be used.
     """
+    last = last or LastExit(settings.control.ending)
     key = resolve_key(settings)
     async with _rooms(settings) as (catalog, ledger, stitcher, control):
         app = App(
@@ -69,8 +77,8 @@ async def serve(
         await app.rollouts.load()
         with _listen(settings) as listener:
             ready = Ready(host=settings.host, port=int(listener.getsockname()[1]), key=key)
-            server = _Server(_uvicorn_config(app, settings), lambda: on_ready(ready))
-            watch = asyncio.ensure_future(_end_after(server, until)) if until else None
+            server = _Server(_uvicorn_config(app, settings), lambda: on_ready(ready), last)
+            watch = asyncio.ensure_future(_end_after(server, until, last)) if until else None
             try:
                 await server.serve(sockets=[listener])
             finally:
@@ -131,8 +139,9 @@ def _ledger(settings: ServerSettings) -> Ledger:
 class _Server(uvicorn.Server):
     """uvicorn that tells when it serves, and leaves the process alive to close its rooms after a signal."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None], last: LastExit) -> None:
         super().__init__(config)
+        self._last = last
         self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -149,14 +158,15 @@ class _Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.handle_exit, number, None)
         try:
-            yield
+            with self._last.hears(signal.SIGTERM, signal.SIGINT):
+                yield
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
 
-async def _end_after(server: uvicorn.Server, until: Callable[[], asyncio.Future[None]]) -> None:
-    await until()
+async def _end_after(server: uvicorn.Server, until: Until, last: LastExit) -> None:
+    await until(last.arm)
     server.should_exit = True
 
 
@@ -203,7 +213,7 @@ def run(
     settings: ServerSettings,
     *,
     on_ready: Callable[[Ready], None],
-    until: Callable[[], asyncio.Future[None]] | None = None,
+    until: Until | None = None,
 ) -> None:
     """`serve` in an event loop of its own, the fast one where it is installed."""
     if sys.platform != "win32" and _has("uvloop"):
@@ -218,4 +228,8 @@ def run(
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(serve(settings, on_ready=on_ready, until=until))
+        last = LastExit(settings.control.ending)
+        try:
+            runner.run(serve(settings, on_ready=on_ready, until=until, last=last))
+        finally:
+            last.disarm()
