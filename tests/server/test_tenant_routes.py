@@ -40,6 +40,8 @@ _MODEL_ROUTES = [
     ("POST", "/v1/chat/completions", {**PLAYER, "model": "{project}/{name}"}),
     ("POST", "/v1/chat/completions", {**PLAYER, "model": "{project}/{name}@3"}),
     ("POST", "/v1/chat/completions", {**PLAYER, "model": "{name}", "stream": True}),
+    ("POST", "/tokenize", {"model": "{project}/{name}", "prompt": "hello"}),
+    ("POST", "/detokenize", {"model": "{project}/{name}", "tokens": [1]}),
     ("GET", "/art/jobs/{job}", None),
     ("GET", "/art/jobs/{job}/events", None),
     ("GET", "/v1/samples/{sample}", None),
@@ -89,7 +91,7 @@ async def test_what_is_anothers_does_not_exist(
 async def test_the_routes_above_are_all_of_them(world: World) -> None:
     """A new route must be added to the list, or be one of those that name nothing of anybody."""
     found = {route.path for route in world.app._routes.routes}  # type: ignore[attr-defined]
-    nameless = {"/openapi.json", "/v1/models", "/art/models", "/v1/rollouts/{rollout_id:path}"}
+    nameless = {"/openapi.json", "/version", "/v1/models", "/art/models", "/v1/rollouts/{rollout_id:path}"}
     operators = {"/art/models/{project}/{name}/adopt"}
     same_as_train = {"/art/models/{project}/{name}/train_sft"}
     listed = {path for _, path, _ in _MODEL_ROUTES}

@@ -132,6 +132,10 @@ def serve(
     new_ledger: Annotated[
         bool, typer.Option(help="Begin a new ledger where the folder's is lost: its samples are, too.")
     ] = False,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A web page's origin that may ask (https://chat.example.org). May be repeated."),
+    ] = None,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
@@ -149,6 +153,7 @@ def serve(
             engine_options=engine_option or [],
             replicas=replicas,
             new_ledger=new_ledger,
+            allow_origins=allow_origin or [],
         )
     )
 

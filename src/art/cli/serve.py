@@ -26,14 +26,18 @@ def serve_forever(
     engine_options: Sequence[str] = (),
     replicas: int = 1,
     new_ledger: bool = False,
+    allow_origins: Sequence[str] = (),
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
 
     engine_options: `NAME=VALUE` words. new_ledger: begin one where the folder's is lost.
     """
+    from pydantic import ValidationError
+
     from art.server.control_settings import ControlSettings
     from art.server.process import Ready, run
     from art.server.settings import ServerSettings, key_source
+    from art.wire.flaws import without_values
 
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -44,13 +48,18 @@ def serve_forever(
     except ARTError as error:
         typer.echo(str(error), err=True)
         return 2
-    settings = ServerSettings(
-        host=host,
-        port=port,
-        data_dir=data_dir,
-        engine=chosen,
-        control=ControlSettings(serve_registered=True, new_ledger=new_ledger),
-    )
+    try:
+        settings = ServerSettings(
+            host=host,
+            port=port,
+            data_dir=data_dir,
+            allow_origins=list(allow_origins),
+            engine=chosen,
+            control=ControlSettings(serve_registered=True, new_ledger=new_ledger),
+        )
+    except ValidationError as error:
+        typer.echo(without_values(error), err=True)
+        return 2
 
     def tell(ready: Ready) -> None:
         # The key itself is never printed: a terminal is copied into bug reports.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SERVER_OPTIONS = frozenset({"control", "engine", "limits", "teacher", "trainer"})
+SERVER_OPTIONS = frozenset({"allow_origins", "control", "engine", "limits", "teacher", "trainer"})
 
 
 class LocalBackend(CheckpointTransfers, RemoteBackend):
@@ -37,8 +37,8 @@ class LocalBackend(CheckpointTransfers, RemoteBackend):
 
     path: where models, checkpoints and logs are kept (`.art` in the current folder). gpu_cost_per_hour_usd:
     of one GPU; each logged training step then tells `costs/gpu`. server_options: `engine`, `trainer`,
-    `control`, `limits` and `teacher` of the server's settings. in_process has no effect: it is there for
-    older programs.
+    `control`, `limits`, `teacher` and `allow_origins` of the server's settings. in_process has no effect: it
+    is there for older programs.
 
     The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
     that died is started again with its models, and unfinished training jobs go on. Backends of one program

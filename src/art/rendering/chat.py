@@ -80,8 +80,10 @@ class ChatRenderer(Protocol):
         """Characters that one id stands for at most: a text has at least its length by this of tokens."""
         ...
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[int]:
-        """The whole conversation, up to where the assistant begins to write.
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, *, generate: bool = True
+    ) -> list[int]:
+        """The whole conversation, up to where the assistant begins to write (`generate`).
 
         Raises: RequestError when the format cannot express the messages.
         """

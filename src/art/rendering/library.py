@@ -122,12 +122,18 @@ class LibraryRenderer:
         """Characters that one id stands for at most: a text has at least its length by this of tokens."""
         return self._tokenizer.longest_token
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[int]:
-        """The whole conversation, up to where the assistant begins to write. Raises: RequestError."""
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, *, generate: bool = True
+    ) -> list[int]:
+        """The whole conversation, up to where the assistant begins to write (`generate`). Raises:
+        RequestError.
+        """
         try:
             with self._texts(messages, tools) as (said, offered):
                 return self._checked(
-                    self._renderer.render_ids(list(said), tools=_listed(offered), add_generation_prompt=True)
+                    self._renderer.render_ids(
+                        list(said), tools=_listed(offered), add_generation_prompt=generate
+                    )
                 )
         except _INEXPRESSIBLE as error:
             raise RequestError(

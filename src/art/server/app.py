@@ -44,6 +44,7 @@ from art.server.rollouts.entry import ADDRESSED, scoped_request
 from art.server.rollouts.rollouts import Rollouts
 from art.server.routes.openapi import openapi_route
 from art.server.routes.rollouts import rollout_routes
+from art.server.routes.tokenization import tokenization_routes
 from art.server.settings import LimitSettings
 from art.server.tenants.auth import Asker, KeyCheck
 from art.server.tenants.in_flight import InFlight
@@ -93,6 +94,7 @@ class App:
                 openapi_route(),
                 *Lookups(catalog, ledger, self.rollouts).routes,
                 *rollout_routes(self.rollouts),
+                *tokenization_routes(catalog, limits, self._version),
                 *(route for dialect in self._dialects.values() for route in dialect.routes),
                 *control_routes,
             ],

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 
 from art.errors import ConfigurationError
 from art.process.listening import listen
@@ -77,7 +78,8 @@ async def serve(
         await app.rollouts.load()
         with _listen(settings) as listener:
             ready = Ready(host=settings.host, port=int(listener.getsockname()[1]), key=key)
-            server = _Server(_uvicorn_config(app, settings), lambda: on_ready(ready), last)
+            served = with_origins(app, settings.allow_origins)
+            server = _Server(_uvicorn_config(served, settings), lambda: on_ready(ready), last)
             watch = asyncio.ensure_future(_end_after(server, until, last)) if until else None
             try:
                 await server.serve(sockets=[listener])
@@ -179,7 +181,20 @@ def _listen(settings: ServerSettings) -> socket.socket:
         ) from error
 
 
-def _uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
+def with_origins(app: App, origins: list[str]) -> Any:
+    """The application for pages of these origins, too: without any, no browser is answered from elsewhere."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["*"],
+        expose_headers=["retry-after"],
+    )
+
+
+def _uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=_http(settings),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from art.errors import ConfigurationError
 from art.process.disk import disk_error
@@ -27,6 +28,17 @@ TEACHER_KEY_VARIABLE = "ART_TEACHER_KEY"
 TEACHER_URL_VARIABLE = "ART_TEACHER_URL"
 SHORTEST_KEY = 8
 """Characters."""
+
+
+def _origin(value: str) -> str:
+    if value != "*" and re.fullmatch(r"https?://[^/\s*?#@]+", value) is None:
+        raise ValueError(
+            "an origin is http:// or https://, a host and perhaps a port, with nothing behind it"
+        )
+    return value
+
+
+Origin = Annotated[str, AfterValidator(_origin)]
 
 
 class EngineSettings(Strict):
@@ -79,6 +91,8 @@ class ServerSettings(Strict):
     key: str | None = Field(default=None, min_length=SHORTEST_KEY, repr=False)
     """The bearer key of every route. None: from the environment, or one made and kept in the data folder."""
     data_dir: Path = Path(".art")
+    allow_origins: list[Origin] = Field(default_factory=list)
+    """Pages of browsers that may ask: `https://chat.example.org`; `*`, where it is said, is every page."""
     engine: EngineSettings = EngineSettings()
     trainer: TrainerSettings = TrainerSettings()
     limits: LimitSettings = LimitSettings()

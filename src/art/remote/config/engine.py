@@ -134,7 +134,7 @@ SERVER_ARGS = {
         "enable_request_id_headers disable_frontend_multiprocessing",
     ),
     **noted(
-        "browsers are not answered from other pages",
+        'pages of browsers: `server_options={"allow_origins": [...]}`',
         "allow_credentials allowed_origins allowed_methods allowed_headers",
     ),
     **noted("usage tells prompt and completion", "enable_prompt_tokens_details"),

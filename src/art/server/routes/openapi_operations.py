@@ -95,6 +95,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             ("order", {"enum": ["asc", "desc"]}),
         ),
     ),
+    ("POST", "/tokenize"): Operation(
+        summary="The ids of a text or a conversation", body=requests.TOKENIZE, reply=replies.TOKENS
+    ),
+    ("POST", "/detokenize"): Operation(
+        summary="The text of ids", body=requests.DETOKENIZE, reply=replies.DETOKENIZED
+    ),
+    ("GET", "/version"): Operation(summary="The server's version", reply=replies.VERSION),
     ("GET", "/v1/models"): Operation(summary="What is served", reply=replies.MODELS),
     ("GET", "/v1/models/{model}"): Operation(summary="One served name", reply=replies.MODEL),
     ("GET", "/v1/samples/{sample_id}"): Operation(summary="One completion as sampled", reply=SampleInfo),

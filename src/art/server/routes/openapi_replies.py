@@ -93,6 +93,14 @@ MESSAGE = _record(
     **_SAMPLE,
 )
 TOKEN_COUNT = _record(input_tokens=_WHOLE)
+TOKENS = _record(
+    count=_WHOLE,
+    max_model_len=_WHOLE,
+    tokens=listed(_WHOLE),
+    token_strs={"anyOf": [listed(TEXT), {"type": "null"}]},
+)
+DETOKENIZED = _record(prompt=TEXT)
+VERSION = _record(version=TEXT)
 RESPONSE: Schema = {
     "type": "object",
     "properties": {

@@ -259,3 +259,18 @@ RESPONSES = _body(
     **_ENDS,
     **{name: schema for name, schema in _OTHER.items() if name != "store"},
 )
+TOKENIZE = _body(
+    (),
+    model=_NAME,
+    prompt=TEXT,
+    messages=listed(_CHAT_MESSAGE),
+    tools=listed(OBJECT),
+    chat_template_kwargs=OBJECT,
+    add_generation_prompt=FLAG,
+    return_token_strs=FLAG,
+    add_special_tokens=FLAG,
+    continue_final_message=_only(False),
+)
+DETOKENIZE = _body(
+    ("tokens",), model=_NAME, tokens=listed({"type": "integer", "minimum": 0, "maximum": 2**31 - 1})
+)
