@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import psutil
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 
 
 async def until(condition: Callable[[], object], *, timeout: float = DEADLINE_S) -> None:

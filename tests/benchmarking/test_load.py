@@ -155,6 +155,6 @@ def test_importing_makes_no_folder_and_loads_no_polars(tmp_path):
         "if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout.strip() == "[] []"

@@ -350,7 +350,7 @@ def test_scopes_in_many_threads_leave_nothing_behind(endpoint: Endpoint):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     assert len(captured) == 40
     assert all(len(trajectory.additional_histories) == 4 for trajectory in captured)
 

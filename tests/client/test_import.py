@@ -30,7 +30,7 @@ HEAVY = [
 
 
 def run(code: str, *, python: str = sys.executable) -> str:
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -88,7 +88,7 @@ def test_bare_environment_is_small(tmp_path):
     """At most 30 packages and 80 MB beside pip; needs the package index."""
     root = Path(__file__).parents[2]
     environment = tmp_path / "env"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=240)
     python = str(environment / "bin" / "python")
     install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", str(root)]
     done = subprocess.run(install, capture_output=True, text=True, timeout=280, check=False)
@@ -140,7 +140,7 @@ def test_the_watch_sees_what_is_loaded_under_a_running_loop():
     )
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "watched_imports")}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=240, check=True
     )
     assert "stalled by polars" in done.stderr
     assert "stalled by fsspec" not in done.stderr and "stalled by wandb" not in done.stderr

@@ -165,7 +165,7 @@ def test_the_server_ends_with_the_program(tmp_path):
         [sys.executable, "-c", PROGRAM, str(tmp_path), *CHILD],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert gone(int(done.stdout))

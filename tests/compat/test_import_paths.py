@@ -25,7 +25,7 @@ HEAVY = ["pydantic", "openai", "httpx", "polars", "wandb", "fsspec", "numpy", "t
 
 def in_new_process(program: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
     )
     return json.loads(done.stdout)
 

@@ -132,7 +132,7 @@ except RuntimeError as error:
     arguments = "arguments = ()\n" if name == "auto_trajectory" else "arguments = (art.Trajectory(),)\n"
     program = program.replace("try:", arguments + "try:")
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
     )
     expected = "[None, None, None]" if name == "auto_trajectory" else "nobody captures this trajectory"
     assert expected in done.stdout, done.stdout

@@ -164,4 +164,4 @@ def running_worker(
     finally:
         process.stdin.close()
         process.stdout.close()
-        process.wait(timeout=60)
+        process.wait(timeout=240)

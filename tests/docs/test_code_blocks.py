@@ -57,7 +57,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -74,5 +74,5 @@ def test_bash_blocks_run(page: Path, tmp_path: Path) -> None:
             ran = ["make", "--dry-run", "--directory", str(ROOT), *command.split()[1:]]
         else:
             ran = ["bash", "-c", command]
-        done = subprocess.run(ran, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(ran, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=480)
         assert done.returncode == 0, f"{command}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"

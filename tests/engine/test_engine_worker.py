@@ -155,7 +155,7 @@ def test_it_ends_when_its_parent_does(base: Path) -> None:
     ],
 )
 def test_it_says_why_it_cannot_start(line: bytes, said: str) -> None:
-    done = subprocess.run(worker_command("builtin"), input=line, capture_output=True, timeout=60)
+    done = subprocess.run(worker_command("builtin"), input=line, capture_output=True, timeout=240)
     ready = WorkerReady.model_validate_json(done.stdout)
     assert done.returncode != 0 and not ready.ready and said in ready.error
     assert b"0123456789abcdef" not in done.stdout + done.stderr

@@ -35,7 +35,7 @@ class ServerProcess:
             "control": {"health_interval": 0.2, "restart_wait": 0.05, "heartbeat": 0.2, **control},
         }
         self.process: subprocess.Popen[str] | None = None
-        self.http = httpx.Client(timeout=60, headers={"Authorization": f"Bearer {KEY}"}, trust_env=False)
+        self.http = httpx.Client(timeout=240, headers={"Authorization": f"Bearer {KEY}"}, trust_env=False)
 
     # -- life --
 
@@ -66,7 +66,7 @@ class ServerProcess:
         """The end of its stdin is the end of the server. Returns the exit status."""
         assert self.process is not None and self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=240)
 
     def workers(self) -> dict[str, psutil.Process]:
         """`engine` and `trainer`, as processes."""
@@ -100,7 +100,7 @@ class ServerProcess:
 
     def register(self, **changes: Any) -> dict[str, Any]:
         body = {**MODEL, "base_model": str(self.base), "lora": {"r": 4, "alpha": 8}, **changes}
-        return self._json(self.http.post("/art/models", json=body, timeout=180))
+        return self._json(self.http.post("/art/models", json=body, timeout=240))
 
     def model(self) -> dict[str, Any]:
         return self._json(self.http.get("/art/models/games/player"))
@@ -129,7 +129,7 @@ class ServerProcess:
         """At most so many events after a number; all when the job has ended."""
         found: list[dict[str, Any]] = []
         url = f"/art/jobs/{job_id}/events?after={after}"
-        with self.http.stream("GET", url, timeout=60) as reply:
+        with self.http.stream("GET", url, timeout=240) as reply:
             for line in reply.iter_lines():
                 if line:
                     found.append(json.loads(line))

@@ -111,7 +111,7 @@ def ask_and_tell(server: ServerProcess, sent: threading.Event) -> httpx.Response
         sent.set()
 
     headers = {"content-type": "application/json"}
-    return server.http.post("/v1/chat/completions", content=pieces(), headers=headers, timeout=120)
+    return server.http.post("/v1/chat/completions", content=pieces(), headers=headers, timeout=240)
 
 
 def asked_in_the_middle(server: ServerProcess, job_id: str, hurt: str | None) -> httpx.Response:
@@ -124,14 +124,14 @@ def asked_in_the_middle(server: ServerProcess, job_id: str, hurt: str | None) ->
     sent = threading.Event()
     asking = threading.Thread(target=lambda: replies.append(ask_and_tell(server, sent)), daemon=True)
     asking.start()
-    assert sent.wait(timeout=60)
+    assert sent.wait(timeout=240)
     for _ in range(3):
         server.health()  # answered after what came before it
     if hurt is not None:
         server.workers()[hurt].kill()
     if hurt != "trainer":
         trainer.resume()
-    asking.join(timeout=120)
+    asking.join(timeout=240)
     phases = [one.get("phase") for one in server.events(job_id)]
     assert server.result(job_id) and "saving" in phases
     return replies[0]

@@ -40,7 +40,7 @@ def test_requests_outlive_the_engine_that_is_killed_under_them(server: ServerPro
     eventually(lambda: len(replies) >= answered + 8)
     ended.set()
     for client in clients:
-        client.join(timeout=120)
+        client.join(timeout=240)
     assert {reply.status_code for reply in replies} == {200}, [reply.text for reply in replies]
     assert {reply.json()["choices"][0]["step"] for reply in replies} == {1}
     assert server.choice()["step"] == 1 and server.choice("player@0")["step"] == 0
@@ -58,7 +58,7 @@ def test_an_engine_that_does_not_come_back_fails_its_requests_by_name(tmp_path: 
         client.start()
         time.sleep(0.2)  # so that the engine has it, mostly; the error is the same if not
         engine.kill()
-        client.join(timeout=120)
+        client.join(timeout=240)
         assert replies[0].status_code == 503 and replies[0].json()["error"]["code"] in NAMED
         assert replies[0].headers.get("retry-after"), "clients try again by themselves"
         workers = server.http.get("/health").json()["workers"]
@@ -133,7 +133,7 @@ def test_the_end_of_stdin_and_sigterm_end_the_server_and_its_workers(tmp_path: P
         workers = list(server.workers().values())
         assert server.process is not None
         os.kill(server.process.pid, signal.SIGTERM)
-        assert server.process.wait(timeout=60) == 0
+        assert server.process.wait(timeout=240) == 0
         eventually(lambda: all(gone(worker) for worker in workers))
 
 

@@ -32,7 +32,7 @@ def ask(messages, **more):
     for patience in range(400):
         try:
             asked = urllib.request.Request(url, json.dumps(body).encode(), head)
-            return json.load(urllib.request.urlopen(asked, timeout=120))["choices"][0]["message"]
+            return json.load(urllib.request.urlopen(asked, timeout=240))["choices"][0]["message"]
         except urllib.error.URLError as error:  # nobody there, or not ready: as every client, it tries again
             if getattr(error, "code", 503) != 503:
                 raise

@@ -30,7 +30,9 @@ async def over_openai(model: art.TrainableModel, **options: Any) -> None:
 async def over_httpx(model: art.TrainableModel, **options: Any) -> None:
     """No client library at all, several choices."""
     headers = {"authorization": f"Bearer {model.inference_api_key}"}
-    async with httpx.AsyncClient(base_url=str(model.inference_base_url), headers=headers, timeout=60) as http:
+    async with httpx.AsyncClient(
+        base_url=str(model.inference_base_url), headers=headers, timeout=240
+    ) as http:
         body = {"model": model.get_inference_name(), "messages": ASK, "n": 2, **options}
         (await http.post("chat/completions", json=body)).raise_for_status()
 

@@ -21,7 +21,7 @@ ART = str(Path(sys.executable).with_name("art"))
 
 
 def art(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([ART, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+    return subprocess.run([ART, *arguments], cwd=cwd, capture_output=True, text=True, timeout=240)
 
 
 def test_version() -> None:
@@ -63,13 +63,13 @@ def test_serve_answers_only_with_its_key_and_stops_cleanly(tmp_path: Path) -> No
         assert key not in line
         url = next(word for word in line.split() if word.startswith("http://127.0.0.1:")).rstrip(".,")
         request = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=240) as reply:
             assert json.load(reply)["object"] == "list"
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{url}/v1/models", timeout=60)
+            urllib.request.urlopen(f"{url}/v1/models", timeout=240)
         assert refused.value.code == 401
         server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=60) == 0
+        assert server.wait(timeout=240) == 0
     finally:
         server.kill()
         server.communicate()
@@ -101,4 +101,4 @@ async def test_serve_answers_with_what_was_trained_before(tmp_path: Path) -> Non
             assert reply.choices[0].model_extra["step"] == (0 if "player" in name else None)
     finally:
         server.terminate()
-        assert server.wait(timeout=60) == 0
+        assert server.wait(timeout=240) == 0

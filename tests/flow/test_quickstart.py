@@ -121,7 +121,7 @@ def worker(run: subprocess.Popen[str], module: str) -> psutil.Process:
 
 
 def all_gone(processes: list[psutil.Process]) -> None:
-    _gone, alive = psutil.wait_procs(processes, timeout=60)
+    _gone, alive = psutil.wait_procs(processes, timeout=240)
     assert not alive, alive
 
 
@@ -149,7 +149,7 @@ def hurt_in_each_phase_then_interrupted(folder: Path, cwd: Path) -> None:
         worker(run, "art.training.worker").kill()
         begun = children(run)
         run.send_signal(signal.SIGINT)
-        output, errors = run.communicate(timeout=120)
+        output, errors = run.communicate(timeout=240)
     finally:
         run.kill()
     if run.returncode == 0:  # this process was held up until all its steps were made

@@ -82,10 +82,10 @@ async def test_vllm_is_trained_with_killed_and_comes_back(tmp_path: Path) -> Non
         before[0].kill()
         replies = await asyncio.wait_for(asyncio.gather(*open_now), 400)
         assert {step_of(reply) for reply in replies} == {2}, "the adapter is back, and nothing was lost"
-        _, alive = psutil.wait_procs(before, timeout=60)
+        _, alive = psutil.wait_procs(before, timeout=240)
         assert not alive, "nothing of the first server is left behind"
         after = [process for process in vllm_processes() if process not in strangers]
         assert after and not set(after) & set(before)
         attempts = await asyncio.gather(*(one_reply(model) for _ in range(4)))
         assert (await model.train([rewarded(attempts)], config=art.TrainConfig(learning_rate=1e-3))).step == 3
-    assert not psutil.wait_procs(after, timeout=60)[1], "it ends with its backend"
+    assert not psutil.wait_procs(after, timeout=240)[1], "it ends with its backend"

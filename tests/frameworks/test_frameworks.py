@@ -25,7 +25,7 @@ from art.tasks import mail
 
 HERE = Path(__file__).parent
 PYTHON = HERE.parents[1] / ".venv-frameworks" / "bin" / "python"
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 
 MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 pytestmark = [
@@ -112,7 +112,7 @@ async def run(program: Program, environment: dict[str, str]) -> str | None:
 async def samples_of(model: art.TrainableModel, rollout_id: str) -> dict[str, Any]:
     """What the server's ledger has of a rollout."""
     headers = {"authorization": f"Bearer {model.inference_api_key}"}
-    async with httpx.AsyncClient(headers=headers, timeout=30) as http:
+    async with httpx.AsyncClient(headers=headers, timeout=240) as http:
         reply = await http.get(f"{model.inference_base_url}/rollouts/{rollout_id}")
     reply.raise_for_status()
     told: dict[str, Any] = reply.json()

@@ -56,7 +56,7 @@ print(json.dumps({{
 }}))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
     )
     lines = done.stdout.splitlines()
     assert len(lines) == 1 and not done.stderr

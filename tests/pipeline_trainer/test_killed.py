@@ -45,7 +45,7 @@ def test_each_scenario_meets_one_end_however_often_the_program_is_killed(tmp_pat
         program.communicate()
         counts.append(count(tmp_path))
     assert sorted(set(counts)) == counts and counts[-1] < SCENARIOS, "each was killed in the middle"
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
     state = json.loads((tmp_path / "p" / "models" / "agent" / "state.json").read_text())["_pipeline_trainer"]
     equal = len(range(0, SCENARIOS, 7))
     assert Counter(trained(tmp_path)) == Counter(n for n in range(SCENARIOS) if n % 7)

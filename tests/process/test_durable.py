@@ -28,7 +28,7 @@ def test_a_reader_meets_the_old_file_or_the_new_one(tmp_path: Path, durable: boo
     for text in [new, old] * 20:
         write_whole(path, text, durable=durable)
     done.set()
-    reader.join(timeout=30)
+    reader.join(timeout=240)
     assert met and met <= {old, new}
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
 

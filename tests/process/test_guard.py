@@ -55,7 +55,7 @@ def test_both_end_when_the_one_who_asked_is_gone(guarded: subprocess.Popen[bytes
     assert "s3" not in " ".join(program.cmdline() + psutil.Process(guarded.pid).cmdline())
     assert guarded.stdin is not None
     guarded.stdin.close()
-    assert not psutil.wait_procs([program, child], timeout=60)[1]
+    assert not psutil.wait_procs([program, child], timeout=240)[1]
     assert guarded.wait(20) == 128 + signal.SIGTERM
     assert not (tmp_path / "folder").exists()
 
@@ -66,5 +66,5 @@ def test_its_children_do_not_outlive_a_killed_program(
     _, program, child = family(guarded)
     program.kill()
     assert guarded.wait(20) == 128 + signal.SIGKILL
-    assert not psutil.wait_procs([child], timeout=60)[1]
+    assert not psutil.wait_procs([child], timeout=240)[1]
     assert not (tmp_path / "folder").exists()

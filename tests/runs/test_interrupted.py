@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).with_name("interrupted.py")
 
 def killed(folder: Path, point: str, *more: str) -> list[dict[str, Any]]:
     """The rows that a process leaves that is killed there."""
-    done = subprocess.run([sys.executable, str(PROGRAM), str(folder), point, *more], timeout=120, check=False)
+    done = subprocess.run([sys.executable, str(PROGRAM), str(folder), point, *more], timeout=240, check=False)
     assert done.returncode == -signal.SIGKILL
     assert len(json.loads((folder / "jobs.json").read_text())) == DEADLY, "the step was committed"
     return rows(folder)

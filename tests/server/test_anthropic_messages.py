@@ -23,7 +23,7 @@ CALL = 'I look.\n<tool_call>\n{"name": "read", "arguments": {"x": 1e3}}\n</tool_
 @pytest.fixture
 async def client(live: Live) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "anthropic-beta": "some-2025-01-01"}
-    async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=240) as client:
         yield client
 
 

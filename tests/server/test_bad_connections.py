@@ -108,7 +108,7 @@ async def test_gigabytes_that_are_not_announced_take_no_memory(world: World, pat
 
     async with (
         listening(world.app, PATIENT) as address,
-        httpx.AsyncClient(headers={"authorization": f"Bearer {OPERATOR}"}, timeout=60) as client,
+        httpx.AsyncClient(headers={"authorization": f"Bearer {OPERATOR}"}, timeout=240) as client,
     ):
         reply = await client.post(address + path, content=pieces())
     assert (reply.status_code, refusal(reply, path)["code"]) == (413, "body_too_large")

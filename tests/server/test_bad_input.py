@@ -21,7 +21,7 @@ SAMPLING = [path for path in DIALECTS if not path.endswith("count_tokens")]
 @pytest.fixture
 async def client(live: Live) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"authorization": f"Bearer {KEY}"}
-    async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=240) as client:
         yield client
 
 

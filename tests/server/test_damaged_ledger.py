@@ -149,7 +149,7 @@ def start(folder: Path, **control: object) -> dict[str, object]:
     """What a server says first, in a process of its own."""
     line = json.dumps({"data_dir": str(folder), "key": "a-key-for-tests", "control": control}) + "\n"
     command = [sys.executable, "-m", "art.server"]
-    done = subprocess.run(command, input=line, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, input=line, capture_output=True, text=True, timeout=240, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     said = json.loads(done.stdout.splitlines()[0])
     assert done.returncode == (0 if said["ready"] else 1)
@@ -193,7 +193,7 @@ def test_a_ledger_that_was_killed_at_once_is_not_taken_for_a_lost_one(tmp_path: 
         "Ledger(Path(sys.argv[1])); os._exit(9)"
     )
     path = tmp_path / "ledger.sqlite"
-    subprocess.run([sys.executable, "-c", code, str(path)], timeout=120, check=False)
+    subprocess.run([sys.executable, "-c", code, str(path)], timeout=240, check=False)
     assert path.stat().st_size > 0
 
 
@@ -211,7 +211,7 @@ def closed_folder(tmp_path: Path) -> Iterator[Path]:
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("root may mount nothing here, and no folder is closed to root")
     yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=60)
+    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=240)
 
 
 def test_a_read_only_folder_is_named(closed_folder: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_server_whose_loop_is_stuck_ends_and_says_where(tmp_path: Path, stuck:
             process.stdin.close()
         else:
             process.send_signal(signal.Signals[told])
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=240) == 1
         assert process.stderr is not None and "exec_in_loop" in process.stderr.read()
     finally:
         process.kill()
@@ -75,4 +75,4 @@ def test_a_server_whose_loop_is_stuck_ends_and_says_where(tmp_path: Path, stuck:
 def test_a_server_that_ends_in_order_is_not_hurried(tmp_path: Path) -> None:
     process = started(tmp_path, "not at all", 60.0)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=240) == 0

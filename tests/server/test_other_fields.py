@@ -269,4 +269,4 @@ async def test_name_step_means_the_step_in_every_dialect(live: Live) -> None:
 
 
 def asking(live: Live) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=live.url, headers={"authorization": f"Bearer {KEY}"}, timeout=60)
+    return httpx.AsyncClient(base_url=live.url, headers={"authorization": f"Bearer {KEY}"}, timeout=240)

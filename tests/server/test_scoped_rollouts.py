@@ -89,7 +89,7 @@ async def test_a_program_of_any_kind_is_named_by_the_address_or_by_the_key(
         plain = str(model.inference_base_url)
         url, key = (r.base_url, KEY) if named_by == "address" else (plain, r.api_key)
         command = [sys.executable, "-c", PROGRAM, url, key, "player"]
-        done = await asyncio.to_thread(subprocess.run, command, timeout=60, capture_output=True, text=True)
+        done = await asyncio.to_thread(subprocess.run, command, timeout=240, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     told = [m["content"] for m in r.trajectory.messages()]
     assert told == ["hello there", "reply 0", "go on", "reply 1", "go on", "reply 2"]

@@ -107,14 +107,14 @@ def test_of_servers_that_start_at_once_each_has_the_same_key(tmp_path: Path) -> 
     begin, keys = threading.Barrier(8), list[str]()
 
     def start() -> None:
-        begin.wait(timeout=60)
+        begin.wait(timeout=240)
         keys.append(kept_key(tmp_path))
 
     starting = [threading.Thread(target=start) for _ in range(8)]
     for one in starting:
         one.start()
     for one in starting:
-        one.join(timeout=60)
+        one.join(timeout=240)
     assert len(keys) == 8 and len(set(keys)) == 1
     file = tmp_path / "server" / "key"
     assert [left.name for left in file.parent.iterdir()] == ["key"]
@@ -151,13 +151,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
     try:
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     except FileNotFoundError:
         pytest.skip("there is no mount")
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=60)
+    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=240)
 
 
 def test_a_real_full_disk_at_the_first_start(small_disk: Path) -> None:

@@ -43,7 +43,7 @@ class Started:
 
     def end(self) -> tuple[int, str]:
         """Close its input; exit status and log."""
-        _, log = self.process.communicate(timeout=60)
+        _, log = self.process.communicate(timeout=240)
         return self.process.returncode, log.decode()
 
 
@@ -59,13 +59,13 @@ def start() -> Iterator[Start]:
     for server in servers:
         if server.process.poll() is None:
             server.process.kill()
-            server.process.communicate(timeout=60)
+            server.process.communicate(timeout=240)
 
 
 def test_it_tells_its_port_serves_and_ends_with_its_input(start: Start, tmp_path: Path) -> None:
     server = start({"data_dir": str(tmp_path), "key": KEY})
     assert server.said["ready"] is True
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.said['port']}/health", timeout=60) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.said['port']}/health", timeout=240) as reply:
         assert json.load(reply)["status"] == "ok"
     other = start({"data_dir": str(tmp_path), "key": KEY})
     assert other.said["ready"] is False
@@ -152,4 +152,4 @@ def test_the_server_never_loads_torch() -> None:
         "from art.rendering import template\n"
         "sys.exit('torch' in sys.modules or 'vllm' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=240).returncode == 0

@@ -134,7 +134,7 @@ def test_the_shape_is_the_older_one_and_more(tmp_path):
 def test_two_processes_lose_no_lines(tmp_path):
     path = tmp_path / "0001.jsonl"
     for process in [writer(path, name, 15) for name in ("a", "b")]:
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         assert process.returncode == 0
     rows = names(path)
     assert sorted(rows) == sorted(f"{name}{number}" for name in ("a", "b") for number in range(15))
@@ -207,7 +207,7 @@ def test_lines_wait_for_the_folders_lock(tmp_path, work):
                 waiting.result(timeout=0.3)
             assert names(tmp_path / "0001.jsonl") == ["a"]
             assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "0001.jsonl"]
-        waiting.result(timeout=60)
+        waiting.result(timeout=240)
     assert names(tmp_path / "0001.parquet")[0] == "a"
 
 
@@ -291,5 +291,5 @@ def test_migrating_while_a_program_logs_loses_nothing(tmp_path):
     assert process.stdout is not None
     for _ in process.stdout:
         migrate_jsonl_to_parquet(path)
-    assert process.wait(timeout=60) == 0 and not path.exists()
+    assert process.wait(timeout=240) == 0 and not path.exists()
     assert names(tmp_path / "0001.parquet") == [f"a{number}" for number in range(20)]

@@ -39,7 +39,7 @@ def test_two_processes_lose_no_rows(tmp_path):
     path = tmp_path / "0001.parquet"
     writers = [writer(path, name, 15) for name in ("a", "b")]
     for process in writers:
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         assert process.returncode == 0
     rows = written(path)
     assert sorted(rows) == sorted(f"{name}{number}" for name in ("a", "b") for number in range(15))

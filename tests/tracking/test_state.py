@@ -37,7 +37,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=os.getcwd())
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda i: state.merge_state(tmp_path, {f"own{i}": i}), range(20)))
-    assert other.wait(timeout=60) == 0
+    assert other.wait(timeout=240) == 0
     expected = {f"{who}{i}": i for who in ("own", "other") for i in range(20)}
     assert state.read_state(tmp_path) == expected
 

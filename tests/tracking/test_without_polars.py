@@ -75,7 +75,7 @@ def test_model_log_keeps_everything_and_parquet_is_refused_by_name(tmp_path: Pat
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

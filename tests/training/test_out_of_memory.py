@@ -36,7 +36,7 @@ print("asked", asked)
 
 def child(budget: int) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(budget)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", CHILD, str(budget)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -53,7 +53,7 @@ def test_a_new_process_continues_to_the_same_bytes(tmp_path: Path, dropout: floa
     made.save(MODEL, tmp_path / "straight")
     program = RESUME.format(here=str(Path(__file__).parent))
     arguments = [lora.model_dump_json(), str(tmp_path / "0002"), str(tmp_path / "resumed")]
-    subprocess.run([sys.executable, "-c", program, *arguments], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, timeout=240)
     for file in (tmp_path / "straight").iterdir():
         assert file.read_bytes() == (tmp_path / "resumed" / file.name).read_bytes(), file.name
 

@@ -56,7 +56,7 @@ class Child:
         self.http = httpx.Client(
             base_url=f"http://127.0.0.1:{self.ready.get('port', 1)}",
             headers={"Authorization": f"Bearer {KEY}"},
-            timeout=60,
+            timeout=240,
         )
 
     def post(self, route: str, message: Any) -> Any:

@@ -73,7 +73,7 @@ def test_landlock_stands_in_and_says_so(tmp_path: Path) -> None:
         [sys.executable, "-c", REFUSE, ATTACK, str(tmp_path / "secret")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         env={**os.environ, "OPENAI_API_KEY": "sk-secret"},
     )
     if done.returncode == 77:
