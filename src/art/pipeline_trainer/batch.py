@@ -153,8 +153,8 @@ class Collector:
         if self.solved:
             _log.warning(
                 "NOTHING LEFT TO LEARN: %d groups in a row had equal rewards, %.3g on average where the run "
-                "has seen %.3g to %.3g, more than discard_queue_multiplier x min_batch_size = %d; the run of %s "
-                "ends at step %d. Give it harder scenarios to go on",
+                "has seen %.3g to %.3g, more than discard_queue_multiplier x min_batch_size = %d; the run of "
+                "%s ends at step %d. Give it harder scenarios to go on",
                 self.useless,
                 self._seen.mean,
                 self._seen.lowest,

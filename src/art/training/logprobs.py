@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from art.engine.builtin.output_layer import widen
 from art.training.sampling import Kept, SamplingRows, kept, temper
 
 CHUNK_ELEMENTS = 2**24
@@ -23,9 +24,12 @@ CHUNK_ELEMENTS = 2**24
 
 
 class LogitHead:
-    """The model's output layer with the scaling that its family applies to logits, in at least float32."""
+    """The model's output layer with the scaling that its family applies to logits, in at least float32:
+    weights in 16 bits are multiplied so too, as the builtin engine does.
+    """
 
     def __init__(self, causal_lm: Any) -> None:
+        widen(causal_lm)
         self._causal_lm = causal_lm
         config = causal_lm.config.get_text_config()
         self.vocab_size = int(causal_lm.get_output_embeddings().weight.shape[0])

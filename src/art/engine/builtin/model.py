@@ -1,5 +1,5 @@
 """Load a causal language model of the ecosystem and forward packed tokens through it. No model code is
-changed."""
+changed; the output layer of a model in 16 bits computes in float32."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from art.engine.builtin.attention import ATTENTION, Attends, PackedAttention, Sh
 from art.engine.builtin.batch import fresh_part
 from art.engine.builtin.flat import FlatForward
 from art.engine.builtin.lora import AdapterLayers, Routing
+from art.engine.builtin.output_layer import widen
 from art.engine.builtin.recording import record
 from art.engine.builtin.stacks import turns
 from art.engine.positions import longest_fixed
@@ -122,6 +123,7 @@ def load_model(name: str, options: BuiltinOptions) -> CausalModel:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot load the base model {name!r}: {error}") from error
     module = module.to(device).eval().requires_grad_(False)
+    widen(module)
     threads = cpu_threads(options.threads, module.num_parameters())
     if threads is not None:
         torch.set_num_threads(threads)
