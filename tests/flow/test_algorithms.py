@@ -28,6 +28,8 @@ PARTS: list[dict[str, Any]] = [
     {"algorithm": {"name": "distillation", "teacher": {"kind": "step", "step": 1}}},
     {"algorithm": {"name": "reinforce++", "advantage": {"gamma": 0.9}}},
     {"algorithm": {"name": "dapo", "overlong": {"limit": 12, "band": 6}}},
+    {"algorithm": {"name": "rloo", "kl": {"estimator": "k1", "coefficient": 0.01, "place": "reward"}}},
+    {"algorithm": {"name": "reinforce++", "kl": {"coefficient": 0.01, "place": "reward"}}},
     {"kl_penalty_coef": 0.1},
     {"kl_penalty_coef": 0.1, "kl_penalty_reference_step": 2},
     {"kimi_k2_tau": 0.1},
