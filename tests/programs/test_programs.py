@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def run(program: str, folder: Path, *arguments: object) -> str:
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore::ResourceWarning",
             "PYTHONPATH": str(PROGRAMS.parent / "watched_imports"),
+            "BACKUP_BUCKET": (folder / "bucket").as_uri(),
         },
         capture_output=True,
         text=True,
@@ -74,7 +76,8 @@ def test_0_3_tic_tac_toe(tmp_path: Path) -> None:
     assert all(row["data/sheet/started_rollouts"] == 12 for row in found)
     assert all(row["data/sheet/trained_tokens"] > 0 for row in found)
 
-    printed = run("v03_tic_tac_toe", tmp_path, 3, 12)  # goes on where it was
+    shutil.rmtree(tmp_path / ".art")
+    printed = run("v03_tic_tac_toe", tmp_path, 3, 12)  # goes on where it was, from what is in the bucket
     assert re.findall(r"step (\d):", printed) == ["2"] and printed.endswith("trained to step 3\n")
     assert steps(rows(tmp_path, "001-script"), "train") == [1, 2, 3]
     checkpoints = sorted(path.name for path in tmp_path.glob(".art/*/models/001-script/checkpoints/*"))
@@ -135,6 +138,7 @@ def test_0_5_9_mail_agent(tmp_path: Path) -> None:
 
 def test_0_5_18_self_play(tmp_path: Path) -> None:
     printed = run("v0518_self_play", tmp_path, 2, 8)
+    assert "self-play-001:step2 opens with" in printed and "sampled at step 2\n" in printed
     assert re.findall(r"step (\d): won \d+ of 8 games against art/nano-games", printed) == ["1", "2"]
     assert printed.count("8 games, 16 trajectories") == 2
     found = rows(tmp_path, "self-play-001")

@@ -1,4 +1,4 @@
-"""Tic-tac-toe against a random opponent: one group of games a step, an OpenAI client of one's own.
+"""Tic-tac-toe against a random opponent: an OpenAI client of one's own, each step's checkpoint in a bucket.
 
 python v03_tic_tac_toe.py [TRAINING_STEPS] [ROLLOUTS]
 """
@@ -75,6 +75,8 @@ async def rollout(client: AsyncOpenAI, model: art.TrainableModel, iteration: int
 async def main() -> None:
     model = art.TrainableModel(name="001-script", project="tic-tac-toe", base_model="art/nano")
     backend = LocalBackend()
+    print("pulling from s3")
+    await backend._experimental_pull_from_s3(model)
     await model.register(backend)
     client = AsyncOpenAI(base_url=model.inference_base_url, api_key=model.inference_api_key)
 
@@ -85,6 +87,7 @@ async def main() -> None:
         )
         await model.delete_checkpoints()
         await model.train(train_groups, config=art.TrainConfig(learning_rate=2e-3, beta=0))
+        await backend._experimental_push_to_s3(model)
         rewards = [trajectory.reward for trajectory in train_groups[0]]
         print(f"step {i}: mean reward {sum(rewards) / len(rewards):.2f} of {len(rewards)} games")
     print(f"trained to step {await model.get_step()}")

@@ -15,6 +15,7 @@ from art.local import LocalBackend
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
 ROLLOUTS = int(sys.argv[2]) if len(sys.argv) > 2 else 18
+TORCHTUNE = "--torchtune" in sys.argv
 WINNING_VALUE = 64
 MAX_MOVES = 10
 MOVES = {"yes": "left", "no": "up", "maybe": "right"}  # the words that so small a model has
@@ -103,6 +104,7 @@ async def main() -> None:
     model._internal_config = art.dev.InternalModelConfig(
         init_args=art.dev.InitArgs(max_seq_length=8192),
         engine_args=art.dev.EngineArgs(enforce_eager=True, gpu_memory_utilization=0.8),
+        torchtune_args=art.dev.TorchtuneArgs(model="qwen3_32b", model_type="QWEN3") if TORCHTUNE else None,
     )
     backend = LocalBackend(in_process=True, path="./.art")
     await model.register(backend)

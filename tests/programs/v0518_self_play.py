@@ -65,6 +65,8 @@ async def rollout(seats: dict[str, art.Model]) -> tuple[Trajectory, ...]:
             messages=trajectory.messages(),
             max_completion_tokens=8,
             reasoning_effort="low" if "gpt-5" in model.name else None,
+            tools=None,
+            extra_body={"return_token_ids": True, "return_tokens_as_token_ids": True},
         )
         choice = completion.choices[0]
         trajectory.messages_and_choices.append(choice)
@@ -135,7 +137,15 @@ async def main() -> None:
         )
         wins = sum(trajectory.metrics["win"] for trajectory in versus_base[0])
         print(f"step {result.step}: won {wins} of {GAMES} games against {base_model.get_inference_name()}")
-    print(f"trained to step {await model.get_step()}")
+    last_step = await model.get_step()
+    name = f"{model.get_inference_name()}:step{last_step}"
+    board = [{"role": "user", "content": Game().seen_by("X", None)}]
+    opening = await model.openai_client().chat.completions.create(
+        model=name, messages=board, max_completion_tokens=8
+    )
+    choice = opening.choices[0]
+    print(f"{name} opens with {choice.message.content}, sampled at step {choice.step}")
+    print(f"trained to step {last_step}")
     await backend.close()
 
 
