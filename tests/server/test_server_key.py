@@ -38,7 +38,7 @@ ROUTES = [
     ("POST", "/v1/messages"),
     ("POST", "/r/one/v1/chat/completions"),
     ("GET", "/v1/models"),
-    ("GET", "/art/samples/s1"),
+    ("GET", "/v1/samples/s1"),
     ("POST", "/art/rollouts"),
     ("GET", "/openapi.json"),
     ("GET", "/no/such/route"),

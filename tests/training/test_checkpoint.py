@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,20 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="could not be written"):
         trainer().save(MODEL, tmp_path / "file" / "0001")
+
+
+def test_a_save_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+    made, before = trainer(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # no file may become longer
+    try:
+        with pytest.raises(CheckpointError, match="could not be written"):
+            made.save(MODEL, tmp_path / "0001")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []
+    made.save(MODEL, tmp_path / "0001")
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Router
 
 from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
+from art.process.disk import disk_error, disk_trouble
 from art.server.bodies import Beside
 from art.server.dialects.anthropic import AnthropicMessages, AnthropicTokens
 from art.server.dialects.chat import ChatCompletions
@@ -80,6 +82,7 @@ class App:
         self._key = KeyCheck(key, tenants)
         self._catalog = catalog
         self._stitcher = stitcher
+        self._data_dir = ledger.path.parent.parent
         self._control_health = control_health
         self._version = version("agent-reinforcement-trainer")
         self.rollouts = Rollouts(ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes)
@@ -133,7 +136,7 @@ class App:
             if not started:
                 await self._refusal(scope)(send, self._key.refusal(scope), None)
         except (Exception, asyncio.CancelledError) as error:
-            failed = _failure(scope, error)
+            failed = self._disk_failure(error) or _failure(scope, error)
             if started:
                 raise
             await self._refusal(scope)(send, failed, tenant)
@@ -152,6 +155,14 @@ class App:
         else:
             with self._requests.holding(asker.tenant):
                 await dialect(scope, receive, send)
+
+    def _disk_failure(self, error: BaseException) -> ARTError | None:
+        """What is told of an error that nobody foresaw and that is the disk's."""
+        place = Path(str(getattr(error, "filename", None) or self._data_dir))
+        if not isinstance(error, OSError) or disk_trouble(error, place) is None:
+            return None
+        _log.error("the disk failed a request", exc_info=error)
+        return disk_error(error, place, "the request failed")
 
     def _refusal(self, scope: Scope) -> Callable[[Send, ARTError, Tenant], Awaitable[None]]:
         """How errors look on this address: each dialect has its own."""

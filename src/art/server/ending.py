@@ -1,9 +1,9 @@
 """The end that a server was asked for comes, even if its event loop or a thread of it never returns.
 
 Signals and the end of standard input are answered by the event loop, which closes the rooms in order. Where
-it is stuck nobody would listen: so a thread hears the signal too, and starts a clock that needs neither the loop
-nor the interpreter. When it runs out, all stacks are written to the log and the process ends; the workers end
-with it.
+it is stuck nobody would listen: so a thread hears the signal too, and starts a clock that needs neither the
+loop nor the interpreter. When it runs out, all stacks are written to the log and the process ends; the
+workers end with it.
 """
 
 from __future__ import annotations

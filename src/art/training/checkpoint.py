@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
+from safetensors import SafetensorError
 
-from art.errors import CheckpointError
+from art.errors import CheckpointError, DiskError
+from art.process.disk import disk_trouble
 from art.process.durable import flush
 from art.wire.checkpoint import MANIFEST_FILE, STATE_FILE, Manifest, ManifestEntry, manifest_entry
 from art.wire.strict import Strict
@@ -63,7 +65,8 @@ def write_checkpoint(
     """Write a checkpoint folder that must not exist. `write_arrays` puts its files into a folder and names
     them; `place_shared` puts those that other checkpoints have too, on disk already, and says what they are.
 
-    Raises CheckpointError when `path` exists or cannot be written.
+    Nothing of it is left where that fails. Raises CheckpointError when `path` exists or cannot be written,
+    DiskError when the disk is full.
     """
     if path.exists():
         raise CheckpointError(
@@ -81,9 +84,14 @@ def write_checkpoint(
             flush(partial / name)
         partial.rename(path)
         flush(path.parent)
-    except OSError as error:
+    except BaseException as error:
+        trouble = disk_trouble(error, path)  # before the next line makes room
         shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"The checkpoint {str(path)!r} could not be written: {error}") from error
+        if trouble is not None:
+            raise DiskError(f"the checkpoint could not be written: {trouble}") from error
+        if isinstance(error, OSError | SafetensorError):
+            raise CheckpointError(f"The checkpoint {str(path)!r} could not be written: {error}") from error
+        raise
     return [*files, *shared, MANIFEST_FILE]
 
 

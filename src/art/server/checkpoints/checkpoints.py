@@ -18,7 +18,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from art.errors import CheckpointError
+from art.errors import CheckpointError, DiskError
+from art.process.disk import disk_error, disk_trouble
 from art.process.durable import flush, write_flushed
 from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE, JOB_FILE, MANIFEST_FILE, STATE_FILE
 from art.wire.jobs import TrainResultInfo
@@ -58,19 +59,26 @@ class Checkpoints:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f".{step:04d}.saving"
-        if path.exists():
-            shutil.rmtree(path)
+        for left in (path, *self.folder.glob(f".{path.name}.*.partial")):
+            if left.exists():
+                shutil.rmtree(left)
         return path
 
     def commit(self, step: int, note: JobNote | None = None) -> Path:
-        """Make the written folder the step. Raises CheckpointError when the step exists already."""
+        """Make the written folder the step. One that cannot be is removed.
+
+        Raises CheckpointError when the step exists already, DiskError.
+        """
         written, path = self.folder / f".{step:04d}.saving", self.path(step)
         if path.exists():
             raise CheckpointError(f"checkpoint {path} exists already; a committed step is never overwritten")
-        if note is not None:
-            write_flushed(written / JOB_FILE, note.model_dump_json())
-        flush(written)
-        written.rename(path)
+        try:
+            if note is not None:
+                write_flushed(written / JOB_FILE, note.model_dump_json())
+            flush(written)
+            written.rename(path)
+        except OSError as error:
+            raise _given_up(written, error, f"step {step} could not be committed") from error
         flush(self.folder)
         return path
 
@@ -132,6 +140,8 @@ class Checkpoints:
                     raise CheckpointError(f"{source / name} is no plain file; a checkpoint has nothing else")
                 _link_or_copy(source / name, target / name)
         except OSError as error:
+            if disk_trouble(error, target):
+                raise _given_up(target, error, f"checkpoint {source} could not be copied") from error
             shutil.rmtree(target, ignore_errors=True)
             raise CheckpointError(
                 f"checkpoint {source} could not be copied ({error}); was it deleted just now?"
@@ -151,6 +161,8 @@ class Checkpoints:
             for name in (ADAPTER_FILE, ADAPTER_CONFIG_FILE):
                 _copy_synced(source / name, target / name)
         except OSError as error:
+            if disk_trouble(error, target):
+                raise _given_up(target, error, f"the LoRA {source} could not be copied") from error
             shutil.rmtree(target, ignore_errors=True)
             raise CheckpointError(f"the LoRA {source} could not be copied: {error}") from error
         return target
@@ -164,6 +176,16 @@ class Checkpoints:
         if not (self.path(step) / STATE_FILE).exists():  # a plain adapter: its number is its name
             return self.link(self.path(step), step + 1)
         source, target = self.path(step), self.fresh_folder(step + 1)
+        try:
+            return self._carry(source, target, step + 1)
+        except BaseException as error:
+            if isinstance(error, OSError):
+                raise _given_up(target, error, f"step {step + 1} could not be written") from error
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+
+    @staticmethod
+    def _carry(source: Path, target: Path, step: int) -> Path:
         target.mkdir()
         for file in source.iterdir():
             if file.name not in {JOB_FILE, STATE_FILE, MANIFEST_FILE}:
@@ -171,7 +193,7 @@ class Checkpoints:
         try:
             state = json.loads((source / STATE_FILE).read_bytes())
             manifest = json.loads((source / MANIFEST_FILE).read_bytes())
-            text = json.dumps({**state, "step": step + 1}, indent=2)
+            text = json.dumps({**state, "step": step}, indent=2)
             digest = hashlib.sha256(text.encode()).hexdigest()
             manifest["files"][STATE_FILE] = {"sha256": digest, "size": len(text.encode())}
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -181,6 +203,13 @@ class Checkpoints:
         write_flushed(target / STATE_FILE, text)
         write_flushed(target / MANIFEST_FILE, json.dumps(manifest, indent=2))
         return target
+
+
+def _given_up(folder: Path, error: OSError, what: str) -> DiskError:
+    """What is half written goes away: it may be what the disk lacks room for."""
+    told = disk_error(error, folder, what)
+    shutil.rmtree(folder, ignore_errors=True)
+    return told
 
 
 def same_files(one: Path, other: Path) -> bool:

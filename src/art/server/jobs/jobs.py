@@ -5,13 +5,16 @@ events, finished after any crash.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal
 
 from art.errors import (
     ARTError,
     DeadlineError,
+    DiskError,
     NotFoundError,
     OverloadedError,
     RequestError,
@@ -21,9 +24,9 @@ from art.errors import (
 from art.server.checkpoints.promote import Progress
 from art.server.control_settings import ControlSettings
 from art.server.jobs.step import error_code
-from art.server.jobs.store import Job, JobRequest, JobStore
+from art.server.jobs.store import Job, JobRequest, JobStore, JobStoreError
 from art.server.jobs.turns import Ticket, Turns
-from art.wire.jobs import JobInfo, TrainResultInfo
+from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ WorkerFailed = Callable[[Job, WorkerError], Awaitable[None]]
 
 _LONGEST_ID = 200
 _ENDED = ("done", "failed")
+_AGAIN_SECONDS = 2.0
+"""Between two tries to write down what a full disk did not take."""
 _FULL_QUEUE_SECONDS = 10.0
 """After so long a refused job may be sent again."""
 
@@ -57,6 +62,9 @@ class Jobs:
         self._queues: dict[str, Turns] = {}
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._news: dict[str, asyncio.Event] = {}
+        self._untold: dict[str, JobEvent] = {}
+        """How jobs ended that the table could not take yet: the disk is full."""
+        self._writing: set[asyncio.Task[None]] = set()
         self._unfinished: Counter[str] = Counter()
         """Jobs of each model that were accepted, or are just being written down."""
 
@@ -118,18 +126,25 @@ class Jobs:
 
     async def info(self, job_id: str) -> JobInfo:
         """Raises NotFoundError."""
-        return await self._store.info(job_id)
+        info, end = await self._store.info(job_id), self._untold.get(job_id)
+        if end is None:
+            return info
+        told = {"result": end.result, "error": end.error, "error_code": end.error_code}
+        return info.model_copy(update={"state": "done" if end.result else "failed", **told})
 
     async def events(self, job_id: str, after: int) -> AsyncIterator[bytes]:
         """Lines of JSON from event `after + 1` on until the job ended; a blank line when nothing happens."""
         while True:
             news = self._news.setdefault(job_id, asyncio.Event())
             news.clear()
+            end = self._untold.get(job_id)
             ended = (await self._store.info(job_id)).state in _ENDED
             for event in await self._store.events(job_id, after):
                 after = event.number
                 yield event.model_dump_json(exclude_defaults=False).encode() + b"\n"
-            if ended:
+            if end is not None and not ended:
+                yield end.model_copy(update={"number": after + 1}).model_dump_json().encode() + b"\n"
+            if ended or end is not None:
                 self._news.pop(job_id, None)
                 return
             try:
@@ -139,9 +154,10 @@ class Jobs:
 
     async def close(self) -> None:
         """Stop running jobs; they stay unfinished and go on when the server starts again."""
-        for runner in self._runners.values():
-            runner.cancel()
-        await asyncio.gather(*self._runners.values(), return_exceptions=True)
+        tasks = [*self._runners.values(), *self._writing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._store.close()
 
     def _enqueue(self, ticket: Ticket) -> None:
@@ -159,15 +175,45 @@ class Jobs:
                 result = await self._attempts(await self._store.job(job.job_id))
             except ARTError as error:
                 _log.error("job %s of %s failed: %s", job.job_id, job.model, error)
-                await self._store.fail(job.job_id, str(error), error_code(error))
+                await self._ended(job.job_id, error=str(error), code=error_code(error))
             except Exception as error:  # noqa: BLE001 - a defect must end this job by name, not the queue
                 _log.exception("job %s of %s met a defect", job.job_id, job.model)
-                await self._store.fail(job.job_id, f"internal error: {error!r}", "internal_error")
+                await self._ended(job.job_id, error=f"internal error: {error!r}", code="internal_error")
             else:
-                await self._store.finish(job.job_id, result)
+                await self._ended(job.job_id, result=result)
             finally:
                 self._unfinished[job.model] -= 1
             self._tell(job.job_id)
+
+    async def _ended(
+        self, job_id: str, *, result: TrainResultInfo | None = None, error: str = "", code: str = ""
+    ) -> None:
+        """Write down how a job ended; while the table takes nothing, those who ask are told all the same."""
+
+        async def write() -> None:
+            if result is not None:
+                await self._store.finish(job_id, result)
+            else:
+                await self._store.fail(job_id, error, code)
+
+        async def write_later() -> None:
+            while job_id in self._untold:
+                await asyncio.sleep(_AGAIN_SECONDS)
+                with contextlib.suppress(DiskError, JobStoreError):
+                    await write()
+                    del self._untold[job_id]
+
+        try:
+            await write()
+        except (DiskError, JobStoreError) as problem:
+            _log.error("how job %s ended is written down later: %s", job_id, problem)
+            kind: Literal["result", "error"] = "error" if result is None else "result"
+            self._untold[job_id] = JobEvent(
+                number=1, type=kind, result=result, error=error or None, error_code=code or None
+            )
+            task = asyncio.create_task(write_later())
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
 
     async def _attempts(self, job: Job) -> TrainResultInfo:
         """Run a job; again from the last committed step when a worker failed under it."""

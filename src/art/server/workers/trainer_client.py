@@ -153,6 +153,8 @@ def error_of(status: int, body: bytes) -> ARTError:
         reply = reply["error"]
     message = str(reply.get("message") or body[:300].decode(errors="replace"))
     name = reply.get("kind") or reply.get("type") or reply.get("code")
+    if not name:  # it met a defect: this is no answer of ours
+        return TrainingError(f"the worker failed ({message}); its log says why")
     return named_error(str(name), message, status=status)
 
 
