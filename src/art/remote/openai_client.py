@@ -80,6 +80,22 @@ def openai_client(*, base_url: str, api_key: str, revive: Revive | None = None) 
     return client
 
 
+class SharingOpenAI(RolloutOpenAI):
+    """One over connections that others use, too: they are left open."""
+
+    async def close(self) -> None:
+        """Nothing: the connections are their owner's."""
+
+
+def sharing(owner: RolloutOpenAI, *, base_url: str, api_key: str) -> SharingOpenAI:
+    """A client for another address and key of the owner's server, over the owner's connections."""
+    client = SharingOpenAI(
+        api_key=api_key, base_url=base_url, max_retries=MAX_RETRIES, http_client=owner._client
+    )
+    client.lane, client.revive = owner.lane, owner.revive
+    return client
+
+
 def plain_client(
     *, base_url: str, api_key: str, most_bytes: int | None = None, follow_redirects: bool = True
 ) -> ObservedOpenAI:
