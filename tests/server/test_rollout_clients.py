@@ -45,9 +45,7 @@ async def test_fifty_rollouts_share_one_pool(
                 ):
                     pass
                 transports.add(id(client._client))
-        assert [choice.sample_id for choice in choices(r.trajectory)][0] == reply.choices[0].model_extra[  # type: ignore[index]
-            "sample_id"
-        ]
+        assert choices(r.trajectory)[0].sample_id == reply.choices[0].sample_id  # type: ignore[attr-defined]
         assert sum(1 for history in (r.trajectory, *r.trajectory.additional_histories)) == 2
         if number == 0:
             before = len(made)
