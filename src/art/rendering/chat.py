@@ -66,6 +66,15 @@ class ChatRenderer(Protocol):
         ...
 
     @property
+    def foreign(self) -> bool:
+        """A template of a stranger writes the prompts: render in a thread, it may take seconds."""
+        ...
+
+    def confined(self) -> ChatRenderer:
+        """The format for a stranger, whose template may not use up this process."""
+        ...
+
+    @property
     def kind(self) -> str:
         """The name of the format, for messages."""
         ...

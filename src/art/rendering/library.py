@@ -49,6 +49,7 @@ class LibraryRenderer:
         self._formats, self._template, self._told_so_far = formats, template, dict(told or {})
         self._others: dict[bytes, LibraryRenderer] = {}
         self._in_text = special_tokens_in_text
+        self._confined: LibraryRenderer | None = None
         self._variant = _variant(template, self._told_so_far, special_tokens_in_text)
 
     @property
@@ -89,6 +90,27 @@ class LibraryRenderer:
         """Whether an argument of this name means something to the format's template."""
         return self._formats is not None and name in self._formats.names(self._template)
 
+    @property
+    def foreign(self) -> bool:
+        """A template of a stranger writes the prompts: a rendering may take seconds."""
+        return bool(getattr(self._renderer, "foreign", False))
+
+    def confined(self) -> LibraryRenderer:
+        """The format for a stranger, whose template may not use up this process."""
+        if self.foreign or not hasattr(self._renderer, "confined"):
+            return self
+        if self._confined is None:
+            self._confined = LibraryRenderer(
+                self._renderer.confined(),
+                self._tokenizer,
+                stop_token_ids=self._stops,
+                formats=self._formats,
+                template=self._template,
+                told=self._told_so_far,
+                special_tokens_in_text=self._in_text,
+            )
+        return self._confined
+
     def _made(
         self, template: str | None, told: Mapping[str, Any], in_text: SpecialTokensInText
     ) -> LibraryRenderer:
@@ -102,7 +124,7 @@ class LibraryRenderer:
             raise RequestError(
                 str(error), status=400, code="invalid_value", param="chat_template_kwargs"
             ) from error
-        return LibraryRenderer(
+        made = LibraryRenderer(
             renderer,
             self._tokenizer,
             stop_token_ids=self._stops,
@@ -111,6 +133,7 @@ class LibraryRenderer:
             told=told,
             special_tokens_in_text=in_text,
         )
+        return made.confined() if self.foreign else made
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:

@@ -104,7 +104,8 @@ def _proven(folder: Path, fast: FastTokenizer, tokenizer: Any) -> Any | None:
         return None
     from art.rendering.template import TemplateRenderer
 
-    template = TemplateRenderer(tokenizer)
+    # What comes from the hub may have been named by anybody.
+    template = TemplateRenderer(tokenizer, foreign=not folder.is_dir())
     try:
         renderer = _of_family(family, fast)
         for probe in _PROBES:

@@ -13,6 +13,7 @@ from typing import Any
 from renderers.configs import DefaultRendererConfig
 from renderers.default import DefaultRenderer, _decode_tool_call_arguments
 
+from art.rendering.foreign import rendered
 from art.rendering.tokenizer import FastTokenizer
 
 _PROBE = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -29,14 +30,28 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
     """`DefaultRenderer` that also continues a conversation, for templates that append."""
 
     def __init__(
-        self, tokenizer: Any, *, template: str | None = None, told: Mapping[str, Any] | None = None
+        self,
+        tokenizer: Any,
+        *,
+        template: str | None = None,
+        told: Mapping[str, Any] | None = None,
+        foreign: bool = False,
     ) -> None:
-        """template: takes the place of the tokenizer's own. told: further variables of it."""
+        """template: takes the place of the tokenizer's own. told: further variables of it. foreign: it is a
+        stranger's, who may not use up this process.
+        """
+        self._made_of = tokenizer, template, told
+        self.foreign = foreign
         vocabulary = tokenizer.get_vocab()
         hermes = "<tool_call>" in vocabulary and "</tool_call>" in vocabulary
         passed = {**(told or {}), **({} if template is None else {"chat_template": template})}
         super().__init__(tokenizer, DefaultRendererConfig(tool_parser="qwen3" if hermes else None, **passed))
         self._fast = FastTokenizer(tokenizer)
+
+    def confined(self) -> TemplateRenderer:
+        """The same, as a stranger's."""
+        tokenizer, template, told = self._made_of
+        return TemplateRenderer(tokenizer, template=template, told=told, foreign=True)
 
     def _apply(
         self, messages: Sequence[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
@@ -48,12 +63,18 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
         from jinja2.exceptions import TemplateError
 
         told = dict(self.config.model_extra or {})
+        said = _decode_tool_call_arguments(list(messages))
+        if self.foreign:
+            own = self._tokenizer.get_chat_template(told.pop("chat_template", None), tools)
+            said = [{name: one for name, one in message.items() if one is not None} for message in said]
+            told = {**self._tokenizer.special_tokens_map, **told, "add_generation_prompt": generate}
+            return rendered(own, said, tools, told)
         if tools is not None:
             told["tools"] = tools
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    _decode_tool_call_arguments(list(messages)),
+                    said,
                     tokenize=False,
                     add_generation_prompt=generate,
                     **told,

@@ -8,7 +8,6 @@ from typing import Any
 import orjson
 
 from art.errors import ARTError
-from art.server.bodies import aside
 from art.server.dialects.anthropic_events import Event, MessageEvents
 from art.server.dialects.anthropic_reply import (
     anthropic_error,
@@ -27,7 +26,7 @@ from art.server.dialects.length import check_request
 from art.server.dialects.told import Begun, StreamedChoice, StreamEvent, Told, told
 from art.server.dialects.whole import whole
 from art.server.http import Scope, Send, send_json, status_of
-from art.server.tenants.tenancy import Tenant
+from art.server.tenants.tenancy import Tenant, tenant_in
 
 
 class _Anthropic(Dialect):
@@ -77,7 +76,7 @@ class AnthropicTokens(_Anthropic):
         """Render what is asked for."""
         target = await self.target_of(scope, request)
         check_request(request, target)
-        ids = await aside(request.size, target.renderer.render, request.messages, request.tools)
+        ids = await self.sampler.rendered(request, target, tenant=tenant_in(scope))
         await send_json(send, orjson.dumps({"input_tokens": len(ids)}))
 
 

@@ -58,6 +58,12 @@ class Sampler:
             return await self.catalog.resolve(model, tenant)
         return await self._rollouts.target_of(scoped, model)
 
+    async def rendered(self, request: ChatRequest, target: Target, *, tenant: Tenant = None) -> list[int]:
+        """The ids of a request as a first turn. Raises: RequestError."""
+        return await self._stitcher.render(
+            target.renderer, request.messages, request.tools, size=request.size, tenant=tenant
+        )
+
     async def prepare(
         self, request: ChatRequest, target: Target, rollout_id: str | None, *, tenant: Tenant = None
     ) -> Prepared:

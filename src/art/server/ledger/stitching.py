@@ -11,11 +11,12 @@ the chain of a conversation's keys begins with its tenant.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from art.rendering.chat import ChatRenderer, Message, Tool
-from art.server.bodies import aside
+from art.server.bodies import LARGE, Beside, aside
 from art.server.ledger.conversation import Conversation
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord, int_array
@@ -37,6 +38,9 @@ BRIDGE_REFUSED = "bridge_refused"
 
 _RENDERED_KEPT = 2048
 _RENDERED_TOKENS = 8192
+
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +66,7 @@ class Stitcher:
         self._ledger = ledger
         self._ledger_has_more = not ledger_is_empty
         self._index = TurnIndex(max_tokens)
+        self._foreign = Beside()
         self._rendered: OrderedDict[tuple[bytes, bytes], list[int]] = OrderedDict()
 
     async def prompt(
@@ -86,13 +91,15 @@ class Stitcher:
         conversation = await aside(size, Conversation, speaker, messages)
         if not conversation.turns:
             return Stitched(
-                prompt_ids=await self._first(target, messages, tools, conversation, tools_key, size),
+                prompt_ids=await self._first(target, messages, tools, conversation, tools_key, size, tenant),
                 conversation=conversation,
             )
         turn, reason = await self._answered(conversation, tenant, rollout_id, sample_hint)
         if turn is not None:
             new = messages[conversation.turns[-1].index + 1 :]
-            ids, reason = await aside(size, _extend, target, turn, new, tools, tools_key)
+            ids, reason = await self._aside(
+                size, tenant, target.renderer, _extend, target, turn, new, tools, tools_key
+            )
             if ids is not None:
                 self.stitched += 1
                 return Stitched(
@@ -100,12 +107,31 @@ class Stitcher:
                 )
         if reason is not None:
             self.forks[reason] += 1
-        rendered = await aside(size, target.renderer.render, messages, tools)
+        rendered = await self.render(target.renderer, messages, tools, size=size, tenant=tenant)
         return Stitched(prompt_ids=rendered, conversation=conversation, fork_reason=reason)
 
     def remember(self, record: SampleRecord) -> None:
         """Make a sample known to the conversations that continue it."""
         self._index.add(_turn_of(record))
+
+    async def render(
+        self,
+        renderer: ChatRenderer,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        *,
+        size: int,
+        tenant: Tenant,
+    ) -> list[int]:
+        """A whole conversation's ids; `size`: bytes of the request. Raises: RequestError."""
+        return await self._aside(size, tenant, renderer, renderer.render, messages, tools)
+
+    async def _aside(
+        self, size: int, tenant: Tenant, renderer: ChatRenderer, work: Callable[..., R], *arguments: Any
+    ) -> R:
+        if renderer.foreign:
+            return await self._foreign.run(LARGE + 1, tenant, work, *arguments)
+        return await aside(size, work, *arguments)
 
     async def _first(
         self,
@@ -115,6 +141,7 @@ class Stitcher:
         conversation: Conversation,
         tools_key: bytes,
         size: int,
+        tenant: Tenant,
     ) -> list[int]:
         """A first turn's rendering; attempts at one scenario share it."""
         key = (conversation.key, tools_key)
@@ -122,7 +149,7 @@ class Stitcher:
         if kept is not None:
             self._rendered.move_to_end(key)
             return kept
-        ids = await aside(size, target.renderer.render, messages, tools)
+        ids = await self.render(target.renderer, messages, tools, size=size, tenant=tenant)
         # Tool results are left out: some formats write their ids or names, which the key does not hold.
         if len(ids) <= _RENDERED_TOKENS and all(message["role"] != "tool" for message in messages):
             self._rendered[key] = ids

@@ -14,6 +14,7 @@ from art.server.models.base_models import resolve_base
 from art.server.models.catalog import Catalog
 from art.server.models.models import Models, Registration
 from art.server.models.served import Serving
+from art.server.tenants.tenancy import tenant_of
 from art.server.workers.pairs import WorkerPairs
 
 _GREETING = ({"role": "user", "content": "Hello. Say yes, no or maybe."},)
@@ -56,8 +57,9 @@ class Stages:
             stage.checkpoints.sweep()
             self.serve_as_registered(model)
             async with pair.training:
-                await pair.require_parity(model.lora, self.rows(model)[0])
-                await stage.bring_up(self.rows(model))
+                rows = await asyncio.to_thread(self.rows, model)
+                await pair.require_parity(model.lora, rows[0])
+                await stage.bring_up(rows)
             self._stages[model.key] = stage
             return stage
 
@@ -88,12 +90,17 @@ class Stages:
             template=model.chat_template,
             special_tokens_in_text=model.special_tokens_in_text,
         )
+        if tenant_of(model.project) is not None:
+            renderer = renderer.confined()
         serving = Serving(renderer=renderer, max_context=model.max_context)
         self._catalog.serve_as(model.project, model.name, serving)
 
     def rows(self, model: Registration) -> list[list[int]]:
         """What engine and trainer must agree on before the model is served."""
-        return [self._catalog.base_of(model.base_model).renderer.render(_GREETING, None)]
+        renderer = self._catalog.base_of(model.base_model).renderer
+        if tenant_of(model.project) is not None:
+            renderer = renderer.confined()
+        return [renderer.render(_GREETING, None)]
 
     async def load_missing(self, project: str, name: str, step: int) -> str:
         """Load an older step, asked for by name. Raises NotFoundError when its checkpoint is gone."""
