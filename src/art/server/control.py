@@ -119,7 +119,23 @@ class Control:
         stage = await self._stages.of(model)
         await stage.pair.start()  # again, where workers were given up
         self._stages.serve_as_registered(model)
+        await self._tell_lost_steps(model)
         return self.describe(model)
+
+    async def _tell_lost_steps(self, model: Registration) -> None:
+        """Steps that a job made and whose folders are gone: whoever trains on makes them anew."""
+        known = self.describe(model)
+        made = 0 if model.removals else await self.jobs.newest_step(model.project, model.name)
+        if made > known.step:
+            _log.warning(
+                "%s/%s goes on from step %d, but step %d was made and its folder in %s is gone: restore it "
+                "from a backup before you train, or it is made anew",
+                model.project,
+                model.name,
+                known.step,
+                made,
+                known.checkpoint_dir,
+            )
 
     def describe(self, model: Registration) -> ModelInfo:
         """What is told of a model."""

@@ -124,6 +124,10 @@ class Jobs:
         """Ids of the model's jobs that are queued or running, in their order."""
         return await self._store.unfinished_ids(project, name)
 
+    async def newest_step(self, project: str, name: str) -> int:
+        """The last step that a job of the model made; 0: none is known."""
+        return await self._store.newest_step(project, name)
+
     async def info(self, job_id: str) -> JobInfo:
         """Raises NotFoundError."""
         info, end = await self._store.info(job_id), self._untold.get(job_id)

@@ -162,6 +162,14 @@ class JobStore:
         query = f"SELECT job_id FROM jobs WHERE {where} ORDER BY number"
         return await self._do(lambda db: [str(row[0]) for row in db.execute(query, (project, name))])
 
+    async def newest_step(self, project: str, name: str) -> int:
+        """The last step that a job of the model made; 0: none is known."""
+        query = (
+            "SELECT max(json_extract(result, '$.step')) FROM jobs "
+            "WHERE state = 'done' AND project = ? AND name = ?"
+        )
+        return await self._do(lambda db: int(db.execute(query, (project, name)).fetchone()[0] or 0))
+
     async def events(self, job_id: str, after: int) -> list[JobEvent]:
         """Events with a number above `after`."""
         query = "SELECT body FROM events WHERE job_id = ? AND number > ? ORDER BY number"

@@ -169,7 +169,8 @@ def _read(path: Path) -> TenantsRecord:
         return TenantsRecord()
     except (OSError, ValidationError) as error:
         raise ConfigurationError(
-            f"{path} cannot be read ({_why(error)}); restore it or move it away"
+            f"{path} cannot be read ({_why(error)}); restore it from a backup. Without it, every tenant "
+            "needs a new key"
         ) from error
 
 
