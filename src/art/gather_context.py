@@ -32,6 +32,8 @@ class GatherContext:
     """Rollouts in all; 0: the bar's total."""
     counted: bool = False
     """A group of coroutines has counted its rollouts here."""
+    pbar_total_completion_tokens: bool = False
+    """Of older programs; without effect, as in `gather_trajectories`."""
 
     def update_pbar(self, n: int) -> None:
         """Move the bar `n` rollouts on and show the means so far."""

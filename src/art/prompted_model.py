@@ -46,6 +46,7 @@ class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
     entity: str | None = None
     id: str | None = None
     run_id: str | None = None
+    run_name: str | None = None
     config: ConfigT | None = None
     trainable: bool = False
     inference_api_key: str | None = None

@@ -177,6 +177,7 @@ CONFIGS: list[Mapping[str, Any]] = [
         engine_args=dev.EngineArgs(enforce_eager=True, gpu_memory_utilization=0.8),
     ),
     {"_decouple_vllm_and_unsloth": True, "init_args": {"fast_inference": True}},
+    {"use_decoupled_unsloth": True},
     {"engine_args": {"enable_sleep_mode": False}, "init_args": {"fast_inference": False}},
     dev.get_model_config("art/nano", "somewhere", None),
 ]

@@ -22,7 +22,8 @@ class Config(BaseModel):
 
 
 def test_fields_are_kept_and_unknown_ones_ignored_with_a_warning(tmp_path):
-    model = art.Model(name="m", project="p", id="i", run_id="r", config=Config(turns=5))
+    model = art.Model(name="m", project="p", id="i", run_id="r", run_name="n", config=Config(turns=5))
+    assert model.run_name == "n" and art.Model(name="m", project="p").run_name is None
     assert (model.id, model.run_id, model.config.turns, model.trainable) == ("i", "r", 5, False)
     with pytest.warns(UserWarning, match="nmae") as told:
         art.Model(name="m", project="p", nmae="x")

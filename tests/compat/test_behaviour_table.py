@@ -158,6 +158,20 @@ async def test_metrics_of_yes_and_no():
     assert summarize(as_groups([group]), "train").averages["won"] == 0.75
 
 
+async def test_a_gather_of_the_program_s_own():
+    """Its context by keyword, its rollouts in tuples: what a self-play example brings along."""
+
+    async def game(reward: float) -> tuple[art.Trajectory, art.Trajectory]:
+        return art.Trajectory(reward=reward), art.Trajectory(reward=1 - reward)
+
+    context = art.gather.GatherContext(pbar=None, pbar_total_completion_tokens=True, max_exceptions=0)
+    with art.gather.set_gather_context(context):
+        played = await asyncio.gather(*[art.gather.wrap_group_awaitable(game(r)) for r in (0.0, 1.0)])
+    first, second = (art.TrajectoryGroup([seats[i] for seats in played]) for i in range(2))
+    assert [t.reward for t in first] == [0.0, 1.0] and [t.reward for t in second] == [1.0, 0.0]
+    assert context.metric_divisors["reward"] == 4
+
+
 def test_unknown_arguments():
     class Fresh(art.Trajectory):
         pass

@@ -28,6 +28,7 @@ from art.utils.deployment import (
     WandbDeploymentConfig,
     deploy_model,
 )
+from art.utils.deployment.wandb import deploy_wandb
 from waiting import eventually
 
 BASE = "Qwen/Qwen2.5-14B-Instruct"
@@ -217,12 +218,26 @@ async def test_wandb_gets_an_artifact(
     config = WandbDeploymentConfig(provenance=["sft", "rl"])
     result = await deploy_model(model(), checkpoint, 7, "wandb", config)
     assert result.inference_model_name == "wandb-artifact:///offline/games/agent:step7"
+    assert deploy_wandb(model(), checkpoint, 7) == result.inference_model_name
     wandb.teardown()  # what its own process still holds is written
-    (written,) = (tmp_path / "wandb").rglob("*.wandb")
-    eventually(lambda: b"step7" in written.read_bytes())
-    record = written.read_bytes()
+    written, again = (tmp_path / "wandb").rglob("*.wandb")
+    eventually(lambda: b"step7" in written.read_bytes() and b"step7" in again.read_bytes())
+    record = max(written.read_bytes(), again.read_bytes(), key=lambda record: b"provenance" in record)
     for word in (b"step7", b"wandb.base_model", b"lora", b"adapter_model.safetensors", b"provenance"):
         assert word in record, word
+
+
+async def test_wandb_without_awaiting(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs call it in the middle of a coroutine."""
+    with pytest.raises(UnsupportedBaseModelDeploymentError, match="wandb serves no adapters of 'art/nano'"):
+        deploy_wandb(model("art/nano"), checkpoint, 7, verbose=True)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="WANDB_API_KEY"):
+        deploy_wandb(model(), checkpoint, 7)
+    (checkpoint / "adapter_model.safetensors").unlink()
+    with pytest.raises(CheckpointMissingError, match="only adapters are deployed"):
+        deploy_wandb(model(), checkpoint, 7)
 
 
 async def test_wandb_needs_its_key(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,10 @@ CLAIMS = {
         test_programs::0_3_tic_tac_toe
         test_pricing::what_a_response_costs
     """,
+    "Of releases after 0.5.18 there are": """
+        test_wandb::a_run_has_a_name_of_its_own
+        test_pipeline_trainer::numbers_in_one_object_and_older_names
+    """,
     "Weights & Biases gets the model's": """
         test_wandb::rows_config_and_axes
         test_wandb::a_failure_ends_a_run_only_if_it_was_asked_for_by_name

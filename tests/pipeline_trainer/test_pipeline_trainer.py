@@ -15,7 +15,7 @@ from fast_backend import FastBackend, pair, scenarios
 
 import art
 from art.errors import ConfigurationError
-from art.pipeline_trainer import PipelineTrainer, keep_recent_and_top
+from art.pipeline_trainer import PipelineRuntimeConfig, PipelineTrainer, keep_recent_and_top
 from art.pipeline_trainer.books import STATE
 from art.tracking.trajectory_log.step_log import read_trajectory_groups
 from waiting import DEADLINE_S, turns, until
@@ -201,6 +201,26 @@ async def test_good_groups_among_which_one_failed_are_not_called_solved(
 ) -> None:
     await ends_after(1.0, (0.0, 1.0), backend, model, failing=8)
     assert "MODEL COLLAPSE DETECTED" in caplog.text and "NOTHING LEFT" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["eval_at_start", "eval_step_0"])
+async def test_numbers_in_one_object_and_older_names(backend: FastBackend, model: Any, name: str) -> None:
+    seen: list[int] = []
+
+    async def evaluate(model: Any, step: int, config: Any) -> list[Any]:
+        seen.append(step)
+        return []
+
+    numbers = PipelineRuntimeConfig(num_rollout_workers=3, min_batch_size=3, max_batch_size=3)
+    trainer = PipelineTrainer(
+        model, backend, rollout, scenarios(6), None, evaluate, pipeline=numbers, eval_every_n_steps=9,
+        **{name: False},
+    )  # fmt: skip
+    await trainer.train()
+    assert [len(call["groups"]) for call in backend.calls] == [3, 3] and seen == []
+    with pytest.raises(ConfigurationError, match="min_batch_size=0"):
+        zero = PipelineRuntimeConfig(min_batch_size=0)
+        PipelineTrainer(model, backend, rollout, scenarios(6), None, pipeline=zero)
 
 
 async def test_evaluations_run_on_their_own_step_and_are_not_repeated(

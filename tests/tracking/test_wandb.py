@@ -125,6 +125,14 @@ async def test_a_name_that_cannot_be_an_id(tmp_path, runs):
     assert len(set(ids)) == 3 and ids[2] == "mine" and all(id.startswith("a-b-") for id in ids[:2])
 
 
+async def test_a_run_has_a_name_of_its_own(tmp_path, runs):
+    await model_of(tmp_path, run_name="night 2", report_metrics=["wandb"]).log(metrics={"acc": 1}, step=0)
+    await model_of(tmp_path, run_name="x", run_id="mine", report_metrics=["wandb"]).log(
+        metrics={"acc": 1}, step=0
+    )
+    assert sorted((run.name, run.id) for run in runs()) == [("night 2", "night 2"), ("x", "mine")]
+
+
 async def test_the_config_is_immutable(tmp_path):
     model = model_of(tmp_path, report_metrics=[])
     model.update_wandb_config({"a": {"b": 1}})

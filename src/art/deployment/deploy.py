@@ -43,11 +43,21 @@ async def deploy_model(
     CheckpointMissingError, ConfigurationError, LoRADeploymentTimedOutError, DeploymentError.
     """
     job = await start_deployment(model, checkpoint_path, step, provider, config, verbose=verbose)
-    if job.failure_reason is not None:
-        raise DeploymentError(
-            f"{model.name}@{step} was not deployed: {job.failure_reason} (job {job.job_id})"
-        )
-    return DeploymentResult(inference_model_name=job.model_name)
+    return DeploymentResult(inference_model_name=_name_of(job, model, step))
+
+
+def deploy_wandb(
+    model: AnyTrainableModel,
+    checkpoint_path: str | Path,
+    step: int,
+    config: DeploymentConfig | None = None,
+    verbose: bool = False,
+) -> str:
+    """`deploy_model` with the provider "wandb", for code that does not await: blocks until it is uploaded.
+
+    Gives the inference name. Raises what `deploy_model` raises.
+    """
+    return _name_of(_deployed(model, checkpoint_path, step, "wandb", config, verbose), model, step)
 
 
 async def start_deployment(
@@ -60,6 +70,25 @@ async def start_deployment(
     verbose: bool = False,
 ) -> LoRADeploymentJob:
     """As `deploy_model`, but a job that failed at the provider is returned."""
+    return await asyncio.to_thread(_deployed, model, checkpoint_path, step, provider, config, verbose)
+
+
+def _name_of(job: LoRADeploymentJob, model: AnyTrainableModel, step: int) -> str:
+    if job.failure_reason is not None:
+        raise DeploymentError(
+            f"{model.name}@{step} was not deployed: {job.failure_reason} (job {job.job_id})"
+        )
+    return job.model_name
+
+
+def _deployed(
+    model: AnyTrainableModel,
+    checkpoint_path: str | Path,
+    step: int,
+    provider: str | LoRADeploymentProvider,
+    config: DeploymentConfig | None,
+    verbose: bool,
+) -> LoRADeploymentJob:
     chosen = provider_named(provider)
     name = provider.value if isinstance(provider, LoRADeploymentProvider) else provider
     folder = Path(checkpoint_path)
@@ -80,7 +109,7 @@ async def start_deployment(
     )
     level = logging.WARNING if verbose else logging.INFO
     _log.log(level, "%s@%d goes to %s from %s", model.name, step, name, folder)
-    job = await asyncio.to_thread(chosen.deploy, adapter, base_model, checked)
+    job = chosen.deploy(adapter, base_model, checked)
     _log.log(level, "%s@%d at %s: %s as %r", model.name, step, name, job.status, job.model_name)
     return job
 

@@ -117,6 +117,8 @@ class InternalModelConfig(TypedDict, total=False):
     """Of releases before 0.5."""
     _decouple_vllm_and_unsloth: bool
     """Of releases before 0.5; later ones name the GPUs."""
+    use_decoupled_unsloth: bool
+    """The same."""
 
 
 def __getattr__(name: str) -> Any:

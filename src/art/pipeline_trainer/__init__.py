@@ -13,6 +13,7 @@ from art.pipeline_trainer.retention import (
     keep_recent_and_top,
 )
 from art.pipeline_trainer.rollout import EvalFn, RolloutFn, ScenarioT, SingleRolloutFn, make_group_rollout_fn
+from art.pipeline_trainer.settings import PipelineRuntimeConfig
 from art.pipeline_trainer.status import Status, StatusReporter
 from art.pipeline_trainer.trainer import PipelineTrainer
 
@@ -25,6 +26,7 @@ __all__ = [
     "CheckpointRetentionContext",
     "CheckpointRetentionStrategy",
     "EvalFn",
+    "PipelineRuntimeConfig",
     "PipelineTrainer",
     "RolloutFn",
     "ScenarioT",

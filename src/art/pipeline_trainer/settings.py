@@ -17,6 +17,22 @@ WITHOUT_SPREAD = frozenset({"group", "centered", "batch_std", "rloo", "maxrl"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineRuntimeConfig:
+    """`PipelineTrainer(pipeline=...)`: numbers of the pipeline in one object. None: as without it."""
+
+    num_rollout_workers: int | None = None
+    min_batch_size: int | None = None
+    max_batch_size: int | None = None
+    max_steps_off_policy: int | None = None
+    queue_maxsize: int | None = None
+
+    def given(self) -> dict[str, int]:
+        """The numbers that are named, which win over the trainer's keywords of the same names."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PipelineSettings:
     """The numbers of a run. Raises ConfigurationError (a ValueError) for one out of its range."""
 
@@ -98,7 +114,11 @@ _WHOLE: Mapping[str, int] = MappingProxyType(
 
 def settings_of(given: Mapping[str, Any]) -> PipelineSettings:
     """The settings among a constructor's arguments. Raises ConfigurationError."""
-    return PipelineSettings(**{field.name: given[field.name] for field in fields(PipelineSettings)})
+    pipeline, first = given["pipeline"], given["eval_step_0"]
+    named = {} if pipeline is None else pipeline.given()
+    older = {} if first is None else {"eval_at_start": first}
+    chosen = {**given, **named, **older}
+    return PipelineSettings(**{field.name: chosen[field.name] for field in fields(PipelineSettings)})
 
 
 def check_training(options: Mapping[str, Any], *, ours: bool) -> bool:

@@ -15,7 +15,7 @@ from art.pipeline_trainer.rollout import EvalFn, RolloutFn, ScenarioT
 from art.pipeline_trainer.rollout import make_group_rollout_fn as make_group_rollout_fn
 from art.pipeline_trainer.run import Run
 from art.pipeline_trainer.scenarios import ScenarioStream
-from art.pipeline_trainer.settings import check_training, settings_of
+from art.pipeline_trainer.settings import PipelineRuntimeConfig, check_training, settings_of
 from art.pipeline_trainer.signals import stopping_on_signals
 from art.pipeline_trainer.status import StatusReporter
 
@@ -33,8 +33,9 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
     rollout_fn(model, scenario, config) gives one group (`make_group_rollout_fn` makes it of a function of one
     attempt); scenarios is an iterable or an async iterator of dicts, the same one in every run of a model;
     eval_fn(model, step, config) gives trajectories, or a dict of splits. Every request gets the newest
-    adapter and ends on it. `docs/pipeline.md` has the numbers and their effects; train_options are further
-    keywords of `backend.train`.
+    adapter and ends on it. `docs/pipeline.md` has the numbers and their effects; pipeline: some
+    of them in one object; eval_step_0: the older name of eval_at_start; train_options: further keywords of
+    `backend.train`.
 
     Raises ConfigurationError (a ValueError) for a number out of its range, and for an option of `train` that
     is unknown, cannot act or does not fit another.
@@ -71,10 +72,12 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         checkpoint_retention_strategy: CheckpointRetentionStrategy | None = None,
         checkpoint_retention_interval: int = 1,
         resume: bool = True,
+        pipeline: PipelineRuntimeConfig | None = None,
+        eval_step_0: bool | None = None,
         **train_options: Any,
     ) -> None:
         self._settings = settings_of(locals())
-        _tell_of_idle_workers(num_rollout_workers, self._settings.most_under_way)
+        _tell_of_idle_workers(self._settings.num_rollout_workers, self._settings.most_under_way)
         self._model, self._backend = model, as_backend(backend)
         self._ours = hasattr(self._backend, "training_result")
         self._rollout_fn, self._eval_fn, self._config = rollout_fn, eval_fn, config
@@ -92,10 +95,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         self._options = options if self._ours else given
         self._needs_spread = check_training(self._options, ours=self._ours)
         if checkpoint_retention_strategy is not None and not self._ours:
-            raise ConfigurationError(
-                f"PipelineTrainer(checkpoint_retention_strategy=...): {type(backend).__name__} does not say "
-                "which checkpoints there are; leave it out, or use a backend of this package"
-            )
+            raise _keeps_no_books(backend)
         self._run: Run | None = None
 
     async def train(self, *, handle_signals: bool = True) -> None:
@@ -141,6 +141,13 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         """End soon: no more scenarios are taken, groups that have begun are finished and trained."""
         if self._run is not None:
             self._run.stop()
+
+
+def _keeps_no_books(backend: Any) -> ConfigurationError:
+    return ConfigurationError(
+        f"PipelineTrainer(checkpoint_retention_strategy=...): {type(backend).__name__} does not say "
+        "which checkpoints there are; leave it out, or use a backend of this package"
+    )
 
 
 def _first(errors: BaseExceptionGroup[Any]) -> BaseException:

@@ -105,7 +105,8 @@ class WandbSink:
 
 
 def _key(model: AnyModel) -> RunKey:
-    return RunKey(entity=model.entity, project=model.project, name=model.name, run_id=model.run_id)
+    name = model.run_name or model.name
+    return RunKey(entity=model.entity, project=model.project, name=name, run_id=model.run_id)
 
 
 def _check_immutable(old: Mapping[str, Any], new: Mapping[str, Any], path: tuple[str, ...]) -> None:

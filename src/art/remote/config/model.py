@@ -40,7 +40,10 @@ SECTIONS = {
     **noted(
         "every architecture is checked: engine and trainer must agree at the start", "allow_unvalidated_arch"
     ),
-    **noted("engine and trainer are processes of their own always", "_decouple_vllm_and_unsloth"),
+    **noted(
+        "engine and trainer are processes of their own always",
+        "_decouple_vllm_and_unsloth use_decoupled_unsloth",
+    ),
     **noted(
         "training takes the ids that were sampled and renders nothing again",
         "chat_template_tool_schema_format",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from art.deployment.deploy import deploy_wandb
 from art.deployment.weights_and_biases import WandbDeploymentConfig
 
-__all__ = ["WandbDeploymentConfig"]
+__all__ = ["WandbDeploymentConfig", "deploy_wandb"]
