@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from art.errors import RequestError
+from art.errors import ConfigurationError, RequestError
+from art.rendering.formats import LONGEST_TEMPLATE, template_names
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
 
@@ -81,3 +82,24 @@ def test_another_template_takes_the_place_of_the_format(make: Any) -> None:
         chat.told({}, template="{% if %}")
     with pytest.raises(RequestError, match="which takes: nothing"):
         other.told({"style": 1})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'x' * 10 ** 15 }}{{ style }}",
+        "{{ 'x' | center(10 ** 15) }}{{ style }}",
+        "{% autoescape 'x' * 10 ** 15 %}{{ style }}{% endautoescape %}",
+        "{% if 'x' * 10 ** 15 %}{{ style }}{% endif %}",
+        "{% set much = 'x' * 10 ** 15 %}{{ style }}",
+    ],
+)
+def test_what_a_template_takes_is_read_and_not_computed(source: str) -> None:
+    """What is constant may have no end: `9 ** 9 ** 9`. Here it would need a petabyte."""
+    assert template_names(source) == {"style"}
+
+
+def test_a_template_beyond_reading_is_refused() -> None:
+    for source in ("{{ " + "(" * 50_000 + ")" * 50_000 + " }}", "x" * (LONGEST_TEMPLATE + 1)):
+        with pytest.raises(ConfigurationError, match="the chat template"):
+            template_names(source)

@@ -17,6 +17,7 @@ from art.errors import RequestError
 from art.nano_models import resolve
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
+from art.rendering.special_tokens import _START
 from art.rendering.tokenizer import FastTokenizer
 
 HERMES = """\
@@ -248,3 +249,14 @@ def test_a_format_with_a_tokenizer_of_its_own_refuses_them() -> None:
     assert chat.render([{"role": "user", "content": "hello"}], None) == fast.encode("hello")
     with pytest.raises(RequestError, match="special_tokens_in_text='parse'"):
         chat.render([{"role": "user", "content": "<|im_end|>"}], None)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_text_may_hold_the_character_that_stretches_begin_with(name: str) -> None:
+    chat = writer(name)
+    marker = next(one for one in ("<|im_end|>", "<|end|>") if chat._tokenizer.special._places(one + " "))
+    plain = special(chat, chat.render([{"role": "user", "content": "ok"}], None))
+    for text in (_START + marker, marker + _START, f"a{_START}{_START}{marker} b{_START}"):
+        ids = chat.render([{"role": "user", "content": text}], None)
+        assert special(chat, ids) == plain
+        assert text in chat.decode(ids)

@@ -137,7 +137,7 @@ async def test_tools_of_several_megabytes_are_written_by_a_thread(
     monkeypatch.setattr(
         LibraryRenderer,
         "render",
-        lambda *given: (writers.append(threading.get_ident()), render(*given))[1],
+        lambda *given, **more: (writers.append(threading.get_ident()), render(*given, **more))[1],
     )
     tool = {"type": "function", "function": {"name": "f", "description": "what it does " * 10_000}}
     for tools in ([_tool(1)], [tool]):
@@ -174,6 +174,30 @@ async def test_large_bodies_of_one_tenant_are_read_in_turn() -> None:
     await asyncio.gather(*(beside.run(bodies.LARGE + 1, "alice", work, "alice") for _ in range(8)))
     assert most == [1]
     assert not beside._turns
+
+
+async def test_the_turn_of_a_client_that_has_gone_lasts_until_its_work_has_ended() -> None:
+    beside, together, most = Beside(), [0], [0]
+    goes_on = threading.Event()
+
+    def work() -> None:
+        together[0] += 1
+        most[0] = max(most[0], together[0])
+        goes_on.wait(60)
+        together[0] -= 1
+
+    def ask() -> asyncio.Task[None]:
+        return asyncio.create_task(beside.run(bodies.LARGE + 1, "alice", work))
+
+    async with asyncio.timeout(60):
+        for _ in range(4):
+            gone = ask()
+            await asyncio.sleep(0.05)  # it has begun, or waits
+            gone.cancel()
+        assert await beside.run(bodies.LARGE + 1, "bob", lambda: "bob's turn") == "bob's turn"
+        goes_on.set()
+        await ask()
+    assert most == [1]
 
 
 def _values(rnd: random.Random, depth: int = 0) -> Any:

@@ -14,6 +14,8 @@ _GIVEN = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
 )
 """Variables of a template that are not for callers."""
+LONGEST_TEMPLATE = 1 << 18
+"""Characters. Those of published models have some 30,000 at most."""
 _GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 """A tag that transformers adds to Jinja; it writes nothing."""
 
@@ -64,15 +66,34 @@ def template_names(template: str) -> frozenset[str]:
     >>> sorted(template_names("{{ bos_token }}{% if enable_thinking %}{{ messages[0].content }}{% endif %}"))
     ['enable_thinking']
     """
-    from jinja2 import Environment, TemplateSyntaxError, meta
+    from jinja2 import Environment, TemplateSyntaxError, meta, nodes, pass_context
 
-    environment = Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=False)  # it is parsed only
+    if len(template) > LONGEST_TEMPLATE:
+        raise ConfigurationError(
+            f"the chat template has {len(template)} characters, and {LONGEST_TEMPLATE} are the most"
+        )
+    # It is parsed only. Jinja computes what is constant while it looks for names, `9 ** 9 ** 9` too, unless
+    # each output goes through a function of the context.
+    environment = Environment(
+        extensions=["jinja2.ext.loopcontrols"],
+        autoescape=False,
+        optimized=False,
+        finalize=pass_context(_as_it_is),
+    )
     try:
         parsed = environment.parse(_GENERATION.sub("", template))
+        for node in parsed.find_all(nodes.EvalContextModifier):  # what autoescape says, computed likewise
+            node.options = []
+        names = meta.find_undeclared_variables(parsed) - _GIVEN
     except TemplateSyntaxError as error:
         raise ConfigurationError(f"the chat template is no Jinja template: {error}") from error
-    names = meta.find_undeclared_variables(parsed) - _GIVEN
+    except RecursionError as error:
+        raise ConfigurationError("the chat template is nested too deeply") from error
     return frozenset(name for name in names if not name.endswith("_token"))
+
+
+def _as_it_is(context: Any, value: Any) -> Any:
+    return value
 
 
 def _check(told: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -171,7 +171,14 @@ class SpecialTokens:
         return ids
 
     def _plain_ids(self, text: str, behind: bool) -> list[int]:
-        behind = behind and _START not in text
+        first, *rest = text.split(_START)  # a text that holds it does not mean it
+        ids = self._stretch_ids(first, behind) if first else []
+        for part in rest:
+            ids += self._backend.encode(_START, add_special_tokens=False).ids
+            ids += self._stretch_ids(part, behind=True) if part else []
+        return ids
+
+    def _stretch_ids(self, text: str, behind: bool) -> list[int]:
         found = self._plain.encode(_START + text if behind else text, add_special_tokens=False)
         ids = [self._words.get(token, number) for number, token in zip(found.ids, found.tokens, strict=True)]
         return ids[1:] if behind else ids

@@ -97,7 +97,7 @@ class App:
                 openapi_route(),
                 *Lookups(catalog, ledger, self.rollouts).routes,
                 *rollout_routes(self.rollouts),
-                *tokenization_routes(catalog, limits, self._version),
+                *tokenization_routes(catalog, stitcher, limits, self._version),
                 *(route for dialect in self._dialects.values() for route in dialect.routes),
                 *control_routes,
             ],

@@ -8,6 +8,7 @@ some milliseconds, and between two of them the event loop has its turn.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -64,12 +65,24 @@ class Beside:
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
         try:
             async with turn:
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, work, *arguments)
+                return await self._finished(work, *arguments)
         finally:
             self._waiting[tenant] -= 1
             if not self._waiting[tenant]:
                 del self._waiting[tenant], self._turns[tenant]
+
+    async def _finished(self, work: Callable[..., R], *arguments: Any) -> R:
+        """A thread cannot be stopped: the turn of whoever has gone away lasts until its work has ended."""
+        job = self._threads.submit(work, *arguments)
+        running = asyncio.wrap_future(job)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            job.cancel()  # if it has not begun
+            while not running.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            raise
 
 
 async def aside(size: int, work: Callable[..., R], *arguments: Any) -> R:

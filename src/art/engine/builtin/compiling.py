@@ -162,3 +162,8 @@ class Compilers:
             return self._grammars.open(constraint, waiter.stops)
         except ARTError as error:
             return error
+        except Exception as error:  # the thread goes on: without it nobody's constraint is compiled
+            logger.exception("a compiled constraint could not be opened")
+            return WorkerError(
+                f"the compiled constraint could not be opened: {type(error).__name__}: {error}"
+            )

@@ -102,8 +102,7 @@ class Dialect(ABC):
     async def target_of(self, scope: Scope, request: ChatRequest) -> Target:
         """What answers: lease it before preparing. Raises: NotFoundError listing the served names."""
         target = await self.sampler.resolve(request.model, rollout_of(scope), tenant=tenant_in(scope))
-        if tenant_in(scope) is not None and target.renderer.confined() is not target.renderer:
-            target = replace(target, renderer=target.renderer.confined())
+        target = target.confined_for(tenant_in(scope))
         wished = {name: value for name, value in request.wishes.items() if target.renderer.knows(name)}
         arguments = {**wished, **(request.template_arguments or {})}
         if not arguments:

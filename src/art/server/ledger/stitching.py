@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from art.rendering.chat import ChatRenderer, Message, Tool
@@ -122,9 +123,11 @@ class Stitcher:
         *,
         size: int,
         tenant: Tenant,
+        generate: bool = True,
     ) -> list[int]:
         """A whole conversation's ids; `size`: bytes of the request. Raises: RequestError."""
-        return await self._aside(size, tenant, renderer, renderer.render, messages, tools)
+        write = partial(renderer.render, messages, tools, generate=generate)
+        return await self._aside(size, tenant, renderer, write)
 
     async def _aside(
         self, size: int, tenant: Tenant, renderer: ChatRenderer, work: Callable[..., R], *arguments: Any

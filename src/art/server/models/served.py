@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from art.engine.protocol import Engine
 from art.rendering.chat import ChatRenderer
+from art.server.tenants.tenancy import Tenant
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +25,12 @@ class Target:
     renderer: ChatRenderer
     max_context: int
     """Prompt plus completion, in tokens."""
+
+    def confined_for(self, tenant: Tenant) -> Target:
+        """The same for who asks: to a tenant no template may use up this process."""
+        if tenant is None or self.renderer.confined() is self.renderer:
+            return self
+        return replace(self, renderer=self.renderer.confined())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from art.server.dialects.chat_request import read_chat_request
 from art.server.dialects.length import check_length, check_request
 from art.server.dialects.refusal import refuse
 from art.server.http import read_bytes
+from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
 from art.server.models.served import Target
 from art.server.routes.endpoint import named
@@ -35,7 +36,9 @@ DETOKENIZE_FIELDS = ("model", "tokens")
 _LARGEST_ID = 2**31 - 1
 
 
-def tokenization_routes(catalog: Catalog, limits: LimitSettings, version: str) -> list[BaseRoute]:
+def tokenization_routes(
+    catalog: Catalog, stitcher: Stitcher, limits: LimitSettings, version: str
+) -> list[BaseRoute]:
     """To be mounted behind the key check, which says who asks."""
     beside = Beside()
 
@@ -48,8 +51,8 @@ def tokenization_routes(catalog: Catalog, limits: LimitSettings, version: str) -
         body = await body_of(request, TOKENIZE_FIELDS)
         flags = {name: _flag(body, name) for name in _FLAGS}
         target = await _target(catalog, body.get("model"), tenant_in(request.scope))
-        ids = await _ids(target, body, generate=flags["add_generation_prompt"])
-        strings = [_spelled(target, token_id) for token_id in ids] if flags["return_token_strs"] else None
+        ids = await _ids(target, body, tenant_in(request.scope), stitcher, flags["add_generation_prompt"])
+        strings = await aside(len(ids), _spelled, target, ids) if flags["return_token_strs"] else None
         return JSONResponse(
             {"count": len(ids), "max_model_len": target.max_context, "tokens": ids, "token_strs": strings}
         )
@@ -104,10 +107,12 @@ async def _target(catalog: Catalog, name: Any, tenant: Tenant) -> Target:
         name = bases[0]
     if not isinstance(name, str) or not name:
         refuse("model must be a name", "model")
-    return await catalog.resolve(name, tenant)
+    return (await catalog.resolve(name, tenant)).confined_for(tenant)
 
 
-async def _ids(target: Target, body: dict[str, Any], *, generate: bool) -> list[int]:
+async def _ids(
+    target: Target, body: dict[str, Any], tenant: Tenant, stitcher: Stitcher, generate: bool
+) -> list[int]:
     if ("prompt" in body) == ("messages" in body):
         refuse("give either prompt or messages", "prompt", "missing_parameter")
     renderer = target.renderer
@@ -125,8 +130,8 @@ async def _ids(target: Target, body: dict[str, Any], *, generate: bool) -> list[
     check_request(request, target)
     if request.template_arguments:
         renderer = renderer.told(request.template_arguments)
-    return await aside(
-        request.size, lambda: renderer.render(request.messages, request.tools, generate=generate)
+    return await stitcher.render(
+        renderer, request.messages, request.tools, size=request.size, tenant=tenant, generate=generate
     )
 
 
@@ -143,5 +148,5 @@ def _tokens(value: Any) -> list[int]:
     return value
 
 
-def _spelled(target: Target, token_id: int) -> str:
-    return target.renderer.token_bytes(token_id).decode("utf-8", "replace")
+def _spelled(target: Target, ids: list[int]) -> list[str]:
+    return [target.renderer.token_bytes(token_id).decode("utf-8", "replace") for token_id in ids]
