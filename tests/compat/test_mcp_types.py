@@ -113,6 +113,12 @@ def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1/5:   2  ██" in shown and "1. task 0 (difficulty 1/5)" in shown and "task 1" not in shown
 
 
+def test_a_preview_of_plain_dicts(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a notebook makes of the collection before it shuffles and shows it."""
+    preview_scenarios([{"task": one.task, "difficulty": one.difficulty} for one in scenarios(2, 4)], n=9)
+    assert capsys.readouterr().out == "1. task 0 (difficulty 2/5)\n2. task 1 (difficulty 4/5)\n"
+
+
 def test_a_preview_is_a_list_of_lines() -> None:
     whole = GeneratedScenarioCollection([GeneratedScenario(f"task {i}", 1 + i) for i in range(3)])
     lines = whole.preview(2)

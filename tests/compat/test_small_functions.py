@@ -268,3 +268,5 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 6 and all("words" in line for line in lines)
     assert len({line.split("]")[0] for line in lines}) == 6 and lines[4].startswith(_C.RED)
     assert re.fullmatch(r"\d\d:\d\d:\d\d", _ts())
+    styles = "RESET DIM BOLD ITAL GRAY BLUE CYAN GREEN YELLOW RED MAGENTA".split()
+    assert len({getattr(_C, style) for style in styles}) == 11

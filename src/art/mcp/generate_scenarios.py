@@ -129,8 +129,11 @@ async def written_in_full(writer: ScenarioWriter, count: int) -> list[GeneratedS
 
 
 def preview_scenarios(
-    scenarios: GeneratedScenarioCollection | Iterable[GeneratedScenario], n: int = 5
+    scenarios: GeneratedScenarioCollection | Iterable[GeneratedScenario | Mapping[str, Any]], n: int = 5
 ) -> None:
-    """Show the first `n` scenarios on the terminal."""
-    shown = GeneratedScenarioCollection(list(scenarios)).preview(n)
+    """Show the first `n` scenarios on the terminal; they may be dicts with `task` and `difficulty`."""
+    known = [
+        one if isinstance(one, GeneratedScenario) else GeneratedScenario.from_dict(one) for one in scenarios
+    ]
+    shown = GeneratedScenarioCollection(known).preview(n)
     sys.stdout.write("".join(f"{line}\n" for line in shown))

@@ -12,6 +12,7 @@ class _C:
     RESET = "\033[0m"
     BOLD = "\033[1m"
     DIM = "\033[2m"
+    ITAL = "\033[3m"
     RED = "\033[31m"
     GREEN = "\033[32m"
     YELLOW = "\033[33m"
