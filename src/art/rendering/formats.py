@@ -72,19 +72,20 @@ def template_names(template: str) -> frozenset[str]:
         raise ConfigurationError(
             f"the chat template has {len(template)} characters, and {LONGEST_TEMPLATE} are the most"
         )
-    # It is parsed only. Jinja computes what is constant while it looks for names, `9 ** 9 ** 9` too, unless
-    # each output goes through a function of the context.
+    # It is parsed only. While it looks for names Jinja would compute what is constant, `9 ** 9 ** 9` too:
+    # unless there is no optimizer, each output goes through a function of the context, and autoescape says
+    # nothing.
     environment = Environment(
-        extensions=["jinja2.ext.loopcontrols"],
-        autoescape=False,
-        optimized=False,
-        finalize=pass_context(_as_it_is),
+        extensions=["jinja2.ext.loopcontrols"], autoescape=False, finalize=pass_context(_as_it_is)
     )
     try:
         parsed = environment.parse(_GENERATION.sub("", template))
-        for node in parsed.find_all(nodes.EvalContextModifier):  # what autoescape says, computed likewise
+        for node in parsed.find_all(nodes.EvalContextModifier):
             node.options = []
-        names = meta.find_undeclared_variables(parsed) - _GIVEN
+        reader = meta.TrackingCodeGenerator(environment)
+        reader.optimizer = None
+        reader.visit(parsed)
+        names = reader.undeclared_identifiers - _GIVEN
     except TemplateSyntaxError as error:
         raise ConfigurationError(f"the chat template is no Jinja template: {error}") from error
     except RecursionError as error:
