@@ -160,6 +160,23 @@ async def test_a_stream_tells_partial_json(live: Live) -> None:
     assert set(json.loads("".join(pieces))) == {"name", "old"}
 
 
+async def test_a_stream_tells_a_demanded_call_piece_by_piece(live: Live) -> None:
+    """Streamed or not the reply is the same, also where it reaches `max_tokens` within the call."""
+    noting = tool("note", text={"type": "string", "minLength": 30, "maxLength": 40})
+    for more in ({}, {"max_tokens": 45}):
+        asked = {"tools": [noting], "tool_choice": "required", "parallel_tool_calls": False, **more}
+        whole = (await ask(live, **asked)).choices[0]
+        told = [chunk.choices[0] async for chunk in await ask(live, **asked, stream=True) if chunk.choices]
+        calls = [call for choice in told for call in choice.delta.tool_calls or ()]
+        assert calls[0].id and calls[0].function.name == "note"
+        assert len(calls) > 3 and all(call.function.name is None for call in calls[1:])
+        arguments = "".join(call.function.arguments for call in calls)
+        assert arguments == whole.message.tool_calls[0].function.arguments
+        assert told[-1].finish_reason == whole.finish_reason == ("length" if more else "tool_calls")
+        if not more:
+            assert len(json.loads(arguments)["text"]) >= 30
+
+
 async def test_a_bias_decides(live: Live) -> None:
     (token,) = live.renderer.encode("k")
     reply = await ask(live, logit_bias={str(token): 100}, max_tokens=4)

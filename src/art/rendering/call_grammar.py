@@ -19,6 +19,7 @@ from art.constraints.grammar import AS_TAUGHT, alternatives
 from art.engine.protocol import Constraint
 from art.errors import RequestError
 from art.rendering.chat import Tool
+from art.rendering.held_calls import CallMarkers
 
 Thinking = Literal["no", "may", "open"]
 """Whether a reply may begin with a thought, or the prompt has begun one."""
@@ -65,6 +66,14 @@ def call_format(kind: str, tokenizer: Any) -> CallFormat | None:
     return CallFormat(
         before=f'{opening} "\\n"', arguments="arguments", after=f'"\\n" {closing}', between='"\\n"'
     )
+
+
+def call_markers(kind: str, tokenizer: Any) -> CallMarkers | None:
+    """The ids around a call, where it is written as its name and then its arguments; None elsewhere."""
+    opening, closing = _marker_id(tokenizer, "<tool_call>"), _marker_id(tokenizer, "</tool_call>")
+    if kind not in _HERMES or opening is None or closing is None:
+        return None
+    return CallMarkers(opening, closing)
 
 
 def reply_grammar(
@@ -165,5 +174,10 @@ def _thought(thinking: Thinking, tokenizer: Any) -> str | None:
 
 def _marker(tokenizer: Any, text: str) -> str | None:
     """The id of a marker, as Lark writes it."""
-    ids = tokenizer.encode(text)
-    return f"<[{ids[0]}]>" if len(ids) == 1 else None
+    token_id = _marker_id(tokenizer, text)
+    return None if token_id is None else f"<[{token_id}]>"
+
+
+def _marker_id(tokenizer: Any, text: str) -> int | None:
+    ids: list[int] = tokenizer.encode(text)
+    return ids[0] if len(ids) == 1 else None

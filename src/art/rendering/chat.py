@@ -21,7 +21,7 @@ SpecialTokensInText = Literal["text", "parse"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
-    """One call the model made. `arguments` is the text that it wrote, which is valid JSON."""
+    """One call the model made. `arguments` is its own text: valid JSON, unless it was cut off."""
 
     name: str
     arguments: str
@@ -127,11 +127,13 @@ class ChatRenderer(Protocol):
         tools: Sequence[Tool] | None,
         *,
         partial: bool = False,
+        held: bool = False,
     ) -> Parsed:
         """The message that these ids spell.
 
         Without `tools` nothing is read as a call. Malformed calls stay in the content. `partial`: the ids go
-        on, so only what can no longer change is told.
+        on, so only what can no longer change is told. `held`: a grammar held the reply to calls, so one that
+        has begun is a call, with the arguments that are there, also when it was cut off.
         """
         ...
 

@@ -7,6 +7,7 @@ from collections.abc import Container
 from typing import Any
 
 from art.rendering.chat import Parsed, Tool, ToolCall
+from art.rendering.held_calls import CallMarkers, read_held
 from art.rendering.raw_json import is_object, raw_member
 from art.rendering.reply import Text
 
@@ -20,24 +21,31 @@ def read_completion(
     *,
     stops: Container[int],
     partial: bool,
+    held: CallMarkers | None = None,
 ) -> Parsed:
-    """See `ChatRenderer.parse`. `renderer` is of the library `renderers`; `stops` are ids that end a turn."""
+    """See `ChatRenderer.parse`. `renderer` is of the library `renderers`; `stops` are ids that end a turn;
+    `held`: the reply was held to calls between these markers.
+    """
+    if held is not None and tools:
+        read = read_held(renderer, tokenizer, _until(stops, ids), prompt_ids, tools, held, partial=partial)
+        if read is not None:
+            return read
     try:
-        read = renderer.parse_response(ids, tools=tools, prompt_ids=prompt_ids)
+        parsed = renderer.parse_response(ids, tools=tools, prompt_ids=prompt_ids)
     except (ValueError, RecursionError):
         # A model may write JSON that no parser takes: a thousand brackets, a number of 5,000 digits.
         return Parsed(content="" if partial else tokenizer.decode(_until(stops, ids)).strip())
-    reasoning = (read.reasoning_content or "").strip() or None
-    content: str = read.content
-    if not read.tool_calls or partial:
+    reasoning = (parsed.reasoning_content or "").strip() or None
+    content: str = parsed.content
+    if not parsed.tool_calls or partial:
         return Parsed(content=content, reasoning=reasoning)
     body = _until(stops, ids)
     if not tools:
-        span = read.tool_calls[0].token_span
-        rest = tokenizer.decode(body[span[0] :]) if span else "\n".join(c.raw for c in read.tool_calls)
+        span = parsed.tool_calls[0].token_span
+        rest = tokenizer.decode(body[span[0] :]) if span else "\n".join(c.raw for c in parsed.tool_calls)
         return Parsed(content=_join(content, rest), reasoning=reasoning)
     calls: list[ToolCall] = []
-    for attempt in read.tool_calls:
+    for attempt in parsed.tool_calls:
         call = _read_call(attempt)
         if call is not None:
             calls.append(call)

@@ -11,7 +11,14 @@ import orjson
 
 from art.engine.protocol import Constraint
 from art.errors import ConfigurationError, RequestError
-from art.rendering.call_grammar import THINKING, Thinking, call_format, check_plain, reply_grammar
+from art.rendering.call_grammar import (
+    THINKING,
+    Thinking,
+    call_format,
+    call_markers,
+    check_plain,
+    reply_grammar,
+)
 from art.rendering.chat import Message, Parsed, SpecialTokensInText, Tool
 from art.rendering.completion import read_completion
 from art.rendering.formats import Formats
@@ -51,6 +58,7 @@ class LibraryRenderer:
         self._in_text = special_tokens_in_text
         self._confined: LibraryRenderer | None = None
         self._variant = _variant(template, self._told_so_far, special_tokens_in_text)
+        self._call_markers = call_markers(self.kind, tokenizer)
 
     @property
     def kind(self) -> str:
@@ -220,12 +228,9 @@ class LibraryRenderer:
         tools: Sequence[Tool] | None,
         *,
         partial: bool = False,
+        held: bool = False,
     ) -> Parsed:
-        """The message that these ids spell.
-
-        Without `tools` nothing is read as a call. Malformed calls stay in the content. `partial`: the ids go
-        on, so only what can no longer change is told.
-        """
+        """The message that these ids spell: see `ChatRenderer.parse`."""
         return read_completion(
             self._renderer,
             self._tokenizer,
@@ -234,6 +239,7 @@ class LibraryRenderer:
             _listed(tools),
             stops=self._stop_set,
             partial=partial,
+            held=self._call_markers if held else None,
         )
 
     def grammar(

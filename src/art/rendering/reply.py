@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from art.rendering.chat import Message, Tool
 
 _USER: dict[str, Any] = {"role": "user", "content": "a"}
-_THINK, END_THINK = "<think>", "</think>"
+THINK, END_THINK = "<think>", "</think>"
 TAIL = 8
 """So many last ids of a prompt show whether it has begun a thought."""
 
@@ -115,7 +115,7 @@ def _with_canonical_calls(message: Message) -> Message:
 
 def thinks(tokenizer: Text, prompt_ids: Sequence[int]) -> bool:
     """Whether the prompt has begun a thought that the reply has to end."""
-    return tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(_THINK)
+    return tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(THINK)
 
 
 def _written(
@@ -123,16 +123,16 @@ def _written(
 ) -> str:
     """The text of the reply behind a prompt that has (or has not) begun a thought."""
     opened, text = tokenizer.decode(opening), tokenizer.decode(whole)
-    if thinking and text.startswith(opened) and opened.rstrip().endswith(_THINK):
+    if thinking and text.startswith(opened) and opened.rstrip().endswith(THINK):
         return text[len(opened) :]
-    bare = opened.rstrip().removesuffix(_THINK) if opened.rstrip().endswith(_THINK) else opened
+    bare = opened.rstrip().removesuffix(THINK) if opened.rstrip().endswith(THINK) else opened
     if not text.startswith(bare):
         raise UnsayableError("the chat format writes it otherwise than behind its own opening of a turn")
     body = text[len(bare) :]
     if not thinking:
         return body
-    if body.startswith(_THINK):
-        return body.removeprefix(_THINK).removeprefix("\n")
+    if body.startswith(THINK):
+        return body.removeprefix(THINK).removeprefix("\n")
     if body.startswith(END_THINK):
         return body
     # The format drops thoughts of turns that are over; this one is still to be said.

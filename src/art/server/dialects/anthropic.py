@@ -23,7 +23,7 @@ from art.server.dialects.chat_request import ChatRequest, read_chat_request
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.event_stream import named, stream_reply
 from art.server.dialects.length import check_request
-from art.server.dialects.told import Begun, StreamedChoice, StreamEvent, Told, told
+from art.server.dialects.told import Begun, Ended, StreamedChoice, StreamEvent, told
 from art.server.dialects.whole import whole
 from art.server.http import Scope, Send, send_json, status_of
 from art.server.tenants.tenancy import Tenant, tenant_in
@@ -111,11 +111,13 @@ class MessageStream:
             yield from self._events.thinking(event.reasoning)
         if event.content:
             yield from self._events.text(event.content)
-        if isinstance(event, Told):
-            return
-        for call in event.calls:
-            yield from self._events.call(call)
-        yield from self._end(event.choice)
+        for piece in event.calls:
+            if piece.opens:
+                yield from self._events.call(piece.call)
+            if piece.arguments:
+                yield from self._events.arguments(piece.arguments)
+        if isinstance(event, Ended):
+            yield from self._end(event.choice)
 
     def _end(self, choice: StreamedChoice) -> Iterable[Event]:
         completion, prepared = choice.completion, self._prepared

@@ -35,13 +35,14 @@ class MessageEvents:
         yield self._delta({"type": "thinking_delta", "thinking": new})
 
     def call(self, call: Mapping[str, Any]) -> Iterator[Event]:
-        """A whole call, as chat spells it: the arguments are the text that the model wrote."""
+        """A call begins, as chat spells it."""
         yield from self._close()
-        function = call["function"]
-        block = {"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}}
+        block = {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": {}}
         yield from self._begin("tool_use", block)
-        yield self._delta({"type": "input_json_delta", "partial_json": function["arguments"]})
-        yield from self._close()
+
+    def arguments(self, new: str) -> Iterator[Event]:
+        """More of the call's arguments: the text that the model wrote."""
+        yield self._delta({"type": "input_json_delta", "partial_json": new})
 
     def end(self, stop: Mapping[str, Any], usage: Mapping[str, Any]) -> Iterator[Event]:
         """The reason of the end, and the end."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from pydantic_core import from_json
 
 from art.errors import ARTError
 from art.server.dialects.chat_reply import Completion
@@ -38,10 +40,21 @@ def blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "type": "tool_use",
                 "id": call["id"],
                 "name": function["name"],
-                "input": orjson.loads(function["arguments"]),
+                "input": _input(function["arguments"]),
             }
         )
     return blocks
+
+
+def _input(arguments: str) -> Any:
+    """The object; of one that was cut off what is there, as the SDK reads it from a stream."""
+    with contextlib.suppress(orjson.JSONDecodeError):  # then it was cut off
+        return orjson.loads(arguments)
+    try:
+        read = from_json(arguments, allow_partial=True)
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
 
 
 def stop_of(completion: Completion, message: Mapping[str, Any], *, context_full: bool) -> dict[str, Any]:

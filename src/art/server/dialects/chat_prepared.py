@@ -67,6 +67,12 @@ class Prepared:
             return self.request.stop_token_ids
         return tuple(dict.fromkeys((*self.target.renderer.stop_token_ids, *self.request.stop_token_ids)))
 
+    @property
+    def calls_held(self) -> bool:
+        """The reply is calls and nothing else, and no stop string can end it within one."""
+        request = self.request
+        return request.tool_choice.mode == "required" and self.constraint is not None and not request.stop
+
     def blamed(self, error: RequestError) -> RequestError:
         """What an engine refuses of a request, with the field that asked for it."""
         field = _BLAMED.get(error.code or "")
@@ -79,7 +85,9 @@ class Prepared:
     def parse(self, token_ids: Sequence[int], *, partial: bool = False) -> Parsed:
         """The message that ids of a completion spell; `partial`: they go on."""
         tools = self.request.tools if self.request.read_calls else None
-        return self.target.renderer.parse(token_ids, self.stitched.prompt_ids, tools, partial=partial)
+        return self.target.renderer.parse(
+            token_ids, self.stitched.prompt_ids, tools, partial=partial, held=self.calls_held
+        )
 
     def message(self, completion: Completion) -> dict[str, Any]:
         """The assistant's message that a whole completion spells."""

@@ -44,17 +44,22 @@ def message_of(
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if parsed.tool_calls:
         message["content"] = content or None
-        message["tool_calls"] = [
-            {
-                "id": call_id(completion.sample_id, index),
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for index, call in enumerate(parsed.tool_calls)
-        ]
+        message["tool_calls"] = calls_of(completion, parsed)
     if reasoning:
         message["reasoning_content"] = reasoning
     return message
+
+
+def calls_of(completion: Completion, parsed: Parsed) -> list[dict[str, Any]]:
+    """The calls of a message, each with its id."""
+    return [
+        {
+            "id": call_id(completion.sample_id, index),
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for index, call in enumerate(parsed.tool_calls)
+    ]
 
 
 def _cut(text: str, stop: str, kept: str, keep_stop: bool) -> str:

@@ -10,7 +10,7 @@ from art.errors import ARTError
 from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import logprobs_of, partial_choice, usage_of
 from art.server.dialects.event_stream import data
-from art.server.dialects.told import Begun, Ended, StreamedChoice, StreamEvent, Told
+from art.server.dialects.told import Begun, CallPiece, Ended, StreamedChoice, StreamEvent, Told
 from art.server.http import error_body
 
 _DONE = data(b"[DONE]")
@@ -36,6 +36,8 @@ class ChatChunks:
             return self._chunk(first, prompt_token_ids=list(self._prepared.stitched.prompt_ids))
         if isinstance(event, Told):
             change, logprobs = _change(event), None
+            if event.calls:
+                change["tool_calls"] = [_of_call(piece) for piece in event.calls]
             if self._prepared.request.logprobs and event.delta.token_ids:
                 renderer = self._prepared.target.renderer
                 logprobs = logprobs_of(
@@ -75,8 +77,7 @@ class ChatChunks:
     def _end(self, event: Ended) -> bytes:
         choice, change = event.choice, _change(event)
         parts = [self._choice(choice, change)] if change else []
-        for number, call in enumerate(event.calls):
-            parts.append(self._choice(choice, {"tool_calls": [{"index": number, **call}]}))
+        parts += [self._choice(choice, {"tool_calls": [_of_call(piece)]}) for piece in event.calls]
         parts.append(self._choice(choice, {}, finish=event.finish))
         return b"".join(self._chunk([part]) for part in parts)
 
@@ -104,6 +105,13 @@ class ChatChunks:
         if self._prepared.request.include_usage:
             chunk["usage"] = usage
         return data(orjson.dumps(chunk))
+
+
+def _of_call(piece: CallPiece) -> dict[str, Any]:
+    if not piece.opens:
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+    function = {**piece.call["function"], "arguments": piece.arguments}
+    return {"index": piece.index, **piece.call, "function": function}
 
 
 def _change(event: Told | Ended) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from art.rendering.raw_json import is_object
 from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_reply import Completion, logprobs_of
 from art.server.dialects.responses_items import Item
@@ -77,7 +78,9 @@ def output_of(
     if content or not (items or calls):
         logprobs = text_logprobs(prepared, completion) if asked.logprobs else None
         items.append(message_item(sample_id, content or "", status, logprobs))
-    items += [call_item(sample_id, call, "completed") for call in calls]
+    for call in calls:
+        ends = status if call is calls[-1] else "completed"
+        items.append(call_item(sample_id, call, status_of_call(call, ends)))
     return items
 
 
@@ -132,6 +135,12 @@ def text_logprobs(prepared: Prepared, completion: Completion) -> list[dict[str, 
 def status_of_end(finish: str) -> str:
     """The status of a response whose choice ended so."""
     return "incomplete" if finish == "length" else "completed"
+
+
+def status_of_call(call: dict[str, Any], status: str) -> str:
+    """`incomplete` for a last call in which a response of that status was cut off."""
+    whole = status != "incomplete" or is_object(call["function"]["arguments"])
+    return "completed" if whole else "incomplete"
 
 
 def _item_id(kind: str, sample_id: str) -> str:

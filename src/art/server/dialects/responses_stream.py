@@ -16,12 +16,13 @@ from art.server.dialects.responses_reply import (
     reasoning_item,
     reasoning_part,
     response_of,
+    status_of_call,
     status_of_end,
     text_logprobs,
     text_part,
 )
 from art.server.dialects.responses_request import ResponsesRequest
-from art.server.dialects.told import Begun, Ended, StreamEvent
+from art.server.dialects.told import Begun, CallPiece, Ended, StreamEvent
 from art.server.http import error_body
 
 
@@ -37,6 +38,10 @@ class ResponseEvents:
         self._texts: dict[str, str] = {}
         """What was told of an open item, by its kind."""
         self._thinking = True
+        self._calls: list[CallPiece] = []
+        """What is still to be told of them."""
+        self._call: dict[str, Any] | None = None
+        """The one that is open."""
         self._completion: Completion | None = None
         self._last = b""
 
@@ -54,9 +59,11 @@ class ResponseEvents:
             told += self._tell("reasoning", event.reasoning)
         if event.content:
             told += self._end_of_thought() + self._tell("message", event.content)
+        self._calls += event.calls
         if isinstance(event, Ended):
-            told += self._end(event)
-        return told
+            return told + self._end(event)
+        # How a text ended, and its logprobs, are known at the end of the reply.
+        return told if "message" in self._texts else told + self._tell_calls()
 
     def close(self) -> bytes:
         """The whole response."""
@@ -112,30 +119,37 @@ class ResponseEvents:
     def _end(self, event: Ended) -> bytes:
         status = status_of_end(event.finish)
         told = self._end_of_thought()
-        if "message" not in self._texts and not (self._output or event.calls):
+        if "message" not in self._texts and not (self._output or self._calls):
             told += self._open("message")
         if "message" in self._texts:
             told += self._end_of_text(status)
-        for call in event.calls:
-            told += self._call(call)
+        told += self._tell_calls() + self._end_of_call(status)
         response = self._response(status)
         self._keep(response)
         self._last = self._event(f"response.{status}", response=response)
         return told
 
-    def _call(self, call: dict[str, Any]) -> bytes:
-        arguments = call["function"]["arguments"]
-        self._output.append(call_item(self._sample_id, call, "in_progress", arguments=""))
-        told = self._item_event("added")
-        place = {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
-        told += self._event("response.function_call_arguments.delta", **place, delta=arguments)
-        told += self._event(
-            "response.function_call_arguments.done",
-            **place,
-            name=call["function"]["name"],
-            arguments=arguments,
-        )
-        self._output[-1] = call_item(self._sample_id, call, "completed")
+    def _tell_calls(self) -> bytes:
+        told, pieces = b"", self._calls
+        self._calls = []
+        for piece in pieces:
+            if piece.opens:
+                told += self._end_of_thought() + self._end_of_call("completed")
+                self._output.append(call_item(self._sample_id, piece.call, "in_progress", arguments=""))
+                told += self._item_event("added")
+            self._call = piece.call
+            if piece.arguments:
+                told += self._call_event("delta", delta=piece.arguments)
+        return told
+
+    def _end_of_call(self, status: str) -> bytes:
+        """Of the one that is open, if any; `status`: of the response, if it ends with it."""
+        call, self._call = self._call, None
+        if call is None:
+            return b""
+        function = call["function"]
+        told = self._call_event("done", name=function["name"], arguments=function["arguments"])
+        self._output[-1] = call_item(self._sample_id, call, status_of_call(call, status))
         return told + self._item_event("done")
 
     @property
@@ -151,6 +165,11 @@ class ResponseEvents:
     def _item_event(self, what: str) -> bytes:
         index = len(self._output) - 1
         return self._event(f"response.output_item.{what}", output_index=index, item=self._output[index])
+
+    def _call_event(self, what: str, **fields: Any) -> bytes:
+        index = len(self._output) - 1
+        place = {"item_id": self._output[index]["id"], "output_index": index}
+        return self._event(f"response.function_call_arguments.{what}", **place, **fields)
 
     def _part_event(self, kind: str, **fields: Any) -> bytes:
         index = len(self._output) - 1

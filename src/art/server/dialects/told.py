@@ -1,7 +1,8 @@
 """What a stream tells, in no dialect: the events that every dialect writes its own from.
 
-Text is told as soon as it can no longer change: not inside a tool call, not half a character, not what may
-become a stop string. The sample is committed before the event that ends its choice.
+Text is told as soon as it can no longer change: not half a character, not what may become a stop string, and
+of a tool call only where the reply is held to calls. The sample is committed before the event that ends its
+choice.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from art.engine.protocol import Delta
 from art.errors import ARTError, WorkerError
 from art.server.dialects.chat_prepared import Prepared
-from art.server.dialects.chat_reply import Completion, finish_reason
+from art.server.dialects.chat_reply import Completion, calls_of, finish_reason
 from art.server.dialects.chat_sampling import Sampler, new_completion
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,19 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPiece:
+    """What is new of a call. Calls come one after the other: a new one ends the one before."""
+
+    index: int
+    call: dict[str, Any]
+    """Its id, and its function with all arguments so far."""
+    arguments: str
+    """Those that are new."""
+    opens: bool
+    """Nothing was told of it yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """New ids of a choice, and the text that they let be told: often none."""
 
@@ -39,23 +53,20 @@ class Told:
     delta: Delta
     content: str
     reasoning: str
+    calls: list[CallPiece] = field(default_factory=list)
+    """Behind the text; only where a reply is held to calls is a call told before the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A choice that is committed: the rest of its text; its calls are in `choice.message`."""
+    """A choice that is committed: the rest of its text and calls; all of it is `choice.message`."""
 
     choice: StreamedChoice
     content: str
     reasoning: str
     finish: str
     """`stop`, `length` or `tool_calls`."""
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        """The tool calls, whole."""
-        calls: list[dict[str, Any]] = self.choice.message.get("tool_calls", [])
-        return calls
+    calls: list[CallPiece] = field(default_factory=list)
 
 
 StreamEvent = Begun | Told | Ended
@@ -75,29 +86,50 @@ class StreamedChoice:
         """What the client has; known at the end."""
         self._content = ""
         self._reasoning = ""
+        self._arguments: list[str] = []
+        """What was told of each call."""
         self._read_at = 0
 
     def tell(self, delta: Delta) -> Told:
         """What can be told after a delta."""
         content = reasoning = ""
+        calls: list[CallPiece] = []
         total = len(self.completion.token_ids)
         # Reading starts from the first id, so a long reply is read more rarely.
         if delta.finish_reason is None and total - self._read_at > total // 64:
             self._read_at = total
             parsed = self.prepared.parse(self.completion.token_ids, partial=True)
             stops = self.prepared.request.stop
-            content, reasoning = self._advance(
-                _settled(parsed.content, stops), _settled(parsed.reasoning or "", stops)
-            )
-        return Told(self, delta, content, reasoning)
+            text, thought = parsed.content, parsed.reasoning or ""
+            if not parsed.tool_calls:
+                text, thought = _settled(text, stops), _settled(thought, stops)
+            content, reasoning = self._advance(text, thought)
+            calls = self._call_pieces(calls_of(self.completion, parsed))
+        return Told(self, delta, content, reasoning, calls)
 
     def end(self) -> Ended:
         """The rest of the text and the reason of the end; sets `message`."""
         message = self.prepared.message(self.completion)
         content, reasoning = self._advance(message["content"] or "", message.get("reasoning_content") or "")
+        calls = self._call_pieces(message.get("tool_calls", []))
         # What was told cannot be taken back: the message is what the client can put together.
         self.message = {**message, "content": self._content}
-        return Ended(self, content, reasoning, finish_reason(self.completion, message))
+        for call, arguments in zip(message.get("tool_calls", []), self._arguments, strict=True):
+            call["function"]["arguments"] = arguments
+        return Ended(self, content, reasoning, finish_reason(self.completion, message), calls)
+
+    def _call_pieces(self, calls: list[dict[str, Any]]) -> list[CallPiece]:
+        pieces = []
+        for index, call in enumerate(calls):
+            opens = index == len(self._arguments)
+            if opens:
+                self._arguments.append("")
+            arguments, told = call["function"]["arguments"], self._arguments[index]
+            new = arguments[len(told) :] if arguments.startswith(told) else ""
+            self._arguments[index] += new
+            if new or opens:
+                pieces.append(CallPiece(index, call, new, opens))
+        return pieces
 
     def _advance(self, content: str, reasoning: str) -> tuple[str, str]:
         new_content = new_reasoning = ""
