@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from server_process import ServerProcess, running_server
 from test_server_faults import sft_job, submit_sft
 
@@ -65,6 +66,27 @@ def _streamed(server: ServerProcess, url: str, body: dict[str, Any]) -> tuple[st
     return sample, text
 
 
+def check_metrics(server: ServerProcess) -> None:
+    """What Prometheus is told of two steps on two engines, of which one was killed."""
+
+    def read(name: str, **labels: str) -> list[float]:
+        families = text_string_to_metric_families(server.http.get("/metrics").text)
+        rows = [row for family in families for row in family.samples if row.name == name]
+        return sorted(row.value for row in rows if labels.items() <= row.labels.items())
+
+    engines = {"base_model": str(server.base), "role": "engine"}
+    assert read("art_worker_restarts_total", **engines) == [0, 1]
+    assert read("art_worker_restarts_total", role="trainer") == [0]
+    assert read("art_worker_up", **engines) == [1, 1]
+    eventually(lambda: len(read("art_engine_reused_tokens_total")) == 2)
+    assert read("art_engine_reused_tokens_total")[1] > 0 and read("art_held_requests") == [0]
+    eventually(lambda: read("art_engine_running_requests") == read("art_engine_waiting_requests") == [0, 0])
+    assert read("art_promotions_total", model="games/player") == read("art_model_step") == [2]
+    assert read("art_jobs", state="done") == [2] and read("art_jobs", state="running") == [0]
+    assert read("art_ledger_samples")[0] >= ROLLOUTS * TURNS
+    assert read("art_event_loop_lag_seconds_count")[0] > 0
+
+
 def test_no_request_fails_when_one_of_two_engines_is_killed(tmp_path: Path, base: Path) -> None:
     with running_server(tmp_path / "data", base, replicas=2) as server:
         assert server.train("first")["step"] == 1
@@ -97,6 +119,7 @@ def test_no_request_fails_when_one_of_two_engines_is_killed(tmp_path: Path, base
         assert result["step"] == 2 and result["sheet"]["started"]["rollouts"] == ROLLOUTS
         assert result["sheet"]["fates"]["trained"]["rollouts"] == ROLLOUTS
         assert {server.choice(temperature=1.0)["step"] for _ in range(4)} == {2}
+        check_metrics(server)
         for engine in server.engines():
             engine.kill()  # both: requests wait for the first that is back
         assert server.choice()["step"] == 2

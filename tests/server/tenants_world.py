@@ -90,6 +90,7 @@ async def run_world(
         tenants=TenantKeys(tenants.path),
         control_routes=control_routes(control),
         control_health=lambda: {"workers": {}},
+        control_counts=control.counts,
     )
     world = World(
         app=app,

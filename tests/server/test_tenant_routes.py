@@ -91,7 +91,14 @@ async def test_what_is_anothers_does_not_exist(
 async def test_the_routes_above_are_all_of_them(world: World) -> None:
     """A new route must be added to the list, or be one of those that name nothing of anybody."""
     found = {route.path for route in world.app._routes.routes}  # type: ignore[attr-defined]
-    nameless = {"/openapi.json", "/version", "/v1/models", "/art/models", "/v1/rollouts/{rollout_id:path}"}
+    nameless = {
+        "/openapi.json",
+        "/metrics",
+        "/version",
+        "/v1/models",
+        "/art/models",
+        "/v1/rollouts/{rollout_id:path}",
+    }
     operators = {"/art/models/{project}/{name}/adopt"}
     same_as_train = {"/art/models/{project}/{name}/train_sft"}
     listed = {path for _, path, _ in _MODEL_ROUTES}

@@ -52,6 +52,11 @@ class EnginePool:
         self._held = 0
         """Requests that wait here: for `wake`, or for a replica."""
 
+    @property
+    def held(self) -> int:
+        """Requests that wait here, in no engine's queue."""
+        return self._held
+
     @classmethod
     async def of(cls, *engines: Engine) -> EnginePool:
         """A pool of engines that run."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -18,11 +19,12 @@ from typing import Any
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute, Router
+from starlette.routing import BaseRoute, Route, Router
 
 from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
 from art.process.disk import disk_error, disk_trouble
 from art.server.bodies import Beside
+from art.server.counts import NO_ROUTE, ControlCounts, Counts, Seen
 from art.server.dialects.anthropic import AnthropicMessages, AnthropicTokens
 from art.server.dialects.chat import ChatCompletions
 from art.server.dialects.chat_sampling import Sampler
@@ -44,6 +46,7 @@ from art.server.ledger.stitching import Stitcher
 from art.server.models.catalog import Catalog
 from art.server.rollouts.entry import ADDRESSED, scoped_request
 from art.server.rollouts.rollouts import Rollouts
+from art.server.routes.metrics import Metrics, nothing_controlled
 from art.server.routes.openapi import openapi_route
 from art.server.routes.rollouts import rollout_routes
 from art.server.routes.tokenization import tokenization_routes
@@ -77,6 +80,7 @@ class App:
         tenants: TenantKeys | None = None,
         control_routes: Sequence[BaseRoute] = (),
         control_health: Callable[[], dict[str, Any]] = dict,
+        control_counts: Callable[[], Awaitable[ControlCounts]] = nothing_controlled,
         engine: str = "builtin",
     ) -> None:
         self._key = KeyCheck(key, tenants)
@@ -86,9 +90,19 @@ class App:
         self._control_health = control_health
         self._version = version("agent-reinforcement-trainer")
         self.rollouts = Rollouts(ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes)
+        self.counts = Counts()
         completions = InFlight(limits.tenant_in_flight, "completions")
         self._sampler = Sampler(
-            catalog, ledger, stitcher, self.rollouts, in_flight=completions, engine=engine
+            catalog,
+            ledger,
+            stitcher,
+            self.rollouts,
+            in_flight=completions,
+            engine=engine,
+            tokens=self.counts.tokens,
+        )
+        metrics = Metrics(
+            self.counts, catalog=catalog, ledger=ledger, stitcher=stitcher, control=control_counts
         )
         self._requests = InFlight(limits.tenant_in_flight, "requests")
         self._dialects = _dialects(self._sampler, limits)
@@ -96,6 +110,7 @@ class App:
             routes=[
                 openapi_route(),
                 *Lookups(catalog, ledger, self.rollouts).routes,
+                metrics.route(),
                 *rollout_routes(self.rollouts),
                 *tokenization_routes(catalog, stitcher, limits, self._version),
                 *(route for dialect in self._dialects.values() for route in dialect.routes),
@@ -103,12 +118,24 @@ class App:
             ],
             redirect_slashes=False,
         )
+        self._templates: dict[Any, str] = {
+            route.endpoint: re.sub(r":\w+}", "}", route.path)
+            for route in self._routes.routes
+            if isinstance(route, Route)
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every failure has OpenAI's error shape."""
         if scope["type"] != "http":
             await self._routes(scope, receive, send)
             return
+        seen = self.counts.requests.begin(scope["method"])
+        try:
+            await self._answer(scope, receive, seen.through(send), seen)
+        finally:
+            self.counts.requests.end(seen)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, seen: Seen) -> None:
         tenant: Tenant = None
         asker = Asker(tenant=None)
         started = False
@@ -122,11 +149,12 @@ class App:
 
         try:
             if scope["path"] == "/health":
+                seen.route = "/health"
                 await self._tell_health(scope, send)
                 return
             asker = self._key.require(scope)
             tenant = asker.tenant
-            await self._dispatch(with_tenant(scope, tenant), asker, receive, watched)
+            await self._dispatch(with_tenant(scope, tenant), asker, receive, watched, seen)
         except (ARTError, HTTPException) as error:
             await self._refusal(scope)(send, _ours(scope, error), tenant)
         except (ClientGoneError, ClientDisconnect):
@@ -141,7 +169,7 @@ class App:
                 raise
             await self._refusal(scope)(send, failed, tenant)
 
-    async def _dispatch(self, scope: Scope, asker: Asker, receive: Receive, send: Send) -> None:
+    async def _dispatch(self, scope: Scope, asker: Asker, receive: Receive, send: Send, seen: Seen) -> None:
         if scope["path"].startswith(_BY_ADDRESS):
             scope = _named_rollout(scope)
         if asker.rollout_id is not None:
@@ -149,12 +177,17 @@ class App:
         dialect = self._dialects.get(scope["path"])
         if dialect is None:
             # Having an application, the router raises what it refuses.
-            await self._routes({**scope, "app": self}, receive, send)
-        elif scope["method"] != "POST":
+            routed = {**scope, "app": self}
+            try:
+                await self._routes(routed, receive, send)
+            finally:
+                seen.route = self._templates.get(routed.get("endpoint"), NO_ROUTE)
+            return
+        seen.route = scope["path"]
+        if scope["method"] != "POST":
             raise MethodNotAllowedError(scope, "POST")
-        else:
-            with self._requests.holding(asker.tenant):
-                await dialect(scope, receive, send)
+        with self._requests.holding(asker.tenant):
+            await dialect(scope, receive, send)
 
     def _disk_failure(self, error: BaseException) -> ARTError | None:
         """What is told of an error that nobody foresaw and that is the disk's."""

@@ -15,6 +15,7 @@ from art.errors import ARTError
 from art.server.checkpoints.arrivals import Arrivals
 from art.server.checkpoints.in_use import InUse
 from art.server.control_settings import ControlSettings
+from art.server.counts import ControlCounts
 from art.server.data_layout import DataLayout
 from art.server.jobs.jobs import Jobs
 from art.server.jobs.runner import JobRunner
@@ -154,6 +155,11 @@ class Control:
     def health(self) -> dict[str, Any]:
         """The state of each worker: `up`, `restarting`, `failed` or `new`."""
         return self._pairs.health()
+
+    async def counts(self) -> ControlCounts:
+        """Jobs by state, each worker, requests that wait for one. Raises: JobStoreError, DiskError."""
+        jobs = await self.jobs.counts()
+        return ControlCounts(jobs=jobs, workers=self._pairs.counts(), held=self._pairs.held())
 
     async def _serve_registered(self) -> None:
         """Serve every model that the data folder knows; one that cannot be served keeps no other from it."""

@@ -73,6 +73,7 @@ async def serve(
             tenants=TenantKeys(settings.server_dir / TENANTS_FILE),
             control_routes=control_routes(control),
             control_health=lambda: {"workers": control.health()},
+            control_counts=control.counts,
             engine=settings.engine.name,
         )
         await app.rollouts.load()
@@ -80,11 +81,13 @@ async def serve(
             ready = Ready(host=settings.host, port=int(listener.getsockname()[1]), key=key)
             served = with_origins(app, settings.allow_origins)
             server = _Server(_uvicorn_config(served, settings), lambda: on_ready(ready), last)
-            watch = asyncio.ensure_future(_end_after(server, until, last)) if until else None
+            watches = [asyncio.ensure_future(app.counts.lag.watch())]
+            if until is not None:
+                watches.append(asyncio.ensure_future(_end_after(server, until, last)))
             try:
                 await server.serve(sockets=[listener])
             finally:
-                if watch is not None:
+                for watch in watches:
                     watch.cancel()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import NotFoundError, RequestError, ServerError, WorkerError
 from art.server.bodies import aside
+from art.server.counts import TokenCounts
 from art.server.dialects.chat_messages import SAMPLE_PREFIX
 from art.server.dialects.chat_prepared import Prepared
 from art.server.dialects.chat_record import record_of
@@ -42,8 +43,10 @@ class Sampler:
         *,
         in_flight: InFlight,
         engine: str = "builtin",
+        tokens: TokenCounts | None = None,
     ) -> None:
         """`engine` is the name of what samples: under constraints, not all draw alike."""
+        self._tokens = tokens or TokenCounts()
         self.catalog = catalog
         self._in_flight = in_flight
         self._engine = engine
@@ -153,6 +156,10 @@ class Sampler:
                 status=503,
                 code="adapter_not_loaded",
             ) from error
+        finally:
+            # The choices of a request share its prompt.
+            read = len(asked.prompt_ids) if index == 0 and completion.token_ids else 0
+            self._tokens.count(target, prompt=read, sampled=len(completion.token_ids))
         if completion.finish_reason is None:
             raise WorkerError(f"the engine ended {completion.sample_id} without a finish reason")
 

@@ -128,6 +128,10 @@ class Jobs:
         """The last step that a job of the model made; 0: none is known."""
         return await self._store.newest_step(project, name)
 
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        return await self._store.counts()
+
     async def info(self, job_id: str) -> JobInfo:
         """Raises NotFoundError."""
         info, end = await self._store.info(job_id), self._untold.get(job_id)

@@ -26,6 +26,7 @@ from art.wire.sft import SftJobRequest
 
 T = TypeVar("T")
 State = Literal["queued", "running", "done", "failed"]
+STATES: tuple[State, ...] = ("queued", "running", "done", "failed")
 
 JobRequest = TrainJobRequest | SftJobRequest
 """What may be asked; each has fields that no other has, so that its JSON tells which it is."""
@@ -51,6 +52,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     ended_at    REAL
 );
 CREATE INDEX IF NOT EXISTS unfinished ON jobs (number) WHERE state IN ('queued', 'running');
+CREATE INDEX IF NOT EXISTS by_state ON jobs (state);
 CREATE TABLE IF NOT EXISTS events (
     job_id  TEXT NOT NULL,
     number  INTEGER NOT NULL,
@@ -143,6 +145,12 @@ class JobStore:
         return await self._do(
             lambda db: [Ticket(job_id=row[0], project=row[1], name=row[2]) for row in db.execute(query)]
         )
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state. The index answers: rows may hold megabytes."""
+        query = "SELECT state, COUNT(*) FROM jobs GROUP BY state"
+        found = await self._do(lambda db: dict(db.execute(query).fetchall()))
+        return {state: found.get(state, 0) for state in STATES}
 
     async def job(self, job_id: str) -> Job:
         """What an unfinished job asks for. Raises NotFoundError."""

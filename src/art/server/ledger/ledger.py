@@ -154,6 +154,17 @@ class Ledger:
         query = "SELECT 1 FROM samples LIMIT 1"
         return await self._read(lambda: self._reading.execute(query).fetchone() is None)
 
+    async def size(self) -> tuple[int, int]:
+        """Samples, of which none is ever removed, and bytes of the files on disk."""
+
+        def read() -> tuple[int, int]:
+            # The newest row's number, not a count: that would read the whole index.
+            (newest,) = self._reading.execute("SELECT MAX(rowid) FROM samples").fetchone()
+            files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+            return newest or 0, sum(file.stat().st_size for file in files if file.exists())
+
+        return await self._read(read)
+
     async def has_rollout(self, rollout_id: str, *, tenant: Tenant = None) -> bool:
         """Whether the asker's rollout of this id has a sample."""
         query = "SELECT 1 FROM samples WHERE rollout_id = ? AND tenant IS ? LIMIT 1"

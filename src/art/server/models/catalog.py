@@ -15,6 +15,7 @@ blocks, and nothing can happen between `await resolve(...)` and entering `lease(
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 
@@ -48,6 +49,8 @@ class Catalog:
     def __init__(self) -> None:
         self.load_missing: LoadMissing | None = None
         """Set by whoever owns checkpoints; None means that only loaded steps answer."""
+        self.promotions: Counter[tuple[str, str, str]] = Counter()
+        """How often another step of (base model, project, name) became the one that is served."""
         self._bases = ServedBases()
         self._models: dict[Key, _Model] = {}
         self._names = ServedNames()
@@ -125,6 +128,8 @@ class Catalog:
                 "use another name"
             )
         self._targets.clear()
+        if model.newest != step:
+            self.promotions[base_model, project, name] += 1
         model.adapters[step] = adapter
         model.newest = step
 
@@ -158,6 +163,10 @@ class Catalog:
         self._names.remove(project, name)
         self._used_bases = {(tenant_of(other), one.base_model) for (other, _), one in self._models.items()}
         return [adapter for adapter in model.adapters.values() if adapter is not None]
+
+    def newest_steps(self) -> list[tuple[str, str, str, int]]:
+        """Project, name, base model and served step of each model."""
+        return [(*key, model.base_model, model.newest) for key, model in self._models.items()]
 
     def inference_name(self, project: str, name: str, tenant: Tenant = None) -> str:
         """What to send as `model`: the bare name where it is unambiguous among one's own."""

@@ -90,11 +90,11 @@ def job_asked(request: Request) -> str:
     return inside(tenant_in(request.scope), request.path_params["job_id"])
 
 
-def operator_only(request: Request) -> None:
+def operator_only(request: Request, why: str = "it is about the server's files") -> None:
     """Raises RequestError (403) for a tenant."""
     if tenant_in(request.scope) is not None:
         raise RequestError(
-            f"{request.method} {request.url.path} needs the server's own key: it is about the server's files",
+            f"{request.method} {request.url.path} needs the server's own key: {why}",
             status=403,
             code="operator_only",
         )

@@ -39,7 +39,7 @@ class Operation:
     """None: bytes of a file."""
     body: Shape | None = None
     streams: str | None = None
-    """Media type of the reply where it comes in pieces."""
+    """Media type of the reply where it comes in pieces, or is no JSON."""
     query: tuple[tuple[str, Schema], ...] = ()
     open: bool = False
     """No key is needed."""
@@ -100,6 +100,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("POST", "/detokenize"): Operation(
         summary="The text of ids", body=requests.DETOKENIZE, reply=replies.DETOKENIZED
+    ),
+    ("GET", "/metrics"): Operation(
+        summary="What the server counts, for Prometheus", reply=None, streams="text/plain"
     ),
     ("GET", "/version"): Operation(summary="The server's version", reply=replies.VERSION),
     ("GET", "/v1/models"): Operation(summary="What is served", reply=replies.MODELS),

@@ -13,6 +13,7 @@ from art.server.checkpoints.canary import CanaryLimits, Rows, Scores
 from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.checkpoints.parity import Parity, judge, measure
 from art.server.control_settings import ControlSettings
+from art.server.counts import WorkerCounts
 from art.server.data_layout import DataLayout
 from art.server.models.base_models import BaseModel
 from art.server.models.models import Registration
@@ -81,6 +82,21 @@ class WorkerPair:
             "trainer": {"state": trainer.state, "restarts": trainer.restarts},
             "parity": [parity.row() for _, parity in self._parity],
         }
+
+    def counts(self) -> list[WorkerCounts]:
+        """Each worker, for those who draw curves of it."""
+        watched = [("engine", number, one) for number, one in enumerate(self.engines.supervisors)]
+        return [
+            WorkerCounts(
+                base_model=self.base.name,
+                role=role,
+                replica=number,
+                up=one.state == "up",
+                restarts=one.restarts,
+                health=one.health,
+            )
+            for role, number, one in [*watched, ("trainer", 0, self.trainers.supervisor)]
+        ]
 
     async def load(self, adapter: str, path: Path) -> None:
         """See `Engines.load`."""

@@ -9,6 +9,7 @@ from typing import Any
 from art.engine.protocol import Engine
 from art.rendering.chat import ChatRenderer
 from art.server.control_settings import ControlSettings
+from art.server.counts import WorkerCounts
 from art.server.data_layout import DataLayout
 from art.server.models.base_models import BaseModel
 from art.server.models.catalog import Catalog
@@ -57,6 +58,14 @@ class WorkerPairs:
     def health(self) -> dict[str, Any]:
         """The state of the workers of each base model."""
         return {name: pair.health() for name, pair in self._pairs.items()}
+
+    def counts(self) -> list[WorkerCounts]:
+        """Each worker."""
+        return [row for pair in self._pairs.values() for row in pair.counts()]
+
+    def held(self) -> dict[str, int]:
+        """Requests of each base model that wait until an engine of it is up and awake."""
+        return {name: pair.engines.pool.held for name, pair in self._pairs.items()}
 
     async def close(self) -> None:
         """End all workers."""

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,8 @@ class Supervisor:
     ) -> None:
         self.spec = spec
         self.restarts = 0
+        self.health: Mapping[str, Any] = {}
+        """What the worker's newest health check said."""
         self._when_up = when_up
         self._when_given_up = when_given_up
         self._policy = policy or RestartPolicy()
@@ -124,6 +126,7 @@ class Supervisor:
 
     def _serve(self, worker: Worker) -> None:
         self._worker = worker
+        self.health = {}
         self._suspicion = asyncio.get_running_loop().create_future()
         self._up.set()
 
@@ -157,7 +160,8 @@ class Supervisor:
                     probe.cancel()
                     return worker.death() if ended.done() else self._suspicion.result()
                 try:
-                    pulse.check(probe.result())
+                    self.health = probe.result()
+                    pulse.check(self.health)
                 except WorkerError as error:
                     return error
         finally:
