@@ -14,8 +14,8 @@ _GIVEN = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
 )
 """Variables of a template that are not for callers."""
-LONGEST_TEMPLATE = 1 << 18
-"""Characters. Those of published models have some 30,000 at most."""
+LONGEST_TEMPLATE = 1 << 16
+"""Characters, which take a second to be read. Those of published models have some 30,000 at most."""
 _GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 """A tag that transformers adds to Jinja; it writes nothing."""
 
