@@ -41,6 +41,7 @@ _MODEL_ROUTES = [
     ("POST", "/v1/chat/completions", {**PLAYER, "model": "{project}/{name}@3"}),
     ("POST", "/v1/chat/completions", {**PLAYER, "model": "{name}", "stream": True}),
     ("POST", "/tokenize", {"model": "{project}/{name}", "prompt": "hello"}),
+    ("GET", "/tokenizer_info?model={project}/{name}", None),
     ("POST", "/detokenize", {"model": "{project}/{name}", "tokens": [1]}),
     ("GET", "/art/jobs/{job}", None),
     ("GET", "/art/jobs/{job}/events", None),
@@ -103,6 +104,7 @@ async def test_the_routes_above_are_all_of_them(world: World) -> None:
     same_as_train = {"/art/models/{project}/{name}/train_sft"}
     listed = {path for _, path, _ in _MODEL_ROUTES}
     shapes = {
+        "/tokenizer_info": "/tokenizer_info?model={project}/{name}",
         "/v1/models/{model:path}": "/v1/models/{project}/{name}",
         "/v1/samples/{sample_id}": "/v1/samples/{sample}",
         "/v1/responses/{response_id}": "/v1/responses/{response}",

@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and /version, as tools for vLLM ask them."""
+"""/tokenize, /detokenize, /tokenizer_info and /version, as tools for vLLM ask them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from chat_folder import CHATML, write_chat_folder
+from jinja2 import Template
 from tenants_world import OPERATOR, World, run_world
 
 from art.rendering.library import LibraryRenderer
+from art.rendering.registry import create_chat_renderer
+from art.server.models.served import Serving
 from art.server.routes.openapi_requests import DETOKENIZE, TOKENIZE
 from art.server.routes.tokenization import DETOKENIZE_FIELDS, TOKENIZE_FIELDS
 
@@ -80,6 +84,39 @@ async def test_what_cannot_be_tokenized_is_named(
 ) -> None:
     reply = await world.clients["alice"].post(path, json={"model": "player", **more})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+async def test_the_tokenizer_tells_its_special_tokens_and_no_folder(world: World) -> None:
+    client, bare = world.clients["alice"], {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    told = (await client.get("/tokenizer_info?model=player")).json()
+    own = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 4096}
+    assert told == {**bare, **own}
+    assert (await client.get("/tokenizer_info")).json() == told  # of the one base model
+    async with world.client(OPERATOR) as operator:
+        assert (await operator.get("/tokenizer_info")).json()["error"]["param"] == "model"
+    for name, status in (("idle", 404), ("bob~games/player", 404), ("", 400)):
+        assert (await client.get("/tokenizer_info", params={"model": name})).status_code == status, name
+    async with world.client("wrong") as stranger:
+        assert (await stranger.get("/tokenizer_info")).status_code == 401
+
+
+async def test_the_told_template_writes_the_prompt_and_is_the_models_own(
+    world: World, tmp_path: Path
+) -> None:
+    folder = write_chat_folder(tmp_path / "chatml", marker=None, chat_template=CHATML, model_type="none")
+    renderer, client = create_chat_renderer(folder), world.clients["alice"]
+    shorter = CHATML.replace("assistant", "a")
+    for template, form in ((CHATML, renderer), (shorter, renderer.told({}, template=shorter))):
+        world.catalog.serve_as("alice~games", "player", Serving(renderer=form))
+        reply = await client.get("/tokenizer_info?model=player")
+        assert reply.json()["chat_template"] == template and str(tmp_path) not in reply.text
+        told = Template(reply.json()["chat_template"])
+        prompt = told.render(messages=HI, add_generation_prompt=True)
+        asked = await client.post("/tokenize", json={"model": "player", "messages": HI})
+        again = await client.post("/tokenize", json={"model": "player", "prompt": prompt})
+        assert asked.json()["tokens"] == again.json()["tokens"]
+    others = (await world.clients["bob"].get("/tokenizer_info?model=player")).json()
+    assert "chat_template" not in others
 
 
 async def test_the_version_is_told_to_those_with_a_key(world: World) -> None:

@@ -152,6 +152,10 @@ class ChatRenderer(Protocol):
         """
         ...
 
+    def tokenizer_settings(self) -> dict[str, Any]:
+        """Special tokens by what they are for, and the chat template, as in `tokenizer_config.json`."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
         ...

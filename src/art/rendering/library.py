@@ -278,6 +278,11 @@ class LibraryRenderer:
         ended = self._tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(END_THINK)
         return "may" if self.kind in THINKING and not ended else "no"
 
+    def tokenizer_settings(self) -> dict[str, Any]:
+        """See `ChatRenderer.tokenizer_settings`."""
+        own = {} if self._template is None else {"chat_template": self._template}
+        return {**self._tokenizer.settings, **own}
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
         return self._tokenizer.decode(ids)

@@ -25,6 +25,12 @@ class FastTokenizer:
         self.name_or_path: str = tokenizer.name_or_path
         self.unk_token_id: int | None = tokenizer.unk_token_id
         self.eos_token_id: int | None = tokenizer.eos_token_id
+        self.settings: dict[str, Any] = {
+            name: value for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)
+        }
+        """Special tokens by what they are for, and the chat template: nothing about files."""
+        if isinstance(tokenizer.chat_template, str):
+            self.settings["chat_template"] = tokenizer.chat_template
         self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
         self._backend = tokenizer.backend_tokenizer
         self.special = SpecialTokens(self._backend)

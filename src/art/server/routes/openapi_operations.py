@@ -101,6 +101,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/detokenize"): Operation(
         summary="The text of ids", body=requests.DETOKENIZE, reply=replies.DETOKENIZED
     ),
+    ("GET", "/tokenizer_info"): Operation(
+        summary="The special tokens and the chat template of a served name",
+        reply=replies.TOKENIZER,
+        query=(("model", {"type": "string", "minLength": 1}),),
+    ),
     ("GET", "/metrics"): Operation(
         summary="What the server counts, for Prometheus", reply=None, streams="text/plain"
     ),

@@ -100,6 +100,11 @@ TOKENS = _record(
     token_strs={"anyOf": [listed(TEXT), {"type": "null"}]},
 )
 DETOKENIZED = _record(prompt=TEXT)
+TOKENIZER: Schema = {
+    "type": "object",
+    "properties": {"tokenizer_class": TEXT, "model_max_length": _WHOLE, "chat_template": TEXT},
+    "required": ["tokenizer_class", "model_max_length"],
+}
 VERSION = _record(version=TEXT)
 RESPONSE: Schema = {
     "type": "object",

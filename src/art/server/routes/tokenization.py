@@ -1,4 +1,4 @@
-"""POST /tokenize, POST /detokenize and GET /version, in vLLM's shapes, for tools that measure or evaluate.
+"""POST /tokenize and /detokenize, GET /tokenizer_info and /version, in vLLM's shapes, for evaluators.
 
 What a text or a conversation is as ids, by the tokenizer and the chat format of a served name.
 """
@@ -33,6 +33,8 @@ _FLAGS = {
 _OF_CHAT = ("messages", "tools", "chat_template_kwargs")
 TOKENIZE_FIELDS = ("model", "prompt", *_OF_CHAT, *_FLAGS)
 DETOKENIZE_FIELDS = ("model", "tokens")
+_CLASS = "PreTrainedTokenizerFast"
+"""What reads every tokenizer here, whatever class its folder names."""
 _LARGEST_ID = 2**31 - 1
 
 
@@ -63,12 +65,18 @@ def tokenization_routes(
         ids = _tokens(body.get("tokens"))
         return JSONResponse({"prompt": await aside(len(ids), target.renderer.decode, ids)})
 
+    async def tokenizer_info(request: Request) -> Response:
+        target = await _target(catalog, request.query_params.get("model"), tenant_in(request.scope))
+        own = {"tokenizer_class": _CLASS, "model_max_length": target.max_context}
+        return JSONResponse({**target.renderer.tokenizer_settings(), **own})
+
     async def tell_version(request: Request) -> Response:
         return JSONResponse({"version": version})
 
     return [
         Route("/tokenize", named(tokenize), methods=["POST"]),
         Route("/detokenize", named(detokenize), methods=["POST"]),
+        Route("/tokenizer_info", named(tokenizer_info), methods=["GET"]),
         Route("/version", tell_version, methods=["GET"]),
     ]
 
