@@ -1,4 +1,4 @@
-"""What a server counts while it works, for `GET /metrics`: plain numbers, a microsecond or two a request.
+"""What a server counts while it works, for `GET /metrics`: plain numbers, a few microseconds a request.
 
 Labels are bounded: routes are templates, tenants share one label, and so do the operator's models beyond the
 first `MOST_MODELS`. One event loop owns all of it.
