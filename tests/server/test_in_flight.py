@@ -54,6 +54,20 @@ async def test_completions_count_one_by_one(tmp_path: Path, renderer: LibraryRen
         assert len((await ask(world, "operator", n=9)).json()["choices"]) == 9
 
 
+async def test_tokenizing_is_a_request_in_flight_as_well(tmp_path: Path, renderer: LibraryRenderer) -> None:
+    async with run_world(tmp_path, renderer, limits=LimitSettings(tenant_in_flight=1)) as world:
+        world.engine.gate = asyncio.Event()
+        held = asyncio.create_task(ask(world, "alice"))
+        await until(lambda: world.engine.requests)
+        body = {"model": "player", "prompt": "hi"}
+        refused = await world.clients["alice"].post("/tokenize", json=body)
+        assert refused.status_code == 429 and refused.json()["error"]["code"] == "too_many_in_flight"
+        assert (await world.clients["bob"].post("/tokenize", json=body)).status_code == 200
+        world.engine.gate.set()
+        assert (await held).status_code == 200
+        assert (await world.clients["alice"].post("/tokenize", json=body)).status_code == 200
+
+
 def test_a_refusal_counts_nothing() -> None:
     flight = InFlight(1, "requests")
     with flight.holding("alice"):

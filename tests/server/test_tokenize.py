@@ -129,3 +129,14 @@ async def test_the_version_is_told_to_those_with_a_key(world: World) -> None:
 def test_the_document_has_the_fields_that_are_read() -> None:
     assert set(TOKENIZE["properties"]) == set(TOKENIZE_FIELDS)
     assert set(DETOKENIZE["properties"]) == set(DETOKENIZE_FIELDS)
+
+
+async def test_what_no_context_holds_is_refused_before_it_is_read(world: World) -> None:
+    client = world.clients["alice"]
+    many = await client.post("/detokenize", json={"model": "player", "tokens": [1] * ((1 << 17) + 1)})
+    assert many.status_code == 400 and many.json()["error"]["code"] == "context_length_exceeded"
+    arguments = {f"argument_{number}": 1 for number in range(129)}
+    for path in ("/tokenize", "/v1/chat/completions"):
+        body = {"model": "player", "messages": HI, "chat_template_kwargs": arguments}
+        reply = await client.post(path, json=body)
+        assert reply.status_code == 400 and "has 129 entries; at most 128" in reply.text, path

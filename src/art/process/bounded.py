@@ -90,16 +90,17 @@ class Bounded:
         with self._turn:
             try:
                 process = self._running()
+                deadline = time.monotonic() + self._limits.wall_s + _GRACE_S
                 with self._writing:
-                    _write(process.stdin.fileno(), task)  # type: ignore[union-attr]  # it is a pipe
+                    _write(process.stdin.fileno(), task, deadline)  # type: ignore[union-attr]  # it is a pipe
                     self._busy = True
-                answer = _read(process.stdout.fileno(), time.monotonic() + self._limits.wall_s + _GRACE_S)  # type: ignore[union-attr]  # it is a pipe
-            except (OSError, EOFError) as error:
-                self._end()
-                raise OSError(f"the helper {self._module} was lost: {error}") from error
+                answer = _read(process.stdout.fileno(), deadline)  # type: ignore[union-attr]  # it is a pipe
             except TimeoutError as error:
                 self._end()
                 raise LimitExceededError(f"{self._limits.wall_s:g} s") from error
+            except (OSError, EOFError) as error:
+                self._end()
+                raise OSError(f"the helper {self._module} was lost: {error}") from error
             finally:
                 with self._writing:
                     self._busy = False
@@ -107,9 +108,9 @@ class Bounded:
 
     def cancel(self) -> None:
         """End the task that is being done, if there is one."""
-        with self._writing, contextlib.suppress(OSError):
+        with self._writing, contextlib.suppress(OSError):  # TimeoutError is one: who asks ends the helper
             if self._busy and self._process is not None:
-                _write(self._process.stdin.fileno(), b"")  # type: ignore[union-attr]  # it is a pipe
+                _write(self._process.stdin.fileno(), b"", time.monotonic() + _GRACE_S)  # type: ignore[union-attr]  # it is a pipe
 
     def close(self) -> None:
         """End the helper and what it does; the next task starts another one."""
@@ -149,9 +150,10 @@ class Bounded:
         )
         assert process.stdin is not None and process.stdout is not None
         weakref.finalize(self, process.kill)
-        _write(process.stdin.fileno(), orjson.dumps(asdict(self._limits)))
-        _write(process.stdin.fileno(), self._setup())
-        _read(process.stdout.fileno(), time.monotonic() + _START_S)
+        deadline = time.monotonic() + _START_S
+        _write(process.stdin.fileno(), orjson.dumps(asdict(self._limits)), deadline)
+        _write(process.stdin.fileno(), self._setup(), deadline)
+        _read(process.stdout.fileno(), deadline)
         return process
 
     def _end(self) -> None:
@@ -266,10 +268,23 @@ def _size() -> int:
 # Frames.
 
 
-def _write(descriptor: int, content: bytes) -> None:
+def _write(descriptor: int, content: bytes, deadline: float | None = None) -> None:
+    """Raises: TimeoutError, for a reader that does not read."""
     rest = memoryview(_LENGTH.pack(len(content)) + content)
     while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        if deadline is None:
+            rest = rest[os.write(descriptor, rest) :]
+            continue
+        _await(descriptor, select.POLLOUT, deadline)
+        # A pipe that is ready takes so many bytes without waiting for its reader.
+        rest = rest[os.write(descriptor, rest[: select.PIPE_BUF]) :]
+
+
+def _await(descriptor: int, event: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
+        raise TimeoutError("the other side did nothing in time")
 
 
 def _read(descriptor: int, deadline: float | None) -> bytes:
@@ -282,10 +297,7 @@ def _exactly(descriptor: int, count: int, deadline: float | None) -> bytes:
     content = bytearray()
     while len(content) < count:
         if deadline is not None:
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            if not poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
-                raise TimeoutError("no answer in time")
+            _await(descriptor, select.POLLIN, deadline)
         part = os.read(descriptor, min(count - len(content), 1 << 20))
         if not part:
             raise EOFError("the pipe ended")

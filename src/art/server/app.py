@@ -9,6 +9,7 @@ everything else                  a Starlette router: lookups, and the routes tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -49,7 +50,7 @@ from art.server.rollouts.rollouts import Rollouts
 from art.server.routes.metrics import Metrics, nothing_controlled
 from art.server.routes.openapi import openapi_route
 from art.server.routes.rollouts import rollout_routes
-from art.server.routes.tokenization import tokenization_routes
+from art.server.routes.tokenization import TOKENIZATION, tokenization_routes
 from art.server.settings import LimitSettings
 from art.server.tenants.auth import Asker, KeyCheck
 from art.server.tenants.in_flight import InFlight
@@ -178,8 +179,10 @@ class App:
         if dialect is None:
             # Having an application, the router raises what it refuses.
             routed = {**scope, "app": self}
+            held = scope["path"] in TOKENIZATION
             try:
-                await self._routes(routed, receive, send)
+                with self._requests.holding(asker.tenant) if held else contextlib.nullcontext():
+                    await self._routes(routed, receive, send)
             finally:
                 seen.route = self._templates.get(routed.get("endpoint"), NO_ROUTE)
             return

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Of reasoning, as OpenAI and vLLM have them."""
+MOST_ARGUMENTS = 128
+"""Of a chat template."""
 
 
 def flag(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
@@ -110,4 +112,6 @@ def metadata(request: ChatRequest, name: str, value: Any) -> None:
 def template_arguments(request: ChatRequest, name: str, value: Any) -> None:
     if not isinstance(value, dict):
         refuse(f"{name} must be an object, not {value!r}", name)
+    if len(value) > MOST_ARGUMENTS:
+        refuse(f"{name} has {len(value)} entries; at most {MOST_ARGUMENTS} are taken", name)
     request.template_arguments = value

@@ -69,7 +69,7 @@ class RawPrompts:
             ids = target.renderer.encode(prompt, special=special)
             text = target.renderer.decode(ids) if special else prompt
         else:
-            text, ids = target.renderer.decode(prompt), prompt
+            text, ids = "", prompt
         if not ids:
             refuse("the prompt has no tokens: there is nothing to continue", "prompt")
         room = target.max_context - len(ids)
@@ -81,6 +81,8 @@ class RawPrompts:
                 code="context_length_exceeded",
                 param="prompt",
             )
+        if not isinstance(prompt, str):
+            text = target.renderer.decode(ids)  # of as many as there is room for, not of millions
         held = int_array(ids)
         speaker = speaker_of(target.base_model, tenant, target.renderer)
         parent, shared = (None, 0) if rollout_id is None else self._parent((tenant, rollout_id), held)

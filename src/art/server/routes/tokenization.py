@@ -36,6 +36,10 @@ DETOKENIZE_FIELDS = ("model", "tokens")
 _CLASS = "PreTrainedTokenizerFast"
 """What reads every tokenizer here, whatever class its folder names."""
 _LARGEST_ID = 2**31 - 1
+_LEAST_BOUND = 1 << 17
+"""Ids that /detokenize takes at least: beyond the context, and this, they would hold the interpreter long."""
+TOKENIZATION = frozenset({"/tokenize", "/detokenize"})
+"""Routes that count as requests in flight of their tenant."""
 
 
 def tokenization_routes(
@@ -62,7 +66,7 @@ def tokenization_routes(
     async def detokenize(request: Request) -> Response:
         body = await body_of(request, DETOKENIZE_FIELDS)
         target = await _target(catalog, body.get("model"), tenant_in(request.scope))
-        ids = _tokens(body.get("tokens"))
+        ids = await asyncio.to_thread(_tokens, body.get("tokens"), max(target.max_context, _LEAST_BOUND))
         return JSONResponse({"prompt": await aside(len(ids), target.renderer.decode, ids)})
 
     async def tokenizer_info(request: Request) -> Response:
@@ -143,7 +147,13 @@ async def _ids(
     )
 
 
-def _tokens(value: Any) -> list[int]:
+def _tokens(value: Any, most: int) -> list[int]:
+    if isinstance(value, list) and len(value) > most:
+        refuse(
+            f"tokens has {len(value)} ids; at most {most} are taken at a time",
+            "tokens",
+            "context_length_exceeded",
+        )
     if not isinstance(value, list):
         refuse(
             "tokens must be a list of token ids",
