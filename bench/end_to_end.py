@@ -18,6 +18,7 @@ TRL divides by the sample's standard deviation, we by the population's: a factor
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -189,10 +190,14 @@ def row(name: str, pairs: Pairs, goal: float | None = None, unit: str = "s") -> 
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.end_to_end", description=__doc__)
+    known = [race.task for race in RACES]
+    parser.add_argument("--tasks", nargs="+", choices=known, default=known)
+    chosen = parser.parse_args().tasks
     environment.python("trl")  # made before anything is timed
     with tempfile.TemporaryDirectory(prefix="art-bench-") as name:
         rows = []
-        for race in RACES:
+        for race in (one for one in RACES if one.task in chosen):
             folder = Path(name) / race.task
             folder.mkdir()
             rows += race_rows(race, folder)

@@ -98,7 +98,7 @@ def skill_rows(name: str, before: Skill, after: Skill) -> list[Row]:
 
     least = (before.sampled + 4 * error) / before.sampled if before.sampled else None
     return [
-        row(f"sampled (standard error {error:.3f})", after.sampled, before.sampled, least),
+        row(f"sampled (standard error of the gain {error:.3f})", after.sampled, before.sampled, least),
         row("greedy", after.greedy, before.greedy),
         row("pass@8", after.pass_at_8, before.pass_at_8),
     ]
