@@ -66,7 +66,9 @@ class CheckpointTransfers(Transfers):
         folder = self._folder(model.project, model.name)
         wanted_step = step if isinstance(step, int) else None
         if wanted_step is None:
-            store = store_of(model, s3_bucket, prefix) if s3_bucket or variable(BACKUP_BUCKET) else None
+            backed_up = s3_bucket or variable(BACKUP_BUCKET)
+            place = (model.project, model.name, s3_bucket, prefix)
+            store = await asyncio.to_thread(store_of, *place) if backed_up else None
             wanted_step = await asyncio.to_thread(newest_of, folder, store)
         if wanted_step not in local_steps(folder):
             if not (s3_bucket or variable(BACKUP_BUCKET)):

@@ -46,7 +46,9 @@ class Transfers(Forks):
         """
         from art.storage.push import push_model
 
-        folder, store = self._folder(model.project, model.name), store_of(model, bucket, prefix)
+        # Opened beside the event loop: the first one loads the library of its kind of bucket.
+        folder = self._folder(model.project, model.name)
+        store = await asyncio.to_thread(store_of, model.project, model.name, bucket, prefix)
         return await _in_thread(
             store,
             f"push {model.name}" if verbose else None,
@@ -85,12 +87,10 @@ class Transfers(Forks):
         prefix: str | None,
         verbose: bool,
     ) -> PullReport:
-        from art.storage.location import model_url
         from art.storage.pull import pull_model
-        from art.storage.store import Store
 
         folder, loop = self._folder(project, name), asyncio.get_running_loop()
-        store = Store(model_url(project, name, bucket=bucket, prefix=prefix))
+        store = await asyncio.to_thread(store_of, project, name, bucket, prefix)
         path = f"{named_path(project, name)}/adopt"
 
         def commit(steps: Sequence[int], set_aside: Sequence[int]) -> None:
@@ -111,11 +111,12 @@ class Transfers(Forks):
         return model_folder(self._path, project, name)
 
 
-def store_of(model: AnyModel, bucket: str | None, prefix: str | None) -> Store:
+def store_of(project: str, name: str, bucket: str | None, prefix: str | None) -> Store:
+    """Where a model's files are in a bucket. Raises ConfigurationError."""
     from art.storage.location import model_url
     from art.storage.store import Store
 
-    return Store(model_url(model.project, model.name, bucket=bucket, prefix=prefix))
+    return Store(model_url(project, name, bucket=bucket, prefix=prefix))
 
 
 async def _in_thread(store: Store, shown: str | None, work: Callable[[Told], T]) -> T:
