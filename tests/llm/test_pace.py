@@ -132,3 +132,14 @@ async def test_who_waits_out_a_pause_and_is_cancelled_lets_the_next_one_in() -> 
     await asyncio.wait_for(third, DEADLINE_S)
     await asyncio.gather(first, second, return_exceptions=True)
     assert pace.running == 0
+
+
+async def test_a_long_pause_ends_all_that_wait_for_a_place() -> None:
+    pace = Pace(start=1, limit=1)
+
+    async def ask() -> None:
+        async with pace.slot(patience=1.0):
+            raise LlmBusyError("later", retry_after=100.0)
+
+    asked = await asyncio.wait_for(asyncio.gather(*(ask() for _ in range(5)), return_exceptions=True), 60)
+    assert [type(error) for error in asked] == [LlmBusyError] * 5 and pace.running == 0

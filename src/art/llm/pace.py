@@ -71,8 +71,8 @@ class Pace:
                         f"the endpoint asked for a pause; {pause:.0f} s of it are left", retry_after=pause
                     )
                 await (asyncio.sleep(pause) if pause > 0 else self._turn())
-        except asyncio.CancelledError:
-            self._wake()  # who was woken, and then cancelled, lets the next one in
+        except (asyncio.CancelledError, LlmBusyError):
+            self._wake()  # who was woken, and then goes without a slot, lets the next one in
             raise
         self.running += 1
 
