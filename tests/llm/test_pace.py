@@ -11,7 +11,7 @@ import pytest
 from art.errors import LlmBusyError, LlmTimeoutError, LlmUnavailableError
 from art.llm import Channel, Pace, Request, resolve_llm
 from art.testing import LlmServer
-from waiting import DEADLINE_S, until
+from waiting import DEADLINE_S, turns, until
 
 
 async def fail(pace: Pace, error: Exception) -> None:
@@ -139,6 +139,7 @@ async def test_a_long_pause_ends_all_that_wait_for_a_place() -> None:
 
     async def ask() -> None:
         async with pace.slot(patience=1.0):
+            await turns()  # the others wait for this place
             raise LlmBusyError("later", retry_after=100.0)
 
     asked = await asyncio.wait_for(asyncio.gather(*(ask() for _ in range(5)), return_exceptions=True), 60)
