@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from art.process import collector
+from art.process.collector import pause_collector, resume_collector
 
 
 @pytest.fixture(autouse=True)
@@ -17,11 +17,11 @@ def as_before() -> Iterator[None]:
     gc.enable()
 
 
-def test_it_rests_until_it_is_woken_and_leaves_alone_what_was_loaded() -> None:
+def test_it_rests_until_it_is_resumed_and_leaves_alone_what_was_loaded() -> None:
     gc.unfreeze()  # other tests of this process may have frozen theirs
-    collector.rest()
+    pause_collector()
     assert not gc.isenabled()
     loaded: list[list[int]] = [[] for _ in range(1000)]
-    collector.wake()
+    resume_collector()
     assert gc.isenabled()
     assert gc.get_freeze_count() >= len(loaded)

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from art.engine.served import ServedEngine
 from art.engine.worker_face import make_app
 from art.errors import ARTError
-from art.process import collector
+from art.process.collector import resume_collector
 from art.process.listening import listen
 from art.wire.engine import WorkerReady, WorkerStart
 from art.wire.flaws import without_values
@@ -50,7 +50,7 @@ def run_worker(start_engine: StartEngine) -> int:
 
 async def _serve(start: WorkerStart, start_engine: StartEngine) -> int:
     engine = await start_engine(start)
-    collector.wake()
+    resume_collector()
     listener = listen(start.host, start.port)
     config = uvicorn.Config(
         make_app(engine, start.key),

@@ -7,12 +7,12 @@ from __future__ import annotations
 import gc
 
 
-def rest() -> None:
-    """Until `wake`, nothing is looked through."""
+def pause_collector() -> None:
+    """Until `resume_collector`, nothing is looked through."""
     gc.disable()
 
 
-def wake() -> None:
+def resume_collector() -> None:
     """Collect from now on. What is there already is never looked through again."""
     gc.freeze()
     gc.enable()

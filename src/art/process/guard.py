@@ -18,11 +18,10 @@ import subprocess
 import sys
 import threading
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from art.environment import inherited
 from art.process.parent import die_with_parent
-from art.wire.strict import Strict
 
 TERM_SECONDS = 3.0
 """After the parent is gone, this long for the program to stop in order."""
@@ -30,8 +29,10 @@ FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV
 """Of our interpreter: they would give the program's interpreter our packages."""
 
 
-class Order(Strict):
-    """What the guard is told."""
+class GuardOrder(BaseModel):
+    """The program that the guard runs."""
+
+    model_config = ConfigDict(extra="forbid")
 
     command: list[str] = Field(min_length=1)
     environment: dict[str, str] = Field(default_factory=dict)
@@ -41,7 +42,7 @@ class Order(Strict):
 
 
 def main() -> int:
-    order = Order.model_validate_json(sys.stdin.buffer.readline())
+    order = GuardOrder.model_validate_json(sys.stdin.buffer.readline())
     environment = {name: value for name, value in inherited().items() if name not in FOREIGN}
     child = subprocess.Popen(
         order.command,

@@ -9,7 +9,7 @@ import runpy
 import signal
 import sys
 
-from art.process import collector
+from art.process.collector import pause_collector
 from art.process.parent import die_with_parent
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     die_with_parent()
     # A C-level handler: it prints the stacks even when no Python code can run any more.
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
-    collector.rest()  # the worker wakes it when it is ready
+    pause_collector()  # the worker resumes it when it is ready
     sys.argv = [module, *sys.argv[2:]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from art.errors import ARTError, ConfigurationError
-from art.process import collector
+from art.process.collector import resume_collector
 from art.process.listening import listen
 from art.process.memory import keep_freed_memory
 from art.process.threads import cpu_threads
@@ -37,7 +37,7 @@ def main() -> int:
         config = TrainerConfig.model_validate_json(line)
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch")
         trainer = thread.submit(_load, config).result()
-        collector.wake()
+        resume_collector()
         listener = listen(config.host, config.port)
     except (ARTError, ValidationError, OSError, ValueError) as error:
         ours = isinstance(error, ValidationError | ConfigurationError)
