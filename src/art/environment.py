@@ -41,6 +41,6 @@ def variable(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
-def inherited() -> dict[str, str]:
+def inherited_variables() -> dict[str, str]:
     """All variables, for a program of others that is started with some more of them."""
     return dict(os.environ)

@@ -40,7 +40,7 @@ from art.errors import (
     RequestError,
     WorkerError,
 )
-from art.wire.candidates import LIMIT, split
+from art.wire.candidates import MAX_CANDIDATES, split_candidates
 from art.wire.engine import BuiltinOptions, WorkerStart
 from waiting import DEADLINE_S, until
 
@@ -224,20 +224,20 @@ async def test_the_ids_that_a_token_was_drawn_from_are_told_or_nothing_is(
     for number, out in enumerate(outs):
         with torch.inference_mode():
             logits = model(torch.tensor([prompt(number) + list(out.token_ids)])).logits[0, 11:-1]
-        told = split(out.candidates)
+        told = split_candidates(out.candidates)
         assert len(told) == len(out.token_ids) == 12
         for row, ids in zip(logits, told, strict=True):
             kept = _truncated(row / 0.7, 20, sampling.get("top_p", 1.0), sampling.get("min_p", 0.0))
             assert ids.tolist() == sorted(kept)
-    assert len({len(ids) for out in outs for ids in split(out.candidates)}) > 1
+    assert len({len(ids) for out in outs for ids in split_candidates(out.candidates)}) > 1
 
 
 async def test_nothing_is_told_where_nothing_truncates_and_no_set_that_is_too_large(engine: Engine) -> None:
     plain = await whole(engine.generate(ask(prompt(1), max_tokens=4, seed=1, temperature=0.7)))
     greedy = await whole(engine.generate(ask(prompt(1), max_tokens=4, temperature=0.0, top_k=5)))
     assert plain.candidates == greedy.candidates == b""
-    wide = await whole(engine.generate(ask(prompt(1), max_tokens=4, seed=1, top_k=LIMIT + 1)))
-    assert not any(map(len, split(wide.candidates)))
+    wide = await whole(engine.generate(ask(prompt(1), max_tokens=4, seed=1, top_k=MAX_CANDIDATES + 1)))
+    assert not any(map(len, split_candidates(wide.candidates)))
 
 
 def _truncated(scores: torch.Tensor, top_k: int, top_p: float, min_p: float) -> dict[int, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
-from art.wire.flaws import first_flaw, flaws, without_values
+from art.wire.flaws import first_flaw, flaws, flaws_without_values
 from art.wire.strict import Strict
 
 
@@ -47,7 +47,7 @@ def test_a_field_that_has_no_place_is_named() -> None:
 
 
 def test_without_values_a_key_stays_secret() -> None:
-    told = without_values(error_of(key="short-secret", low="many"))
+    told = flaws_without_values(error_of(key="short-secret", low="many"))
     assert told.startswith("key: ") and "; low: " in told
     assert "short-secret" not in told and "many" not in told
 

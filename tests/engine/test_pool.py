@@ -22,7 +22,7 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
 )
-from art.wire.candidates import record_of, split
+from art.wire.candidates import candidates_record, split_candidates
 from waiting import turns, until
 
 
@@ -73,7 +73,7 @@ class Dice:
                 last = "length" if at + 1 == most else None
                 if request.stream or last:
                     news = ids[-1:] if request.stream else ids
-                    told = b"".join(record_of([one, 7]) for one in news)
+                    told = b"".join(candidates_record([one, 7]) for one in news)
                     yield Delta(
                         token_ids=news, logprobs=[-1.0] * len(news), finish_reason=last, candidates=told
                     )
@@ -193,7 +193,7 @@ async def test_the_candidates_of_each_id_are_told_once(seed: int | None) -> None
     pool = await pool_of(first, second)
     deltas = [delta async for delta in pool.generate(ask(stream=True, seed=seed))]
     ids = [one for delta in deltas for one in delta.token_ids]
-    told = split(b"".join(delta.candidates for delta in deltas))
+    told = split_candidates(b"".join(delta.candidates for delta in deltas))
     assert len(ids) == 12 and [one.tolist() for one in told] == [[one, 7] for one in ids]
 
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from art.process.listening import listen
-from art.process.threads import SMALL_MODEL, cpu_threads
+from art.process.threads import SMALL_MODEL_PARAMETERS, cpu_threads
 
 
 def test_a_listener_names_its_protocol_and_takes_connections() -> None:
@@ -23,6 +23,6 @@ def test_a_taken_port_is_an_error() -> None:
 
 
 def test_a_small_model_gets_one_thread_unless_another_number_is_chosen() -> None:
-    assert cpu_threads(None, SMALL_MODEL - 1) == 1
-    assert cpu_threads(4, SMALL_MODEL - 1) == 4
-    assert cpu_threads(None, SMALL_MODEL) is None
+    assert cpu_threads(None, SMALL_MODEL_PARAMETERS - 1) == 1
+    assert cpu_threads(4, SMALL_MODEL_PARAMETERS - 1) == 4
+    assert cpu_threads(None, SMALL_MODEL_PARAMETERS) is None

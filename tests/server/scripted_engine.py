@@ -11,7 +11,7 @@ import numpy as np
 
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
 from art.errors import NotFoundError
-from art.wire.candidates import record_of
+from art.wire.candidates import candidates_record
 
 
 @dataclass(kw_only=True)
@@ -65,7 +65,9 @@ class ScriptedEngine:
                 told = zip(ids[start : start + step], logprobs[start : start + step], strict=True)
                 most = request.sampling.top_logprobs
                 yield Delta(
-                    candidates=b"".join(record_of([token, token + 1]) for token in ids[start : start + step])
+                    candidates=b"".join(
+                        candidates_record([token, token + 1]) for token in ids[start : start + step]
+                    )
                     if request.sampling.top_p < 1
                     else b"",
                     top_logprobs=[self.beside(*one, most) for one in told] if most else (),

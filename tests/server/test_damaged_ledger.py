@@ -22,7 +22,7 @@ from art.server.jobs.store import JobStore
 from art.server.ledger.ledger import DamagedSampleError, Ledger
 from art.server.ledger.schema import checksum, to_row
 from art.server.models.models import Registration
-from art.wire.candidates import record_of
+from art.wire.candidates import candidates_record
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_rows_without_a_checksum_are_read_as_they_are(path: Path) -> None:
 
 
 def test_the_checksum_holds_every_value_and_outlives_new_columns() -> None:
-    told = record_of([3, 4])
+    told = candidates_record([3, 4])
     one = sample("a", rollout_id="r", parent_id="p", fork_reason="f", tenant="t", candidates=told)
     row = to_row(one)
     assert row[-1] == checksum(row[:-1]) == checksum((*row[:-1], None))

@@ -20,7 +20,7 @@ from art.errors import ConfigurationError, NotFoundError
 from art.server.ledger.commits import LedgerError
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
-from art.wire.candidates import record_of
+from art.wire.candidates import candidates_record
 
 
 def sample(
@@ -63,7 +63,7 @@ async def test_records_come_back_exactly(ledger: Ledger) -> None:
 
 
 async def test_candidates_come_back_exactly_and_are_stored_small(ledger: Ledger) -> None:
-    told = b"".join(record_of(range(token, token + 40)) for token in range(500))
+    told = b"".join(candidates_record(range(token, token + 40)) for token in range(500))
     record = sample("a", range(5), range(500), candidates=told)
     await ledger.append([record, sample("b")])
     assert await ledger.samples(["a", "b"]) == [record, sample("b")]
@@ -79,7 +79,7 @@ async def test_a_file_from_before_there_were_candidates_goes_on(tmp_path: Path) 
     with sqlite3.connect(path) as old:
         old.executescript("ALTER TABLE samples DROP COLUMN candidates; PRAGMA user_version = 5;")
     ledger = Ledger(path)
-    record = sample("b", candidates=record_of([3, 4]))
+    record = sample("b", candidates=candidates_record([3, 4]))
     await ledger.append([record])
     assert await ledger.samples(["a", "b"]) == [sample("a"), record]
     await ledger.close()

@@ -12,7 +12,7 @@ from art.samples.types import Untrainable
 from art.server.jobs.drawn_from import drawn_from
 from art.server.jobs.train_rows import group_rows
 from art.wire.algorithm import Algorithm
-from art.wire.candidates import split
+from art.wire.candidates import split_candidates
 from art.wire.jobs import TrainJobRequest
 
 HELLO = [{"role": "user", "content": "hi"}]
@@ -62,7 +62,7 @@ async def test_the_candidates_of_each_token_are_in_the_ledger_and_in_what_is_tra
         (record,) = await live.ledger.samples([parts[-1].choices[0].model_extra["sample_id"]])
         ids = record.completion_ids.tolist()
         want = [[token, token + 1] for token in ids] if top_p < 1 else []
-        assert ids and [one.tolist() for one in split(record.candidates)] == want
+        assert ids and [one.tolist() for one in split_candidates(record.candidates)] == want
         (group,) = group_rows(_job(record.sample_id), {record.sample_id: record}, live.renderer)
         assert group.rollouts[0].samples[0].candidates == record.candidates
         supervised = _job(record.sample_id, loss={"name": "cross_entropy"}, advantage={"kind": "none"})

@@ -23,7 +23,7 @@ from art.training.minibatches import take
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.algorithm import AdvantageSpec, Algorithm
-from art.wire.candidates import record_of, split
+from art.wire.candidates import candidates_record, split_candidates
 from art.wire.training import LoraSpec, OptimizerSpec, SamplingSpec, TrainRequest
 
 NUCLEUS = SamplingSpec(temperature=0.75, top_p=0.5)
@@ -50,7 +50,9 @@ def turns(seed: int = 0) -> Batch:
                 sets = [sorted({token, *ids(int(rng.integers(0, 6)))}) for token in completion]
                 if number == 2:
                     sets[0] = []  # too many to be recorded
-                told = b"" if spec == PLAIN or group == number == 1 else b"".join(map(record_of, sets))
+                told = (
+                    b"" if spec == PLAIN or group == number == 1 else b"".join(map(candidates_record, sets))
+                )
                 samples.append(
                     SampleRow(
                         sample_id=f"{group}.{number}.{turn}",
@@ -189,10 +191,13 @@ def test_a_set_outside_the_vocabulary_is_refused_before_anything_runs() -> None:
 @pytest.mark.parametrize(
     ("candidates", "problem"),
     [
-        (record_of([7]), "1 sets of candidates for 2"),
-        (record_of([7]) + record_of([3, 9]), "sampled id 1 is 8, which is not among the 2 candidates"),
-        (record_of([7]) + record_of([8])[:-1], "no record"),
-        (record_of([7]) + record_of([8])[:-4], "no record"),
+        (candidates_record([7]), "1 sets of candidates for 2"),
+        (
+            candidates_record([7]) + candidates_record([3, 9]),
+            "sampled id 1 is 8, which is not among the 2 candidates",
+        ),
+        (candidates_record([7]) + candidates_record([8])[:-1], "no record"),
+        (candidates_record([7]) + candidates_record([8])[:-4], "no record"),
     ],
 )
 def test_a_row_whose_token_was_not_drawn_from_its_set_is_refused(candidates: bytes, problem: str) -> None:
@@ -225,7 +230,7 @@ async def test_a_policy_that_has_moved_renormalises_over_what_the_older_sampler_
         parameter.data.mul_(1.1)
     tokens = outside = 0
     for row in rows:
-        sets = split(row.candidates)
+        sets = split_candidates(row.candidates)
         ids = [*row.prompt_ids, *row.completion_ids]
         with torch.no_grad(), trainer.policy.stock_attention():
             logits = trainer.policy.causal_lm(input_ids=torch.tensor([ids])).logits[0]

@@ -37,7 +37,7 @@ def serve_forever(
     from art.server.control_settings import ControlSettings
     from art.server.process import Ready, run
     from art.server.settings import ServerSettings, key_source
-    from art.wire.flaws import without_values
+    from art.wire.flaws import flaws_without_values
 
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -58,7 +58,7 @@ def serve_forever(
             control=ControlSettings(serve_registered=True, new_ledger=new_ledger),
         )
     except ValidationError as error:
-        typer.echo(without_values(error), err=True)
+        typer.echo(flaws_without_values(error), err=True)
         return 2
 
     def tell(ready: Ready) -> None:

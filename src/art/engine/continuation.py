@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from art.engine.protocol import Delta, GenerateRequest
 from art.errors import WorkerDiedError
-from art.wire.candidates import without_first
+from art.wire.candidates import candidates_without_first
 
 
 class Continuation:
@@ -76,7 +76,7 @@ class Continuation:
             token_ids=ids[old:],
             logprobs=delta.logprobs[old:],
             top_logprobs=delta.top_logprobs[old:],
-            candidates=without_first(delta.candidates, old),
+            candidates=candidates_without_first(delta.candidates, old),
         )
         if delta.finish_reason is None:
             self._told.extend(news.token_ids)

@@ -10,7 +10,7 @@ from typing import Any
 
 from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
 from art.errors import ARTError
-from art.wire.engine import ErrorBody, GenerateMessage, SamplingBody, to_body, to_error
+from art.wire.engine import EngineErrorBody, GenerateMessage, SamplingBody, to_body, to_error
 
 _DEFAULTS: tuple[tuple[str, object], ...] = (
     ("top_p", 1.0),
@@ -79,7 +79,7 @@ def news_message(number: str, news: Delta | ARTError) -> dict[str, Any]:
 def read_news(message: dict[str, Any]) -> Delta | ARTError:
     """What `news_message` wrote down."""
     if "error" in message:
-        return to_error(ErrorBody.model_validate(message["error"]))
+        return to_error(EngineErrorBody.model_validate(message["error"]))
     return Delta(
         token_ids=message["token_ids"],
         logprobs=message["logprobs"],

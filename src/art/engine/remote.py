@@ -16,10 +16,10 @@ from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
 from art.errors import WorkerDiedError, WorkerError, WorkerStalledError
 from art.process.loopback import no_tls
 from art.wire.engine import (
+    EngineErrorBody,
     EngineHealth,
     EngineScoreReply,
     EngineScoreRequest,
-    ErrorBody,
     LoadAdapter,
     UnloadAdapter,
     to_error,
@@ -130,6 +130,6 @@ class RemoteEngine:
         if reply.status_code == 200:
             return orjson.loads(reply.content)
         try:
-            raise to_error(ErrorBody.model_validate_json(reply.content))
+            raise to_error(EngineErrorBody.model_validate_json(reply.content))
         except ValidationError as error:
             raise WorkerError(f"the engine worker answered {path} with status {reply.status_code}") from error

@@ -1,4 +1,4 @@
-"""The worker's routes over one engine. All need the bearer key; a failed call answers an `ErrorBody`."""
+"""The worker's routes over one engine. All need the bearer key; a failed call gets an `EngineErrorBody`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from art.engine.served import C, ServedEngine
 from art.engine.worker_streams import serve_generate
 from art.errors import ARTError, AuthenticationError, RequestError
 from art.wire.engine import (
+    EngineErrorBody,
     EngineScoreReply,
     EngineScoreRequest,
-    ErrorBody,
     LoadAdapter,
     UnloadAdapter,
     to_body,
 )
-from art.wire.flaws import without_values
+from art.wire.flaws import flaws_without_values
 
 Handler = Callable[[Request], Awaitable[BaseModel | None]]
 
@@ -90,7 +90,9 @@ def _endpoint(handler: Handler, key: str) -> Callable[[Request], Awaitable[Respo
                 raise AuthenticationError("no key was sent, or a wrong one", status=401, code="invalid_key")
             reply = await handler(request)
         except ValidationError as error:
-            unfit = RequestError(f"malformed body: {without_values(error)}", status=400, code="bad_body")
+            unfit = RequestError(
+                f"malformed body: {flaws_without_values(error)}", status=400, code="bad_body"
+            )
             return _json(to_body(unfit), 400)
         except ARTError as error:
             body = to_body(error)
@@ -100,7 +102,7 @@ def _endpoint(handler: Handler, key: str) -> Callable[[Request], Awaitable[Respo
     return endpoint
 
 
-def _json(body: BaseModel | ErrorBody | None, status: int) -> Response:
+def _json(body: BaseModel | EngineErrorBody | None, status: int) -> Response:
     content = orjson.dumps(body.model_dump() if body is not None else {})
     return Response(content, status_code=status, media_type="application/json")
 

@@ -23,7 +23,7 @@ from art.errors import ARTError
 from art.process.collector import resume_collector
 from art.process.listening import listen
 from art.wire.engine import WorkerReady, WorkerStart
-from art.wire.flaws import without_values
+from art.wire.flaws import flaws_without_values
 
 GRACE_SECONDS = 5.0
 """After the parent is gone, this long to stop in order."""
@@ -39,7 +39,7 @@ def run_worker(start_engine: StartEngine) -> int:
         start = WorkerStart.model_validate_json(sys.stdin.readline())
     except ValidationError as error:
         # Without the input: it may hold the key.
-        _say(WorkerReady(ready=False, error=f"the start line is unfit: {without_values(error)}"))
+        _say(WorkerReady(ready=False, error=f"the start line is unfit: {flaws_without_values(error)}"))
         return 2
     try:
         return asyncio.run(_serve(start, start_engine))

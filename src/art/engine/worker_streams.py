@@ -18,7 +18,7 @@ from art.engine.protocol import Delta
 from art.engine.served import C, ServedEngine
 from art.errors import ARTError, RequestError
 from art.wire.engine import CancelMessage, GenerateMessage
-from art.wire.flaws import without_values
+from art.wire.flaws import flaws_without_values
 
 
 async def serve_generate(engine: ServedEngine[C], socket: WebSocket) -> None:
@@ -56,7 +56,7 @@ class Streams(Generic[C]):
             try:
                 self._take(message)
             except ValidationError as error:
-                problem = f"malformed message: {without_values(error)}"
+                problem = f"malformed message: {flaws_without_values(error)}"
                 self._put(request_id, RequestError(problem, status=400, code="bad_message"))
             except ARTError as error:
                 self._put(request_id, error)

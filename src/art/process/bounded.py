@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
-from art.environment import inherited
+from art.environment import inherited_variables
 from art.process.parent import die_with_parent
 
 _KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TMPDIR")
@@ -141,7 +141,7 @@ class Bounded:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        environment = {name: value for name, value in inherited().items() if name in _KEPT}
+        environment = {name: value for name, value in inherited_variables().items() if name in _KEPT}
         process = self._process = subprocess.Popen(
             [sys.executable, "-m", "art.process.bounded", self._module],
             stdin=subprocess.PIPE,

@@ -20,7 +20,7 @@ import threading
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from art.environment import inherited
+from art.environment import inherited_variables
 from art.process.parent import die_with_parent
 
 TERM_SECONDS = 3.0
@@ -43,7 +43,7 @@ class GuardOrder(BaseModel):
 
 def main() -> int:
     order = GuardOrder.model_validate_json(sys.stdin.buffer.readline())
-    environment = {name: value for name, value in inherited().items() if name not in FOREIGN}
+    environment = {name: value for name, value in inherited_variables().items() if name not in FOREIGN}
     child = subprocess.Popen(
         order.command,
         stdin=subprocess.DEVNULL,

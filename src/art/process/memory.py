@@ -6,7 +6,7 @@ import ctypes
 import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_LARGE = 1 << 20
+_LARGE_BLOCK = 1 << 20
 """Bytes. Below, a block is too small to be worth two calls of the system."""
 
 
@@ -24,7 +24,7 @@ def give_back_freed_memory() -> None:
     Kept blocks fit the next request badly: a process that frees and computes its activations again held seven
     times what it needed. It costs a third more time.
     """
-    _set_malloc(mmap_threshold=_LARGE)
+    _set_malloc(mmap_threshold=_LARGE_BLOCK)
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-ENOUGH = 65_536
+ENOUGH_OPEN_FILES = 65_536
 
 
 def raise_file_limit() -> int | None:
-    """Raise the soft limit as far as the hard one allows, and at most to `ENOUGH`; the limit that holds then.
+    """Raise the soft limit to the hard one, at most to `ENOUGH_OPEN_FILES`; returns the limit that holds.
 
     Shells begin with 1,024, or 256 on a Mac: fewer than a server's connections. None: there is no such limit.
     """
@@ -17,7 +17,7 @@ def raise_file_limit() -> int | None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    most = ENOUGH_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_OPEN_FILES)
     if soft == resource.RLIM_INFINITY or soft >= most:
         return soft
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SMALL_MODEL = 20_000_000
+SMALL_MODEL_PARAMETERS = 20_000_000
 """Parameters. Below, the matrices are too small to be worth a second thread."""
 
 
@@ -15,4 +15,4 @@ def cpu_threads(chosen: int | None, parameters: int) -> int | None:
     """
     if chosen is not None:
         return chosen
-    return 1 if parameters < SMALL_MODEL else None
+    return 1 if parameters < SMALL_MODEL_PARAMETERS else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from art.samples.advantages import Advantage
 from art.samples.types import CandidateSets, IntArray, LossEntries, SampleRow
-from art.wire.candidates import split
+from art.wire.candidates import split_candidates
 
 
 def loss_entries(
@@ -60,7 +60,7 @@ def _candidates(samples: Sequence[SampleRow]) -> tuple[IntArray | None, Candidat
         if not sample.candidates:
             number_E += [-1] * len(sample.completion_ids)
             continue
-        for ids in split(sample.candidates):
+        for ids in split_candidates(sample.candidates):
             number_E.append(numbers.setdefault(ids.tobytes(), len(numbers)) if len(ids) else -1)
     id_J = np.frombuffer(b"".join(numbers), np.int32)
     size_K = np.array([len(ids) // id_J.itemsize for ids in numbers], np.int32)

@@ -8,7 +8,7 @@ import numpy as np
 
 from art.errors import TokenMismatchError
 from art.samples.types import IntArray, SampleRow
-from art.wire.candidates import split
+from art.wire.candidates import split_candidates
 
 
 def sequence(rollout: str, turn: int, row: SampleRow) -> IntArray:
@@ -50,7 +50,7 @@ def _ids(where: str, part: str, ids: Sequence[int]) -> IntArray:
 def _check_candidates(where: str, row: SampleRow) -> None:
     """Each sampled id is in the set that it was drawn from."""
     try:
-        sets = split(row.candidates)
+        sets = split_candidates(row.candidates)
     except ValueError as error:
         raise TokenMismatchError(f"{where} has candidates that are no record of them: {error}.") from error
     if len(sets) != len(row.completion_ids):

@@ -20,7 +20,7 @@ from art.process.disk import disk_error
 from art.process.durable import write_first
 from art.server.control_settings import ControlSettings
 from art.server.jobs.teacher_settings import TeacherSettings
-from art.wire.flaws import without_values
+from art.wire.flaws import flaws_without_values
 from art.wire.strict import Strict
 
 KEY_VARIABLE = "ART_API_KEY"
@@ -113,7 +113,7 @@ def parse_settings(line: bytes | str) -> ServerSettings:
         # Values stay out of the message: one of them is the key.
         known = ", ".join(ServerSettings.model_fields)
         raise ConfigurationError(
-            f"server settings refused: {without_values(error)}. Known settings: {known}"
+            f"server settings refused: {flaws_without_values(error)}. Known settings: {known}"
         ) from None
 
 

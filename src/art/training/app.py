@@ -18,7 +18,7 @@ from starlette.routing import Route
 from art.errors import ARTError, AuthenticationError, RequestError, ServerError, TrainingError
 from art.training.jobs import Jobs
 from art.training.trainer import Trainer
-from art.wire.flaws import without_values
+from art.wire.flaws import flaws_without_values
 from art.wire.models import ErrorBody
 from art.wire.strict import Strict
 from art.wire.trainer_start import TrainerConfig
@@ -145,7 +145,7 @@ async def _parse(kind: type[S], request: Request) -> S:
     try:
         return kind.model_validate_json(await request.body())
     except ValidationError as error:
-        raise RequestError(f"{kind.__name__}: {without_values(error)}", status=400) from error
+        raise RequestError(f"{kind.__name__}: {flaws_without_values(error)}", status=400) from error
 
 
 def _reply(message: Strict) -> Response:

@@ -22,7 +22,7 @@ from art.process.collector import resume_collector
 from art.process.listening import listen
 from art.process.memory import keep_freed_memory
 from art.process.threads import cpu_threads
-from art.wire.flaws import without_values
+from art.wire.flaws import flaws_without_values
 from art.wire.trainer_start import TrainerConfig
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _say(message: dict[str, object]) -> None:
 def _explain(error: Exception) -> str:
     """Without the values of the configuration, one of which is the key."""
     if isinstance(error, ValidationError):
-        return without_values(error)
+        return flaws_without_values(error)
     return f"{type(error).__name__}: {error}"
 
 

@@ -18,18 +18,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-LIMIT = 128
+MAX_CANDIDATES = 128
 """Ids of a set that is recorded: at most 516 bytes a token."""
-NOT_RECORDED = array("i", [0]).tobytes()
+CANDIDATES_NOT_RECORDED = array("i", [0]).tobytes()
 _BYTES = 4
 
 
-def record_of(ids: Sequence[int]) -> bytes:
+def candidates_record(ids: Sequence[int]) -> bytes:
     """Of one token; of too many ids, that they are not recorded."""
-    return array("i", [len(ids), *ids]).tobytes() if len(ids) <= LIMIT else NOT_RECORDED
+    return array("i", [len(ids), *ids]).tobytes() if len(ids) <= MAX_CANDIDATES else CANDIDATES_NOT_RECORDED
 
 
-def split(record: bytes) -> list[array[int]]:
+def split_candidates(record: bytes) -> list[array[int]]:
     """The set of each token. Raises ValueError for bytes that are no record."""
     if len(record) % _BYTES:
         raise ValueError(f"{len(record)} bytes are not whole int32 numbers")
@@ -45,7 +45,7 @@ def split(record: bytes) -> list[array[int]]:
     return sets
 
 
-def without_first(record: bytes, tokens: int) -> bytes:
+def candidates_without_first(record: bytes, tokens: int) -> bytes:
     """The record of the tokens after so many."""
-    rest = split(record)[tokens:]
-    return b"".join(map(record_of, rest))
+    rest = split_candidates(record)[tokens:]
+    return b"".join(map(candidates_record, rest))

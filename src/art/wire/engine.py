@@ -16,7 +16,7 @@ Its routes (all under the bearer key, loopback only):
 
 Frames up are lists of `GenerateMessage` and `CancelMessage`, frames down lists of `DeltaMessage` and
 `FailureMessage`; all that happens within one step of the engine shares a frame. A route that fails answers an
-`ErrorBody` with its status.
+`EngineErrorBody` with its status.
 
 Worked example, one request and its answer:
 
@@ -192,7 +192,7 @@ class DeltaMessage(Strict):
     """Base64 of a record of `art.wire.candidates`."""
 
 
-class ErrorBody(Strict):
+class EngineErrorBody(Strict):
     """An `art.errors` exception on the wire."""
 
     kind: str
@@ -205,12 +205,12 @@ class ErrorBody(Strict):
 
 class FailureMessage(Strict):
     id: str
-    error: ErrorBody
+    error: EngineErrorBody
 
 
-def to_body(error: ARTError) -> ErrorBody:
+def to_body(error: ARTError) -> EngineErrorBody:
     """Write an exception down so that `to_error` can raise it again in another process."""
-    body = ErrorBody(kind=type(error).__name__, message=str(error))
+    body = EngineErrorBody(kind=type(error).__name__, message=str(error))
     if isinstance(error, ServerError):
         body.status, body.code = error.status, error.code
     elif isinstance(error, ValueError):
@@ -220,7 +220,7 @@ def to_body(error: ARTError) -> ErrorBody:
     return body
 
 
-def to_error(body: ErrorBody) -> ARTError:
+def to_error(body: EngineErrorBody) -> ARTError:
     """The exception that `to_body` wrote down; a kind that we do not know is a WorkerError."""
     kind = getattr(errors, body.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, ARTError)):

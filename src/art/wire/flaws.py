@@ -50,6 +50,6 @@ def first_flaw(error: ValidationError) -> Flaw:
     return flaws(error)[0]
 
 
-def without_values(error: ValidationError) -> str:
+def flaws_without_values(error: ValidationError) -> str:
     """All of them in one line, and no value: one may be a key."""
     return "; ".join(flaw.without_value for flaw in flaws(error))

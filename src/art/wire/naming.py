@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_NAME = re.compile(WORD)
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_NAME = re.compile(NAME_PATTERN)
 
 
 def is_name(value: str) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from art.engine.protocol import Sampling, TopLogprobs
-from art.wire.candidates import LIMIT, NOT_RECORDED, record_of
+from art.wire.candidates import CANDIDATES_NOT_RECORDED, MAX_CANDIDATES, candidates_record
 
 MASK_64 = (1 << 64) - 1
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -115,10 +115,10 @@ def _candidates(scores_RV: Tensor, table: SamplingTable, rows_R: np.ndarray) -> 
         return {}
     possible_MV = scores_RV[torch.from_numpy(truncating).to(scores_RV.device)] > float("-inf")
     count_M = possible_MV.sum(-1)
-    small_M = count_M <= LIMIT
+    small_M = count_M <= MAX_CANDIDATES
     ids = iter(possible_MV[small_M].nonzero()[:, 1].tolist())  # row after row, rising
     return {
-        row: record_of(list(islice(ids, count))) if small else NOT_RECORDED
+        row: candidates_record(list(islice(ids, count))) if small else CANDIDATES_NOT_RECORDED
         for row, count, small in zip(truncating.tolist(), count_M.tolist(), small_M.tolist(), strict=True)
     }
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from art.wire.naming import WORD
+from art.wire.naming import NAME_PATTERN
 
 Tenant = str | None
 """None: the operator, who holds the server's own key."""
@@ -20,7 +20,7 @@ SEPARATOR = "~"
 HIDDEN = "(hidden)"
 
 _SCOPE = "art.tenant"
-_SCOPED = re.compile(rf"(?<![A-Za-z0-9._~-])({WORD})~({WORD})((?:/{WORD})?(?:@\d+)?)")
+_SCOPED = re.compile(rf"(?<![A-Za-z0-9._~-])({NAME_PATTERN})~({NAME_PATTERN})((?:/{NAME_PATTERN})?(?:@\d+)?)")
 
 
 def inside(tenant: Tenant, name: str) -> str:

@@ -21,7 +21,7 @@ from art.errors import ConfigurationError, DeadlineError
 from art.process.durable import write_whole
 from art.process.file_lock import take_lock
 from art.server.data_layout import check_name
-from art.wire.flaws import without_values
+from art.wire.flaws import flaws_without_values
 from art.wire.strict import Strict
 
 _log = logging.getLogger(__name__)
@@ -175,4 +175,4 @@ def _read(path: Path) -> TenantsRecord:
 
 
 def _why(error: OSError | ValidationError) -> str:
-    return str(error) if isinstance(error, OSError) else without_values(error)
+    return str(error) if isinstance(error, OSError) else flaws_without_values(error)
