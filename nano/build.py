@@ -16,13 +16,14 @@ import tempfile
 import time
 from pathlib import Path
 
+from art import nano_models
 from nano.card import write_card
 from nano.model import MAX_POSITIONS, new_model, rounded, save_model, set_up_torch
 from nano.recipes import RECIPES
 from nano.tokenizer import save_tokenizer, train_tokenizer
 from nano.train import GateError, train
 
-PACKAGE = Path(__file__).parent.parent / "src" / "art" / "nano_models"
+PACKAGE = Path(nano_models.__file__).parent
 
 
 def build(name: str, *, seed: int, output: Path, smoke: bool = False) -> Path:

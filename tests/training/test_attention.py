@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from art.errors import ConfigurationError
 from art.samples.tree import build_tree
 from art.samples.types import TokenTree
-from art.training.attention import dense, kernel, rectangles
+from art.training.attention import kernel
+from art.training.attention.dense import attend_dense
 from art.training.attention.interface import tree_attention
 from art.training.attention.plan import TreePlan, plan_attention
+from art.training.attention.rectangles import attend_rectangles
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=10)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}
@@ -56,11 +59,13 @@ def test_the_pieces_cover_each_pair_of_the_mask_once(
     assert plan.pairs >= needed.sum()
 
 
-def results(module: object, plan: TreePlan, dtype: torch.dtype, size: int) -> list[torch.Tensor]:
+def results(
+    attend: Callable[..., torch.Tensor], plan: TreePlan, dtype: torch.dtype, size: int
+) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
     shapes = [(1, 4, size, 8), (1, 2, size, 8), (1, 2, size, 8)]
     leaves = [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
-    out = module.attend(*leaves, 0.3, plan)  # type: ignore[attr-defined]
+    out = attend(*leaves, 0.3, plan)
     weight = torch.randn(out.shape, generator=generator).to(dtype)
     return [out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)]
 
@@ -71,10 +76,10 @@ def test_rectangles_equal_the_dense_mask(
     sequences: list[list[int]], block: int, long: int, dtype: torch.dtype
 ) -> None:
     tree = tree_of(sequences)
-    got = results(rectangles, plan_of(tree, block=block, long=long, dtype=dtype), dtype, len(tree))
+    got = results(attend_rectangles, plan_of(tree, block=block, long=long, dtype=dtype), dtype, len(tree))
     # Measured against float64, so that two errors of bfloat16 are not added.
-    exact = results(dense, plan_of(tree, "dense", dtype=torch.float64), torch.float64, len(tree))
-    rounded = results(dense, plan_of(tree, "dense", dtype=dtype), dtype, len(tree))
+    exact = results(attend_dense, plan_of(tree, "dense", dtype=torch.float64), torch.float64, len(tree))
+    rounded = results(attend_dense, plan_of(tree, "dense", dtype=dtype), dtype, len(tree))
     for a, b, c in zip(got, exact, rounded, strict=True):
         assert a.dtype == dtype
         own = (c.double() - b).norm()
@@ -87,7 +92,7 @@ def test_gradients_of_rectangles_against_finite_differences() -> None:
     assert {square.ancestors is None for square in plan.squares} == {True, False}
     assert plan.rectangles and any(square.reach for square in plan.squares)
     leaves = [torch.randn(1, h, len(tree), 4, dtype=torch.float64, requires_grad=True) for h in (2, 1, 1)]
-    assert torch.autograd.gradcheck(lambda q, k, v: rectangles.attend(q, k, v, 0.5, plan), leaves)
+    assert torch.autograd.gradcheck(lambda q, k, v: attend_rectangles(q, k, v, 0.5, plan), leaves)
 
 
 def test_long_causal_runs_and_big_subtrees_need_few_pairs() -> None:
@@ -110,7 +115,7 @@ def test_another_torch_falls_back_to_the_dense_mask_with_a_notice(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def wrong(*inputs: object) -> torch.Tensor:
-        return dense.attend(*inputs) * 1.1  # type: ignore[arg-type]
+        return attend_dense(*inputs) * 1.1  # type: ignore[arg-type]
 
     def gone(*inputs: object) -> torch.Tensor:
         raise AttributeError("'_OpNamespace' 'aten' object has no attribute '_scaled_dot_product_flash...'")
@@ -119,7 +124,7 @@ def test_another_torch_falls_back_to_the_dense_mask_with_a_notice(
         (wrong, "computes something else"),
         (gone, "has other flash attention operations"),
     ):
-        monkeypatch.setattr(rectangles, "attend", broken)
+        monkeypatch.setattr(kernel, "attend_rectangles", broken)
         with caplog.at_level(logging.WARNING):
             assert kernel.choose_kernel("auto", torch.device("cpu"), torch.float32) == "dense"
         assert reason in caplog.text
@@ -151,9 +156,9 @@ def test_bfloat16_on_a_long_tree_is_no_less_exact_than_a_dense_mask() -> None:
     tree = tree_of([[*prompt, *one, *other] for prompt in prompts for one in turns[:3] for other in turns])
     plan = plan_of(tree, block=128, long=64, dtype=torch.bfloat16)
     assert len(plan.rectangles) == 2 and plan.pool is not None
-    got = results(rectangles, plan, torch.bfloat16, len(tree))
-    exact = results(dense, plan_of(tree, "dense", dtype=torch.float64), torch.float64, len(tree))
-    rounded = results(dense, plan_of(tree, "dense", dtype=torch.bfloat16), torch.bfloat16, len(tree))
+    got = results(attend_rectangles, plan, torch.bfloat16, len(tree))
+    exact = results(attend_dense, plan_of(tree, "dense", dtype=torch.float64), torch.float64, len(tree))
+    rounded = results(attend_dense, plan_of(tree, "dense", dtype=torch.bfloat16), torch.bfloat16, len(tree))
     for name, a, b, c in zip(("out", "query", "key", "value"), got, exact, rounded, strict=True):
         error, allowed = (a.double() - b).norm() / b.norm(), (c.double() - b).norm() / b.norm()
         assert error <= allowed, (name, float(error), float(allowed))

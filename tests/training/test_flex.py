@@ -8,7 +8,8 @@ import torch
 from tiny_policies import games
 
 from art.errors import ConfigurationError
-from art.training.attention import dense, flex
+from art.training.attention.dense import attend_dense
+from art.training.attention.flex import FLEX_BLOCK, attend_flex, block_mask
 from art.training.attention.kernel import choose_kernel, fault_of
 from art.training.attention.pieces import mask_pairs
 from art.training.attention.plan import plan_attention
@@ -47,11 +48,11 @@ def exact(end_T: np.ndarray, depth_T: np.ndarray, window: int | None) -> torch.T
 @pytest.mark.parametrize("name", TREES)
 def test_the_block_mask_is_the_mask(name: str, window: int | None) -> None:
     end_T, depth_T = TREES[name]
-    size, blocks = len(end_T), -(-len(end_T) // flex.BLOCK)
-    mask = flex.block_mask(end_T, depth_T, "cpu", window=window)
+    size, blocks = len(end_T), -(-len(end_T) // FLEX_BLOCK)
+    mask = block_mask(end_T, depth_T, "cpu", window=window)
     expected = exact(end_T, depth_T, window)
-    got = torch.zeros(blocks * flex.BLOCK, blocks * flex.BLOCK, dtype=torch.bool)
-    at = torch.arange(blocks * flex.BLOCK)
+    got = torch.zeros(blocks * FLEX_BLOCK, blocks * FLEX_BLOCK, dtype=torch.bool)
+    at = torch.arange(blocks * FLEX_BLOCK)
     every = mask.mask_mod(torch.tensor(0), torch.tensor(0), at[:, None], at[None, :])
     pieces = [(mask.kv_num_blocks, mask.kv_indices, every)]
     pieces.append((mask.full_kv_num_blocks, mask.full_kv_indices, torch.ones_like(every)))
@@ -59,7 +60,7 @@ def test_the_block_mask_is_the_mask(name: str, window: int | None) -> None:
         for row, count in enumerate(counts[0, 0].tolist()):
             for column in indices[0, 0, row, :count].tolist():
                 block = np.s_[
-                    row * flex.BLOCK : (row + 1) * flex.BLOCK, column * flex.BLOCK : (column + 1) * flex.BLOCK
+                    row * FLEX_BLOCK : (row + 1) * FLEX_BLOCK, column * FLEX_BLOCK : (column + 1) * FLEX_BLOCK
                 ]
                 assert not got[block].any(), "no block is computed twice"
                 got[block] = values[block]
@@ -70,8 +71,8 @@ def test_the_block_mask_is_the_mask(name: str, window: int | None) -> None:
 
 def test_blocks_that_nobody_attends_to_are_left_out() -> None:
     end_T, depth_T = TREES["long prompt"]
-    assert mask_pairs(flex.block_mask(end_T, depth_T, "cpu")) < 0.5 * len(end_T) ** 2 + 1e5
-    mask = flex.block_mask(np.full(1024, 1024), np.arange(1024), "cpu")
+    assert mask_pairs(block_mask(end_T, depth_T, "cpu")) < 0.5 * len(end_T) ** 2 + 1e5
+    mask = block_mask(np.full(1024, 1024), np.arange(1024), "cpu")
     assert int(mask.full_kv_num_blocks.sum()) == 28 and int(mask.kv_num_blocks.sum()) == 8
 
 
@@ -81,8 +82,8 @@ def test_its_forward_is_that_of_the_dense_mask(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(1, heads, len(end_T), 16, generator=generator) for heads in (4, 2, 2)]
     with torch.no_grad():
-        got = flex.attend(*inputs, 0.3, plan_attention(end_T, depth_T, "flex"))
-        expected = dense.attend(*inputs, 0.3, plan_attention(end_T, depth_T, "dense"))
+        got = attend_flex(*inputs, 0.3, plan_attention(end_T, depth_T, "flex"))
+        expected = attend_dense(*inputs, 0.3, plan_attention(end_T, depth_T, "dense"))
     assert torch.allclose(got, expected, atol=1e-5)
 
 
@@ -93,7 +94,7 @@ def test_a_layer_that_sees_a_window_gets_its_own_mask() -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(1, 2, len(end_T), 16, generator=generator) for _ in range(3)]
     with torch.no_grad():
-        got = flex.attend(*inputs, 0.3, plan, 40)
+        got = attend_flex(*inputs, 0.3, plan, 40)
     scores = (inputs[0] @ inputs[1].mT * 0.3).masked_fill(~exact(end_T, depth_T, 40), float("-inf"))
     assert torch.allclose(got, scores.softmax(-1) @ inputs[2], atol=1e-5)
     assert set(plan.block_masks) == {None, 40} and plan.pairs == whole

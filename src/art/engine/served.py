@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from art.engine.protocol import Delta, GenerateRequest, Ranked
 from art.errors import ARTError
-from art.wire.engine import EngineHealth
+
+if TYPE_CHECKING:
+    from art.wire.engine import EngineHealth
 
 Sink = Callable[[Delta | ARTError], None]
 """Takes each delta of a request, or the error that ended it, on the event loop that began the request."""

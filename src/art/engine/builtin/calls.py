@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from art.engine.builtin.compiling import Waiter
-from art.engine.builtin.sequence import Sequence
+from art.engine.builtin.sequence import Sequence as Running
 from art.engine.protocol import Delta
 from art.engine.served import Sink
 from art.errors import ARTError, DeadlineError
@@ -23,7 +23,7 @@ class Call:
 
     loop: asyncio.AbstractEventLoop
     sink: Sink
-    sequence: Sequence | None = None
+    sequence: Running | None = None
     cancelled: bool = False
     waiter: Waiter | None = None
     """What waits for its constraint."""

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from art.training.attention.plan import TreePlan
 
 
-def attend(
+def attend_dense(
     query_BHTD: torch.Tensor, key_BKTD: torch.Tensor, value_BKTD: torch.Tensor, scale: float, plan: TreePlan
 ) -> torch.Tensor:
     """Attention of every token to its ancestors and itself, [B, H, T, D]."""

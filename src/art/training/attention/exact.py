@@ -16,7 +16,7 @@ TOKENS = 2
 """The dimension of tokens."""
 
 
-def attend(
+def attend_exact(
     query_BHTD: torch.Tensor,
     key_BKTD: torch.Tensor,
     value_BKTD: torch.Tensor,

@@ -19,13 +19,13 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from art.training.attention.pieces import Ints, TreePlan
 
-BLOCK = 128
+FLEX_BLOCK = 128
 """What the kernel is tuned for."""
 
 Bools = npt.NDArray[np.bool_]
 
 
-def attend(
+def attend_flex(
     query_BHTD: torch.Tensor,
     key_BKTD: torch.Tensor,
     value_BKTD: torch.Tensor,
@@ -57,9 +57,9 @@ def block_mask(
 ) -> BlockMask:
     """The mask `k <= q < end[k]`, and, with a window, `depth[q] - depth[k] < window`."""
     size = len(end_T)
-    blocks = -(-size // BLOCK)
+    blocks = -(-size // FLEX_BLOCK)
     # Padding attends to itself only: an empty row would have no softmax.
-    padded = np.arange(size, blocks * BLOCK)
+    padded = np.arange(size, blocks * FLEX_BLOCK)
     end_T = np.concatenate([end_T, padded + 1])
     depth_T = np.concatenate([depth_T, np.zeros_like(padded)])
     some_QK, full_QK = _blocks(end_T, depth_T, window)
@@ -74,7 +74,7 @@ def block_mask(
     return BlockMask.from_kv_blocks(
         *_ordered(some_QK & ~full_QK, device),
         *_ordered(full_QK, device),
-        BLOCK_SIZE=BLOCK,
+        BLOCK_SIZE=FLEX_BLOCK,
         mask_mod=attends if window is None else attends_nearby,
         seq_lengths=(size, size),
     )
@@ -82,11 +82,11 @@ def block_mask(
 
 def _blocks(end_T: Ints, depth_T: Ints, window: int | None) -> tuple[Bools, Bools]:
     """Where any pair attends (or might), and where all do."""
-    end_KB, depth_KB = end_T.reshape(-1, BLOCK), depth_T.reshape(-1, BLOCK)
-    first_Q = np.arange(0, len(end_T), BLOCK)[:, None]
+    end_KB, depth_KB = end_T.reshape(-1, FLEX_BLOCK), depth_T.reshape(-1, FLEX_BLOCK)
+    first_Q = np.arange(0, len(end_T), FLEX_BLOCK)[:, None]
     below_QK = first_Q > first_Q.T
     some_QK = (below_QK & (end_KB.max(1) > first_Q)) | np.eye(len(first_Q), dtype=bool)
-    full_QK = below_QK & (end_KB.min(1) > first_Q + BLOCK - 1)
+    full_QK = below_QK & (end_KB.min(1) > first_Q + FLEX_BLOCK - 1)
     if window is not None:
         low, high = depth_KB.min(1), depth_KB.max(1)
         some_QK &= low[:, None] - high < window

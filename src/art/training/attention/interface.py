@@ -17,8 +17,12 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from art.errors import ConfigurationError
-from art.training.attention import dense, exact, flex, rectangles, sinks
+from art.training.attention.dense import attend_dense
+from art.training.attention.exact import attend_exact
+from art.training.attention.flex import attend_flex
 from art.training.attention.plan import TreePlan
+from art.training.attention.rectangles import attend_rectangles
+from art.training.attention.sinks import attend_with_sinks
 from art.training.attention.windowed import chain, cuts, windowed
 
 NAME = "art_tree"
@@ -87,19 +91,19 @@ def _tree(
     s_aux: torch.Tensor | None,
 ) -> torch.Tensor:
     if plan.kernel == "flex" and softcap is None and s_aux is None:
-        return flex.attend(query, key, value, scale, plan, window if cuts(plan, window) else None)
+        return attend_flex(query, key, value, scale, plan, window if cuts(plan, window) else None)
     if softcap is not None or (s_aux is not None and plan.kernel != "rectangles"):
         blocks = windowed(plan, window, query, blocks=True)
-        return exact.attend(query, key, value, scale, blocks, softcap=softcap, sinks_H=s_aux)
+        return attend_exact(query, key, value, scale, blocks, softcap=softcap, sinks_H=s_aux)
     if cuts(plan, window):
         plan = windowed(plan, window, query)
     if plan.kernel != "rectangles":
-        return dense.attend(query, key, value, scale, plan)
+        return attend_dense(query, key, value, scale, plan)
     query, key, padded = _same_size(query, key, value)
     if s_aux is not None:
-        out = sinks.attend(query, key, padded, scale, plan, s_aux)
+        out = attend_with_sinks(query, key, padded, scale, plan, s_aux)
     else:
-        out = rectangles.attend(query, key, padded, scale, plan)
+        out = attend_rectangles(query, key, padded, scale, plan)
     return out[..., : value.shape[-1]]
 
 

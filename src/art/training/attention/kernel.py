@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from art.errors import ConfigurationError
-from art.training.attention import dense, flex, rectangles
+from art.training.attention.dense import attend_dense
+from art.training.attention.flex import FLEX_BLOCK, attend_flex
 from art.training.attention.plan import plan_attention
+from art.training.attention.rectangles import attend_rectangles
 
 LOG = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ def _difference(kernel: str, device: torch.device, dtype: torch.dtype) -> float:
     """Largest relative difference of outputs and gradients on a small tree with every kind of piece."""
     end_T = np.array([13, 13, 13, 13, 11, 9, 9, 9, 9, 11, 11, 13, 13])
     if kernel == "flex":
-        end_T = np.repeat(end_T, flex.BLOCK // 4) * (flex.BLOCK // 4)  # several of its blocks
+        end_T = np.repeat(end_T, FLEX_BLOCK // 4) * (FLEX_BLOCK // 4)  # several of its blocks
     size, width = len(end_T), 8 if kernel == "rectangles" else 64
     generator = torch.Generator().manual_seed(0)
     shapes = [(1, heads, size, width) for heads in (4, 2, 2, 4)]
@@ -74,7 +76,7 @@ def _difference(kernel: str, device: torch.device, dtype: torch.dtype) -> float:
     *inputs, weight = made
     results = []
     attends: dict[str, Callable[..., torch.Tensor]]
-    attends = {"rectangles": rectangles.attend, "flex": flex.attend, "dense": dense.attend}
+    attends = {"rectangles": attend_rectangles, "flex": attend_flex, "dense": attend_dense}
     for name in (kernel, "dense"):
         leaves = [tensor.clone().requires_grad_() for tensor in inputs]
         plan = plan_attention(end_T, np.arange(size), name, dtype=dtype, device=device, block=2, long=2)

@@ -21,7 +21,7 @@ TOKENS = 2
 """The dimension of tokens."""
 
 
-def attend(
+def attend_rectangles(
     query_BHTD: torch.Tensor, key_BKTD: torch.Tensor, value_BKTD: torch.Tensor, scale: float, plan: TreePlan
 ) -> torch.Tensor:
     """Attention of every token to its ancestors and itself, [B, H, T, D]."""

@@ -16,7 +16,7 @@ from art.training.attention.plan import TreePlan
 from art.training.attention.rectangles import merge_backward, merge_forward
 
 
-def attend(
+def attend_with_sinks(
     query_BHTD: torch.Tensor,
     key_BKTD: torch.Tensor,
     value_BKTD: torch.Tensor,
