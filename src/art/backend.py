@@ -1,21 +1,69 @@
-"""The face that every backend shows to a model."""
+"""What a backend is, and what backends and the run's record need of a model.
+
+`art.model` stands above this: a backend never imports the models, it is given them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from art.types import TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
     import openai
 
-    from art.model import Model, TrainableModel
     from art.trajectories import Trajectory, TrajectoryGroup
 
-    AnyModel = Model[Any, Any]
-    AnyTrainableModel = TrainableModel[Any, Any]
+
+@runtime_checkable
+class AnyModel(Protocol):
+    """A model as backends see it, prompted or trained: `art.Model` and its subclasses."""
+
+    name: str
+    project: str
+    entity: str | None
+    id: str | None
+    run_id: str | None
+    run_name: str | None
+    config: Any
+    trainable: bool
+    inference_api_key: str | None
+    inference_base_url: str | None
+    inference_model_name: str | None
+    base_path: str
+    report_metrics: list[str] | None
+
+    _backend: Any
+
+    def model_dump(self, *, exclude: Any = ...) -> dict[str, Any]: ...
+
+    def get_inference_name(self, step: int | None = None) -> str: ...
+
+    def _folder(self) -> Path: ...
+
+
+@runtime_checkable
+class AnyTrainableModel(AnyModel, Protocol):
+    """A model that learns, as backends see it: `art.TrainableModel` and its subclasses."""
+
+    base_model: str
+
+    _internal_config: Mapping[str, Any] | None
+    _openai_client_config: dict[str, Any] | None
+
+    def backend(self) -> Any: ...
+
+    async def get_step(self) -> int: ...
+
+    async def train_sft(
+        self,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        _config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> TrainResult: ...
 
 
 class Backend(Protocol):
@@ -59,10 +107,3 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of everything the backend holds."""
-
-
-def __getattr__(name: str) -> Any:
-    """`AnyModel` and `AnyTrainableModel` are annotations; at run time they are the models' classes."""
-    if name not in ("AnyModel", "AnyTrainableModel"):
-        raise AttributeError(f"module 'art.backend' has no attribute {name!r}")
-    return getattr(import_module("art.model"), name.removeprefix("Any"))

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
 from art.tracking.names import route
 
 if TYPE_CHECKING:
-    from art.backend import AnyModel
+    from art.model import Model
 
 X_AXIS = "training_step"
 """As in the rows of a model's log."""
 
 
 def log_constant_metrics_wandb(
-    model: AnyModel,
+    model: Model[Any, Any],
     num_steps: int,
     split_metrics: Mapping[str, Mapping[str, float]],
     logged_run_name: str | None = None,

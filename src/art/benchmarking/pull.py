@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from art.backend import AnyModel
+    from art.model import Model
 
 
 async def pull_model_trajectories(
-    model: AnyModel, s3_bucket: str | None = None, prefix: str | None = None
+    model: Model[Any, Any], s3_bucket: str | None = None, prefix: str | None = None
 ) -> list[str]:
     """Copy a model's `trajectories` folder from a bucket into the model's folder here.
 
@@ -23,7 +23,7 @@ async def pull_model_trajectories(
     return await asyncio.to_thread(_pull, model, s3_bucket, prefix)
 
 
-def _pull(model: AnyModel, bucket: str | None, prefix: str | None) -> list[str]:
+def _pull(model: Model[Any, Any], bucket: str | None, prefix: str | None) -> list[str]:
     from art.process.durable import write_whole
     from art.storage.location import model_folder, model_url
     from art.storage.side_files import (

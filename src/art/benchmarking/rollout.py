@@ -12,13 +12,13 @@ from art.trajectories import Trajectory
 from art.types import Unscored
 
 if TYPE_CHECKING:
-    from art.backend import AnyModel
+    from art.model import Model
 
 log = logging.getLogger(__name__)
 
 
 async def benchmark_rollout(
-    model: AnyModel, num_rollouts: int, rollout: Callable[[Any], Awaitable[Trajectory]]
+    model: Model[Any, Any], num_rollouts: int, rollout: Callable[[Any], Awaitable[Trajectory]]
 ) -> float:
     """The mean reward of `num_rollouts` calls of `rollout(model)`, side by side; unscored ones do not count.
 

@@ -12,14 +12,14 @@ from art.remote.rollout_scope import rollout
 from art.trajectories import Trajectory
 
 if TYPE_CHECKING:
-    from art.backend import AnyTrainableModel
+    from art.model import TrainableModel
 
 T = TypeVar("T", bound=Trajectory)
 _log = logging.getLogger(__name__)
 
 
 def wrap_rollout(
-    model: AnyTrainableModel, fn: Callable[..., Awaitable[T]], **options: Any
+    model: TrainableModel[Any, Any], fn: Callable[..., Awaitable[T]], **options: Any
 ) -> Callable[..., Awaitable[T]]:
     """`fn`, whose calls of `init_chat_model`'s model become the conversations of the trajectory it returns.
 

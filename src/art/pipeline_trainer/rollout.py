@@ -11,17 +11,17 @@ from art.errors import ConfigurationError
 from art.trajectories import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
-    from art.backend import AnyTrainableModel
+    from art.model import TrainableModel
 
 ScenarioT = TypeVar("ScenarioT", bound=Mapping[str, Any])
 _ConfigT = TypeVar("_ConfigT")
 
-RolloutFn = Callable[["AnyTrainableModel", ScenarioT, _ConfigT], Awaitable[TrajectoryGroup]]
+RolloutFn = Callable[["TrainableModel[Any, Any]", ScenarioT, _ConfigT], Awaitable[TrajectoryGroup]]
 """One scenario -> a group of attempts."""
-SingleRolloutFn = Callable[["AnyTrainableModel", ScenarioT, _ConfigT], Awaitable[Trajectory]]
+SingleRolloutFn = Callable[["TrainableModel[Any, Any]", ScenarioT, _ConfigT], Awaitable[Trajectory]]
 """One scenario -> one attempt."""
 Evaluated = list[Trajectory | TrajectoryGroup]
-EvalFn = Callable[["AnyTrainableModel", int, _ConfigT], Awaitable[Evaluated | dict[str, Evaluated]]]
+EvalFn = Callable[["TrainableModel[Any, Any]", int, _ConfigT], Awaitable[Evaluated | dict[str, Evaluated]]]
 """A step -> the evaluation's trajectories, or those of several splits."""
 
 
@@ -35,7 +35,9 @@ def make_group_rollout_fn(
     if n < 1:
         raise ConfigurationError(f"make_group_rollout_fn({n=}): at least 1 attempt is needed")
 
-    async def rollout(model: AnyTrainableModel, scenario: ScenarioT, config: _ConfigT) -> TrajectoryGroup:
+    async def rollout(
+        model: TrainableModel[Any, Any], scenario: ScenarioT, config: _ConfigT
+    ) -> TrajectoryGroup:
         attempts = (in_rollout(single_fn(model, scenario, config)) for _ in range(n))
         return TrajectoryGroup(await asyncio.gather(*attempts, return_exceptions=True))
 

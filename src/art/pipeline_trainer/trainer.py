@@ -20,7 +20,8 @@ from art.pipeline_trainer.signals import stopping_on_signals
 from art.pipeline_trainer.status import StatusReporter
 
 if TYPE_CHECKING:
-    from art.backend import AnyTrainableModel, Backend
+    from art.backend import Backend
+    from art.model import TrainableModel
 
 ConfigT = TypeVar("ConfigT")
 
@@ -43,7 +44,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
 
     def __init__(
         self,
-        model: AnyTrainableModel,
+        model: TrainableModel[Any, Any],
         backend: Backend,
         rollout_fn: RolloutFn[ScenarioT, ConfigT],
         scenarios: Iterable[ScenarioT] | AsyncIterable[ScenarioT],
