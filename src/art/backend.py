@@ -69,7 +69,7 @@ class AnyTrainableModel(AnyModel, Protocol):
 class Backend(Protocol):
     """Where models are served and trained: on this machine, on another, at a service.
 
-    The backends of this package answer to the names of older releases too (`art.remote.older_names`):
+    The backends of this package answer to the names of older releases too:
     `_model_inference_name(model, step)`, `_get_step(model)`,
     `_delete_checkpoint_files(model, steps_to_keep)`, `_prepare_backend_for_training(model, config)`, and
     `_train_model` and `_train_sft`, which yield dicts of metrics. A backend of a program's own

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from art.errors import ConfigurationError
+from art.errors import ARTError, ConfigurationError, NotFoundError, NotRegisteredError
 from art.remote import sft
 from art.remote.connection import ServerConnection
-from art.remote.earlier import EarlierJobs
-from art.remote.forking import Forks
 from art.remote.groups import check_any_trajectory, train_groups
-from art.remote.jobs import JobDeadlines, run_job
+from art.remote.jobs import JobDeadlines, follow_job, run_job
 from art.remote.keywords import KEYWORDS, REFUSED
-from art.remote.leases import StepLeases
-from art.remote.older_names import OlderNames
+from art.remote.leases import StepLeases, pinned
 from art.remote.options import job_request
 from art.remote.paths import model_path
 from art.remote.registration import REGISTER_S, register_request
 from art.remote.server_config import ServerConfig, server_config
 from art.remote.sheet import check_rollouts, check_sheet, tell_context, tell_low_rate, tell_untrained
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
-from art.types import TrainResult, TrainSFTConfig
+from art.types import TrainConfig, TrainResult, TrainSFTConfig
 from art.wire.algorithm import Algorithm
-from art.wire.jobs import TrainResultInfo
-from art.wire.models import DeleteCheckpointsReply, DeleteCheckpointsRequest, ModelInfo, RegisterRequest
+from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
+from art.wire.models import (
+    DeleteCheckpointsReply,
+    DeleteCheckpointsRequest,
+    ForkReply,
+    ForkRequest,
+    ModelInfo,
+    RegisterRequest,
+    UnloadStepsReply,
+    UnloadStepsRequest,
+)
 
 if TYPE_CHECKING:
     import openai
@@ -33,8 +42,13 @@ if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
     from art.trajectories import Trajectory, TrajectoryGroup
 
+FORK_S = 1800.0
+"""A registered model waits for the end of its running job."""
 
-class RemoteBackend(OlderNames, Forks, EarlierJobs):
+_log = logging.getLogger(__name__)
+
+
+class RemoteBackend:
     """Register, sample and train on a server: `RemoteBackend("https://gpu.example.org:8000", api_key)`.
 
     deadlines: how long a training job may be silent, and take in all.
@@ -215,20 +229,6 @@ class RemoteBackend(OlderNames, Forks, EarlierJobs):
         check_rollouts(info.sheet, sum(len(batch) for batch in request.batches))
         return self._trained(info)
 
-    async def _train_sft(
-        self,
-        model: AnyTrainableModel,
-        trajectories: Iterable[Trajectory],
-        config: TrainSFTConfig | None = None,
-        dev_config: Mapping[str, Any] | None = None,
-        verbose: bool = False,
-    ) -> AsyncIterator[dict[str, float]]:
-        """The older form of `train_sft`: yields the metrics of the step, if one was made."""
-        sft.refuse_unknown(dev_config)
-        result = await self.train_sft(model, trajectories, config, verbose=verbose)
-        if result.metrics:
-            yield result.metrics
-
     def _trained(self, info: TrainResultInfo) -> TrainResult:
         return self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
 
@@ -245,6 +245,96 @@ class RemoteBackend(OlderNames, Forks, EarlierJobs):
         path = f"{model_path(model)}/delete_checkpoints"
         return (await self._connection.call("POST", path, DeleteCheckpointsReply, request)).deleted
 
+    async def fork_checkpoint(
+        self,
+        model: AnyModel,
+        from_model: str,
+        *,
+        from_project: str | None = None,
+        step: int | None = None,
+        not_after_step: int | None = None,
+    ) -> int:
+        """Give `model`, before or right after `register`, a checkpoint of another one, under the same number.
+
+        It resumes exactly: weights, optimizer, RNG. Without `step` (exactly this one) and `not_after_step`
+        (the newest up to this one) it is the newest. Returns the step that the model is at now. Raises
+        CheckpointMissingError, StepMissingError, and RequestError when the model has steps of its own.
+        """
+        if step is not None and not_after_step is not None:
+            raise ConfigurationError(f"fork_checkpoint({step=}, {not_after_step=}): give one")
+        request = ForkRequest(
+            from_name=from_model, from_project=from_project, step=step, not_after=not_after_step
+        )
+        path = f"{model_path(model)}/fork"
+        reply = await self._connection.call("POST", path, ForkReply, request, deadline_s=FORK_S)
+        return reply.step
+
+    # -- which step answers, and which is kept --
+
+    def _model_inference_name(self, model: AnyModel, step: int | None = None) -> str:
+        """What to send as `model`: this step's name, else that of the step leased in this context, else the
+        one that always means the newest.
+        """
+        name = model.inference_model_name or model.name
+        if any(other == model.name and project != model.project for project, other in self._registered):
+            # The bare name was given while it was the only one; now the server refuses it as ambiguous.
+            name = f"{model.project}/{model.name}" if name == model.name and model.trainable else name
+        step = pinned(model) if step is None else step
+        return name if step is None else f"{name}@{step}"
+
+    def adapter_lease(self, model: AnyModel, step: int) -> AbstractAsyncContextManager[None]:
+        """`async with backend.adapter_lease(model, 3)`: inside, `model.get_inference_name()` is step 3's, and
+        no call of this backend deletes or unloads that step.
+        """
+        return self._leases.lease(model, step)
+
+    async def prune_model_adapters(self, model: AnyModel, retain_steps: Iterable[int]) -> list[int]:
+        """Unload all steps from the engine but these, the newest and those on lease; returns the unloaded.
+
+        Their checkpoints stay: a request that names one loads it again.
+        """
+        request = UnloadStepsRequest(keep_steps=self._leases.with_held(model, retain_steps))
+        reply = await self._connection.call(
+            "POST", f"{model_path(model)}/unload_steps", UnloadStepsReply, request
+        )
+        return reply.unloaded
+
+    # -- jobs of an earlier process: the server finishes what it accepted, whatever happens to its client --
+
+    async def training_result(self, model: AnyTrainableModel, job_id: str) -> TrainResult | None:
+        """What came of the job that `train(..., job_id=...)` named; waits for one that is still running.
+
+        None: the server has no such job, or it failed; its batch made no step. Raises DeadlineError.
+        """
+        try:
+            info = await self._job(job_id)
+            if info.state in ("queued", "running"):
+                with contextlib.suppress(ARTError):
+                    await follow_job(self._connection, job_id, _unwatched, self._deadlines)
+                info = await self._job(job_id)
+        except NotFoundError:
+            return None
+        if info.result is None:
+            _log.warning(
+                "training job %s of %s made no step: %s", job_id, model.name, info.error or info.state
+            )
+        return None if info.result is None else self._trained(info.result)
+
+    async def settled_step(self, model: AnyTrainableModel) -> int:
+        """The newest step, after all training jobs of the model that the server has accepted have ended."""
+        info = await self._connection.call("GET", model_path(model), ModelInfo)
+        for job_id in info.unfinished_jobs:
+            _log.info("%s: waiting for job %s, which an earlier program left", model.name, job_id)
+            await self.training_result(model, job_id)
+        return (await self._connection.call("GET", model_path(model), ModelInfo)).step
+
+    async def checkpoint_steps(self, model: AnyTrainableModel) -> list[int]:
+        """The steps that have a checkpoint on the server, in order."""
+        return (await self._connection.call("GET", model_path(model), ModelInfo)).checkpoints
+
+    async def _job(self, job_id: str) -> JobInfo:
+        return await self._connection.call("GET", f"/art/jobs/{job_id}", JobInfo)
+
     async def close(self) -> None:
         """Close the connections. The server goes on."""
         await self._connection.close()
@@ -257,3 +347,53 @@ class RemoteBackend(OlderNames, Forks, EarlierJobs):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteBackend:
         return self  # copies of a model share their backend
+
+    # -- names under which older programs and their test doubles call a backend --
+
+    async def _get_step(self, model: AnyTrainableModel) -> int:
+        return await self.get_step(model)
+
+    async def _delete_checkpoint_files(self, model: AnyTrainableModel, steps_to_keep: Iterable[int]) -> None:
+        await self.delete_checkpoints(model, steps_to_keep)
+
+    async def _prepare_backend_for_training(
+        self, model: AnyTrainableModel, config: Mapping[str, Any] | None = None
+    ) -> tuple[str, str]:
+        """Registers the model where that was not done. Returns the base URL of its endpoint and the key."""
+        if model.inference_base_url is None or model.inference_api_key is None:
+            model._openai_client_config = dict(config) if config else None
+            await self.register(model)
+        if model.inference_base_url is None or model.inference_api_key is None:
+            raise NotRegisteredError(f"model {model.name!r} has no endpoint here: it is not trainable")
+        return model.inference_base_url, model.inference_api_key
+
+    async def _train_model(
+        self,
+        model: AnyTrainableModel,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        config: TrainConfig | None = None,
+        dev_config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> AsyncIterator[dict[str, float]]:
+        """The older form of `train`: yields the metrics of the step."""
+        chosen = {"learning_rate": TrainConfig().learning_rate, **(config or TrainConfig()).keywords()}
+        options = {**chosen, **(dev_config or {}), "verbose": verbose}
+        yield (await self.train(model, trajectory_groups, **options)).metrics
+
+    async def _train_sft(
+        self,
+        model: AnyTrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        dev_config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> AsyncIterator[dict[str, float]]:
+        """The older form of `train_sft`: yields the metrics of the step, if one was made."""
+        sft.refuse_unknown(dev_config)
+        result = await self.train_sft(model, trajectories, config, verbose=verbose)
+        if result.metrics:
+            yield result.metrics
+
+
+def _unwatched(event: JobEvent) -> None:
+    """Nobody watches."""

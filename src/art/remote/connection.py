@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from pydantic import BaseModel
@@ -13,11 +13,6 @@ from art.errors import OverloadedError, ServerUnreachableError, WorkerError
 from art.remote.failures import response_error
 from art.remote.per_loop import PerLoop
 from art.wire.strict import read_reply
-
-if TYPE_CHECKING:
-    import openai
-
-    from art.remote.openai_client import RolloutOpenAI
 
 M = TypeVar("M", bound=BaseModel)
 CONNECT_S = 5.0
@@ -37,7 +32,8 @@ class ServerConnection:
         state: Callable[[], str] | None = None,
     ) -> None:
         self._address, self._revive, self._state = address, revive, state
-        self._owner: RolloutOpenAI | None = None
+        self.completions: Any = None
+        """The client whose connections those of all rollouts share; closed with this one."""
         self._clients: PerLoop[dict[tuple[str, str], httpx.AsyncClient]] = PerLoop(dict)
 
     async def client(self) -> httpx.AsyncClient:
@@ -119,18 +115,10 @@ class ServerConnection:
             await asyncio.sleep(pause)
             pause = min(2.0, pause * 2)
 
-    def openai_client(self, *, url: str, base_url: str, api_key: str) -> openai.AsyncOpenAI:
-        """A client for an address below the server's `url`: all of them share its connections."""
-        from art.remote.openai_client import openai_client, sharing
-
-        if self._owner is None:
-            self._owner = openai_client(base_url=url, api_key=api_key, revive=self._revive)
-        return sharing(self._owner, base_url=base_url, api_key=api_key)
-
     async def close(self) -> None:
         """Close the connections of this event loop; those of others close with theirs."""
-        owner, self._owner = self._owner, None
-        if owner is not None:
-            await owner.close()
+        completions, self.completions = self.completions, None
+        if completions is not None:
+            await completions.close()
         for client in (self._clients.take() or {}).values():
             await client.aclose()

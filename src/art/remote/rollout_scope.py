@@ -126,8 +126,14 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
         """A client of this rollout. All rollouts of a backend share its connections: one made by hand costs
         40 ms, in which the event loop does nothing else. Closing it closes nothing.
         """
+        from art.remote.openai_client import openai_client, sharing
+
         connection = _connection_of(self.model)
-        return connection.openai_client(url=self._address, base_url=self.base_url, api_key=self.api_key)
+        if connection.completions is None:
+            connection.completions = openai_client(
+                base_url=self._address, api_key=self.api_key, revive=connection.revive
+            )
+        return sharing(connection.completions, base_url=self.base_url, api_key=self.api_key)
 
     def env(self) -> dict[str, str]:
         """Environment variables that clients of OpenAI and Anthropic read by themselves, for a subprocess."""

@@ -25,7 +25,7 @@ MAX_LOSSES = 5
 PATIENCE_S = {429: TIMEOUT_S, 503: 120.0}
 """How long `Retry-After` is obeyed: a full queue empties, a worker that starts again comes soon or never."""
 
-Revive = Callable[[], Awaitable[None]]
+Revive = Callable[[], Awaitable[object]]
 
 _LEFT_TO_OPENAI = frozenset({"stream", "extra_headers", "extra_query"})
 _STAINLESS = "x-stainless-"

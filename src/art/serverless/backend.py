@@ -12,7 +12,6 @@ from art.errors import ConfigurationError, NotFoundError
 from art.folders import get_model_dir, get_step_checkpoint_dir
 from art.remote.backend import RemoteBackend
 from art.remote.downloads import fetch_checkpoint
-from art.remote.forking import fork_checkpoint
 from art.remote.jobs import JobDeadlines
 from art.remote.paths import model_path
 from art.serverless.endpoint import choose_endpoint
@@ -97,10 +96,6 @@ class ServerlessBackend(RemoteBackend):
             await self._connection.call("DELETE", path, DeleteModelReply)
         self._registered.pop((model.project, model.name), None)
 
-    async def _delete_checkpoint_files(self, model: AnyTrainableModel, steps_to_keep: Iterable[int]) -> None:
-        """The older name of `delete_checkpoints`."""
-        await self.delete_checkpoints(model, steps_to_keep)
-
     async def pull_checkpoint(
         self,
         model: AnyModel,
@@ -145,14 +140,14 @@ class ServerlessBackend(RemoteBackend):
         verbose: bool = False,
         prefix: str | None = None,
     ) -> None:
-        """Begin a model where another one of this tenant stands; see `art.remote.forking`."""
+        """Begin a model where another one of this tenant stands; see `fork_checkpoint`."""
         if from_s3_bucket is not None or prefix is not None:
             raise ConfigurationError(
                 f"from_s3_bucket={from_s3_bucket!r}, prefix={prefix!r}: a tenant cannot put files onto the "
                 "server; fork from a model of the server, or use art.LocalBackend"
             )
-        await fork_checkpoint(
-            self._connection, model, from_model, from_project=from_project, not_after_step=not_after_step
+        await self.fork_checkpoint(
+            model, from_model, from_project=from_project, not_after_step=not_after_step
         )
 
 
