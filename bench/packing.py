@@ -28,7 +28,8 @@ from art.process.memory import keep_freed_memory
 from art.samples.batch import build_batch
 from art.samples.types import Batch, GroupRow
 from art.training.attention.plan import plan_attention
-from art.training.pack import Packing, pack
+from art.training.pack import pack
+from art.training.packing.types import Packing
 from art.training.policy import Policy
 from art.training.weights import Weights
 from art.wire.training import LoraSpec

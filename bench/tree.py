@@ -29,7 +29,8 @@ from art.training.logprobs import target_logprobs
 from art.training.lora import Adapters
 from art.training.losses.base import LossInputs
 from art.training.losses.registry import make_loss
-from art.training.pack import Packing, pack
+from art.training.pack import pack
+from art.training.packing.types import Packing
 from art.training.policy import Policy
 from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec

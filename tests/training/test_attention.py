@@ -16,7 +16,8 @@ from art.samples.types import TokenTree
 from art.training.attention import kernel
 from art.training.attention.dense import attend_dense
 from art.training.attention.interface import tree_attention
-from art.training.attention.plan import TreePlan, plan_attention
+from art.training.attention.pieces import TreePlan
+from art.training.attention.plan import plan_attention
 from art.training.attention.rectangles import attend_rectangles
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=10)

@@ -94,7 +94,7 @@ def measure_peak(twice: bool) -> tuple[int, int]:
     from transformers import Qwen3Config
 
     from art.process.memory import give_back_freed_memory
-    from art.training.pack import MicroBatch
+    from art.training.packing.types import MicroBatch
 
     config = Qwen3Config(
         vocab_size=4000,

@@ -11,7 +11,8 @@ from tiny_policies import games, ids_to
 from art.samples.entries import loss_entries
 from art.samples.tree import build_tree
 from art.samples.types import Batch, LossEntries, SampleRow, TokenTree
-from art.training.pack import MicroBatch, pack
+from art.training.pack import pack
+from art.training.packing.types import MicroBatch
 
 
 def contexts(micro: MicroBatch) -> dict[int, list[tuple[int, ...]]]:

@@ -17,7 +17,7 @@ import torch
 
 from art.samples.types import CandidateSets
 from art.training.constrained import Masks
-from art.training.pack import MicroBatch
+from art.training.packing.types import MicroBatch
 from art.training.sampling import Bias, Recorded, SamplingRows, Shapes
 from art.wire.training import SamplingSpec
 

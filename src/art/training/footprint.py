@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from art.training.logprobs import CHUNK_ELEMENTS
-from art.training.pack import MicroBatch
+from art.training.packing.types import MicroBatch
 from art.training.policy import Policy
 
 PROBE = 64

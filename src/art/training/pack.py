@@ -17,9 +17,7 @@ from art.training.packing.plan import plan_loads
 from art.training.packing.runs import needed_runs
 from art.training.packing.score import cut_sequences, owners, whole_sequence_loads
 from art.training.packing.sequences import sequence_runs
-from art.training.packing.types import MicroBatch, Packing
-
-__all__ = ["MicroBatch", "Packing", "pack"]
+from art.training.packing.types import Packing
 
 
 def pack(tree: TokenTree, entries: LossEntries, budget: int, *, whole_sequences: bool = False) -> Packing:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from art.samples.types import LossEntries, TokenTree
-from art.training.attention.plan import Square, TreePlan
+from art.training.attention.pieces import Square, TreePlan
 from art.training.packing.runs import Runs, needed_runs
 from art.training.packing.score import cut_sequences
 from art.training.packing.types import Ints, MicroBatch, Packing

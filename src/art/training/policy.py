@@ -23,12 +23,14 @@ from art.samples.types import LossEntries, TokenTree
 from art.training.accelerators import Accelerator, load_causal_lm
 from art.training.activations import decoder_layers, recomputed
 from art.training.attention.kernel import choose_kernel
-from art.training.attention.plan import BLOCK, LONG, TreePlan, plan_attention
+from art.training.attention.pieces import BLOCK, TreePlan
+from art.training.attention.plan import LONG, plan_attention
 from art.training.attention.probe import adopt_tree_attention
 from art.training.decoder import check_head, decoder_of
 from art.training.distributions import Distributions, targets_of
 from art.training.logprobs import LogitHead, target_logprobs
-from art.training.pack import MicroBatch, Packing, pack
+from art.training.pack import pack
+from art.training.packing.types import MicroBatch, Packing
 from art.training.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
 
 LOG = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from art.training.attention.plan import TreePlan
+from art.training.attention.pieces import TreePlan
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.packing.types import MicroBatch, Packing
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from art.training.attention.plan import TreePlan
+from art.training.attention.pieces import TreePlan
 
 
 def attend_dense(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from art.training.attention.plan import TreePlan
+from art.training.attention.pieces import TreePlan
 
 TOKENS = 2
 """The dimension of tokens."""

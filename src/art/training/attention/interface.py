@@ -20,7 +20,7 @@ from art.errors import ConfigurationError
 from art.training.attention.dense import attend_dense
 from art.training.attention.exact import attend_exact
 from art.training.attention.flex import attend_flex
-from art.training.attention.plan import TreePlan
+from art.training.attention.pieces import TreePlan
 from art.training.attention.rectangles import attend_rectangles
 from art.training.attention.sinks import attend_with_sinks
 from art.training.attention.windowed import chain, cuts, windowed

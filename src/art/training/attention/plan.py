@@ -24,8 +24,6 @@ from art.training.attention.cuts import Chains, block_cuts
 from art.training.attention.flex import block_mask
 from art.training.attention.pieces import BLOCK, Ints, KeyPool, Rectangle, Square, TreePlan
 
-__all__ = ["BLOCK", "LONG", "Ints", "Rectangle", "Square", "TreePlan", "plan_attention"]
-
 LONG = 64
 """A run of at least this many tokens, with enough descendants, is a rectangle."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from art.training.attention.plan import TreePlan
+from art.training.attention.pieces import TreePlan
 from art.training.attention.rectangles import merge_backward, merge_forward
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from art.training.attention.plan import Ints, Square, TreePlan
+from art.training.attention.pieces import Ints, Square, TreePlan
 
 
 def cuts(plan: TreePlan, window: int | None) -> bool:
