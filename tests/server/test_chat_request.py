@@ -92,7 +92,7 @@ def test_what_clients_do_to_a_reply_does_not_change_its_conversation() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"role": "assistant", "content": "a "},
+        {"role": "assistant", "content": "a."},
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "a", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
     ],

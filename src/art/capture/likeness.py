@@ -1,8 +1,4 @@
-"""When two messages are the same turn, whatever a client did to it on its way back to the server.
-
-Clients drop nulls and reasoning, write `content` null or empty, strip replies, parse arguments and write them
-again. None of that makes it another conversation. Other text does.
-"""
+"""Messages and tools as clients spell them, by what makes them the same (`art.wire.message_identity`)."""
 
 from __future__ import annotations
 
@@ -12,7 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-MessageKey = tuple[str, ...]
+from art.wire.message_identity import message_identity
+
+MessageKey = bytes
 
 
 def as_dict(message: Any) -> Any:
@@ -22,13 +20,11 @@ def as_dict(message: Any) -> Any:
 
 def message_key(message: Mapping[str, Any]) -> MessageKey:
     """Equal for two spellings of one message: its role, text and calls."""
-    role, content = str(message.get("role")), _text(message.get("content"))
-    if role == "assistant":
-        content = content.strip()
     functions = [as_dict(call).get("function") or as_dict(call) for call in message.get("tool_calls") or ()]
     if message.get("function_call"):
         functions.append(message["function_call"])
-    return (role, content, *(_call(as_dict(function)) for function in functions))
+    calls = ((str(call.get("name")), call.get("arguments")) for call in map(as_dict, functions))
+    return message_identity(str(message.get("role")), _text(message.get("content")), calls)
 
 
 def tools_key(tools: Any) -> str:
@@ -43,15 +39,6 @@ def _text(content: Any) -> str:
     if all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
         return "".join(str(part.get("text") or "") for part in parts)
     return _sorted(parts)
-
-
-def _call(function: Mapping[str, Any]) -> str:
-    arguments = function.get("arguments")
-    try:
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        return f"{function.get('name')} {arguments}"
-    return f"{function.get('name')} {_sorted(arguments)}"
 
 
 def _sorted(value: Any) -> str:

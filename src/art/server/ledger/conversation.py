@@ -1,8 +1,7 @@
 """Names for conversations: a hash chain over messages, blind to what clients do to a reply on its way back.
 
-Clients dump and load what they were given: `content` null or empty, null fields dropped or added, other key
-order, arguments parsed and written again, fields like `reasoning_content` or `sample_id` lost. None of that
-makes it another conversation. Other text does.
+Clients dump and load what they were given: null fields dropped or added, fields like `reasoning_content` or
+`sample_id` lost, and whatever `art.wire.message_identity` calls the same message.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+
+from art.wire.message_identity import message_identity
 
 DIGEST = 16
 """Bytes of a key."""
@@ -78,34 +79,6 @@ def tools_key_and_size(tools: Sequence[Mapping[str, Any]] | None) -> tuple[bytes
 
 
 def _canonical(message: Mapping[str, Any]) -> bytes:
-    """Length-prefixed, so that no text can pretend to be the end of a field."""
-    content = (message.get("content") or "").encode("utf-8", "surrogatepass")
-    head = b"%s %d:" % (message["role"].encode(), len(content))
-    calls = message.get("tool_calls")
-    if not calls:
-        return head + content
-    parts = [head, content]
-    for call in calls:
-        function = call["function"]
-        spelled = f"{function['name']} {_arguments(function['arguments'])}".encode("utf-8", "surrogatepass")
-        parts.append(b"call %d:" % len(spelled))
-        parts.append(spelled)
-    return b"".join(parts)
-
-
-def _arguments(text: str) -> str:
-    """Arguments as any JSON library would understand them: 1e3, 1000 and 1000.0 are one number."""
-    try:
-        return orjson.dumps(_plain(orjson.loads(text)), option=orjson.OPT_SORT_KEYS).decode()
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
-        return text
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
+    functions = (call["function"] for call in message.get("tool_calls") or ())
+    calls = ((function["name"], function["arguments"]) for function in functions)
+    return message_identity(message["role"], message.get("content") or "", calls)
