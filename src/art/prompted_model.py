@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import Token
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializationInfo, field_serializer
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, deprecated
 
 from art.errors import ConfigurationError, NotRegisteredError
+from art.folders import get_model_dir, get_step_from_dir
 from art.foreign_backend import as_backend
 from art.hidden_key import MASK, HiddenKey
+from art.tracking.averages import as_groups
+from art.tracking.builder import MetricsBuilder
 from art.tracking.client_costs import ClientCosts, ForeignClient
-from art.tracking.logged import Logged
 from art.tracking.model_file import check_config
-from art.tracking.run_log import RunLog
+from art.tracking.run_log import Entry, RunLog
+from art.tracking.state import merge_state, overwrite_state, read_state
+from art.tracking.training_costs import CostCalculator, no_costs
 from art.tracking.wandb import check_sinks
 
 if TYPE_CHECKING:
     import openai
 
     from art.backend import Backend
+    from art.trajectories import Trajectory, TrajectoryGroup
 
 ConfigT = TypeVar("ConfigT", default=Any)
 StateT = TypeVar("StateT", default=dict[str, Any])
 
 
-class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
+class Model(BaseModel, Generic[ConfigT, StateT]):
     """A model that is prompted, not trained: to compare with, to judge, to play against.
 
     It may live anywhere that speaks OpenAI's protocol: `inference_base_url`, `inference_api_key` and
@@ -199,3 +207,97 @@ class Model(Logged, BaseModel, Generic[ConfigT, StateT]):
     def safe_model_dump(self) -> dict[str, Any]:
         """The model's fields without its config and its key."""
         return self.model_dump(exclude={"config", "inference_api_key"}) | {"config": None}
+
+    # -- what it writes: its log, its state, its costs; files under `base_path/project/models/name` --
+
+    async def log(
+        self,
+        trajectories: Iterable[TrajectoryGroup] | Iterable[Trajectory | BaseException] | None = None,
+        split: str = "val",
+        *,
+        metrics: Mapping[str, float] | None = None,
+        step: int | None = None,
+    ) -> None:
+        """Write trajectories and one row of numbers: averages under `<split>/`, and `metrics`.
+
+        step: the step the numbers belong to; by default the newest. With neither trajectories nor metrics
+        nothing is written. `docs/metrics.md` lists the names. Raises TypeError for items that are no
+        trajectories, and ConfigurationError (a ValueError) for names that cannot be logged; nothing is
+        written then.
+        """
+        if trajectories is None and not metrics:
+            return
+        groups = None if trajectories is None else as_groups(trajectories)
+        if step is None:
+            registered = self._backend is not None
+            step = await self.get_step() if registered else get_step_from_dir(self._get_output_dir())
+        entry = Entry(groups=groups, split=split, metrics=metrics or {}, step=step)
+        await asyncio.to_thread(self._run_log.write, self, entry)
+
+    def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
+        """Where to add costs, counts and times; the next row that `log` writes takes them up.
+
+        cost_context: "train" waits for a row of split train, "eval" for one of val or test.
+        """
+        return self._run_log.builder(self._folder(), cost_context)
+
+    def activate_metrics_context(self, cost_context: str) -> Token[MetricsBuilder]:
+        """Make `metrics_builder(cost_context)` the active one; undo it with `token.var.reset(token)`."""
+        return self.metrics_builder(cost_context).activate()
+
+    @property
+    def cost_calculator(self) -> CostCalculator:
+        """(prompt tokens, completion tokens, cost context) -> `{"costs/...": US dollars}`."""
+        return self._costs.calculator
+
+    def set_cost_calculator(self, calculator: CostCalculator | None) -> None:
+        """What the completions of this model's client cost. None: nothing.
+
+        The costs go to the active metrics builder, else to the model's own. A prompt counts once for each
+        choice.
+        """
+        self._costs.calculator = calculator or no_costs
+
+    def update_wandb_config(self, config: Mapping[str, Any]) -> None:
+        """Add to the config of the W&B run; kept until there is one.
+
+        Raises ConfigurationError (a ValueError) for a value that was set to another, TypeError for no dict.
+        """
+        self._run_log.wandb.update_config(self, config)
+
+    def _log_metrics(self, metrics: Mapping[str, float], split: str, step: int) -> None:
+        """One row of numbers, for programs that call `log`'s inner part themselves. Blocking."""
+        self._run_log.write(self, Entry(groups=None, split=split, metrics=metrics, step=step))
+
+    def _get_wandb_run(self) -> Any:
+        """The W&B run of this model, started if it is not open; None where the model does not report."""
+        return self._run_log.wandb.open(self)
+
+    def read_state(self) -> dict[str, Any] | None:
+        """The program's own state as it was written last, or None."""
+        return read_state(self._folder())
+
+    def overwrite_state(self, state: Mapping[str, Any]) -> None:
+        """Replace the state. The file is complete at any moment; the log's own entry in it stays."""
+        overwrite_state(self._folder(), state)
+
+    def merge_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge into the state, dicts key by key; returns the whole."""
+        return merge_state(self._folder(), state)
+
+    @deprecated("write_state is the older name of overwrite_state")
+    def write_state(self, state: Mapping[str, Any]) -> None:
+        """The older name of `overwrite_state`."""
+        self.overwrite_state(state)
+
+    def _folder(self) -> Path:
+        folder = Path(get_model_dir(self))
+        own = Path(self.project) / "models" / self.name
+        if ".." in own.parts or own.is_absolute():
+            raise ConfigurationError(
+                f"project and name of a model name folders: {str(own)!r} leads elsewhere"
+            )
+        return folder
+
+    def _get_output_dir(self) -> str:
+        return str(self._folder())
