@@ -58,7 +58,7 @@ class LoRADeploymentJob(BaseModel):
 
 
 class Provider(Protocol):
-    """One file of this room. Registered below by its name."""
+    """Where adapters are deployed. Registered below by its name."""
 
     base_models: Mapping[str, str]
     """Base models that adapters may have here, and what the provider calls them."""
@@ -74,9 +74,12 @@ class Provider(Protocol):
 
 
 PROVIDERS: Mapping[str, str] = MappingProxyType(
-    {"together": "art.deployment.together", "wandb": "art.deployment.weights_and_biases"}
+    {
+        "together": "art.deployment.together:Together",
+        "wandb": "art.deployment.weights_and_biases:WeightsAndBiases",
+    }
 )
-"""Name -> module with a function `provider()`."""
+"""Name -> module and class."""
 
 
 def provider_named(name: str | LoRADeploymentProvider) -> Provider:
@@ -86,7 +89,8 @@ def provider_named(name: str | LoRADeploymentProvider) -> Provider:
         raise UnsupportedLoRADeploymentProviderError(
             f"no deployment provider {key!r}; known: {', '.join(sorted(PROVIDERS))}"
         )
-    found: Provider = import_module(PROVIDERS[key]).provider()
+    module, _, kind = PROVIDERS[key].partition(":")
+    found: Provider = getattr(import_module(module), kind)()
     return found
 
 

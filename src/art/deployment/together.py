@@ -93,10 +93,6 @@ class Together:
         return _wait(config, job) if config.wait_for_completion else job
 
 
-def provider() -> Together:
-    return Together()
-
-
 def _wait(config: TogetherDeploymentConfig, job: LoRADeploymentJob) -> LoRADeploymentJob:
     until = time.monotonic() + config.wait_s
     while True:

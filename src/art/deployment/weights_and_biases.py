@@ -73,7 +73,3 @@ class WeightsAndBiases:
             raise DeploymentError(f"wandb did not take {adapter.name}@{adapter.step}: {error}") from error
         name = f"wandb-artifact:///{entity or adapter.entity or 'offline'}/{project}/{adapter.name}:{alias}"
         return LoRADeploymentJob(status="Queued" if offline else "Complete", job_id=run.id, model_name=name)
-
-
-def provider() -> WeightsAndBiases:
-    return WeightsAndBiases()
