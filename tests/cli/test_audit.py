@@ -22,7 +22,7 @@ from art.cli.audit.command import all_verdicts
 from art.cli.audit.computation import LIMITS, targets, within
 from art.cli.audit.verdict import Verdict
 from art.cli.main import app
-from art.training.audit import Difference
+from art.training.audit import LogprobDifference
 
 TURNS = "{{'<' + m['role'] + '>' + text + '<end>'}}"
 STRIPS = (
@@ -150,9 +150,9 @@ async def test_a_missing_model_is_one_readable_line(tmp_path: Path) -> None:
 
 def test_limits_and_targets() -> None:
     mean, largest = LIMITS["float32"]
-    assert within("x", "float32", Difference(mean=mean, max=largest, count=3)).level == "pass"
-    assert within("x", "float32", Difference(mean=mean * 1.1, max=largest, count=3)).level == "fail"
-    assert within("x", "float32", Difference(mean=0.0, max=float("nan"), count=3)).level == "fail"
+    assert within("x", "float32", LogprobDifference(mean=mean, max=largest, count=3)).level == "pass"
+    assert within("x", "float32", LogprobDifference(mean=mean * 1.1, max=largest, count=3)).level == "fail"
+    assert within("x", "float32", LogprobDifference(mean=0.0, max=float("nan"), count=3)).level == "fail"
     assert targets(["a.q_proj", "b.q_proj"], ["a.q_proj", "b.q_proj"]).level == "pass"
     apart = targets(["a.q_proj", "b.q_proj"], ["a.q_proj"])
     assert apart.level == "fail" and "b.q_proj" in apart.what

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
-
 from art.engine.vllm.options import VllmOptions
 from art.errors import ConfigurationError
-from art.wire.engine import BuiltinOptions
-from art.wire.flaws import first_flaw
+from art.wire.engine import BuiltinOptions, checked_options
 from art.wire.strict import Strict
 
 
@@ -61,11 +58,4 @@ def worker_command(name: str) -> list[str]:
 def engine_options(name: str, given: Mapping[str, Any]) -> Strict:
     """Check options against what the engine takes. Raises: ConfigurationError that lists the known
     options."""
-    kind = engine_kind(name)
-    try:
-        return kind.options.model_validate(dict(given))
-    except ValidationError as error:
-        known = ", ".join(kind.options.model_fields)
-        raise ConfigurationError(
-            f"engine {name!r}, option {first_flaw(error)}; options of this engine: {known}"
-        ) from error
+    return checked_options(name, engine_kind(name).options, given)

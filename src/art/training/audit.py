@@ -23,7 +23,7 @@ BUDGET = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class LogprobDifference:
     """Between two ways of computing the same logprobs."""
 
     mean: float
@@ -31,7 +31,7 @@ class Difference:
     count: int
 
     @classmethod
-    def of(cls, one: Sequence[float], other: Sequence[float]) -> Difference:
+    def of(cls, one: Sequence[float], other: Sequence[float]) -> LogprobDifference:
         gaps = np.abs(np.asarray(one) - np.asarray(other))
         return cls(mean=float(gaps.mean()), max=float(gaps.max()), count=len(gaps))
 
@@ -84,7 +84,7 @@ class TrainerSide:
         return self._trainer.score(MODEL, rows)
 
     @torch.no_grad()
-    def packed_against_rows(self, *, seeds: Sequence[int] = (0, 1, 2)) -> Difference:
+    def packed_against_rows(self, *, seeds: Sequence[int] = (0, 1, 2)) -> LogprobDifference:
         """Logprobs of random trees' entries, packed as in training, against plain rows under the model's own
         attention.
         """
@@ -98,7 +98,7 @@ class TrainerSide:
                 found[micro.entry_E] = scores.logprobs_E.float().cpu().numpy()
             packed += found.tolist()
             rows += self._rows_of(batch)
-        return Difference.of(packed, rows)
+        return LogprobDifference.of(packed, rows)
 
     def _rows_of(self, batch: Batch) -> list[float]:
         """The entries' logprobs, each path a row of its own under the stock attention."""

@@ -26,16 +26,30 @@ Worked example, one request and its answer:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from art import errors
-from art.errors import ARTError, OverloadedError, ServerError, WorkerError
+from art.errors import ARTError, ConfigurationError, OverloadedError, ServerError, WorkerError
 from art.wire.constraint import ConstraintBody
+from art.wire.flaws import first_flaw
 from art.wire.strict import MaybeNaN, Strict
 
 DType = Literal["auto", "float32", "bfloat16"]
+Options = TypeVar("Options", bound=Strict)
+
+
+def checked_options(engine: str, kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """Options of an engine, checked. Raises: ConfigurationError that lists the known ones."""
+    try:
+        return kind.model_validate(dict(given))
+    except ValidationError as error:
+        known = ", ".join(kind.model_fields)
+        raise ConfigurationError(
+            f"engine {engine!r}, option {first_flaw(error)}; options of this engine: {known}"
+        ) from error
 
 
 class BuiltinOptions(Strict):

@@ -15,7 +15,7 @@ from art.errors import ARTError
 from art.wire.training import LoraSpec
 
 if TYPE_CHECKING:
-    from art.training.audit import Difference, TrainerSide
+    from art.training.audit import LogprobDifference, TrainerSide
 
 REFUSALS = (ARTError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError)
 """What libraries raise for models that they cannot run."""
@@ -75,7 +75,7 @@ async def engine_verdicts(
     """The builtin engine under the trainer's adapter."""
     from art.engine.builtin.engine import BuiltinEngine
     from art.engine.builtin.peft_folder import read_adapter
-    from art.training.audit import Difference
+    from art.training.audit import LogprobDifference
     from art.wire.engine import BuiltinOptions
 
     try:
@@ -93,7 +93,7 @@ async def engine_verdicts(
             value for row, logprobs in zip(scores, sampled, strict=True) for value in row[-len(logprobs) :]
         ]
         theirs = [value for logprobs in sampled for value in logprobs]
-        yield within("sampler = trainer", side.dtype, Difference.of(ours, theirs))
+        yield within("sampler = trainer", side.dtype, LogprobDifference.of(ours, theirs))
     except REFUSALS as error:
         yield refused("engine", error)
     finally:
@@ -123,18 +123,18 @@ async def completions(
 
 
 async def peft_verdict(subject: Subject, side: TrainerSide, adapter: Path) -> Verdict:
-    from art.training.audit import Difference, scored_by_peft
+    from art.training.audit import LogprobDifference, scored_by_peft
 
     rows = side.prompts(COMPLETIONS)
 
-    def compare() -> Difference:
+    def compare() -> LogprobDifference:
         theirs = scored_by_peft(subject.source, adapter, rows, device=side.device, dtype=side.dtype)
-        return Difference.of([value for row in side.score(rows) for value in row], theirs)
+        return LogprobDifference.of([value for row in side.score(rows) for value in row], theirs)
 
     return await measured("checkpoint in PEFT", side.dtype, compare)
 
 
-async def measured(check: str, dtype: str, measure: Callable[[], Difference]) -> Verdict:
+async def measured(check: str, dtype: str, measure: Callable[[], LogprobDifference]) -> Verdict:
     """A difference within its limit, beyond it, or the reason why there is none."""
     try:
         return within(check, dtype, await asyncio.to_thread(measure))
@@ -142,7 +142,7 @@ async def measured(check: str, dtype: str, measure: Callable[[], Difference]) ->
         return refused(check, error)
 
 
-def within(check: str, dtype: str, difference: Difference) -> Verdict:
+def within(check: str, dtype: str, difference: LogprobDifference) -> Verdict:
     mean, largest = LIMITS[dtype]
     fits = difference.mean <= mean and difference.max <= largest
     return Verdict(

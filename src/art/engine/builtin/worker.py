@@ -6,16 +6,14 @@ from __future__ import annotations
 import sys
 
 from art.engine.builtin.engine import BuiltinEngine
-from art.engine.registry import engine_options
 from art.engine.worker_process import run_worker
 from art.process.memory import keep_freed_memory
-from art.wire.engine import BuiltinOptions, WorkerStart
+from art.wire.engine import BuiltinOptions, WorkerStart, checked_options
 
 
 async def start_engine(start: WorkerStart) -> BuiltinEngine:
     """Raises: ConfigurationError."""
-    options = engine_options("builtin", start.options)
-    assert isinstance(options, BuiltinOptions)
+    options = checked_options("builtin", BuiltinOptions, start.options)
     if start.device is not None:
         options = options.model_copy(update={"device": start.device})
     return await BuiltinEngine.start(start.base_model, options)

@@ -12,11 +12,10 @@ import resource
 import sys
 from typing import TYPE_CHECKING
 
-from art.engine.registry import engine_options
 from art.engine.vllm.options import VllmOptions
 from art.engine.worker_process import run_worker
 from art.errors import ConfigurationError
-from art.wire.engine import WorkerStart
+from art.wire.engine import WorkerStart, checked_options
 
 if TYPE_CHECKING:
     from art.engine.vllm.engine import VllmEngine
@@ -26,8 +25,7 @@ logger = logging.getLogger(__name__)
 
 async def start_engine(start: WorkerStart) -> VllmEngine:
     """Raises: what `start_vllm` raises."""
-    options = engine_options("vllm", start.options)
-    assert isinstance(options, VllmOptions)
+    options = checked_options("vllm", VllmOptions, start.options)
     try:
         from art.engine.vllm.start import start_vllm
     except ModuleNotFoundError as error:
