@@ -117,7 +117,7 @@ async def run(path: Path, point: str, *, answers: bool = True) -> list[str]:
         measure=None,
         tell=told.append,
     )
-    await course.go()
+    await course.run()
     return told
 
 

@@ -111,7 +111,7 @@ class AutoRLRun:
             measure=self.measure,
             tell=self.tell,
         )
-        outcome = await course.go()
+        outcome = await course.run()
         report = AutoRLReport(
             task=self.task,
             base_model=model.base_model,

@@ -54,13 +54,13 @@ def _with_conversations(returned: T, heard: Trajectory) -> T:
             heard.rollout_id,
         )
         return returned
-    for field in (
+    for name in (
         "messages_and_choices",
         "tools",
         "additional_histories",
         "initial_policy_version",
         "final_policy_version",
     ):
-        setattr(returned, field, getattr(heard, field))
+        setattr(returned, name, getattr(heard, name))
     returned.metrics = {**heard.metrics, **returned.metrics}
     return returned

@@ -93,7 +93,7 @@ class Run:
             measure=self._measure,
             tell=self._tell,
         )
-        outcome = await course.go()
+        outcome = await course.run()
         report = McpReport(
             server=parse_server(self._server).label,
             base_model=model.base_model,

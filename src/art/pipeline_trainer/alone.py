@@ -1,4 +1,4 @@
-"""One run a model: two would undo each other's books and logs."""
+"""One run a model: two would undo each other's state and logs."""
 
 from __future__ import annotations
 

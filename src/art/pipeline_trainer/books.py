@@ -1,4 +1,4 @@
-"""The books of a run: what became of every scenario, kept so that a killed run goes on exactly.
+"""The state of a run: what became of every scenario, kept so that a killed run goes on exactly.
 
 A scenario is known by its number in the stream, from 0. It is *settled* when its group was trained, discarded
 (equal rewards), stale, or failed as a whole. What is not settled is taken again by the next run.
@@ -59,7 +59,7 @@ class Books:
         """How many scenarios are settled."""
         return self.offset + len(self.beyond)
 
-    def settle(self, number: int, outcome: Outcome) -> None:
+    def record_outcome(self, number: int, outcome: Outcome) -> None:
         """Note the end of a scenario. Raises ValueError when it had one already."""
         if self.is_settled(number):
             raise ValueError(f"scenario {number} has met an end before; now it is {outcome!r}")
@@ -69,19 +69,19 @@ class Books:
             self.beyond.remove(self.offset)
             self.offset += 1
 
-    def begin(self, job_id: str, scenarios: Sequence[int]) -> None:
+    def begin_job(self, job_id: str, scenarios: Sequence[int]) -> None:
         """A training job is about to be asked for."""
         self.intent = Intent(job_id=job_id, step=self.training_step, scenarios=tuple(scenarios))
 
-    def made(self, step: int) -> None:
+    def job_made_step(self, step: int) -> None:
         """The job made this step; it is not logged yet."""
         self.training_step = step
 
-    def end(self, step: int | None) -> None:
+    def end_job(self, step: int | None) -> None:
         """The job made this step; None: it made none, and its scenarios are taken again."""
         if self.intent is not None and step is not None:
             for number in self.intent.scenarios:
-                self.settle(number, "trained")
+                self.record_outcome(number, "trained")
             self.training_step = step
         self.intent = None
 
@@ -94,7 +94,7 @@ class Books:
         self.waiting_evals.discard(step)
         self.failed_evals.add(step)
 
-    def state(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON for the model's state."""
         intent = self.intent
         return {
@@ -113,8 +113,8 @@ class Books:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Books:
-        """What `state` wrote; entries that an older program did not write have their defaults."""
+    def from_dict(cls, state: Mapping[str, Any]) -> Books:
+        """What `to_dict` wrote; entries that an older program did not write have their defaults."""
         job, step = state.get("training_job"), int(state.get("training_step", 0))
         return cls(
             first_step=int(state.get("first_step", 0)),

@@ -24,7 +24,7 @@ class Evaluations:
     """Runs `eval_fn` for one step after the other, in their order.
 
     One that fails is tried once more: after the next one, or at the end of the run, when what it asks may be
-    well again. One that fails twice is given up, and told of in its row, in the books and at the end.
+    well again. One that fails twice is given up, and told of in its row, in the state and at the end.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class Evaluations:
         eval_fn: EvalFn[Any] | None,
         config: Any,
         *,
-        books: Books,
+        state: Books,
         save: Callable[[], Awaitable[None]],
     ) -> None:
-        """save: writes the books down."""
+        """save: writes the state down."""
         self._model, self._backend, self._eval_fn, self._config = model, backend, eval_fn, config
-        self._books, self._save = books, save
+        self._state, self._save = state, save
         self._queue: asyncio.Queue[int | None] = asyncio.Queue()
         self._again: list[int] = []
         self._tried: set[int] = set()
@@ -49,10 +49,10 @@ class Evaluations:
 
     def schedule(self, step: int) -> None:
         """Evaluate a step; its checkpoint stays until that is done."""
-        if self._eval_fn is None or step in self._books.completed_evals:
-            self._books.waiting_evals.discard(step)
+        if self._eval_fn is None or step in self._state.completed_evals:
+            self._state.waiting_evals.discard(step)
             return
-        self._books.waiting_evals.add(step)
+        self._state.waiting_evals.add(step)
         self._queue.put_nowait(step)
 
     def end(self) -> None:
@@ -67,7 +67,7 @@ class Evaluations:
                 await self._evaluate(one)
         for one in self._again:
             await self._evaluate(one)
-        if failed := sorted(self._books.failed_evals):
+        if failed := sorted(self._state.failed_evals):
             _log.error(
                 "%s has no evaluation of the steps %s: they failed twice, with the errors logged before",
                 self._model.name,
@@ -81,7 +81,7 @@ class Evaluations:
             await self._failed(step, error)
             return
         await self._model.log(split=CHECKPOINT, metrics={EVAL_COMPLETED: 1.0}, step=step)
-        self._books.eval_done(step)
+        self._state.eval_done(step)
         await self._save()
 
     async def _evaluate_and_log(self, step: int) -> None:
@@ -108,7 +108,7 @@ class Evaluations:
             self._again.append(step)
             return
         await self._model.log(split=CHECKPOINT, metrics={EVAL_FAILED: 1.0}, step=step)
-        self._books.eval_failed(step)
+        self._state.eval_failed(step)
         await self._save()
 
     def _lease(self, step: int) -> AbstractAsyncContextManager[None]:

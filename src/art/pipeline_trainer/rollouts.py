@@ -41,14 +41,14 @@ class RolloutWorkers:
         config: Any,
         *,
         stream: ScenarioStream,
-        books: Books,
+        state: Books,
         pace: Pace,
         queue: asyncio.Queue[Finished | None],
         version: Callable[[], int],
     ) -> None:
         """version: the step that is served now."""
         self._model, self._rollout_fn, self._config = model, rollout_fn, config
-        self._stream, self._books, self._pace, self._queue = stream, books, pace, queue
+        self._stream, self._state, self._pace, self._queue = stream, state, pace, queue
         self._version = version
         self.running = 0
         self.busy_s = self.idle_s = 0.0
@@ -63,7 +63,7 @@ class RolloutWorkers:
 
     async def _work(self) -> None:
         while await self._idle(self._pace.start()):
-            taken = await self._stream.take(self._books.is_settled)
+            taken = await self._stream.take(self._state.is_settled)
             if taken is None:
                 self._pace.taken()
                 return

@@ -46,8 +46,8 @@ class Run:
         self._steps = TrainingSteps(model, backend, settings, options=options, ours=ours, pace=self._pace)
 
     @property
-    def _books(self) -> Books:
-        return self._steps.books
+    def _state(self) -> Books:
+        return self._steps.state
 
     async def open(self) -> None:
         """Go on from the model's state, or begin. Raises what the backend raises."""
@@ -67,13 +67,13 @@ class Run:
             rollout_fn,
             config,
             stream=stream,
-            books=self._books,
+            state=self._state,
             pace=self._pace,
             queue=self._queue,
-            version=lambda: self._books.training_step,
+            version=lambda: self._state.training_step,
         )
         evaluations = Evaluations(
-            self._model, self._backend, eval_fn, config, books=self._books, save=self._steps.save
+            self._model, self._backend, eval_fn, config, state=self._state, save=self._steps.save
         )
         self._schedule_first(evaluations)
         collector = Collector(self._queue, self._settings, needs_spread=self._needs_spread, taken=self._taken)
@@ -109,13 +109,13 @@ class Run:
         most, ended = self._settings.max_steps, False
         while not ended and (most is None or self._steps.made < most):
             began, busy, idle = time.monotonic(), workers.busy_s, workers.idle_s
-            batch = await collector.collect(self._books.training_step)
+            batch = await collector.collect(self._state.training_step)
             ended = batch.ended or collector.exhausted
             if not batch.groups:
                 await self._steps.log_discarded(batch)
                 break
             collected = time.monotonic()
-            off_policy = batch.steps_off_policy(self._books.training_step)
+            off_policy = batch.steps_off_policy(self._state.training_step)
             try:
                 result = await self._steps.train(batch)
             except BaseException:
@@ -136,13 +136,13 @@ class Run:
             await self._steps.log(batch, result, metrics)
             await self._after(result.step, evaluations)
         if collector.exhausted:
-            collector.tell_end(self._model.name, self._books.training_step)
+            collector.tell_end(self._model.name, self._state.training_step)
 
     async def _after(self, step: int, evaluations: Evaluations) -> None:
-        """What is due after a step: the books' entry, its evaluation, and old checkpoints to delete."""
+        """What is due after a step: the entry in the state, its evaluation, and old checkpoints to delete."""
         if self._settings.is_eval_step(step):
             evaluations.schedule(step)
-        await self._steps.settle(step)
+        await self._steps.finish_step(step)
         strategy = self._settings.checkpoint_retention_strategy
         if strategy is not None and self._steps.made % self._settings.checkpoint_retention_interval == 0:
             await apply_retention(
@@ -151,32 +151,32 @@ class Run:
                 strategy,
                 self._settings,
                 current=step,
-                waiting=self._books.waiting_evals,
+                waiting=self._state.waiting_evals,
             )
 
     def _status(self, workers: RolloutWorkers) -> Status:
-        outcomes, most = self._books.outcomes, self._settings.max_steps
+        outcomes, most = self._state.outcomes, self._settings.max_steps
         return Status(
             step=self._steps.made,
             max_steps=most,
-            settled=self._books.settled,
+            settled=self._state.settled,
             running=workers.running,
             queued=self._queue.qsize(),
             discarded=outcomes["discarded"],
             stale=outcomes["stale"],
             failed=outcomes["failed"],
-            failed_evals=len(self._books.failed_evals),
+            failed_evals=len(self._state.failed_evals),
             reward=self._steps.reward,
         )
 
     def _taken(self, finished: Finished, outcome: Outcome | None) -> None:
         if outcome is not None:  # the others count as ahead until they are being trained
             self._pace.taken()
-            self._books.settle(finished.taken.number, outcome)
+            self._state.record_outcome(finished.taken.number, outcome)
 
     def _schedule_first(self, evaluations: Evaluations) -> None:
         """Evaluations that an earlier run did not come to, and that of the start."""
-        for step in sorted(self._books.waiting_evals):
+        for step in sorted(self._state.waiting_evals):
             evaluations.schedule(step)
         if self._settings.eval_at_start and not self._steps.made:
-            evaluations.schedule(self._books.first_step)
+            evaluations.schedule(self._state.first_step)

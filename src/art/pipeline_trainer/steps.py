@@ -1,4 +1,4 @@
-"""Training steps of a run with their books and their log, and what a killed run left of one."""
+"""Training steps of a run with their state and their log, and what a killed run left of one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOGGED_DISCARDED = 50
 
 
 class TrainingSteps:
-    """Each step: written down, trained, logged, and then settled in the books."""
+    """Each step: written down, trained, logged, and then counted as done in the state."""
 
     def __init__(
         self,
@@ -40,38 +40,38 @@ class TrainingSteps:
         self._model, self._backend, self._settings = model, backend, settings
         self._options, self._ours, self._pace = options, ours, pace
         self._step_log = StepLog(model)
-        self.books = Books()
+        self.state = Books()
         self.reward: float | None = None
         """Mean of the last trained batch."""
 
     @property
     def made(self) -> int:
         """Training steps of the run so far."""
-        return self.books.training_step - self.books.first_step
+        return self.state.training_step - self.state.first_step
 
     async def open(self) -> None:
         """Go on from the model's state, or begin. Raises what the backend raises."""
         step = await self._backend.get_step(self._model)
         state = (self._model.read_state() or {}).get(STATE)
         if state is not None:
-            self.books = Books.from_state(state)
-            await self._settle_job(step)
+            self.state = Books.from_dict(state)
+            await self._find_job_result(step)
         if state is None or not self._settings.resume:
             step = await self._backend.get_step(self._model)
-            self.books = Books(first_step=step, training_step=step)
+            self.state = Books(first_step=step, training_step=step)
         else:
             _log.info(
                 "%s goes on at step %d: %d scenarios are settled",
                 self._model.name,
-                self.books.training_step,
-                self.books.settled,
+                self.state.training_step,
+                self.state.settled,
             )
         await self.save()
         await self._step_log.forget()
 
-    async def _settle_job(self, step: int) -> None:
+    async def _find_job_result(self, step: int) -> None:
         """Find out whether the job that was under way made its step, and log what its run did not."""
-        intent, result = self.books.intent, None
+        intent, result = self.state.intent, None
         if intent is not None and self._ours:
             result = await self._backend.training_result(self._model, intent.job_id)
         elif intent is not None and step > intent.step:
@@ -79,21 +79,21 @@ class TrainingSteps:
         if intent is not None and result is not None:
             await self._step_log.recover(intent.job_id, result.step, {**result.metrics, **self._counts()})
             if self._settings.is_eval_step(result.step):
-                self.books.waiting_evals.add(result.step)
+                self.state.waiting_evals.add(result.step)
         elif intent is not None:
             await self._step_log.recover(intent.job_id, intent.step + 1, None)
-        self.books.end(None if result is None else result.step)
-        self.books.training_step = await self._backend.get_step(self._model)
+        self.state.end_job(None if result is None else result.step)
+        self.state.training_step = await self._backend.get_step(self._model)
 
     async def save(self) -> None:
-        """Write the books into the model's state."""
-        await asyncio.to_thread(self._model.merge_state, {STATE: self.books.state()})
+        """Write the run's state into the model's state."""
+        await asyncio.to_thread(self._model.merge_state, {STATE: self.state.to_dict()})
 
     async def train(self, batch: StepBatch) -> TrainResult:
         """One training step; what is being trained is written down before. `log` is to follow."""
-        step, groups, job_id = self.books.training_step, [one.group for one in batch.groups], uuid4().hex
+        step, groups, job_id = self.state.training_step, [one.group for one in batch.groups], uuid4().hex
         await self._step_log.keep(job_id, step + 1, _logged(batch))
-        self.books.begin(job_id, [one.taken.number for one in batch.groups])
+        self.state.begin_job(job_id, [one.taken.number for one in batch.groups])
         await self.save()
         saving = self._settings.save_checkpoint and self._settings.is_eval_step(step + 1)
         options = {**self._options, "save_checkpoint": saving}
@@ -110,12 +110,12 @@ class TrainingSteps:
             result: TrainResult = await self._backend.train(self._model, groups, **options)
         finally:
             self._pace.train(False)
-        self.books.made(result.step)
+        self.state.job_made_step(result.step)
         return result
 
     async def log(self, batch: StepBatch, result: TrainResult, metrics: Mapping[str, float]) -> None:
-        """Log the step that `train` made; `settle` is to follow."""
-        intent, groups = self.books.intent, _logged(batch)
+        """Log the step that `train` made; `finish_step` is to follow."""
+        intent, groups = self.state.intent, _logged(batch)
         assert intent is not None
         rewards = [one.reward for group in groups["train"] for one in group]
         scored = [reward for reward in rewards if not isinstance(reward, Unscored)]
@@ -123,18 +123,18 @@ class TrainingSteps:
         numbers = {**metrics, **self._counts(), **result.metrics}
         await self._step_log.write(intent.job_id, result.step, numbers, groups)
 
-    async def settle(self, step: int) -> None:
+    async def finish_step(self, step: int) -> None:
         """The step is made and logged: its scenarios have met their end."""
-        self.books.end(step)
+        self.state.end_job(step)
         await self.save()
 
     async def log_discarded(self, batch: StepBatch) -> None:
         """Those of the end, which have no step of their own."""
         if discarded := _logged(batch)["discarded"]:
-            await self._model.log(discarded, split="discarded", step=self.books.training_step)
+            await self._model.log(discarded, split="discarded", step=self.state.training_step)
 
     def _counts(self) -> dict[str, float]:
-        outcomes = self.books.outcomes
+        outcomes = self.state.outcomes
         return {
             STALE_GROUPS: float(outcomes["stale"]),
             "discarded_groups": float(outcomes["discarded"]),

@@ -96,7 +96,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         self._options = options if self._ours else given
         self._needs_spread = check_training(self._options, ours=self._ours)
         if checkpoint_retention_strategy is not None and not self._ours:
-            raise _keeps_no_books(backend)
+            raise _lists_no_checkpoints(backend)
         self._run: Run | None = None
 
     async def train(self, *, handle_signals: bool = True) -> None:
@@ -144,7 +144,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
             self._run.stop()
 
 
-def _keeps_no_books(backend: Any) -> ConfigurationError:
+def _lists_no_checkpoints(backend: Any) -> ConfigurationError:
     return ConfigurationError(
         f"PipelineTrainer(checkpoint_retention_strategy=...): {type(backend).__name__} does not say "
         "which checkpoints there are; leave it out, or use a backend of this package"

@@ -44,7 +44,7 @@ class Attempts(ABC, Generic[Task]):
         """Of the groups of a task, beside its text."""
         return {}
 
-    async def one(self, task: Task, *, seed: int | None) -> Trajectory:
+    async def rollout_in_slot(self, task: Task, *, seed: int | None) -> Trajectory:
         """One rollout, as soon as there is a slot."""
         async with self._slots:
             return await self.rollout(task, seed=seed)
@@ -67,7 +67,7 @@ class Attempts(ABC, Generic[Task]):
             [
                 TrajectoryGroup(
                     [
-                        self.one(task, seed=self.seed(task, number) if seeded else None)
+                        self.rollout_in_slot(task, seed=self.seed(task, number) if seeded else None)
                         for number in range(size)
                     ],
                     metadata={TASK: self.text_of(task), **self.metadata_of(task)},

@@ -52,7 +52,7 @@ class Course(Generic[Task]):
     measure: Measure | None
     tell: Tell
 
-    async def go(self) -> Outcome:
+    async def run(self) -> Outcome:
         """All of it. A spent budget ends the training, and leaves before and after without a judge.
 
         Raises ConfigurationError where the model has been trained by somebody else, and what rollouts, judges
@@ -107,7 +107,7 @@ class Course(Generic[Task]):
     async def _settled_step(self) -> int:
         """The newest step, with its row: also of one that was under way when an earlier process ended."""
         intent = self.folder.step_under_way()
-        row = None if intent is None else await intent.came_of_it(self.attempts.model)
+        row = None if intent is None else await intent.recover(self.attempts.model)
         if row is not None:
             self.folder.add_step(row)
             self.tell(f"step {row.step} was committed when the run was interrupted: {summary(row)}")

@@ -39,7 +39,7 @@ class Intent:
         """For the backend's `train`: the job's name, where the backend can be asked about it later."""
         return {"job_id": self.job_id, "expected_step": self.row.step - 1} if answers(model) else {}
 
-    async def came_of_it(self, model: TrainableModel[Any, Any]) -> StepRow | None:
+    async def recover(self, model: TrainableModel[Any, Any]) -> StepRow | None:
         """The row of the step that an earlier process began; None: it was not committed.
 
         Waits for a job that the server still has. Raises what the backend raises.
