@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 LARGEST = 1 << 18
-"""Characters of a constraint; what they may cost is bounded by `art.constraints.proof.LIMITS`, and what its
+"""Characters of a constraint; what they may cost is bounded by the limits of the helper, and what its
 masks cost by llguidance's own limits."""
 KEPT = 256
 """Compiled grammars that are kept, and what is known of so many others that were refused."""

@@ -3,7 +3,7 @@
 A target `nn.Linear` is replaced by an `AdapterLinear` when the first adapter touches it. The base product is
 computed once for all tokens, each adapter's low-rank product for its own tokens only. Where the model is
 small, merged weights are used instead: one product a token, as fast as the base model; and where its forward
-pass is recorded, adapters that share a step do so in one grouped product a layer (`stacks.py`).
+pass is recorded, adapters that share a step do so in one grouped product a layer (`Stacks`).
 """
 
 from __future__ import annotations

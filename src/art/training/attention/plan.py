@@ -7,7 +7,7 @@ In depth-first order the mask is `k <= q < end[k]`. A run is a maximal chain of 
   row, as the mask says: that is all they can see. Ancestors whose rectangle they lie in are left out here.
 
 So a row is computed once in its block and once for each rectangle it lies in, and these parts are merged.
-Where blocks begin is chosen so that few pairs are computed in vain: see `cuts.py`.
+Where blocks begin is chosen so that few pairs are computed in vain: see `block_cuts`.
 """
 
 from __future__ import annotations
