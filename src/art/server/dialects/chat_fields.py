@@ -17,7 +17,7 @@ MOST_ARGUMENTS = 128
 """Of a chat template."""
 
 
-def flag(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
+def flag_reader(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
     def read(request: ChatRequest, name: str, value: Any) -> None:
         if not isinstance(value, bool):
             refuse(f"{name} must be true or false, not {value!r}", name)
@@ -26,7 +26,7 @@ def flag(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
     return read
 
 
-def whole(attribute: str, least: int, most: int) -> Callable[[ChatRequest, str, Any], None]:
+def whole_reader(attribute: str, least: int, most: int) -> Callable[[ChatRequest, str, Any], None]:
     def read(request: ChatRequest, name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             refuse(f"{name} must be a whole number from {least} to {most}, not {value!r}", name)
@@ -35,7 +35,7 @@ def whole(attribute: str, least: int, most: int) -> Callable[[ChatRequest, str, 
     return read
 
 
-def number(
+def number_reader(
     attribute: str, least: float, most: float, *, above: bool = False
 ) -> Callable[[ChatRequest, str, Any], None]:
     def read(request: ChatRequest, name: str, value: Any) -> None:
@@ -48,13 +48,13 @@ def number(
     return read
 
 
-def effort(request: ChatRequest, name: str, value: Any) -> None:
+def read_effort(request: ChatRequest, name: str, value: Any) -> None:
     if not isinstance(value, str) or value not in EFFORTS:
         refuse(f"{request.effort_field} must be one of {', '.join(EFFORTS)}, not {value!r:.200}", name)
     request.effort = value
 
 
-def never(why: str, *idle: Any) -> Callable[[ChatRequest, str, Any], None]:
+def refuse_unless_idle(why: str, *idle: Any) -> Callable[[ChatRequest, str, Any], None]:
     """A field that acts in another dialect."""
 
     def read(request: ChatRequest, name: str, value: Any) -> None:
@@ -64,7 +64,7 @@ def never(why: str, *idle: Any) -> Callable[[ChatRequest, str, Any], None]:
     return read
 
 
-def max_tokens(request: ChatRequest, name: str, value: Any) -> None:
+def read_max_tokens(request: ChatRequest, name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         refuse(f"{name} must be a whole number of at least 1, not {value!r}", name)
     if request.max_tokens not in (None, value):
@@ -72,13 +72,13 @@ def max_tokens(request: ChatRequest, name: str, value: Any) -> None:
     request.max_tokens = value
 
 
-def top_k(request: ChatRequest, name: str, value: Any) -> None:
+def read_top_k(request: ChatRequest, name: str, value: Any) -> None:
     if value == -1 and not isinstance(value, bool):
         return
-    whole("top_k", 0, 2**31 - 1)(request, name, value)
+    whole_reader("top_k", 0, 2**31 - 1)(request, name, value)
 
 
-def stop(request: ChatRequest, name: str, value: Any) -> None:
+def read_stop(request: ChatRequest, name: str, value: Any) -> None:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or len(stops) > 16 or not all(isinstance(s, str) and s for s in stops):
         refuse(f"stop must be a string or a list of up to 16 strings, none empty, not {value!r}", name)
@@ -89,7 +89,7 @@ _IDLE_OPTIONS = ("include_usage", "include_obfuscation", "continuous_usage_stats
 """Of a stream, where they ask for nothing."""
 
 
-def stream_options(request: ChatRequest, name: str, value: Any) -> None:
+def read_stream_options(request: ChatRequest, name: str, value: Any) -> None:
     if not isinstance(value, dict):
         refuse(f"stream_options must be an object, not {value!r}", name)
     for option, wanted in value.items():
@@ -103,13 +103,13 @@ def stream_options(request: ChatRequest, name: str, value: Any) -> None:
             )
 
 
-def metadata(request: ChatRequest, name: str, value: Any) -> None:
+def read_metadata(request: ChatRequest, name: str, value: Any) -> None:
     if not isinstance(value, dict) or len(value) > 16 or not all(isinstance(v, str) for v in value.values()):
         refuse(f"metadata must be an object of up to 16 strings, not {value!r}", name)
     request.metadata = value
 
 
-def template_arguments(request: ChatRequest, name: str, value: Any) -> None:
+def read_template_arguments(request: ChatRequest, name: str, value: Any) -> None:
     if not isinstance(value, dict):
         refuse(f"{name} must be an object, not {value!r}", name)
     if len(value) > MOST_ARGUMENTS:

@@ -34,7 +34,7 @@ class ToolChoice:
 FREE_CHOICE = ToolChoice()
 
 
-def tool_choice(request: ChatRequest, name: str, value: Any) -> None:
+def read_tool_choice(request: ChatRequest, name: str, value: Any) -> None:
     """auto, none, required, one function by name, or some of the tools."""
     if value in ("auto", "none", "required"):
         request.tool_choice = ToolChoice(mode=value)
@@ -70,7 +70,7 @@ def check_choice(request: ChatRequest) -> None:
         refuse("tool_choice demands a call, and the request has no tools", "tool_choice")
 
 
-def response_format(request: ChatRequest, name: str, value: Any) -> None:
+def read_response_format(request: ChatRequest, name: str, value: Any) -> None:
     """text, json_object, or json_schema; `strict` or not, the reply follows the schema."""
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "json_object":
@@ -89,7 +89,7 @@ def response_format(request: ChatRequest, name: str, value: Any) -> None:
         )
 
 
-def guided_json(request: ChatRequest, name: str, value: Any) -> None:
+def read_guided_json(request: ChatRequest, name: str, value: Any) -> None:
     """vLLM's: a schema, as an object or as its text."""
     if not isinstance(value, dict | str):
         refuse(f"{name} must be a JSON schema, not {value!r}", name)
@@ -97,34 +97,34 @@ def guided_json(request: ChatRequest, name: str, value: Any) -> None:
     _constrain(request, name, Constraint(kind="json_schema", text=text))
 
 
-def guided_regex(request: ChatRequest, name: str, value: Any) -> None:
+def read_guided_regex(request: ChatRequest, name: str, value: Any) -> None:
     """vLLM's: a regular expression."""
     if not isinstance(value, str):
         refuse(f"{name} must be a regular expression, not {value!r}", name)
     _constrain(request, name, Constraint(kind="regex", text=value))
 
 
-def guided_choice(request: ChatRequest, name: str, value: Any) -> None:
+def read_guided_choice(request: ChatRequest, name: str, value: Any) -> None:
     """vLLM's: a list of texts, of which the reply is one."""
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
         refuse(f"{name} must be a list of texts, none empty, not {value!r}", name)
     _constrain(request, name, Constraint(kind="choice", text=_spelled(value, name)))
 
 
-def guided_grammar(request: ChatRequest, name: str, value: Any) -> None:
+def read_guided_grammar(request: ChatRequest, name: str, value: Any) -> None:
     """vLLM's: a grammar, in Lark's notation."""
     if not isinstance(value, str):
         refuse(f"{name} must be a grammar in Lark's notation, not {value!r}", name)
     _constrain(request, name, Constraint(kind="lark", text=value))
 
 
-def structured_outputs(request: ChatRequest, name: str, value: Any) -> None:
+def read_structured_outputs(request: ChatRequest, name: str, value: Any) -> None:
     """vLLM's newer spelling of its four guided fields."""
     readers = {
-        "json": guided_json,
-        "regex": guided_regex,
-        "choice": guided_choice,
-        "grammar": guided_grammar,
+        "json": read_guided_json,
+        "regex": read_guided_regex,
+        "choice": read_guided_choice,
+        "grammar": read_guided_grammar,
         "json_object": _json_object,
     }
     given = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
@@ -134,7 +134,7 @@ def structured_outputs(request: ChatRequest, name: str, value: Any) -> None:
         readers[kind](request, f"{name}.{kind}", wanted)
 
 
-def logit_bias(request: ChatRequest, name: str, value: Any) -> None:
+def read_logit_bias(request: ChatRequest, name: str, value: Any) -> None:
     """Ids, as text, with what is added to their logits; ids that the model does not have it refuses."""
     if not isinstance(value, dict) or len(value) > _MOST_IDS:
         refuse(f"{name} must be an object of up to {_MOST_IDS} ids with their biases", name)
@@ -150,7 +150,7 @@ def logit_bias(request: ChatRequest, name: str, value: Any) -> None:
     request.logit_bias = tuple(sorted(pairs))
 
 
-def stop_token_ids(request: ChatRequest, name: str, value: Any) -> None:
+def read_stop_token_ids(request: ChatRequest, name: str, value: Any) -> None:
     """vLLM's: further ids that end the reply; they stay in it."""
     if (
         not isinstance(value, list)

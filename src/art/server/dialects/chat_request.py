@@ -12,8 +12,33 @@ from typing import Any
 from art.engine.limits import HIGHEST_PENALTY, HIGHEST_REPETITION_PENALTY, MOST_TOP_LOGPROBS
 from art.engine.protocol import Constraint
 from art.errors import RequestError
-from art.server.dialects import chat_fields, chat_format
-from art.server.dialects.chat_format import FREE_CHOICE, ToolChoice
+from art.server.dialects.chat_fields import (
+    flag_reader,
+    number_reader,
+    read_effort,
+    read_max_tokens,
+    read_metadata,
+    read_stop,
+    read_stream_options,
+    read_template_arguments,
+    read_top_k,
+    refuse_unless_idle,
+    whole_reader,
+)
+from art.server.dialects.chat_format import (
+    FREE_CHOICE,
+    ToolChoice,
+    check_choice,
+    read_guided_choice,
+    read_guided_grammar,
+    read_guided_json,
+    read_guided_regex,
+    read_logit_bias,
+    read_response_format,
+    read_stop_token_ids,
+    read_structured_outputs,
+    read_tool_choice,
+)
 from art.server.dialects.chat_messages import message_size, read_messages, read_tools, sample_hint
 from art.server.dialects.other_fields import check_other
 from art.server.dialects.refusal import refuse
@@ -105,7 +130,7 @@ def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:
         if name not in body:
             refuse(f"{name!r} is missing", name, "missing_parameter")
     _check_together(request, body, max_n)
-    chat_format.check_choice(request)
+    check_choice(request)
     request.sample_hint = sample_hint(body["messages"])
     return request
 
@@ -174,44 +199,42 @@ _FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
     "model": _model,
     "messages": _messages,
     "tools": _tools,
-    "tool_choice": chat_format.tool_choice,
-    "parallel_tool_calls": chat_fields.flag("parallel_calls"),
-    "response_format": chat_format.response_format,
-    "guided_json": chat_format.guided_json,
-    "guided_regex": chat_format.guided_regex,
-    "guided_choice": chat_format.guided_choice,
-    "guided_grammar": chat_format.guided_grammar,
-    "structured_outputs": chat_format.structured_outputs,
-    "logit_bias": chat_format.logit_bias,
-    "frequency_penalty": chat_fields.number("frequency_penalty", -HIGHEST_PENALTY, HIGHEST_PENALTY),
-    "presence_penalty": chat_fields.number("presence_penalty", -HIGHEST_PENALTY, HIGHEST_PENALTY),
-    "repetition_penalty": chat_fields.number(
-        "repetition_penalty", 0.0, HIGHEST_REPETITION_PENALTY, above=True
-    ),
-    "min_tokens": chat_fields.whole("min_tokens", 0, 2**31 - 1),
-    "stop_token_ids": chat_format.stop_token_ids,
-    "n": chat_fields.whole("n", 1, 2**31),
-    "stream": chat_fields.flag("stream"),
-    "stream_options": chat_fields.stream_options,
-    "logprobs": chat_fields.flag("logprobs"),
-    "top_logprobs": chat_fields.whole("top_logprobs", 0, MOST_TOP_LOGPROBS),
-    "max_tokens": chat_fields.max_tokens,
-    "max_completion_tokens": chat_fields.max_tokens,
-    "temperature": chat_fields.number("temperature", 0.0, 100.0),
-    "top_p": chat_fields.number("top_p", 0.0, 1.0, above=True),
-    "top_k": chat_fields.top_k,
-    "min_p": chat_fields.number("min_p", 0.0, 1.0),
-    "seed": chat_fields.whole("seed", -(2**63), 2**63 - 1),
-    "stop": chat_fields.stop,
-    "metadata": chat_fields.metadata,
-    "chat_template_kwargs": chat_fields.template_arguments,
-    "reasoning_effort": chat_fields.effort,
-    "best_of": chat_fields.whole("best_of", 1, 2**31),
-    "ignore_eos": chat_fields.flag("ignore_eos"),
-    "include_stop_str_in_output": chat_fields.flag("keep_stop"),
-    "prompt_logprobs": chat_fields.whole("prompt_logprobs", 0, MOST_TOP_LOGPROBS),
-    "return_token_ids": chat_fields.flag("return_token_ids"),
-    "return_tokens_as_token_ids": chat_fields.flag("tokens_as_ids"),
-    "echo": chat_fields.never("a reply goes on from no message", False),
-    "add_special_tokens": chat_fields.never("the chat format writes them", False),
+    "tool_choice": read_tool_choice,
+    "parallel_tool_calls": flag_reader("parallel_calls"),
+    "response_format": read_response_format,
+    "guided_json": read_guided_json,
+    "guided_regex": read_guided_regex,
+    "guided_choice": read_guided_choice,
+    "guided_grammar": read_guided_grammar,
+    "structured_outputs": read_structured_outputs,
+    "logit_bias": read_logit_bias,
+    "frequency_penalty": number_reader("frequency_penalty", -HIGHEST_PENALTY, HIGHEST_PENALTY),
+    "presence_penalty": number_reader("presence_penalty", -HIGHEST_PENALTY, HIGHEST_PENALTY),
+    "repetition_penalty": number_reader("repetition_penalty", 0.0, HIGHEST_REPETITION_PENALTY, above=True),
+    "min_tokens": whole_reader("min_tokens", 0, 2**31 - 1),
+    "stop_token_ids": read_stop_token_ids,
+    "n": whole_reader("n", 1, 2**31),
+    "stream": flag_reader("stream"),
+    "stream_options": read_stream_options,
+    "logprobs": flag_reader("logprobs"),
+    "top_logprobs": whole_reader("top_logprobs", 0, MOST_TOP_LOGPROBS),
+    "max_tokens": read_max_tokens,
+    "max_completion_tokens": read_max_tokens,
+    "temperature": number_reader("temperature", 0.0, 100.0),
+    "top_p": number_reader("top_p", 0.0, 1.0, above=True),
+    "top_k": read_top_k,
+    "min_p": number_reader("min_p", 0.0, 1.0),
+    "seed": whole_reader("seed", -(2**63), 2**63 - 1),
+    "stop": read_stop,
+    "metadata": read_metadata,
+    "chat_template_kwargs": read_template_arguments,
+    "reasoning_effort": read_effort,
+    "best_of": whole_reader("best_of", 1, 2**31),
+    "ignore_eos": flag_reader("ignore_eos"),
+    "include_stop_str_in_output": flag_reader("keep_stop"),
+    "prompt_logprobs": whole_reader("prompt_logprobs", 0, MOST_TOP_LOGPROBS),
+    "return_token_ids": flag_reader("return_token_ids"),
+    "return_tokens_as_token_ids": flag_reader("tokens_as_ids"),
+    "echo": refuse_unless_idle("a reply goes on from no message", False),
+    "add_special_tokens": refuse_unless_idle("the chat format writes them", False),
 }

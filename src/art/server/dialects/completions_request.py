@@ -7,7 +7,7 @@ from typing import Any
 
 from art.engine.limits import MOST_TOP_LOGPROBS
 from art.errors import RequestError
-from art.server.dialects.chat_fields import whole
+from art.server.dialects.chat_fields import whole_reader
 from art.server.dialects.chat_request import ChatRequest, read_chat_request
 from art.server.dialects.other_fields import check_other
 from art.server.dialects.refusal import refuse
@@ -105,7 +105,7 @@ def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
         samples=samples,
     )
     if request.logprobs:
-        whole("top_logprobs", 0, MOST_TOP_LOGPROBS)(sampling, "logprobs", body["logprobs"])
+        whole_reader("top_logprobs", 0, MOST_TOP_LOGPROBS)(sampling, "logprobs", body["logprobs"])
     _fits_together(request, max_n)
     return request
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from art.server.dialects.chat_fields import effort
+from art.server.dialects.chat_fields import read_effort
 from art.server.dialects.chat_request import ChatRequest
 from art.server.dialects.refusal import refuse
 
@@ -127,7 +127,7 @@ def effort_of(reasoning: Any, request: ChatRequest) -> None:
             )
     request.effort_field = "reasoning.effort"
     if reasoning.get("effort") is not None:
-        effort(request, "reasoning.effort", reasoning["effort"])
+        read_effort(request, "reasoning.effort", reasoning["effort"])
 
 
 def includes_logprobs(include: Any) -> bool:
