@@ -68,3 +68,6 @@ def _logprobs(logprobs: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else dict(value.model_dump(mode="json"))
+
+
+__all__ = ["convert_litellm_choice_to_openai"]

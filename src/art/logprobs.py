@@ -58,3 +58,6 @@ def _fields(item: Any) -> list[Any]:
                 fields["logprobs"] = None
             found += fields.values()
     return found
+
+
+__all__ = ["strip_logprobs"]

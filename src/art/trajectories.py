@@ -48,8 +48,8 @@ class History(BaseModel):
 @lru_cache(maxsize=1024)
 def _warn_of(cls: type[BaseModel], name: str) -> None:
     known = list(cls.model_fields)
-    for field in cls.model_fields.values():
-        known += [alias for alias in (field.alias, field.validation_alias) if isinstance(alias, str)]
+    for one in cls.model_fields.values():
+        known += [alias for alias in (one.alias, one.validation_alias) if isinstance(alias, str)]
     if name in known:
         return
     guess = did_you_mean(name, known, likeness=0.75)

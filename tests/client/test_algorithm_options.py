@@ -9,7 +9,9 @@ import pytest
 import art
 from art.algorithms import TABLE, resolve
 from art.errors import ConfigurationError
-from art.remote.options import algorithm_of, optimizer_spec, refuse_unknown
+from art.remote.internal_config import optimizer_spec
+from art.remote.keywords import refuse_unknown
+from art.remote.options import algorithm_of
 from art.wire.algorithm import (
     AdvantageSpec,
     AggregationSpec,

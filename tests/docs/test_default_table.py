@@ -14,7 +14,8 @@ from art.algorithms import DEFAULT
 from art.pipeline_trainer.settings import settings_of
 from art.pipeline_trainer.trainer import PipelineTrainer
 from art.remote.backend import RemoteBackend
-from art.remote.options import UNSAID_ROWS, algorithm_of, compute_of, optimizer_spec
+from art.remote.internal_config import optimizer_spec
+from art.remote.options import UNSAID_ROWS, algorithm_of, compute_of
 from art.remote.sft import sft_optimizer
 from art.server.control_settings import ControlSettings
 from art.training.logprobs import CHUNK_ELEMENTS

@@ -127,7 +127,8 @@ def check_training(options: Mapping[str, Any], *, ours: bool) -> bool:
     ours: the backend is one of this package, whose keywords are known. Raises ConfigurationError for a
     keyword that is unknown, cannot act, or has a wrong value.
     """
-    from art.remote.options import algorithm_of, refuse_unknown
+    from art.remote.keywords import refuse_unknown
+    from art.remote.options import algorithm_of
 
     if not ours:
         return True

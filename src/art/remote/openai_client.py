@@ -12,15 +12,13 @@ from openai.types.chat import ChatCompletion
 
 from art.remote.http_client import http_client
 from art.remote.lane import Lane
-from art.remote.observed import ObservedOpenAI, Observer
+from art.remote.observed import ObservedOpenAI
 from art.remote.short_way import Revive, ask, plain_body, request_head, seconds_of
 
 MAX_RETRIES = 10
 """openai waits as `Retry-After` says, at most 8 s without one: enough for a long queue or a server's
 restart.
 """
-
-__all__ = ["ObservedOpenAI", "Observer", "RolloutOpenAI", "http_client", "openai_client", "plain_client"]
 
 
 class RolloutOpenAI(ObservedOpenAI):

@@ -14,8 +14,6 @@ from art.wire.algorithm import Algorithm
 from art.wire.jobs import RateSpec, TrainGroup, TrainJobRequest
 from art.wire.training import ComputeSpec
 
-__all__ = ["algorithm_of", "compute_of", "job_request", "optimizer_spec", "rate_of", "refuse_unknown"]
-
 UNSAID_ROWS = 1024
 """The default of logprob_calculation_chunk_size, which leaves the rows of logits to the trainer."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.datasets.batch_size import resolve_sft_batch_size
 from art.errors import ConfigurationError, RequestError
-from art.remote.options import optimizer_spec
+from art.remote.internal_config import optimizer_spec
 from art.remote.plain import plain_messages, plain_tools
 from art.trajectories import Trajectory, is_choice
 from art.turns import sample_id
