@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-WRITE = (
-    "import sys, pathlib, art.cli.long_run as run; run.write_json(pathlib.Path(sys.argv[1]), 'Z\\u00fcrich')"
-)
+PATH = "pathlib.Path(sys.argv[1])"
+WRITE = f"import sys, pathlib, art.cli.long_run as run; run.write_json({PATH}, 'Z\\u00fcrich')"
 
 
 def test_a_locale_without_unicode_stops_no_report(tmp_path: Path) -> None:

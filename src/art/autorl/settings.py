@@ -14,7 +14,7 @@ from art.runs.settings import RunSettings
 class AutoRLSettings(RunSettings):
     """Everything that can be chosen about a run except who takes part: models, judge, generator."""
 
-    ENTRY: ClassVar[str] = "art.autorl.train"
+    ENTRY: ClassVar[str] = "autorl.train"
     POSITIVE: ClassVar[tuple[str, ...]] = (*RunSettings.POSITIVE, "timeout")
     MAY_CHANGE: ClassVar[frozenset[str]] = RunSettings.MAY_CHANGE | {"timeout"}
 

@@ -18,7 +18,7 @@ NANO, NANO_RATE = "art/nano", 3e-3
 class TrainSettings(RunSettings):
     """Everything that can be chosen about a run except who takes part: server, models, judge."""
 
-    ENTRY: ClassVar[str] = "art.mcp.train"
+    ENTRY: ClassVar[str] = "mcp.train"
     AT_LEAST: ClassVar[Mapping[str, int]] = {
         **RunSettings.AT_LEAST,
         **{"max_turns": 1, "result_limit": 1, "difficulty_attempts": 0},

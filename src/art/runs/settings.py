@@ -79,7 +79,7 @@ class RunSettings:
             if name not in known:
                 hint = did_you_mean(name, known)
                 raise ConfigurationError(
-                    f"{name}={options[name]!r} is no option of {cls.ENTRY}{hint and f', {hint}'}; "
+                    f"{name}={options[name]!r} is no option of art.{cls.ENTRY}{hint and f', {hint}'}; "
                     f"known: {', '.join(known)}"
                 )
         return cls(**options)
