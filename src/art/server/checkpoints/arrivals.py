@@ -25,7 +25,7 @@ from art.wire.models import AdoptReply, AdoptRequest, ForkReply, ForkRequest, Re
 
 _log = logging.getLogger(__name__)
 
-StageOf = Callable[[Registration], contextlib.AbstractAsyncContextManager["Stage | None"]]
+StageOf = Callable[[Registration], contextlib.AbstractAsyncContextManager[Stage | None]]
 """`async with stage_of(model) as stage`: its stage while no job trains it, or None while it is not served."""
 Rows = Callable[[Registration], Sequence[Sequence[int]]]
 

@@ -143,7 +143,7 @@ class StreamedChoice:
 
 
 async def told(sampler: Sampler, *prompts: Prepared) -> AsyncIterator[StreamEvent]:
-    """`Begun`, then `Told` and `Ended` of each choice as they come; close it with `aclosing`.
+    """`Begun`, then `Told` and `Ended` of each choice; close it with `aclosing`.
 
     Raises: ARTError. Before `Begun` the request has failed as a whole.
     """

@@ -76,7 +76,7 @@ class Supervisor:
         return "up" if self._up.is_set() else "restarting"
 
     async def start(self) -> None:
-        """Start the worker; again after it was given up. Raises what `Worker.start` and `when_up` raise."""
+        """Start the worker, also after it was given up. Raises what `Worker.start` and `when_up` do."""
         if self.state in {"up", "restarting"}:
             return
         self._failure = None
