@@ -24,9 +24,9 @@ from art.engine.vllm.requests import (
     score_body,
 )
 from art.engine.vllm.runtime import Runtime, find_runtime
-from art.engine.vllm.turns import Turns
 from art.engine.vllm.versions import TESTED, check_version
 from art.errors import CheckpointError, ConfigurationError, RequestError, WorkerError
+from art.process.fair_queue import FairQueue
 
 KNOWN: dict[str, dict[str, Any]] = {
     "enable_prefix_caching": {
@@ -177,7 +177,7 @@ def test_ranks_are_read_best_first_and_what_lacks_one_is_an_error() -> None:
 
 
 def test_owners_take_turns() -> None:
-    turns: Turns[int] = Turns()
+    turns: FairQueue[int] = FairQueue()
     for owner, item in (("a", 1), ("a", 2), ("a", 3), ("b", 4)):
         turns.put(owner, item)
     turns.remove("a", 2)

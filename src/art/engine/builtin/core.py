@@ -101,14 +101,14 @@ class EngineCore:
 
     def submit(self, sequence: Sequence) -> None:
         self.adapters.begin(sequence.request.adapter)
-        self.scheduler.waiting.come(sequence)
+        self.scheduler.waiting.open(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """Free its place; unknown or finished ones are ignored."""
         if sequence.row != NOWHERE:
             self.scheduler.leave(sequence.row)
         elif sequence in self.scheduler.waiting:
-            self.scheduler.waiting.remove(sequence)
+            self.scheduler.waiting.remove(sequence.owner, sequence)
         else:
             return
         self._ended(sequence)
@@ -239,7 +239,7 @@ class EngineCore:
         return events
 
     def _ended(self, sequence: Sequence) -> None:
-        self.scheduler.waiting.gone(sequence)
+        self.scheduler.waiting.close(sequence)
         self.adapters.end(sequence.request.adapter)
         self._drop_unused_adapters()
         self._rest()

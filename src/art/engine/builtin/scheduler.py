@@ -11,7 +11,7 @@ from art.engine.builtin.cache import BUCKET, RowCache, bucket
 from art.engine.builtin.rows import EMPTY, Match, RowTable
 from art.engine.builtin.sampler import SamplingTable
 from art.engine.builtin.sequence import NOWHERE, Sequence
-from art.engine.builtin.waiting import SAMPLED_COST, Waiting
+from art.engine.builtin.waiting import SAMPLED_COST, SequenceQueue
 
 WORTH_WAITING = 16
 """A request waits one step when a prompt that is being read now shares this many more ids with it than the
@@ -32,7 +32,7 @@ class Scheduler:
         self.max_rows = max_rows
         self.table = RowTable(max_rows)
         self.sampling = SamplingTable(max_rows)
-        self.waiting = Waiting()
+        self.waiting = SequenceQueue()
         self.running: dict[int, Sequence] = {}
         self.prompt_tokens = 0
         self.reused_tokens = 0
@@ -44,9 +44,10 @@ class Scheduler:
         held: list[Sequence] = []
         if not self.reuse and not self.running and self.cache.rows:
             self.forget()  # the shape of the cache, too, decides how sums are rounded
-        while (sequence := self.waiting.take()) is not None:
+        while self.waiting:
+            sequence = self.waiting.take()
             if len(self.running) >= self.max_running and not self._give_way(sequence.owner):
-                self.waiting.put_back(sequence)
+                self.waiting.put_back(sequence.owner, sequence)
                 break
             ids = sequence.ids()
             match = self._match(sequence, ids)
@@ -54,10 +55,10 @@ class Scheduler:
                 held.append(sequence)
             elif not self._place(sequence, ids, match) and not self._place_instead(sequence, ids):
                 # Nobody overtakes it: a large request would wait for ever.
-                self.waiting.put_back(sequence)
+                self.waiting.put_back(sequence.owner, sequence)
                 break
         for sequence in reversed(held):
-            self.waiting.put_back(sequence)
+            self.waiting.put_back(sequence.owner, sequence)
         self._flush_copies()
 
     def sampled(self, sequence: Sequence) -> None:
@@ -115,7 +116,8 @@ class Scheduler:
 
     def _send_back_youngest(self, owner: str) -> None:
         rows = [row for row, sequence in self.running.items() if sequence.owner == owner]
-        self.waiting.put_back(self.leave(max(rows, key=lambda row: int(self.table.used[row]))))
+        sequence = self.leave(max(rows, key=lambda row: int(self.table.used[row])))
+        self.waiting.put_back(sequence.owner, sequence)
         self.preempted += 1
 
     def _place(self, sequence: Sequence, ids: np.ndarray, match: Match) -> bool:

@@ -24,8 +24,8 @@ from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.requests import completion_body, rank_body, read_ranked, read_scores, score_body
 from art.engine.vllm.served import Served
 from art.engine.vllm.server_process import ServerProcess
-from art.engine.vllm.turns import Turns
 from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
+from art.process.fair_queue import FairQueue
 from art.wire.engine import EngineHealth
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class VllmEngine:
         self._client = client
         self._options = options
         self._adapters = Adapters(client, served.model, options)
-        self._waiting: Turns[Call] = Turns()
+        self._waiting: FairQueue[Call] = FairQueue()
         self._running: set[Call] = set()
         self._places = options.max_running + max(4, options.max_running // 8)
         self._asleep = False

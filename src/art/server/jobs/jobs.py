@@ -25,7 +25,7 @@ from art.server.checkpoints.promote import Progress
 from art.server.control_settings import ControlSettings
 from art.server.jobs.step import error_code
 from art.server.jobs.store import Job, JobRequest, JobStore, JobStoreError
-from art.server.jobs.turns import Ticket, Turns
+from art.server.jobs.turns import JobQueue, Ticket
 from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Jobs:
         self._trainer_of = trainer_of
         self._worker_failed = worker_failed
         self._settings = settings
-        self._queues: dict[str, Turns] = {}
+        self._queues: dict[str, JobQueue] = {}
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._news: dict[str, asyncio.Event] = {}
         self._untold: dict[str, JobEvent] = {}
@@ -170,13 +170,13 @@ class Jobs:
 
     def _enqueue(self, ticket: Ticket) -> None:
         trainer = self._trainer_of(ticket.project, ticket.name)
-        turns = self._queues.setdefault(trainer, Turns())
+        turns = self._queues.setdefault(trainer, JobQueue())
         turns.put(ticket)
         self._unfinished[ticket.model] += 1
         if trainer not in self._runners:
             self._runners[trainer] = asyncio.create_task(self._work(turns), name=f"jobs of {trainer}")
 
-    async def _work(self, turns: Turns) -> None:
+    async def _work(self, turns: JobQueue) -> None:
         while True:
             job = await turns.take()
             try:

@@ -9,10 +9,10 @@ Worked example, where `a~p/x` has asked for three jobs before the others came:
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from art.server.tenants.tenancy import Tenant, tenant_of
+from art.process.fair_queue import FairQueue
+from art.server.tenants.tenancy import tenant_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,30 +28,31 @@ class Ticket:
         return f"{self.project}/{self.name}"
 
 
-class Turns:
+class JobQueue:
     """The waiting jobs of one trainer."""
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[Tenant, OrderedDict[str, deque[Ticket]]] = OrderedDict()
-        self._came = asyncio.Event()
+        self._tenants: FairQueue[str] = FairQueue()
+        """A tenant's name for each of its jobs."""
+        self._jobs: dict[str, FairQueue[Ticket]] = {}
+        """By tenant; their owners are its models."""
+        self._changed = asyncio.Event()
 
     def put(self, ticket: Ticket) -> None:
         """Behind the other jobs of its model."""
-        models = self._tenants.setdefault(tenant_of(ticket.project), OrderedDict())
-        models.setdefault(ticket.model, deque()).append(ticket)
-        self._came.set()
+        tenant = str(tenant_of(ticket.project))
+        self._jobs.setdefault(tenant, FairQueue()).put(ticket.model, ticket)
+        self._tenants.put(tenant, tenant)
+        self._changed.set()
 
     async def take(self) -> Ticket:
         """The next job; waits for one (until cancelled, when the server ends)."""
         while not self._tenants:
-            self._came.clear()
-            await self._came.wait()
-        tenant, models = self._tenants.popitem(last=False)
-        model, waiting = models.popitem(last=False)
-        ticket = waiting.popleft()
-        # Whoever still waits goes to the end of its row.
-        if waiting:
-            models[model] = waiting
-        if models:
-            self._tenants[tenant] = models
+            self._changed.clear()
+            await self._changed.wait()
+        tenant = self._tenants.take()
+        jobs = self._jobs[tenant]
+        ticket = jobs.take()
+        if not jobs:
+            del self._jobs[tenant]
         return ticket

@@ -1,4 +1,4 @@
-"""Who is next among waiting requests: owners take turns, each owner's requests keep their order."""
+"""A queue in which owners take turns: whoever asks for much does not make the others wait for all of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Turns(Generic[T]):
-    """Waiting things by owner.
+class FairQueue(Generic[T]):
+    """Waiting items by owner; each owner's items keep their order.
 
     Worked example: owner a has put 1, 2, 3, then b puts 4. They are taken as 1, 4, 2, 3.
     """
@@ -22,12 +22,19 @@ class Turns(Generic[T]):
         return self._count
 
     def put(self, owner: str, item: T) -> None:
+        """Behind the owner's other items."""
         self._queues.setdefault(owner, deque()).append(item)
         self._count += 1
 
+    def put_back(self, owner: str, item: T) -> None:
+        """An item that was taken too early is the first of its owner again."""
+        self._queues.setdefault(owner, deque()).appendleft(item)
+        self._count += 1
+
     def take(self) -> T:
-        """The next one; its owner is the last in line from now on. Raises KeyError when nothing waits."""
-        owner, queue = self._queues.popitem(last=False)
+        """The next item; its owner is the last in line from now on. Raises KeyError when nothing waits."""
+        owner = self._next_owner()
+        queue = self._queues.pop(owner)
         item = queue.popleft()
         self._count -= 1
         if queue:
@@ -48,3 +55,9 @@ class Turns(Generic[T]):
         self._queues.clear()
         self._count = 0
         return items
+
+    def _next_owner(self) -> str:
+        """Raises KeyError when nothing waits."""
+        if not self._queues:
+            raise KeyError("nothing waits")
+        return next(iter(self._queues))
