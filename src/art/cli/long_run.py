@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shlex
 import sys
@@ -10,13 +9,12 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from art import environment
 from art.errors import ARTError
-from art.process.durable import write_whole
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from art.llm.budget import Budget
     from art.runs.report import RunReport
 
@@ -25,6 +23,8 @@ INTERRUPTED = 130
 
 def reported(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
     """Run it, and turn every expected failure into one readable line. Returns the exit code."""
+    import asyncio  # the command line starts without it
+
     try:
         asyncio.run(work())
     except (ARTError, OSError) as error:
@@ -46,12 +46,16 @@ def resumable(work: Callable[[], Coroutine[Any, Any, None]], console: Console) -
 
 def complain(error: Exception) -> None:
     """One line on standard error."""
+    from rich.console import Console
+
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"{type(error).__name__}: {error}", markup=False)
 
 
 def plain_console() -> Console:
     """Text as it is: nothing coloured by guess, no line broken."""
+    from rich.console import Console
+
     return Console(highlight=False, soft_wrap=True)
 
 
@@ -84,4 +88,6 @@ def show_report(console: Console, report: RunReport, json_file: Path | None) -> 
 
 def write_json(path: Path, data: Any) -> None:
     """Readable by people too; folders are made."""
+    from art.process.durable import write_whole
+
     write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", durable=False)
