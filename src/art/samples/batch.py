@@ -18,7 +18,7 @@ from art.samples.advantages import BY_TRAINER, Advantage, advantages
 from art.samples.aggregation import Weighed, trains_without_advantage, weigh
 from art.samples.attempts import Attempt, read_attempts
 from art.samples.entries import loss_entries
-from art.samples.sheet import CONTEXT, UNTRAINABLE, Account, check_balance
+from art.samples.sheet import CONTEXT, UNTRAINABLE, SheetAccount, check_balance
 from art.samples.tree import build_tree
 from art.samples.types import Batch, GroupRow, LossEntries
 from art.wire.algorithm import Algorithm
@@ -82,7 +82,7 @@ def build_batch(
     Raises TokenMismatchError (a row whose ids and logprobs cannot be what was sampled, or that is
     named twice), ConfigurationError (a reward that is not finite or too large), UnbalancedSheetError.
     """
-    account = Account()
+    account = SheetAccount()
     attempts = list(read_attempts(groups, algorithm, max_length))
     _open(account, groups, attempts)
     attempts = [attempts_G for group, attempts_G in zip(groups, attempts, strict=True) if not group.discarded]
@@ -113,7 +113,7 @@ def _rewards(
     ]
 
 
-def _open(account: Account, groups: Sequence[GroupRow], attempts: Sequence[Sequence[Attempt]]) -> None:
+def _open(account: SheetAccount, groups: Sequence[GroupRow], attempts: Sequence[Sequence[Attempt]]) -> None:
     """What started, before anything becomes of it; discarded groups end here."""
     for group, attempts_G in zip(groups, attempts, strict=True):
         account.start(rollouts=group.failed, tokens=0)
@@ -128,7 +128,9 @@ def _open(account: Account, groups: Sequence[GroupRow], attempts: Sequence[Seque
                     account.fork(row.fork_reason)
 
 
-def _judge(attempts: Sequence[Sequence[Attempt]], algorithm: Algorithm, account: Account) -> list[_Judged]:
+def _judge(
+    attempts: Sequence[Sequence[Attempt]], algorithm: Algorithm, account: SheetAccount
+) -> list[_Judged]:
     """The attempts that are trained or count; the others are booked."""
     values = advantages(
         [[one.reward for one in attempts_G] for attempts_G in attempts],
@@ -156,7 +158,7 @@ def _judge(attempts: Sequence[Sequence[Attempt]], algorithm: Algorithm, account:
     return judged
 
 
-def _set_aside(account: Account, attempt: Attempt) -> int:
+def _set_aside(account: SheetAccount, attempt: Attempt) -> int:
     """Say why each sample that is context is not trained; returns their tokens."""
     tokens = 0
     for row in attempt.rollout.samples:
@@ -170,7 +172,7 @@ def _lay_out(
     trained: Sequence[_Judged],
     weights: Sequence[float],
     weighed: Weighed,
-    account: Account,
+    account: SheetAccount,
     algorithm: Algorithm,
     metrics: Mapping[str, float],
 ) -> Batch:

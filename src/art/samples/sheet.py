@@ -13,10 +13,10 @@ MASKED = "mismatch"
 """Fate of what was to be trained in a step whose mismatch masks dropped everything."""
 
 
-class Account:
+class SheetAccount:
     """Keeps the account while a batch is built. What started is counted apart from what became of it.
 
-    >>> account = Account()
+    >>> account = SheetAccount()
     >>> account.start(rollouts=2, tokens=30)
     >>> account.book("trained", rollouts=1, tokens=20)
     >>> account.book("unscored", rollouts=1, tokens=10)

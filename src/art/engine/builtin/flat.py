@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from art.engine.builtin.attention import Attends, PackedAttention
 from art.engine.builtin.batch import fresh_part
 from art.engine.builtin.parts import LayerCall
-from art.engine.builtin.stacks import Stack, Turns
+from art.engine.builtin.stacks import AdapterTurns, Stack
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class FlatForward:
         }
         self.base_weights: list[Tensor] = [layer.weight for layer in self.linears.values()]
         self._attention: Attends | None = None
-        self._turns: Turns | None = None
+        self._turns: AdapterTurns | None = None
         # A library of its own for each model: the operation must find this model's attention. It goes with
         # the model, but torch remembers its name for ever.
         name, own = f"art_{secrets.token_hex(8)}", weakref.proxy(self)
@@ -85,7 +85,7 @@ class FlatForward:
         positions_T: Tensor,
         wanted: Tensor,
         stack: Stack,
-        turns: Turns,
+        turns: AdapterTurns,
         attention: Attends,
     ) -> Tensor:
         """The same with each token's own weights; all is given in the order of the batch."""

@@ -19,7 +19,7 @@ from art.engine.builtin.flat import FlatForward
 from art.engine.builtin.lora import AdapterLayers, Routing
 from art.engine.builtin.output_layer import widen
 from art.engine.builtin.recording import record
-from art.engine.builtin.stacks import turns
+from art.engine.builtin.stacks import adapter_turns
 from art.engine.positions import longest_fixed
 from art.engine.protocol import Ranked
 from art.errors import ConfigurationError
@@ -66,7 +66,7 @@ class CausalModel:
         elif self.flat is not None:
             stack = self.adapters.stack([number for number, _ in self.routing.groups])
             if stack is not None:
-                order = turns(adapter_T, stack, self.device)
+                order = adapter_turns(adapter_T, stack, self.device)
                 return self.flat.run_several(ids_T, positions_T, wanted, stack, order, attention)
         return _through_modules(self.module, ids_T, positions_T, wanted, attention)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from art.engine.builtin.attention import Attends, PackedAttention
 from art.engine.builtin.batch import fresh_part
 from art.engine.builtin.flat import FlatForward, twice
-from art.engine.builtin.stacks import Stack, turns
+from art.engine.builtin.stacks import Stack, adapter_turns
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def _in_two(flat: FlatForward) -> Run:
     stack = Stack((0, 1), twice(flat.base_weights))
 
     def run(ids_T: Tensor, positions_T: Tensor, wanted: Tensor, attention: Attends) -> Tensor:
-        order = turns(np.arange(len(ids_T)) % 2, stack, ids_T.device)
+        order = adapter_turns(np.arange(len(ids_T)) % 2, stack, ids_T.device)
         return flat.run_several(ids_T, positions_T, wanted, stack, order, attention)
 
     return run

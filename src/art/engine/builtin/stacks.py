@@ -58,7 +58,7 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class AdapterTurns:
     """The packed tokens in the order of a stack's adapters."""
 
     ends: Tensor
@@ -69,10 +69,10 @@ class Turns:
     """[T] where each packed token stands."""
 
 
-def turns(adapter_T: np.ndarray, stack: Stack, device: torch.device) -> Turns:
+def adapter_turns(adapter_T: np.ndarray, stack: Stack, device: torch.device) -> AdapterTurns:
     """Every number in `adapter_T` is one of the stack's.
 
-    >>> found = turns(np.array([7, 4, 7]), Stack((4, 5, 7), []), torch.device("cpu"))
+    >>> found = adapter_turns(np.array([7, 4, 7]), Stack((4, 5, 7), []), torch.device("cpu"))
     >>> found.ends.tolist(), found.order.tolist(), found.places.tolist()
     ([1, 1, 3], [1, 0, 2], [1, 0, 2])
     """
@@ -81,4 +81,4 @@ def turns(adapter_T: np.ndarray, stack: Stack, device: torch.device) -> Turns:
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
     ends = np.bincount(place_T, minlength=len(stack.numbers)).cumsum().astype(np.int32)
-    return Turns(*(torch.from_numpy(array).to(device) for array in (ends, order, places)))
+    return AdapterTurns(*(torch.from_numpy(array).to(device) for array in (ends, order, places)))

@@ -23,7 +23,7 @@ from art.engine.vllm.client import VllmClient
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.requests import completion_body, rank_body, read_ranked, read_scores, score_body
 from art.engine.vllm.served import Served
-from art.engine.vllm.server_process import ServerProcess
+from art.engine.vllm.server_process import VllmProcess
 from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
 from art.process.fair_queue import FairQueue
 from art.wire.engine import EngineHealth
@@ -63,7 +63,7 @@ class VllmEngine:
         self._quiet.set()
         self._counters: dict[str, int] = {}
         self._error = ""
-        self._process: ServerProcess | None = None
+        self._process: VllmProcess | None = None
         self._death: asyncio.Task[None] | None = None
         self._watch = asyncio.create_task(self._watch_progress())
 
@@ -177,7 +177,7 @@ class VllmEngine:
         self._asleep = False
         self._send_on()
 
-    def owns(self, process: ServerProcess, when_dead: Callable[[str], None]) -> None:
+    def owns(self, process: VllmProcess, when_dead: Callable[[str], None]) -> None:
         """The server ends with this engine; when it ends by itself, `when_dead` is told how."""
 
         async def watch() -> None:

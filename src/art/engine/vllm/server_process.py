@@ -15,8 +15,8 @@ STOP_SECONDS = 4.5
 """Below the worker's own grace."""
 
 
-class ServerProcess:
-    """A running server under its guard (`art.process.guard`); made with `await ServerProcess.start(...)`."""
+class VllmProcess:
+    """A running server under its guard (`art.process.guard`); made with `await VllmProcess.start(...)`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -24,9 +24,7 @@ class ServerProcess:
         self._copy = asyncio.create_task(self._copy_log())
 
     @classmethod
-    async def start(
-        cls, command: Sequence[str], environment: Mapping[str, str], folder: str
-    ) -> ServerProcess:
+    async def start(cls, command: Sequence[str], environment: Mapping[str, str], folder: str) -> VllmProcess:
         """`environment`: what is added to ours. `folder`: for temporary files, removed when it has ended."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,

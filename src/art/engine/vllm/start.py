@@ -16,7 +16,7 @@ from art.engine.vllm.model_config import vocabulary_size
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.runtime import Runtime, find_runtime
 from art.engine.vllm.served import Served
-from art.engine.vllm.server_process import ServerProcess
+from art.engine.vllm.server_process import VllmProcess
 from art.engine.vllm.tokenizer import end_of_text
 from art.errors import ARTError, DeadlineError, WorkerDiedError
 from art.wire.engine import WorkerStart
@@ -24,7 +24,7 @@ from art.wire.engine import WorkerStart
 PAUSE_SECONDS = 0.2
 
 
-async def start_vllm(start: WorkerStart, options: VllmOptions) -> tuple[VllmEngine, ServerProcess | None]:
+async def start_vllm(start: WorkerStart, options: VllmOptions) -> tuple[VllmEngine, VllmProcess | None]:
     """The engine, and the process where there is one of ours.
 
     Raises: ConfigurationError, WorkerDiedError (with vLLM's last lines), DeadlineError.
@@ -35,7 +35,7 @@ async def start_vllm(start: WorkerStart, options: VllmOptions) -> tuple[VllmEngi
     folder = Path(tempfile.mkdtemp(prefix="art-vllm-"))
     try:
         launch = await prepare(start.base_model, runtime, options, folder, start.device)
-        process = await ServerProcess.start(launch.command, launch.environment, str(folder))
+        process = await VllmProcess.start(launch.command, launch.environment, str(folder))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -71,7 +71,7 @@ async def _engine(
     return VllmEngine(client, served, options)
 
 
-async def _ready(client: VllmClient, process: ServerProcess, seconds: float) -> dict[str, Any]:
+async def _ready(client: VllmClient, process: VllmProcess, seconds: float) -> dict[str, Any]:
     """Its card of the base model, once it answers."""
     ended = asyncio.create_task(process.wait())
     try:
