@@ -1,4 +1,4 @@
-"""What a backend is, and what backends and the run's record need of a model.
+"""What a backend is, the keywords of its `train`, and what backends and the run's record need of a model.
 
 `art.model` stands above this: a backend never imports the models, it is given them.
 """
@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict, Unpack, runtime_checkable
 
-from art.types import TrainResult, TrainSFTConfig
+from art.trajectories import Trajectory, TrajectoryGroup
+from art.types import TrainResult, TrainSFTConfig, Verbosity
+from art.wire.algorithm import Algorithm
 
 if TYPE_CHECKING:
     import openai
-
-    from art.trajectories import Trajectory, TrajectoryGroup
 
 
 @runtime_checkable
@@ -66,6 +67,149 @@ class AnyTrainableModel(AnyModel, Protocol):
     ) -> TrainResult: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """What the type of a keyword does not say: its default, and which values of the type it takes."""
+
+    default: Any = None
+    least: float | None = field(default=None, kw_only=True)
+    above: float | None = field(default=None, kw_only=True)
+    most: float | None = field(default=None, kw_only=True)
+    takes: str = field(default="", kw_only=True)
+    """What its values are called in messages, where the type has no good word for them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """A keyword that is known, but would change results if it were ignored."""
+
+    instead: str
+    neutral: tuple[Any, ...]
+    """Values that ask for nothing."""
+
+
+class LearningOptions(TypedDict, total=False):
+    """Keywords of `train` that say how a step learns; `PipelineTrainer` takes them too.
+
+    This is their only declaration: the signature of `train`, its checks (`art.remote.keywords`) and the
+    table in docs/options.md are made of it. A type that is no number, flag, name or dict is checked where
+    its value is read.
+    """
+
+    learning_rate: Annotated[float | None, Keyword(5e-6, above=0)]
+    """The step's rate. None takes trainer_args['learning_rate'] of the model, and without one what the
+    literature gives for the model's size; the metric loss/learning_rate says what it was.
+    """
+    algorithm: str | Algorithm | Mapping[str, Any] | None
+    """A name of docs/algorithms.md, a dict of a name and parts, or an art.Algorithm. None: 'art', whose
+    rollouts count the same whatever their length.
+    """
+    loss_fn: str | None
+    """The loss alone, by name: 'cispo' (the default), 'ppo' ..."""
+    loss_fn_config: Mapping[str, Any] | None
+    """The loss's parameters by name."""
+    ppo: bool | None
+    """True is loss_fn='ppo', False is loss_fn='cispo'."""
+    epsilon: Annotated[float | None, Keyword(least=0)]
+    """The clip's lower bound is 1 - epsilon."""
+    epsilon_high: Annotated[float | None, Keyword(least=0)]
+    """The clip's upper bound is 1 + epsilon_high."""
+    normalize_advantages: Annotated[bool, Keyword(True)]
+    """False: advantages are not divided by the group's standard deviation."""
+    scale_rewards: Annotated[bool, Keyword(True)]
+    """False: the same."""
+    advantage_balance: Annotated[float, Keyword(0.0, least=-1, most=1)]
+    """Above 0: negative advantages count 1 - balance; below 0: positive ones count 1 + balance."""
+    importance_sampling_level: Literal["token", "sequence", "average", "geometric_average"] | None
+    """The ratio is of the token, sequence (GSPO), average or geometric_average."""
+    max_negative_advantage_importance_sampling_weight: Annotated[float | None, Keyword(above=0)]
+    """No ratio exceeds it, whatever the advantage's sign."""
+    mask_prob_ratio: Annotated[bool, Keyword(False)]
+    """Tokens whose ratio is outside the clip's bounds do not count."""
+    truncated_importance_sampling: Annotated[float | None, Keyword(above=0)]
+    """Bounds the weight that corrects for engine and trainer disagreeing."""
+    precalculate_logprobs: Annotated[bool, Keyword(False)]
+    """The ratio divides by the trainer's logprobs before the step, not by the sampler's. With one update the
+    two are the same, so the loss is 'reinforce'.
+    """
+    kimi_k2_tau: Annotated[float | None, Keyword(least=0)]
+    """Advantage - tau x (logprob - logprob when sampled)."""
+    kl_penalty_coef: Annotated[float | None, Keyword(0.0, least=0)]
+    """Advantage + coefficient x (mean kl - kl), kl to the reference."""
+    kl_penalty_reference_step: Annotated[int | None, Keyword(least=0)]
+    """The reference is this step of the model; without one, its base."""
+    kl_ref_adapter_path: Annotated[str | None, Keyword(takes="a path")]
+    """The reference is the LoRA in this folder (PEFT's two files): a checkpoint_path of the project, and with
+    LocalBackend any folder. It wins over the step.
+    """
+    adam_params: Mapping[str, Any] | None
+    """A dict of betas, eps, weight_decay, max_grad_norm, warmup_steps, lr_scheduler_type, max_steps, over
+    trainer_args of the model.
+    """
+    grad_accumulation_sequences: Annotated[int | None, Keyword(least=1)]
+    """One optimizer step for at most so many rollouts, in a random order; without it one for all of them."""
+    num_trajectories_learning_rate_multiplier_power: Annotated[float, Keyword(0.0)]
+    """The rate is multiplied by (number of trained rollouts) to this power."""
+    scale_learning_rate_by_reward_std_dev: Annotated[bool, Keyword(False)]
+    """The rate is multiplied by the mean over the groups of their rewards' standard deviation."""
+    packed_sequence_length: Annotated[int | None, Keyword(least=1)]
+    """Tokens forwarded at once. A rollout with a longer sample is left out as overlong, which the result's
+    sheet says.
+    """
+    logprob_calculation_chunk_size: Annotated[int, Keyword(1024, least=1)]
+    """At most so many rows of logits exist at once. 1024, the default, leaves it to the trainer, whose logits
+    take 64 MiB at most.
+    """
+    plot_tensors: Annotated[bool, Keyword(False)]
+    """Draws the step's token tree into the model's folder, `packed_tensors_plot_<step>.png` (extra
+    `plotting`).
+    """
+    allow_training_without_logprobs: Annotated[bool, Keyword(False)]
+    """True: what assistants say in dicts (and in choices without a sample) is trained with the trajectory's
+    advantage. It has no sampling logprob: its ratio is to the trainer's own, before the step's first update.
+    Sampled tokens keep theirs.
+    """
+
+
+class JobOptions(LearningOptions, total=False):
+    """All keywords of `train` that `model.train` takes as keywords, too."""
+
+    save_checkpoint: Annotated[bool, Keyword(True)]
+    """False: the result has no checkpoint_path. The checkpoint is saved always."""
+    expected_step: Annotated[int | None, Keyword(least=0)]
+    """The call is refused when the model is at another step."""
+    max_steps_off_policy: Annotated[int | None, Keyword(least=0)]
+    """A rollout with a sample that is more steps old than so many is stale: it is not trained, and the
+    result's sheet says so. None: 16, the server's `max_off_policy_steps`, which always holds.
+    """
+    discarded_groups: Iterable[TrajectoryGroup] | None
+    """Groups that your program leaves out, such as those of equal rewards: they are on the result's sheet, in
+    rollouts and tokens, and nowhere else.
+    """
+    job_id: str | None
+    """The training job's id, which names one batch for ever: after a crash, `await
+    backend.training_result(model, job_id)` says whether it made a step. None: a new one.
+    """
+
+
+class TrainOptions(JobOptions, total=False):
+    """The keywords of `backend.train`."""
+
+    verbose: Annotated[bool | Verbosity, Keyword(False, takes="True, False, 0, 1 or 2")]
+    """Shows a progress bar."""
+
+
+_ROUTING = "routing is computed anew. truncated_importance_sampling corrects for what differs."
+
+
+class EarlierTrainOptions(TrainOptions, total=False):
+    """The keywords of `train` and those of older releases: `art.dev.TrainConfig`."""
+
+    moe_routing_replay_bundle: Annotated[Any, Refused(neutral=(None,), instead=_ROUTING)]
+    moe_routing_replay_path: Annotated[str | None, Refused(neutral=(None,), instead=_ROUTING)]
+    moe_routing_replay_strict: Annotated[bool, Refused(neutral=(False, None), instead=_ROUTING)]
+
+
 class Backend(Protocol):
     """Where models are served and trained: on this machine, on another, at a service.
 
@@ -80,7 +224,10 @@ class Backend(Protocol):
         """Make the model known: afterwards it can be sampled and, if trainable, trained."""
 
     async def train(
-        self, model: AnyTrainableModel, trajectory_groups: Iterable[TrajectoryGroup], **options: Any
+        self,
+        model: AnyTrainableModel,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        **options: Unpack[TrainOptions],
     ) -> TrainResult:
         """One training step. The new step is served when this returns."""
 

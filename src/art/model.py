@@ -7,7 +7,7 @@ import copy
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from pydantic import PrivateAttr
 
@@ -24,7 +24,7 @@ from art.types import TrainConfig, TrainResult, TrainSFTConfig, Verbosity
 if TYPE_CHECKING:
     import openai
 
-    from art.backend import Backend
+    from art.backend import Backend, JobOptions
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         config: TrainConfig | None = None,
         _config: Mapping[str, Any] | None = None,
         verbose: bool = False,
-        **options: Any,
+        **options: Unpack[JobOptions],
     ) -> TrainResult:
         """Train on groups of trajectories and log them with the result's metrics at the new step.
 

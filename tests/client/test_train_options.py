@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import pytest
 from wire_double import Double
 
 import art
 from art import dev
+from art.backend import JobOptions, Keyword
 from art.errors import ConfigurationError
 from art.remote.backend import RemoteBackend
-from art.remote.keywords import KEYWORDS, REFUSED, refuse_unknown
+from art.remote.keywords import KEYWORDS, declared_keywords, refuse_unknown, signed_with
 from art.remote.options import algorithm_of
 from art.wire.jobs import TrainJobRequest
-
-DEFAULTS = {
-    "learning_rate": 5e-6,
-    "normalize_advantages": True,
-    "kl_penalty_coef": 0.0,
-    "advantage_balance": 0.0,
-    "scale_rewards": True,
-    "mask_prob_ratio": False,
-    "precalculate_logprobs": False,
-    "allow_training_without_logprobs": False,
-    "plot_tensors": False,
-    "scale_learning_rate_by_reward_std_dev": False,
-    "logprob_calculation_chunk_size": 1024,
-    "num_trajectories_learning_rate_multiplier_power": 0.0,
-    "save_checkpoint": True,
-    "verbose": False,
-}
-"""All others are None."""
 
 
 @pytest.mark.parametrize("kind", [art.RemoteBackend, art.LocalBackend, art.ServerlessBackend])
@@ -44,11 +27,33 @@ def test_all_backends_have_one_set_of_keywords(kind: type[RemoteBackend]) -> Non
         for name, parameter in parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    assert keywords == {name: DEFAULTS.get(name) for name in KEYWORDS}
+    assert keywords == {name: keyword.default for name, keyword in KEYWORDS.items()}
 
 
-def test_the_older_dictionary_has_no_other_names() -> None:
-    assert set(dev.TrainConfig.__annotations__) <= {*KEYWORDS, *REFUSED}
+class Painting(JobOptions, total=False):
+    """A function's keywords, with two of its own."""
+
+    strokes: Annotated[int, Keyword(3, least=1)]
+    brush: str | None
+
+
+@signed_with(declared_keywords(Painting))
+def paint(canvas: int, **options: Unpack[Painting]) -> dict[str, Any]:
+    return dict(options)
+
+
+def test_a_keyword_that_is_declared_is_checked_and_shown() -> None:
+    strokes = declared_keywords(Painting)["strokes"]
+    assert (strokes.default, strokes.takes) == (3, "a whole number of at least 1")
+    assert [strokes.fits(value) for value in (1, 0, True, None, 1.0)] == [True, False, False, False, False]
+    shown = inspect.signature(paint).parameters
+    assert list(shown) == ["canvas", *declared_keywords(JobOptions), "strokes", "brush"]
+    assert (shown["strokes"].default, shown["brush"].annotation) == (3, str | None)
+    assert paint(1, strokes=4) == {"strokes": 4}
+
+
+def test_a_declared_default_is_a_value_that_is_taken() -> None:
+    assert [name for name, keyword in KEYWORDS.items() if not keyword.fits(keyword.default)] == []
 
 
 async def sent(

@@ -10,6 +10,9 @@ decided where they are used: at `model.register` and `backend.train`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from art.dev import train
 from art.dev.engine import EngineArgs
 from art.dev.get_model_config import get_model_config
 from art.dev.model import (
@@ -22,9 +25,12 @@ from art.dev.model import (
     TorchtuneArgs,
 )
 from art.dev.openai_server import OpenAIServerConfig, ServerArgs, get_openai_server_config
-from art.dev.train import TrainConfig, TrainSFTConfig
+from art.dev.train import TrainSFTConfig
 from art.dev.trainer import TrainerArgs
 from art.dev.validate import is_dedicated_mode, validate_dedicated_config
+
+if TYPE_CHECKING:
+    from art.dev.train import TrainConfig
 
 __all__ = [
     "EngineArgs",
@@ -45,3 +51,10 @@ __all__ = [
     "is_dedicated_mode",
     "validate_dedicated_config",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`TrainConfig`, on first use."""
+    if name == "TrainConfig":
+        return train.TrainConfig
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

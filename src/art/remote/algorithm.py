@@ -20,7 +20,6 @@ whatever the combination is:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -28,6 +27,7 @@ from pydantic import ValidationError
 from art.algorithms import DEFAULT, TABLE, check_algorithm, resolve
 from art.algorithms.losses import LOSSES
 from art.algorithms.needs import update_count
+from art.backend import TrainOptions
 from art.errors import ConfigurationError
 from art.wire.algorithm import Algorithm, LossSpec
 from art.wire.flaws import first_flaw
@@ -40,32 +40,7 @@ UNDIVIDED = frozenset({"centered", "rloo", "reward", "none", "gae", "distillatio
 """Advantages that no deviation divides."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AlgorithmOptions:
-    """What a call of `train` says about the algorithm."""
-
-    algorithm: str | Algorithm | Mapping[str, Any] | None = None
-    loss_fn: str | None = None
-    loss_fn_config: Mapping[str, Any] | None = None
-    epsilon: float | None = None
-    epsilon_high: float | None = None
-    normalize_advantages: bool = True
-    scale_rewards: bool = True
-    advantage_balance: float = 0.0
-    importance_sampling_level: str | None = None
-    kl_penalty_coef: float | None = 0.0
-    kl_penalty_reference_step: int | None = None
-    kimi_k2_tau: float | None = None
-    truncated_importance_sampling: float | None = None
-    precalculate_logprobs: bool = False
-    mask_prob_ratio: bool = False
-    max_negative_advantage_importance_sampling_weight: float | None = None
-    kl_ref_adapter_path: str | None = None
-    grad_accumulation_sequences: int | None = None
-    ppo: bool | None = None
-
-
-def choose_algorithm(options: AlgorithmOptions) -> Algorithm:
+def choose_algorithm(options: TrainOptions) -> Algorithm:
     """The algorithm, its parts checked to fit each other. Raises ConfigurationError with the reason."""
     options = _named_loss(options)
     row = _row(options)
@@ -74,8 +49,8 @@ def choose_algorithm(options: AlgorithmOptions) -> Algorithm:
     _advantage(parts, options)
     _kl(parts, options)
     _ratio(parts, options)
-    if options.grad_accumulation_sequences is not None:
-        updates = {"minibatches": 1, "sequences": options.grad_accumulation_sequences}
+    if options["grad_accumulation_sequences"] is not None:
+        updates = {"minibatches": 1, "sequences": options["grad_accumulation_sequences"]}
         parts["updates"] |= updates
     try:
         algorithm = _of_the_moment(Algorithm.model_validate(parts), options)
@@ -85,33 +60,34 @@ def choose_algorithm(options: AlgorithmOptions) -> Algorithm:
     return algorithm
 
 
-def _named_loss(o: AlgorithmOptions) -> AlgorithmOptions:
+def _named_loss(o: TrainOptions) -> TrainOptions:
     """`ppo` as a name of a loss."""
-    if o.ppo is None:
+    ppo, loss = o["ppo"], o["loss_fn"]
+    if ppo is None:
         return o
-    name = "ppo" if o.ppo else "cispo"
-    if o.loss_fn not in (None, name) or o.algorithm is not None:
-        other = f"loss_fn={o.loss_fn!r}" if o.loss_fn is not None else f"algorithm={o.algorithm!r}"
-        raise ConfigurationError(f"train(ppo={o.ppo!r}, {other}): both choose the loss. Leave ppo out.")
-    return replace(o, loss_fn=name)
+    name = "ppo" if ppo else "cispo"
+    if loss not in (None, name) or o["algorithm"] is not None:
+        other = f"loss_fn={loss!r}" if loss is not None else f"algorithm={o['algorithm']!r}"
+        raise ConfigurationError(f"train(ppo={ppo!r}, {other}): both choose the loss. Leave ppo out.")
+    return {**o, "loss_fn": name}
 
 
-def _of_the_moment(algorithm: Algorithm, o: AlgorithmOptions) -> Algorithm:
+def _of_the_moment(algorithm: Algorithm, o: TrainOptions) -> Algorithm:
     """A ratio of the trainer to itself in the only update is 1: what is left of a clipped loss is
     reinforce.
     """
     alone = update_count(algorithm) == 1 and not algorithm.mismatch and algorithm.loss.name in CLIPS
-    if not (o.precalculate_logprobs and alone):
+    if not (o["precalculate_logprobs"] and alone):
         return algorithm
     changes = {"loss": LossSpec(name="reinforce"), "ratio": "token", "ratio_to": "sampler"}
     return algorithm.model_copy(update=changes)
 
 
-def _row(o: AlgorithmOptions) -> Algorithm:
+def _row(o: TrainOptions) -> Algorithm:
     """What is named, before anything is changed."""
-    given = o.algorithm
+    given, loss = o["algorithm"], o["loss_fn"]
     if given is None:
-        name = o.loss_fn or Algorithm().loss.name
+        name = loss or Algorithm().loss.name
         if name not in LOSSES:
             hint = f"; an algorithm has that name: algorithm={name!r}" if name in TABLE else ""
             raise ConfigurationError(
@@ -121,10 +97,10 @@ def _row(o: AlgorithmOptions) -> Algorithm:
         if name == default.loss.name:
             return default
         return default.model_copy(update={"name": name, "loss": LossSpec(name=name)})
-    if o.loss_fn is not None:
+    if loss is not None:
         raise ConfigurationError(
-            f"train(algorithm=..., loss_fn={o.loss_fn!r}): the algorithm has a loss. Give one of the two, or "
-            f"the loss as a part: algorithm={{'name': ..., 'loss': {o.loss_fn!r}}}."
+            f"train(algorithm=..., loss_fn={loss!r}): the algorithm has a loss. Give one of the two, or "
+            f"the loss as a part: algorithm={{'name': ..., 'loss': {loss!r}}}."
         )
     if isinstance(given, Algorithm):
         return given
@@ -139,14 +115,14 @@ def _row(o: AlgorithmOptions) -> Algorithm:
     )
 
 
-def _loss(row: Algorithm, o: AlgorithmOptions) -> dict[str, Any]:
-    name, high = row.loss.name, o.epsilon_high
-    if o.algorithm is None and name in SYMMETRIC and high is None:
-        high = o.epsilon
-    clip = {"epsilon": o.epsilon, "epsilon_high": high}
-    params = {**row.loss.params, **(o.loss_fn_config or {})}
+def _loss(row: Algorithm, o: TrainOptions) -> dict[str, Any]:
+    name, high = row.loss.name, o["epsilon_high"]
+    if o["algorithm"] is None and name in SYMMETRIC and high is None:
+        high = o["epsilon"]
+    clip = {"epsilon": o["epsilon"], "epsilon_high": high}
+    params = {**row.loss.params, **(o["loss_fn_config"] or {})}
     params |= {bound: value for bound, value in clip.items() if value is not None}
-    cap = o.max_negative_advantage_importance_sampling_weight
+    cap = o["max_negative_advantage_importance_sampling_weight"]
     if cap is not None:
         params |= _capped(name, params, cap)
     return {"name": name, "params": params}
@@ -168,40 +144,40 @@ def _capped(name: str, params: Mapping[str, Any], cap: float) -> dict[str, Any]:
     )
 
 
-def _advantage(parts: dict[str, Any], o: AlgorithmOptions) -> None:
+def _advantage(parts: dict[str, Any], o: TrainOptions) -> None:
     advantage = parts["advantage"]
-    if not (o.normalize_advantages and o.scale_rewards):
+    if not (o["normalize_advantages"] and o["scale_rewards"]):
         if advantage["kind"] == "group":
             advantage |= {"kind": "centered"}
         elif advantage["kind"] not in UNDIVIDED:
-            named = "scale_rewards" if o.normalize_advantages else "normalize_advantages"
+            named = "scale_rewards" if o["normalize_advantages"] else "normalize_advantages"
             raise ConfigurationError(
                 f"train({named}=False) with advantages {advantage['kind']!r}: dividing is what they are. "
                 "Choose others, such as algorithm={'name': ..., 'advantage': 'centered'}."
             )
-    if o.advantage_balance:
-        advantage["balance"] = o.advantage_balance
+    if o["advantage_balance"]:
+        advantage["balance"] = o["advantage_balance"]
 
 
-def _kl(parts: dict[str, Any], o: AlgorithmOptions) -> None:
+def _kl(parts: dict[str, Any], o: TrainOptions) -> None:
     terms = []
-    if o.kl_penalty_coef:
+    if o["kl_penalty_coef"]:
         terms.append(
             {
                 "estimator": "k1",
-                "coefficient": o.kl_penalty_coef,
+                "coefficient": o["kl_penalty_coef"],
                 "place": "shaped_advantage",
                 **_reference(o),
             }
         )
-    elif (name := _reference_option(o)) is not None:
+    elif (named := _reference_option(o)) is not None:
+        name, value = named
         raise ConfigurationError(
-            f"train({name}={getattr(o, name)!r}) acts on the penalty of `kl_penalty_coef`, which is 0; "
-            "set that too"
+            f"train({name}={value!r}) acts on the penalty of `kl_penalty_coef`, which is 0; set that too"
         )
-    if o.kimi_k2_tau:
+    if o["kimi_k2_tau"]:
         terms.append(
-            {"estimator": "k1", "coefficient": o.kimi_k2_tau, "place": "advantage", "reference": "sampler"}
+            {"estimator": "k1", "coefficient": o["kimi_k2_tau"], "place": "advantage", "reference": "sampler"}
         )
     if len(terms) + (parts["kl"] is not None) > 1:
         raise ConfigurationError(
@@ -212,32 +188,35 @@ def _kl(parts: dict[str, Any], o: AlgorithmOptions) -> None:
         (parts["kl"],) = terms
 
 
-def _reference_option(o: AlgorithmOptions) -> str | None:
-    """The keyword that names the reference; a folder wins over a step."""
-    names = ("kl_ref_adapter_path", "kl_penalty_reference_step")
-    return next((name for name in names if getattr(o, name) is not None), None)
+def _reference_option(o: TrainOptions) -> tuple[str, str | int] | None:
+    """The keyword that names the reference, and its value; a folder wins over a step."""
+    if (path := o["kl_ref_adapter_path"]) is not None:
+        return "kl_ref_adapter_path", path
+    if (step := o["kl_penalty_reference_step"]) is not None:
+        return "kl_penalty_reference_step", step
+    return None
 
 
-def _reference(o: AlgorithmOptions) -> dict[str, Any]:
+def _reference(o: TrainOptions) -> dict[str, Any]:
     match _reference_option(o):
-        case "kl_ref_adapter_path":
-            return {"reference": "adapter", "path": o.kl_ref_adapter_path}
-        case "kl_penalty_reference_step":
-            return {"reference": "step", "step": o.kl_penalty_reference_step}
+        case "kl_ref_adapter_path", path:
+            return {"reference": "adapter", "path": path}
+        case "kl_penalty_reference_step", step:
+            return {"reference": "step", "step": step}
         case _:
             return {"reference": "base"}
 
 
-def _ratio(parts: dict[str, Any], o: AlgorithmOptions) -> None:
+def _ratio(parts: dict[str, Any], o: TrainOptions) -> None:
     """The ratio's level, what it divides by, and the corrections beside it."""
-    if o.importance_sampling_level is not None:
-        parts["ratio"] = o.importance_sampling_level
+    if o["importance_sampling_level"] is not None:
+        parts["ratio"] = o["importance_sampling_level"]
     mismatch = parts["mismatch"]
-    if o.truncated_importance_sampling is not None:
-        mismatch.append({"kind": "token_truncate", "high": o.truncated_importance_sampling})
-    if o.precalculate_logprobs or o.truncated_importance_sampling is not None:
+    if o["truncated_importance_sampling"] is not None:
+        mismatch.append({"kind": "token_truncate", "high": o["truncated_importance_sampling"]})
+    if o["precalculate_logprobs"] or o["truncated_importance_sampling"] is not None:
         parts["ratio_to"] = "trainer"
-    if o.mask_prob_ratio:
+    if o["mask_prob_ratio"]:
         name, params = parts["loss"]["name"], parts["loss"]["params"]
         if name not in CLIPS:
             raise ConfigurationError(

@@ -6,15 +6,16 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
 
+from art.backend import TrainOptions
 from art.errors import ARTError, ConfigurationError, NotFoundError, NotRegisteredError
 from art.remote import sft
 from art.remote.connection import ServerConnection
 from art.remote.groups import check_any_trajectory, train_groups
 from art.remote.jobs import JobDeadlines, follow_job, run_job
-from art.remote.keywords import KEYWORDS, REFUSED
+from art.remote.keywords import KEYWORDS, signed_with, with_defaults
 from art.remote.leases import StepLeases, pinned
 from art.remote.options import job_request
 from art.remote.paths import model_path
@@ -23,7 +24,6 @@ from art.remote.server_config import ServerConfig, server_config
 from art.remote.sheet import check_rollouts, check_sheet, tell_context, tell_low_rate, tell_untrained
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.types import TrainConfig, TrainResult, TrainSFTConfig
-from art.wire.algorithm import Algorithm
 from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
 from art.wire.models import (
     DeleteCheckpointsReply,
@@ -102,69 +102,34 @@ class RemoteBackend:
             base_url=model.inference_base_url, api_key=model.inference_api_key, revive=self._revive
         )
 
+    @signed_with(KEYWORDS)
     async def train(
         self,
         model: AnyTrainableModel,
         trajectory_groups: Iterable[TrajectoryGroup],
-        *,
-        learning_rate: float | None = 5e-6,
-        loss_fn: str | None = None,
-        loss_fn_config: Mapping[str, Any] | None = None,
-        normalize_advantages: bool = True,
-        adam_params: Mapping[str, Any] | None = None,
-        kl_penalty_coef: float | None = 0.0,
-        kl_penalty_reference_step: int | None = None,
-        kl_ref_adapter_path: str | None = None,
-        epsilon: float | None = None,
-        epsilon_high: float | None = None,
-        advantage_balance: float = 0.0,
-        scale_rewards: bool = True,
-        importance_sampling_level: str | None = None,
-        max_negative_advantage_importance_sampling_weight: float | None = None,
-        mask_prob_ratio: bool = False,
-        kimi_k2_tau: float | None = None,
-        precalculate_logprobs: bool = False,
-        allow_training_without_logprobs: bool = False,
-        plot_tensors: bool = False,
-        truncated_importance_sampling: float | None = None,
-        scale_learning_rate_by_reward_std_dev: bool = False,
-        logprob_calculation_chunk_size: int = 1024,
-        packed_sequence_length: int | None = None,
-        num_trajectories_learning_rate_multiplier_power: float = 0.0,
-        save_checkpoint: bool = True,
-        verbose: bool = False,
-        algorithm: str | Algorithm | Mapping[str, Any] | None = None,
-        grad_accumulation_sequences: int | None = None,
-        ppo: bool | None = None,
-        expected_step: int | None = None,
-        max_steps_off_policy: int | None = None,
-        discarded_groups: Iterable[TrajectoryGroup] | None = None,
-        job_id: str | None = None,
-        **unknown: Any,
+        **options: Unpack[TrainOptions],
     ) -> TrainResult:
         """One training step on groups of trajectories; the new step is served when this returns.
 
         `docs/options.md` says what each keyword does. `algorithm` takes a name of `docs/algorithms.md`, a
         dict of a name and parts, or an `art.Algorithm`; without one it is `art`, by which every trajectory
-        counts the same, with the loss that `loss_fn` names. unknown: refused, with the name that was meant.
+        counts the same, with the loss that `loss_fn` names. An unknown one is refused, with the name that
+        was meant.
 
         Raises RolloutsFailedError where every rollout failed, TokenMismatchError for choices without a
         sample, ConfigurationError for options that would not act or do not fit each other,
         UnbalancedSheetError when rollouts are unaccounted for, DeadlineError, and the job's own error.
         """
-        given = locals()
-        options = (
-            {name: given[name] for name in KEYWORDS} | {name: given.get(name) for name in REFUSED} | unknown
-        )
-        if kl_ref_adapter_path is not None:
-            options["kl_ref_adapter_path"] = await self._reference_folder(model, kl_ref_adapter_path)
-        return await self._train(model, trajectory_groups, options)
+        chosen = with_defaults(options)
+        if (path := chosen["kl_ref_adapter_path"]) is not None:
+            chosen["kl_ref_adapter_path"] = await self._reference_folder(model, path)
+        return await self._train(model, trajectory_groups, chosen)
 
     async def _train(
         self,
         model: AnyTrainableModel,
         trajectory_groups: Iterable[TrajectoryGroup],
-        options: Mapping[str, Any],
+        options: TrainOptions,
     ) -> TrainResult:
         given = bool(options["allow_training_without_logprobs"])
         sent = list(trajectory_groups)

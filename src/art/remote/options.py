@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from art.errors import ConfigurationError
-from art.remote.algorithm import AlgorithmOptions, choose_algorithm
+from art.remote.algorithm import choose_algorithm
 from art.remote.internal_config import model_settings, optimizer_spec
-from art.remote.keywords import refuse_unknown
+from art.remote.keywords import KEYWORDS, refuse_unknown, with_defaults
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import RateSpec, TrainGroup, TrainJobRequest
 from art.wire.training import ComputeSpec
 
-UNSAID_ROWS = 1024
+UNSAID_ROWS: int = KEYWORDS["logprob_calculation_chunk_size"].default
 """The default of logprob_calculation_chunk_size, which leaves the rows of logits to the trainer."""
 
 
@@ -42,8 +41,7 @@ def job_request(
 
 def algorithm_of(options: Mapping[str, Any]) -> Algorithm:
     """The algorithm that the keywords describe; keywords of other matters are left alone."""
-    names = {field.name for field in dataclasses.fields(AlgorithmOptions)}
-    return choose_algorithm(AlgorithmOptions(**{n: value for n, value in options.items() if n in names}))
+    return choose_algorithm(with_defaults(options))
 
 
 def rate_of(options: Mapping[str, Any]) -> RateSpec:

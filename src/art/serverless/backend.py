@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from art.errors import ConfigurationError, NotFoundError
 from art.folders import get_model_dir, get_step_checkpoint_dir
@@ -20,7 +20,7 @@ from art.wire.jobs import TrainResultInfo
 from art.wire.models import DeleteModelReply, ModelInfo
 
 if TYPE_CHECKING:
-    from art.backend import AnyModel, AnyTrainableModel
+    from art.backend import AnyModel, AnyTrainableModel, TrainOptions
     from art.trajectories import Trajectory, TrajectoryGroup
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class ServerlessBackend(RemoteBackend):
         self,
         model: AnyTrainableModel,
         trajectory_groups: Iterable[TrajectoryGroup],
-        options: Mapping[str, Any],
+        options: TrainOptions,
     ) -> TrainResult:
         result = await super()._train(model, trajectory_groups, options)
         return _named(model, result) if options["save_checkpoint"] else result

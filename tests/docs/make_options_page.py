@@ -1,0 +1,95 @@
+"""Prints the tables of docs/options.md from the declarations: python tests/docs/make_options_page.py
+
+The text between the tables is written by hand, in the page. A keyword's row is the docstring below its field
+in `art.backend`, a key's is its entry in `art.remote.config`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+from art import backend
+from art.remote.config.engine import ENGINE_ARGS, SERVER_ARGS
+from art.remote.config.keys import Key, Keys
+from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS, TINKER_ARGS
+from art.remote.config.trainer import TRAINER_ARGS
+from art.remote.keywords import KEYWORDS, REFUSED
+
+PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+KEYS: Mapping[str, Keys] = {
+    "Sections": SECTIONS,
+    "`init_args`": INIT_ARGS,
+    "`peft_args`": PEFT_ARGS,
+    "`trainer_args`": TRAINER_ARGS,
+    "`tinker_args`": TINKER_ARGS,
+    "`engine_args`": ENGINE_ARGS,
+    "`server_args`": SERVER_ARGS,
+}
+
+
+def printed(page: str) -> str:
+    """The page with the rows of its tables as the declarations have them."""
+    page = _with_rows(page, "Keywords of `train`", keyword_rows())
+    for title, keys in KEYS.items():
+        page = _with_rows(page, title, key_rows(keys))
+    return page
+
+
+def _with_rows(page: str, title: str, rows: Iterator[str]) -> str:
+    """The page with other rows in the first table below a heading."""
+    start = page.index(f"## {title}\n")
+    head = re.compile(r"^\|(---\|)+\n", re.MULTILINE).search(page, start)
+    assert head, f"docs/options.md has no table below {title!r}"
+    old = re.compile(r"(\|.*\n)*").match(page, head.end())
+    assert old
+    return page[: head.end()] + "".join(f"{row}\n" for row in rows) + page[old.end() :]
+
+
+def keyword_rows() -> Iterator[str]:
+    does = docstrings_of_fields(inspect.getsource(backend))
+    for name, keyword in KEYWORDS.items():
+        yield f"| `{name}` | `{keyword.default!r}` | {does[name]} |"
+    for name, refused in REFUSED.items():
+        yield f"| `{name}` | refused | {_sentence(refused.instead)} |"
+
+
+def docstrings_of_fields(source: str) -> dict[str, str]:
+    """The string below each annotated field of the classes in a module, on one line."""
+    found = {}
+    for kind in ast.parse(source).body:
+        body = kind.body if isinstance(kind, ast.ClassDef) else []
+        for field, below in pairwise(body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.split())
+    return found
+
+
+def key_rows(keys: Keys) -> Iterator[str]:
+    """Keys with one reason share a row."""
+    shared: dict[tuple[object, ...], list[str]] = {}
+    for name, key in keys.items():
+        shared.setdefault((key.effect, key.text, repr(key.neutral)), []).append(name)
+    for names in shared.values():
+        key = keys[names[0]]
+        yield f"| {', '.join(f'`{name}`' for name in names)} | {key.effect} | {_reason(key)} |"
+
+
+def _reason(key: Key) -> str:
+    text = _sentence(key.text)
+    if key.effect == "refused" and key.neutral:
+        text += f" Accepted: {', '.join(f'`{value!r}`' for value in key.neutral)}."
+    return text.replace("|", "\\|")
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(printed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
