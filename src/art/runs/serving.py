@@ -66,7 +66,7 @@ async def served(model: TrainableModel[Any, Any], backend: Backend | None, root:
         if backend is not None:
             await model.register(backend)
         elif model._backend is None:
-            from art.local import LocalBackend
+            from art.local.backend import LocalBackend
 
             await model.register(await stack.enter_async_context(LocalBackend(path=str(root))))
         yield
