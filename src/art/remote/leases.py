@@ -26,7 +26,7 @@ class StepLeases:
 
     @asynccontextmanager
     async def lease(self, model: AnyModel, step: int) -> AsyncIterator[None]:
-        """Inside, `pinned` is this step, here and in tasks that it starts; `with_held` has it everywhere."""
+        """Inside, `pinned` is this step, in this task and those it starts. `with_held` has it."""
         key = model.project, model.name
         token = _PINNED.set({**_PINNED.get(), key: step})
         self._held[key, step] += 1

@@ -20,13 +20,14 @@ __all__ = [
     "resolve_sft_batch_size",
     "train_sft_from_file",
 ]
+_HOMES = ("art.datasets.schedule", "art.datasets.batch_size", "art.datasets.chunks", "art.datasets.sft_file")
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'art.utils.sft' has no attribute {name!r}")
-    for home in ("schedule", "batch_size", "chunks", "sft_file"):
-        found = getattr(import_module(f"art.datasets.{home}"), name, None)
+    for home in _HOMES:
+        found = getattr(import_module(home), name, None)
         if found is not None:
             return found
     raise AssertionError(name)
