@@ -83,7 +83,12 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         report_metrics: list[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        named = {key: value for key, value in locals().items() if key in Model.model_fields}
+        named = {
+            **{"name": name, "project": project, "entity": entity, "id": id, "config": config},
+            **{"inference_api_key": inference_api_key, "inference_base_url": inference_base_url},
+            **{"inference_model_name": inference_model_name, "base_path": base_path},
+            "report_metrics": report_metrics,
+        }
         # What is left at its default may have another default in a subclass.
         given = {key: value for key, value in named.items() if value is not Model.model_fields[key].default}
         known = type(self).model_fields

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from art.errors import ConfigurationError
 from art.tracking.builder import active_builder
-from art.tracking.price_tables import PRICES, TokenPricing
+from art.tracking.price_tables import TokenPricing
 
 CallT = TypeVar("CallT", bound=Callable[..., Any])
 
@@ -38,7 +38,13 @@ def track_api_cost(
     returns. The prices are those of `MetricsBuilder.add_response_cost`. Without an active builder nothing is
     added.
     """
-    given = TokenPricing.of({name: value for name, value in locals().items() if name in PRICES})
+    given = TokenPricing.given_once(
+        prompt_per_million=(prompt_per_million, prompt_price_per_million),
+        completion_per_million=(completion_per_million, completion_price_per_million),
+        cached_prompt_per_million=(cached_prompt_per_million, cached_prompt_price_per_million),
+        cache_creation_per_million=(cache_creation_per_million, cache_creation_price_per_million),
+        cache_read_per_million=(cache_read_per_million, cache_read_price_per_million),
+    )
     for name, value in {"source": source, "provider": provider, "model_name": model_name}.items():
         if not value:
             raise ConfigurationError(f"track_api_cost({name}={value!r}): a name is needed")

@@ -10,7 +10,7 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from art.errors import ConfigurationError
-from art.tracking.price_tables import PRICES, TokenPricing
+from art.tracking.price_tables import TokenPricing
 from art.tracking.pricing import PriceBook
 from art.tracking.totals import Totals
 
@@ -74,7 +74,13 @@ class MetricsBuilder:
         dollars per million tokens; each price may also be given as `..._price_per_million`. None: the
         response tells no usage. Raises ConfigurationError when no price is known.
         """
-        given = TokenPricing.of({name: value for name, value in locals().items() if name in PRICES})
+        given = TokenPricing.given_once(
+            prompt_per_million=(prompt_per_million, prompt_price_per_million),
+            completion_per_million=(completion_per_million, completion_price_per_million),
+            cached_prompt_per_million=(cached_prompt_per_million, cached_prompt_price_per_million),
+            cache_creation_per_million=(cache_creation_per_million, cache_creation_price_per_million),
+            cache_read_per_million=(cache_read_per_million, cache_read_price_per_million),
+        )
         usd = self._prices.cost(response, provider=provider, model_name=model_name, given=given)
         if usd is not None:
             self.add_cost(f"{self.cost_context}/{source}", usd)

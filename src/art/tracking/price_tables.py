@@ -7,16 +7,12 @@ price depends on the length, and for cache writes of five minutes; Tinker, think
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from art.errors import ConfigurationError
 
 MILLION = 1e6
-_KINDS = ("prompt", "completion", "cached_prompt", "cache_creation", "cache_read")
-PRICES = frozenset(f"{kind}{price}_per_million" for kind in _KINDS for price in ("", "_price"))
-"""Keywords that give a price: ours, and those of older programs."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +35,18 @@ class TokenPricing:
     cache_read_per_million: float | None = None
 
     @classmethod
-    def of(cls, prices: Mapping[str, float | None]) -> TokenPricing:
-        """Of keywords: `prompt_per_million`, or `prompt_price_per_million` as older programs say, and so on.
+    def given_once(cls, **prices: tuple[float | None, float | None]) -> TokenPricing:
+        """Returns the prices of a call, each by the name it has here and by that of older programs
+        (`prompt_price_per_million` for `prompt_per_million`).
 
         Raises ConfigurationError for a price that is given by both names and not the same.
         """
-        chosen: dict[str, float] = {}
-        for name, value in prices.items():
-            own = name.replace("_price_per_", "_per_")
-            if value is not None and chosen.setdefault(own, value) != value:
-                raise ConfigurationError(f"{own}={chosen[own]!r} and {name}={value!r}: give the price once")
+        chosen: dict[str, float | None] = {}
+        for name, (value, older) in prices.items():
+            if value is not None and older is not None and value != older:
+                earlier = name.replace("_per_", "_price_per_")
+                raise ConfigurationError(f"{name}={value!r} and {earlier}={older!r}: give the price once")
+            chosen[name] = older if value is None else value
         return cls(**chosen)
 
 
