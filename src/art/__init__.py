@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from art.compat import finder as _finder
+
 if TYPE_CHECKING:
     from art import dev as dev
     from art.backend import Backend as Backend
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from art.types import TrainSFTConfig as TrainSFTConfig
     from art.types import Unscored as Unscored
     from art.wire.algorithm import Algorithm as Algorithm
+
+_finder.install()
 
 _HOME = {
     "Algorithm": "art.wire.algorithm",

@@ -8,7 +8,6 @@ import ast
 import importlib
 import inspect
 import json
-import pkgutil
 from collections.abc import Callable
 from typing import Any, get_overloads, get_type_hints
 
@@ -16,8 +15,9 @@ import pytest
 from make_signatures import SOURCE, TABLE, as_json, table
 
 import art
+from art.compat.import_paths import PATHS
+from art.compat.unbuilt import Unbuilt
 from art.errors import NotBuiltError
-from art.unbuilt import Unbuilt
 
 SURFACE: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
 FUNCTIONS: dict[str, str] = SURFACE["functions"]
@@ -26,11 +26,6 @@ MISSING: dict[str, str] = SURFACE["absent"]
 DIFFERENT: dict[str, dict[str, str]] = SURFACE["different"]
 ANY = ...
 NONE = inspect.Parameter.empty
-HALF_BUILT = (
-    *("art.rewards", "art.mcp", "art.langgraph", "art.pipeline_trainer", "art.preprocessing", "art.skypilot"),
-    *("art.megatron", "art.tinker", "art.tinker_native", "art.loss", "art.utils", "art.deployment"),
-)
-"""Where names without code behind them may be."""
 BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -199,12 +194,9 @@ def test_what_is_not_built_says_so(path: str) -> None:
 def stand_ins() -> set[str]:
     """The names without code behind them, by what they call themselves."""
     found = set()
-    for root in map(importlib.import_module, HALF_BUILT):
-        inside = pkgutil.walk_packages(getattr(root, "__path__", []), f"{root.__name__}.")
-        for module in (root, *(importlib.import_module(info.name) for info in inside)):
-            names = {*dir(module), *vars(module).get("NAMES", ())}
-            known = [getattr(module, name) for name in names]
-            found |= {repr(value).split(":")[0][1:] for value in known if isinstance(value, Unbuilt)}
+    for module in map(importlib.import_module, PATHS):
+        known = [getattr(module, name) for name in dir(module)]
+        found |= {repr(value).split(":")[0][1:] for value in known if isinstance(value, Unbuilt)}
     return found
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from art.compat.unbuilt import Unbuilt
 from art.errors import ARTError, NotBuiltError
-from art.unbuilt import Unbuilt
 
 NAMES = [
     "art.loss.loss_fn",

@@ -99,19 +99,8 @@ def test_no_module_level_mutable_state() -> None:
 
 
 def test_there_is_no_drawer() -> None:
-    """`art.utils` is an import path that users know: re-exports only, the code lives in its room."""
     names = {"utils", "util", "helpers", "misc", "common"}
-    known = [SOURCE / "utils", *(SOURCE / "utils").rglob("*")]
-    found = [str(path) for path in SOURCE.rglob("*") if path.stem in names and path not in known]
-    assert not found, found
-    allowed = ast.Import | ast.ImportFrom | ast.Expr | ast.Assign | ast.AnnAssign | ast.If
-    for path in (SOURCE / "utils").rglob("*.py"):
-        found += [
-            f"{path}:{node.lineno}: code in a re-export"
-            for node in ast.parse(path.read_text()).body
-            if not isinstance(node, allowed)
-            and not (isinstance(node, ast.FunctionDef) and node.name in {"__getattr__", "__dir__"})
-        ]
+    found = [str(path) for path in SOURCE.rglob("*") if path.stem in names]
     assert not found, found
 
 

@@ -135,7 +135,7 @@ def _sections(config: Mapping[str, Any] | None, *, told: bool) -> dict[str, dict
 
 def _check_gpus(config: Mapping[str, Any]) -> None:
     """What would be refused where the lists acted is refused here too: the program means another machine."""
-    from art.dev.validate import validate_dedicated_config
+    from art.remote.model_config import validate_dedicated_config
 
     init = {
         name: value for name, value in (config.get("init_args") or {}).items() if name != "fast_inference"

@@ -1,0 +1,8 @@
+# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+from typing import Any
+
+from art.tracking.trajectory_log.migration import migrate_checkpoints_to_new_structure as migrate_checkpoints_to_new_structure
+
+__all__ = ["migrate_checkpoints_to_new_structure"]
+
+def __getattr__(name: str) -> Any: ...

@@ -1,0 +1,8 @@
+# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+from typing import Any
+
+
+__all__ = []
+
+BenchmarkedModel: Any
+BenchmarkedModelKey: Any

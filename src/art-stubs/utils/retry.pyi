@@ -1,0 +1,5 @@
+# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+from art.retrying import retry as retry
+
+__all__ = ["retry"]
+

@@ -1,0 +1,21 @@
+# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+from typing import Any
+
+from art.errors import ForbiddenBucketCreationError as ForbiddenBucketCreationError
+from art.errors import StorageError as S3SyncError
+from art.storage.arriving import commit_here as commit_here
+from art.storage.location import model_url as model_url
+from art.storage.pull import Wanted as Wanted
+from art.storage.pull import pull_model as pull_model
+from art.storage.push import push_model as push_model
+from art.storage.store import Store as Store
+
+__all__ = ["ForbiddenBucketCreationError", "S3SyncError", "Store", "Wanted", "commit_here", "model_url", "pull_model", "push_model"]
+
+archive_and_presign_step_url: Any
+build_s3_path: Any
+build_s3_zipped_step_path: Any
+ensure_bucket_exists: Any
+pull_model_from_s3: Any
+push_model_to_s3: Any
+s3_sync: Any
