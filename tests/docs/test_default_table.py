@@ -11,7 +11,7 @@ import torch
 
 import art
 from art.algorithms import DEFAULT
-from art.pipeline_trainer.settings import settings_of
+from art.pipeline_trainer.settings import most_groups, pipeline_settings, queue_size
 from art.pipeline_trainer.trainer import PipelineTrainer
 from art.remote.backend import RemoteBackend
 from art.remote.internal_config import optimizer_spec
@@ -45,10 +45,10 @@ def expected() -> dict[str, str]:
     adam, sft = optimizer_spec(train["learning_rate"], None, None), sft_optimizer(None)
     loss = algorithm.loss
     clip, ppo = loss.params, LOSSES["ppo"].params()
-    settings = settings_of(pipeline)
-    most = f"{settings.most_groups // settings.min_batch_size} times the least"
-    queued = settings.queue_size // settings.most_groups
-    assert settings.most_groups == 10 * settings.min_batch_size and algorithm.name == DEFAULT
+    settings = pipeline_settings({})
+    most = f"{most_groups(settings) // settings['min_batch_size']} times the least"
+    queued = queue_size(settings) // most_groups(settings)
+    assert most_groups(settings) == 10 * settings["min_batch_size"] and algorithm.name == DEFAULT
     assert train["learning_rate"] == art.TrainConfig().learning_rate
     return {
         "objective": f"`{algorithm.name}`: {loss.name}, {algorithm.aggregation.kind}",
@@ -82,13 +82,13 @@ def expected() -> dict[str, str]:
         "rows of logits at once": f"{UNSAID_ROWS}, which is {CHUNK_ELEMENTS * 4 // 2**20} MiB of them",
         "stale rollouts": f"older than {ControlSettings().max_off_policy_steps} steps: left out",
         "`PipelineTrainer`: workers, least and most groups of a step": (
-            f"{settings.num_rollout_workers}, {settings.min_batch_size}, {_word(most)}"
+            f"{settings['num_rollout_workers']}, {settings['min_batch_size']}, {_word(most)}"
         ),
         "`PipelineTrainer`: steps off policy, queue": (
-            f"{settings.max_steps_off_policy}, {queued} largest batches"
+            f"{settings['max_steps_off_policy']}, {queued} largest batches"
         ),
         "`PipelineTrainer`: `discard_queue_multiplier`, `eval_every_n_steps`": (
-            f"{settings.discard_queue_multiplier}, {settings.eval_every_n_steps}"
+            f"{settings['discard_queue_multiplier']}, {settings['eval_every_n_steps']}"
         ),
         "`PipelineTrainer`: `loss_fn`, `normalize_advantages`": (
             f"{pipeline['loss_fn']}, {pipeline['normalize_advantages']}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from art.pipeline_trainer.books import Outcome
 from art.pipeline_trainer.rollouts import Finished
-from art.pipeline_trainer.settings import PipelineSettings
+from art.pipeline_trainer.settings import PipelineOptions, collapse_after, most_groups
 from art.trajectories import TrajectoryGroup
 from art.types import Unscored
 
@@ -112,7 +112,7 @@ class Collector:
     def __init__(
         self,
         queue: asyncio.Queue[Finished | None],
-        settings: PipelineSettings,
+        settings: PipelineOptions,
         *,
         needs_spread: bool,
         taken: Callable[[Finished, Outcome | None], None],
@@ -127,7 +127,7 @@ class Collector:
     @property
     def exhausted(self) -> bool:
         """Whether too many groups in a row taught nothing for the run to go on."""
-        return self.useless > self._settings.collapse_after
+        return self.useless > collapse_after(self._settings)
 
     @property
     def solved(self) -> bool:
@@ -140,9 +140,9 @@ class Collector:
         Fewer when no more come, or when too many in a row taught nothing.
         """
         batch = StepBatch()
-        while len(batch.groups) < self._settings.min_batch_size and not (batch.ended or self.exhausted):
+        while len(batch.groups) < self._settings["min_batch_size"] and not (batch.ended or self.exhausted):
             self._sort(await self._queue.get(), batch, step)
-        while len(batch.groups) < self._settings.most_groups and not (
+        while len(batch.groups) < most_groups(self._settings) and not (
             batch.ended or self.exhausted or self._queue.empty()
         ):
             self._sort(self._queue.get_nowait(), batch, step)
@@ -159,7 +159,7 @@ class Collector:
                 self._seen.mean,
                 self._seen.lowest,
                 self._seen.highest,
-                self._settings.collapse_after,
+                collapse_after(self._settings),
                 name,
                 step,
             )
@@ -169,7 +169,7 @@ class Collector:
             "MODEL COLLAPSE DETECTED: %d groups in a row had equal rewards or failed, more than "
             "discard_queue_multiplier x min_batch_size = %d; the run of %s ends at step %d%s",
             self.useless,
-            self._settings.collapse_after,
+            collapse_after(self._settings),
             name,
             step,
             f"; the last one failed: {errors[0].type} {errors[0].message}" if errors else "",
@@ -184,7 +184,7 @@ class Collector:
         if finished is None:
             batch.ended = True
             return
-        oldest = step - self._settings.max_steps_off_policy
+        oldest = step - self._settings["max_steps_off_policy"]
         fate = fate_of(finished, oldest=oldest, needs_spread=self._needs_spread)
         self._taken(finished, fate)
         if fate is None:

@@ -15,7 +15,7 @@ from art.pipeline_trainer.retention import (
     CheckpointRetentionContext,
     CheckpointRetentionStrategy,
 )
-from art.pipeline_trainer.settings import PipelineSettings
+from art.pipeline_trainer.settings import PipelineOptions, is_eval_step
 from art.tracking.history import read_rows
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ async def apply_retention(
     model: Any,
     backend: Any,
     strategy: CheckpointRetentionStrategy,
-    settings: PipelineSettings,
+    settings: PipelineOptions,
     *,
     current: int,
     waiting: Collection[int],
@@ -48,13 +48,13 @@ async def apply_retention(
     return deleted
 
 
-def _info(model: Any, step: int, settings: PipelineSettings, metrics: dict[str, float]) -> CheckpointInfo:
+def _info(model: Any, step: int, settings: PipelineOptions, metrics: dict[str, float]) -> CheckpointInfo:
     folder = Path(get_step_checkpoint_dir(get_model_dir(model), step))
     return CheckpointInfo(
         step=step,
         path=str(folder) if folder.is_dir() else None,
         created_at=metrics.get(CHECKPOINT_CREATED_AT_METRIC),
-        is_eval_step=settings.is_eval_step(step),
+        is_eval_step=is_eval_step(settings, step),
         metrics=metrics,
     )
 

@@ -20,7 +20,7 @@ from art.pipeline_trainer.pace import Pace
 from art.pipeline_trainer.rollout import EvalFn, RolloutFn
 from art.pipeline_trainer.rollouts import Finished, RolloutWorkers
 from art.pipeline_trainer.scenarios import ScenarioStream
-from art.pipeline_trainer.settings import PipelineSettings
+from art.pipeline_trainer.settings import PipelineOptions, is_eval_step, queue_size
 from art.pipeline_trainer.status import Status, StatusReporter
 from art.pipeline_trainer.steps import TrainingSteps
 
@@ -32,7 +32,7 @@ class Run:
         self,
         model: Any,
         backend: Any,
-        settings: PipelineSettings,
+        settings: PipelineOptions,
         *,
         options: Mapping[str, Any],
         ours: bool,
@@ -41,8 +41,8 @@ class Run:
         """options: keywords of `backend.train`. ours: it is a backend of this package, which knows jobs."""
         self._model, self._backend, self._settings = model, backend, settings
         self._needs_spread = needs_spread
-        self._pace = Pace(batch=settings.min_batch_size, most_steps=settings.max_steps_off_policy)
-        self._queue: asyncio.Queue[Finished | None] = asyncio.Queue(settings.queue_size)
+        self._pace = Pace(batch=settings["min_batch_size"], most_steps=settings["max_steps_off_policy"])
+        self._queue: asyncio.Queue[Finished | None] = asyncio.Queue(queue_size(settings))
         self._steps = TrainingSteps(model, backend, settings, options=options, ours=ours, pace=self._pace)
 
     @property
@@ -80,7 +80,7 @@ class Run:
         async with asyncio.TaskGroup() as tasks:
             status = tasks.create_task(reporter.run(lambda: self._status(workers)), name="status")
             evaluating = tasks.create_task(evaluations.run(), name="evaluations")
-            rolling = tasks.create_task(workers.run(self._settings.num_rollout_workers), name="rollouts")
+            rolling = tasks.create_task(workers.run(self._settings["num_rollout_workers"]), name="rollouts")
             try:
                 await self._train_all(collector, workers, evaluations, reporter, stream)
             finally:
@@ -106,7 +106,7 @@ class Run:
         reporter: StatusReporter,
         stream: ScenarioStream,
     ) -> None:
-        most, ended = self._settings.max_steps, False
+        most, ended = self._settings["max_steps"], False
         while not ended and (most is None or self._steps.made < most):
             began, busy, idle = time.monotonic(), workers.busy_s, workers.idle_s
             batch = await collector.collect(self._state.training_step)
@@ -140,11 +140,11 @@ class Run:
 
     async def _after(self, step: int, evaluations: Evaluations) -> None:
         """What is due after a step: the entry in the state, its evaluation, and old checkpoints to delete."""
-        if self._settings.is_eval_step(step):
+        if is_eval_step(self._settings, step):
             evaluations.schedule(step)
         await self._steps.finish_step(step)
-        strategy = self._settings.checkpoint_retention_strategy
-        if strategy is not None and self._steps.made % self._settings.checkpoint_retention_interval == 0:
+        strategy = self._settings["checkpoint_retention_strategy"]
+        if strategy is not None and self._steps.made % self._settings["checkpoint_retention_interval"] == 0:
             await apply_retention(
                 self._model,
                 self._backend,
@@ -155,7 +155,7 @@ class Run:
             )
 
     def _status(self, workers: RolloutWorkers) -> Status:
-        outcomes, most = self._state.outcomes, self._settings.max_steps
+        outcomes, most = self._state.outcomes, self._settings["max_steps"]
         return Status(
             step=self._steps.made,
             max_steps=most,
@@ -178,5 +178,5 @@ class Run:
         """Evaluations that an earlier run did not come to, and that of the start."""
         for step in sorted(self._state.waiting_evals):
             evaluations.schedule(step)
-        if self._settings.eval_at_start and not self._steps.made:
+        if self._settings["eval_at_start"] and not self._steps.made:
             evaluations.schedule(self._state.first_step)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, cast
 
+from art.backend import Keyword, LearningOptions
 from art.errors import ConfigurationError
 from art.pipeline_trainer.retention import CheckpointRetentionStrategy
+from art.remote.keywords import declared_keywords
+from art.remote.options import algorithm_of
 
 WITHOUT_SPREAD = frozenset({"group", "centered", "batch_std", "rloo", "maxrl"})
 """Advantages that are exactly zero in a group of equal rewards."""
@@ -32,93 +32,112 @@ class PipelineRuntimeConfig:
         return {name: value for name, value in named.items() if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PipelineSettings:
-    """The numbers of a run. Raises ConfigurationError (a ValueError) for one out of its range."""
+class PipelineOptions(LearningOptions, total=False):
+    """The keywords of `PipelineTrainer`: its own, and those of `train` that say how a step learns."""
 
-    num_rollout_workers: int
+    num_rollout_workers: Annotated[int, Keyword(16, least=1)]
     """Groups that are sampled side by side."""
-    min_batch_size: int
+    min_batch_size: Annotated[int, Keyword(4, least=1)]
     """Groups of one training step, at least; fewer only at the end."""
-    max_batch_size: int | None
+    max_batch_size: Annotated[int | None, Keyword(least=1)]
     """At most, where more are waiting. None: ten times the least."""
-    max_steps_off_policy: int
-    queue_maxsize: int | None
+    max_steps_off_policy: Annotated[int, Keyword(4, least=0)]
+    """A group that began more steps ago is not trained."""
+    queue_maxsize: Annotated[int | None, Keyword(least=1)]
     """Finished groups that wait for the trainer. None: `max_steps_off_policy` largest batches."""
-    max_steps: int | None
+    max_steps: Annotated[int | None, Keyword(least=1)]
     """Training steps of the run, those before a resume included."""
-    discard_queue_multiplier: int
+    discard_queue_multiplier: Annotated[int, Keyword(100, least=1)]
     """The run ends when so many times `min_batch_size` groups in a row had equal rewards, or failed."""
-    log_interval_seconds: float
-    status_ewa_alpha: float
-    total_scenarios: int | None
+    log_interval_seconds: Annotated[float, Keyword(60.0, above=0)]
+    """Between two status lines."""
+    status_ewa_alpha: Annotated[float, Keyword(0.2, above=0, most=1)]
+    """Weight of the newest step in the status line's means."""
+    total_scenarios: Annotated[int | None, Keyword(least=1)]
     """For the status line, where the stream's length cannot be known."""
-    eval_every_n_steps: int
+    eval_every_n_steps: Annotated[int, Keyword(20, least=0)]
     """0: only at the start, where that is asked for."""
-    eval_at_start: bool
-    save_checkpoint: bool
+    eval_at_start: Annotated[bool, Keyword(True)]
+    """Evaluate before the first step."""
+    save_checkpoint: Annotated[bool, Keyword(True)]
+    """The result of a step that is evaluated names its checkpoint."""
     checkpoint_retention_strategy: CheckpointRetentionStrategy | None
-    checkpoint_retention_interval: int
-    resume: bool
-
-    def __post_init__(self) -> None:
-        for name, least in _WHOLE.items():
-            _check(name, getattr(self, name), f"a whole number of at least {least}", _is_whole, least)
-        for name in ("max_batch_size", "queue_maxsize", "max_steps", "total_scenarios"):
-            value = getattr(self, name)
-            if value is not None:
-                _check(name, value, "a whole number of at least 1, or None", _is_whole, 1)
-        _check("log_interval_seconds", self.log_interval_seconds, "a number above 0", _is_above, 0)
-        _check("status_ewa_alpha", self.status_ewa_alpha, "a number above 0 and of at most 1", _is_above, 0)
-        if self.status_ewa_alpha > 1:
-            raise _wrong("status_ewa_alpha", self.status_ewa_alpha, "a number above 0 and of at most 1")
-        if self.max_batch_size is not None and self.max_batch_size < self.min_batch_size:
-            floor = f"at least min_batch_size = {self.min_batch_size!r}"
-            raise _wrong("max_batch_size", self.max_batch_size, floor)
-
-    @property
-    def most_groups(self) -> int:
-        """Of one training step."""
-        return self.max_batch_size or 10 * self.min_batch_size
-
-    @property
-    def queue_size(self) -> int:
-        return self.queue_maxsize or max(1, self.max_steps_off_policy * self.most_groups)
-
-    @property
-    def collapse_after(self) -> int:
-        """So many groups in a row that teach nothing end the run."""
-        return self.discard_queue_multiplier * self.min_batch_size
-
-    @property
-    def most_under_way(self) -> int:
-        """Groups that may be begun and not trained: more would be stale before their turn came."""
-        return self.min_batch_size * (self.max_steps_off_policy + 1)
-
-    def is_eval_step(self, step: int) -> bool:
-        """Whether a step is evaluated after it was trained."""
-        return self.eval_every_n_steps > 0 and step % self.eval_every_n_steps == 0
+    """Chooses the checkpoints that are kept. None: all."""
+    checkpoint_retention_interval: Annotated[int, Keyword(1, least=1)]
+    """Steps from one of its decisions to the next."""
+    resume: Annotated[bool, Keyword(True)]
+    """Go on where an earlier run of the model was."""
+    pipeline: PipelineRuntimeConfig | None
+    """Some of the numbers in one object, which win."""
+    eval_step_0: bool | None
+    """The older name of eval_at_start."""
 
 
-_WHOLE: Mapping[str, int] = MappingProxyType(
-    {
-        "num_rollout_workers": 1,
-        "min_batch_size": 1,
-        "max_steps_off_policy": 0,
-        "discard_queue_multiplier": 1,
-        "eval_every_n_steps": 0,
-        "checkpoint_retention_interval": 1,
-    }
+_TAKEN_OVER = {"learning_rate": 1e-5, "loss_fn": "cispo"}
+"""Keywords of `train` that have another default here."""
+KEYWORDS = declared_keywords(PipelineOptions, **_TAKEN_OVER)
+OWN = [name for name in KEYWORDS if name not in LearningOptions.__annotations__]
+"""Keywords that are no keywords of `train`, or mean something else there."""
+_HANDED_ON = (
+    *("learning_rate", "loss_fn", "loss_fn_config", "normalize_advantages", "adam_params"),
+    "packed_sequence_length",
 )
+"""Keywords of `train` that are given to a backend whatever the program says."""
 
 
-def settings_of(given: Mapping[str, Any]) -> PipelineSettings:
-    """The settings among a constructor's arguments. Raises ConfigurationError."""
-    pipeline, first = given["pipeline"], given["eval_step_0"]
-    named = {} if pipeline is None else pipeline.given()
-    older = {} if first is None else {"eval_at_start": first}
-    chosen = {**given, **named, **older}
-    return PipelineSettings(**{field.name: chosen[field.name] for field in fields(PipelineSettings)})
+def pipeline_settings(options: Mapping[str, Any]) -> PipelineOptions:
+    """The trainer's own keywords among those of a call, with their defaults. Raises ConfigurationError."""
+    said = {name: options.get(name, KEYWORDS[name].default) for name in OWN}
+    if said["pipeline"] is not None:
+        said |= said["pipeline"].given()
+    if said["eval_step_0"] is not None:
+        said["eval_at_start"] = said["eval_step_0"]
+    for name, value in said.items():
+        if not KEYWORDS[name].fits(value):
+            raise _wrong(name, value, KEYWORDS[name].takes)
+    settings = cast(PipelineOptions, said)
+    most, least = settings["max_batch_size"], settings["min_batch_size"]
+    if most is not None and most < least:
+        raise _wrong("max_batch_size", most, f"at least min_batch_size = {least!r}")
+    return settings
+
+
+def train_options(options: Mapping[str, Any], *, ours: bool) -> dict[str, Any]:
+    """The keywords of `train` among those of a call.
+
+    ours: the backend is one of this package; others are given no keyword that says nothing.
+    """
+    handed_on = {name: KEYWORDS[name].default for name in _HANDED_ON}
+    chosen = {**handed_on, **{name: value for name, value in options.items() if name not in OWN}}
+    if "algorithm" in options and chosen["loss_fn"] == "cispo":
+        chosen["loss_fn"] = None
+    return chosen if ours else {name: value for name, value in chosen.items() if value is not None}
+
+
+def most_groups(settings: PipelineOptions) -> int:
+    """Of one training step."""
+    return settings["max_batch_size"] or 10 * settings["min_batch_size"]
+
+
+def queue_size(settings: PipelineOptions) -> int:
+    """Finished groups that may wait for the trainer."""
+    return settings["queue_maxsize"] or max(1, settings["max_steps_off_policy"] * most_groups(settings))
+
+
+def collapse_after(settings: PipelineOptions) -> int:
+    """So many groups in a row that teach nothing end the run."""
+    return settings["discard_queue_multiplier"] * settings["min_batch_size"]
+
+
+def most_under_way(settings: PipelineOptions) -> int:
+    """Groups that may be begun and not trained: more would be stale before their turn came."""
+    return settings["min_batch_size"] * (settings["max_steps_off_policy"] + 1)
+
+
+def is_eval_step(settings: PipelineOptions, step: int) -> bool:
+    """Whether a step is evaluated after it was trained."""
+    every = settings["eval_every_n_steps"]
+    return every > 0 and step % every == 0
 
 
 def check_training(options: Mapping[str, Any], *, ours: bool) -> bool:
@@ -128,12 +147,11 @@ def check_training(options: Mapping[str, Any], *, ours: bool) -> bool:
     keyword that is unknown, cannot act, or has a wrong value.
     """
     from art.remote.keywords import refuse_unknown
-    from art.remote.options import algorithm_of
 
     if not ours:
         return True
     refuse_unknown(options)
-    for name in ("expected_step", "job_id", "discarded_groups", "max_steps_off_policy", "save_checkpoint"):
+    for name in ("expected_step", "job_id", "discarded_groups"):
         if name in options:
             raise ConfigurationError(
                 f"PipelineTrainer({name}={options[name]!r}): the trainer chooses it itself"
@@ -141,19 +159,6 @@ def check_training(options: Mapping[str, Any], *, ours: bool) -> bool:
     algorithm = algorithm_of(options)
     other_gradients = (algorithm.kl, algorithm.critic, algorithm.teacher)
     return algorithm.advantage.kind in WITHOUT_SPREAD and other_gradients == (None, None, None)
-
-
-def _is_whole(value: Any, least: float) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
-
-
-def _is_above(value: Any, bound: float) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and bound < float(value) < math.inf
-
-
-def _check(name: str, value: Any, takes: str, fits: Any, bound: float) -> None:
-    if not fits(value, bound):
-        raise _wrong(name, value, takes)
 
 
 def _wrong(name: str, value: Any, takes: str) -> ConfigurationError:

@@ -12,7 +12,7 @@ from uuid import uuid4
 from art.pipeline_trainer.batch import StepBatch
 from art.pipeline_trainer.books import STATE, Books
 from art.pipeline_trainer.pace import Pace
-from art.pipeline_trainer.settings import PipelineSettings
+from art.pipeline_trainer.settings import PipelineOptions, is_eval_step
 from art.pipeline_trainer.step_log import STALE_GROUPS, StepLog
 from art.trajectories import TrajectoryGroup
 from art.types import TrainResult, Unscored
@@ -30,7 +30,7 @@ class TrainingSteps:
         self,
         model: Any,
         backend: Any,
-        settings: PipelineSettings,
+        settings: PipelineOptions,
         *,
         options: Mapping[str, Any],
         ours: bool,
@@ -56,7 +56,7 @@ class TrainingSteps:
         if state is not None:
             self.state = Books.from_dict(state)
             await self._find_job_result(step)
-        if state is None or not self._settings.resume:
+        if state is None or not self._settings["resume"]:
             step = await self._backend.get_step(self._model)
             self.state = Books(first_step=step, training_step=step)
         else:
@@ -78,7 +78,7 @@ class TrainingSteps:
             result = TrainResult(step)
         if intent is not None and result is not None:
             await self._step_log.recover(intent.job_id, result.step, {**result.metrics, **self._counts()})
-            if self._settings.is_eval_step(result.step):
+            if is_eval_step(self._settings, result.step):
                 self.state.waiting_evals.add(result.step)
         elif intent is not None:
             await self._step_log.recover(intent.job_id, intent.step + 1, None)
@@ -95,12 +95,12 @@ class TrainingSteps:
         await self._step_log.keep(job_id, step + 1, _logged(batch))
         self.state.begin_job(job_id, [one.taken.number for one in batch.groups])
         await self.save()
-        saving = self._settings.save_checkpoint and self._settings.is_eval_step(step + 1)
+        saving = self._settings["save_checkpoint"] and is_eval_step(self._settings, step + 1)
         options = {**self._options, "save_checkpoint": saving}
         if self._ours:
             options |= {
                 "discarded_groups": [*batch.of("discarded"), *batch.of("stale"), *batch.of("failed")],
-                "max_steps_off_policy": self._settings.max_steps_off_policy,
+                "max_steps_off_policy": self._settings["max_steps_off_policy"],
                 "expected_step": step,
                 "job_id": job_id,
             }

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import AsyncIterable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from art.errors import ConfigurationError
 from art.foreign_backend import as_backend
 from art.pipeline_trainer.alone import alone_with
-from art.pipeline_trainer.retention import CheckpointRetentionStrategy
 from art.pipeline_trainer.rollout import EvalFn, RolloutFn, ScenarioT
 from art.pipeline_trainer.rollout import make_group_rollout_fn as make_group_rollout_fn
 from art.pipeline_trainer.run import Run
 from art.pipeline_trainer.scenarios import ScenarioStream
-from art.pipeline_trainer.settings import PipelineRuntimeConfig, check_training, settings_of
+from art.pipeline_trainer.settings import (
+    KEYWORDS,
+    PipelineOptions,
+    check_training,
+    most_under_way,
+    pipeline_settings,
+    train_options,
+)
 from art.pipeline_trainer.signals import stopping_on_signals
 from art.pipeline_trainer.status import StatusReporter
+from art.remote.keywords import signed_with
 
 if TYPE_CHECKING:
     from art.backend import Backend
@@ -34,14 +41,14 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
     rollout_fn(model, scenario, config) gives one group (`make_group_rollout_fn` makes it of a function of one
     attempt); scenarios is an iterable or an async iterator of dicts, the same one in every run of a model;
     eval_fn(model, step, config) gives trajectories, or a dict of splits. Every request gets the newest
-    adapter and ends on it. `docs/pipeline.md` has the numbers and their effects; pipeline: some
-    of them in one object; eval_step_0: the older name of eval_at_start; train_options: further keywords of
-    `backend.train`.
+    adapter and ends on it. `PipelineOptions` declares the keywords, and `docs/pipeline.md` has the numbers
+    and their effects; a backend of another kind is given further keywords of its `train` as they are.
 
     Raises ConfigurationError (a ValueError) for a number out of its range, and for an option of `train` that
     is unknown, cannot act or does not fit another.
     """
 
+    @signed_with(KEYWORDS)
     def __init__(
         self,
         model: TrainableModel[Any, Any],
@@ -50,52 +57,17 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         scenarios: Iterable[ScenarioT] | AsyncIterable[ScenarioT],
         config: ConfigT,
         eval_fn: EvalFn[ConfigT] | None = None,
-        *,
-        num_rollout_workers: int = 16,
-        min_batch_size: int = 4,
-        max_batch_size: int | None = None,
-        max_steps_off_policy: int = 4,
-        queue_maxsize: int | None = None,
-        learning_rate: float | None = 1e-5,
-        loss_fn: str = "cispo",
-        loss_fn_config: Mapping[str, Any] | None = None,
-        normalize_advantages: bool = True,
-        adam_params: Mapping[str, Any] | None = None,
-        packed_sequence_length: int | None = None,
-        max_steps: int | None = None,
-        discard_queue_multiplier: int = 100,
-        log_interval_seconds: float = 60.0,
-        status_ewa_alpha: float = 0.2,
-        total_scenarios: int | None = None,
-        eval_every_n_steps: int = 20,
-        eval_at_start: bool = True,
-        save_checkpoint: bool = True,
-        checkpoint_retention_strategy: CheckpointRetentionStrategy | None = None,
-        checkpoint_retention_interval: int = 1,
-        resume: bool = True,
-        pipeline: PipelineRuntimeConfig | None = None,
-        eval_step_0: bool | None = None,
-        **train_options: Any,
+        **options: Unpack[PipelineOptions],
     ) -> None:
-        self._settings = settings_of(locals())
-        _tell_of_idle_workers(self._settings.num_rollout_workers, self._settings.most_under_way)
+        self._settings = pipeline_settings(options)
+        _tell_of_idle_workers(self._settings["num_rollout_workers"], most_under_way(self._settings))
         self._model, self._backend = model, as_backend(backend)
         self._ours = hasattr(self._backend, "training_result")
         self._rollout_fn, self._eval_fn, self._config = rollout_fn, eval_fn, config
         self._stream = ScenarioStream(scenarios)
-        options = {
-            "learning_rate": learning_rate,
-            "loss_fn": None if "algorithm" in train_options and loss_fn == "cispo" else loss_fn,
-            "loss_fn_config": loss_fn_config,
-            "normalize_advantages": normalize_advantages,
-            "adam_params": adam_params,
-            "packed_sequence_length": packed_sequence_length,
-            **train_options,
-        }
-        given = {name: value for name, value in options.items() if value is not None}
-        self._options = options if self._ours else given
+        self._options = train_options(options, ours=self._ours)
         self._needs_spread = check_training(self._options, ours=self._ours)
-        if checkpoint_retention_strategy is not None and not self._ours:
+        if self._settings["checkpoint_retention_strategy"] is not None and not self._ours:
             raise _lists_no_checkpoints(backend)
         self._run: Run | None = None
 
@@ -114,9 +86,9 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
             await self._model.register(self._backend)
         settings = self._settings
         reporter = StatusReporter(
-            log_interval_seconds=settings.log_interval_seconds,
-            ewa_alpha=settings.status_ewa_alpha,
-            total_scenarios=settings.total_scenarios or self._stream.length,
+            log_interval_seconds=settings["log_interval_seconds"],
+            ewa_alpha=settings["status_ewa_alpha"],
+            total_scenarios=settings["total_scenarios"] or self._stream.length,
             title=f"train {self._model.name}",
         )
         self._run = run = Run(

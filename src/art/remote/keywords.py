@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -29,12 +29,15 @@ class Declared:
     """Whether a value is one of them."""
 
 
-def declared_keywords(options: Any) -> Mapping[str, Declared]:
-    """The keywords of a TypedDict whose fields are annotated with `Keyword`; those `Refused` are left out."""
+def declared_keywords(options: Any, **defaults: Any) -> Mapping[str, Declared]:
+    """The keywords of a TypedDict whose fields are annotated with `Keyword`; those `Refused` are left out.
+
+    defaults: of fields that have another one here than where they are declared.
+    """
     hints = get_type_hints(options, include_extras=True)
     parts = {name: _parts(hint) for name, hint in hints.items()}
     found = {name: _declared(*two) for name, two in parts.items() if isinstance(two[1], Keyword)}
-    return MappingProxyType(found)
+    return MappingProxyType(found | {name: replace(found[name], default=defaults[name]) for name in defaults})
 
 
 def _parts(hint: Any) -> tuple[Any, Any]:
