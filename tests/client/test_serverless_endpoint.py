@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 import art
@@ -52,7 +54,7 @@ async def test_a_prompted_model_is_left_alone() -> None:
 
 
 def test_the_hosted_services_client_says_that_it_is_not_built() -> None:
-    from art.serverless import client
+    client = import_module("art.serverless.client")
 
     with pytest.raises(NotBuiltError, match="ServerlessBackend"):
         client.Client(api_key="k")
