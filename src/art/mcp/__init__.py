@@ -34,29 +34,29 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "Cassette": "sessions.cassette",
-    "GeneratedScenario": "types",
-    "GeneratedScenarioCollection": "types",
-    "HttpServer": "sessions.server",
-    "InProcessServer": "sessions.server",
-    "MCPPrompt": "types",
-    "MCPResource": "types",
-    "MCPResourceTemplate": "types",
-    "MCPTool": "types",
-    "McpReport": "report",
-    "PlannedCall": "scenarios.planned",
-    "PlannedScenario": "scenarios.planned",
-    "ScenarioSet": "scenarios.checked",
-    "Server": "sessions.server",
-    "Session": "sessions.session",
-    "StdioServer": "sessions.server",
-    "ToolResult": "sessions.results",
-    "TrainSettings": "settings",
-    "complete_task_tool": "default_tools",
-    "connect": "sessions.session",
-    "measure_difficulty": "scenarios.difficulty",
-    "parse_server": "sessions.server",
-    "train": "training",
+    "Cassette": "art.mcp.sessions.cassette",
+    "GeneratedScenario": "art.mcp.types",
+    "GeneratedScenarioCollection": "art.mcp.types",
+    "HttpServer": "art.mcp.sessions.server",
+    "InProcessServer": "art.mcp.sessions.server",
+    "MCPPrompt": "art.mcp.types",
+    "MCPResource": "art.mcp.types",
+    "MCPResourceTemplate": "art.mcp.types",
+    "MCPTool": "art.mcp.types",
+    "McpReport": "art.mcp.report",
+    "PlannedCall": "art.mcp.scenarios.planned",
+    "PlannedScenario": "art.mcp.scenarios.planned",
+    "ScenarioSet": "art.mcp.scenarios.checked",
+    "Server": "art.mcp.sessions.server",
+    "Session": "art.mcp.sessions.session",
+    "StdioServer": "art.mcp.sessions.server",
+    "ToolResult": "art.mcp.sessions.results",
+    "TrainSettings": "art.mcp.settings",
+    "complete_task_tool": "art.mcp.default_tools",
+    "connect": "art.mcp.sessions.session",
+    "measure_difficulty": "art.mcp.scenarios.difficulty",
+    "parse_server": "art.mcp.sessions.server",
+    "train": "art.mcp.training",
 }
 """The module of each name that is loaded when it is first used."""
 
@@ -92,6 +92,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'art.mcp' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(import_module(f"art.mcp.{_HOME[name]}"), name)
+    value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value  # the next access costs nothing
     return value

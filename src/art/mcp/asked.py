@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art.mcp.generate_scenarios import SOURCE
 from art.runs.costs import Costs, spent
 from art.runs.generator import generator_channel
 from art.runs.judges import Candidate, Judges, judges_of
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from art.llm.budget import Budget
     from art.llm.cache import AnswerCache
     from art.llm.channel import Channel
-
-
-SOURCE = "generator/scenarios"
 
 
 @dataclass(frozen=True, kw_only=True)

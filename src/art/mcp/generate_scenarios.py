@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from art.errors import ConfigurationError, LlmAnswerError
-from art.mcp.asked import SOURCE
 from art.mcp.scenarios.planned import PlannedScenario
 from art.mcp.scenarios.writer import ScenarioWriter
 from art.mcp.types import (
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SOURCE = "generator/scenarios"
+"""What the cost of these questions is logged under."""
 OPENROUTER = "https://openrouter.ai/api/v1"
 ROUNDS = 5
 """How often a generator is asked for what is still missing."""

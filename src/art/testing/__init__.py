@@ -8,10 +8,10 @@
 
 from __future__ import annotations
 
-from art.testing.answers import either
+from art.testing.answers import Served, either
 from art.testing.generator import ScriptedGenerator
 from art.testing.judge import TruthfulJudge
-from art.testing.llm_server import LlmServer, Served
+from art.testing.llm_server import LlmServer
 from art.testing.mischief import Mischief
 from art.testing.task_truths import mail, tic_tac_toe
 from art.testing.truth import KnownQualities, fingerprint

@@ -10,7 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -19,17 +19,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from art.testing.answers import AnsweringModel, Served
 from art.testing.mischief import IN_THE_ANSWER, spoil
 from art.testing.prompt import text_of
-
-if TYPE_CHECKING:
-    from art.testing.llm_server import LlmServer
 
 REFUSAL = "I'm sorry, but I can't help with that."
 CHARACTERS_PER_TOKEN = 4
 
 
-async def serve(server: LlmServer, listener: socket.socket, stop: asyncio.Event) -> None:
+async def serve(server: AnsweringModel, listener: socket.socket, stop: asyncio.Event) -> None:
     """Serve until `stop` is set."""
     endpoint = Endpoint(server)
     routes = [
@@ -57,7 +55,7 @@ async def serve(server: LlmServer, listener: socket.socket, stop: asyncio.Event)
 class Endpoint:
     """The routes, and the state of one server's life."""
 
-    def __init__(self, server: LlmServer) -> None:
+    def __init__(self, server: AnsweringModel) -> None:
         self._server = server
         self._dice = server.mischief.sequence()
         self._at_once = 0
@@ -140,8 +138,6 @@ class Endpoint:
     def _note(
         self, request: Request, body: dict[str, Any], response: Response, trouble: str | None = None
     ) -> Response:
-        from art.testing.llm_server import Served
-
         headers = dict(request.headers)
         headers.pop("authorization", None)
         self._server.served.append(

@@ -6,32 +6,18 @@ import asyncio
 import socket
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from art.errors import ConfigurationError
 from art.process.listening import listen
-from art.testing.answers import Answer
+from art.testing.answers import FORMATS, Answer, AnsweringModel
 from art.testing.mischief import Mischief
 
-FORMATS = ("json_schema", "json_object", "text")
 STOPPED_WITHIN = 10.0
 """Seconds until the thread has ended after it was asked to."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Served:
-    """One request, and what came of it."""
-
-    body: dict[str, Any]
-    headers: dict[str, str]
-    status: int
-    trouble: str | None
-    """The kind of mischief that it met."""
-
-
-class LlmServer:
+class LlmServer(AnsweringModel):
     """`async with LlmServer(answer) as server:`, or `with`: answers at `server.base_url` for `server.key`.
 
     `answer` is called in the server's thread with the body of each chat request; what it raises becomes a
@@ -56,21 +42,19 @@ class LlmServer:
         that lack them. capacity: requests at a time; more are answered with 429. delay: seconds that every
         answer takes. port: 0 takes a free one.
         """
-        if unknown := sorted(set(formats) - set(FORMATS)):
-            raise ConfigurationError(f"unknown response format {unknown[0]!r}; known: {', '.join(FORMATS)}")
-        self.answer, self.mischief = answer, mischief or Mischief()
-        self.key, self.model = key, model
-        self.formats, self.capacity, self.delay = tuple(formats), capacity, delay
-        self.served: list[Served] = []
+        super().__init__(
+            answer,
+            mischief=mischief,
+            key=key,
+            model=model,
+            formats=formats,
+            capacity=capacity,
+            delay=delay,
+        )
         self._port = port
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
-
-    @property
-    def requests(self) -> list[dict[str, Any]]:
-        """Bodies of the chat requests that ended or met mischief, in their order."""
-        return [one.body for one in self.served]
 
     @property
     def base_url(self) -> str:

@@ -72,7 +72,7 @@ class RulerScorer:
         sitting = Sitting(self, views, salt)
         # In an order of their own: in which order the attempts ended must not make another question.
         distinct = [first[name] for name in sorted(first)]
-        await sitting.settle(distinct, [i for i in order if i in distinct] if order is not None else None)
+        await sitting.score_part(distinct, [i for i in order if i in distinct] if order is not None else None)
         scores = [sitting.score(first[name]) for name in signatures]
         self._notice(sitting, scores)
         return scores

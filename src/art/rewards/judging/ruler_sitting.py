@@ -67,7 +67,7 @@ class Sitting:
             notes=(given.note,) if given.note else (),
         )
 
-    async def settle(self, part: Sequence[int], order: Sequence[int] | None = None) -> None:
+    async def score_part(self, part: Sequence[int], order: Sequence[int] | None = None) -> None:
         """Score these, in one question if the judge can, else in smaller ones."""
         if not part:
             return
@@ -81,7 +81,8 @@ class Sitting:
                 await self._ask(*asked)
         except LlmTooLongError as error:
             if asked is not None and self._remember_length(asked[1]):
-                await self.settle([i for i in part if i not in self._given])  # what is built now is shorter
+                # What is built now is shorter.
+                await self.score_part([i for i in part if i not in self._given])
                 return
             self._failed += 1
             self._give_up(part, str(error))
@@ -103,7 +104,7 @@ class Sitting:
             # The channel asked several times already: smaller questions would only wait as long.
             self._give_up(part, str(error))
             return
-        await self._settle_smaller(part)
+        await self._score_smaller_parts(part)
 
     def _remember_length(self, question: Question) -> bool:
         """Whether the limit on questions is lower now than this one."""
@@ -113,14 +114,14 @@ class Sitting:
         self._scorer.max_prompt_chars = min(self._scorer.max_prompt_chars, int(length * TOO_LONG_SHARE))
         return True
 
-    async def _settle_smaller(self, part: Sequence[int]) -> None:
+    async def _score_smaller_parts(self, part: Sequence[int]) -> None:
         missing = [i for i in part if i not in self._given]
         if len(missing) < len(part):
-            await self.settle(missing)
+            await self.score_part(missing)
         elif len(part) > 1:
             half = (len(part) + 1) // 2
-            await self.settle(part[:half])
-            await self.settle(part[half:])
+            await self.score_part(part[:half])
+            await self.score_part(part[half:])
 
     def _question(self, part: Sequence[int], order: Sequence[int] | None) -> Asked | None:
         """What to ask, and whom the ids mean; None where it is too long."""

@@ -17,9 +17,10 @@ import sys
 import time
 from typing import Any
 
-from . import kernel, work
+from . import kernel
 from .ending import used_up
 from .walls import Walls, close_walls, leave_namespaces
+from .work import Job, job_of
 
 CONFUSED = 97
 """Exit code of a child that could not be confined; its stderr says why."""
@@ -28,7 +29,7 @@ CONFUSED = 97
 def main() -> None:
     control = int(sys.argv[1])
     order = json.loads(_line(control))
-    job = work.of(order)  # before the walls close: behind them, this file cannot be read
+    job = job_of(order)  # before the walls close: behind them, this file cannot be read
     walls = Walls()
     leave_namespaces(walls)
     if sys.platform == "linux":
@@ -58,7 +59,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _run(walls: Walls, order: dict[str, Any], job: work.Job, told: int) -> None:
+def _run(walls: Walls, order: dict[str, Any], job: Job, told: int) -> None:
     """The child: behind the walls, then under its limits, then what was ordered. It never returns."""
     code, confined = CONFUSED, False
     try:

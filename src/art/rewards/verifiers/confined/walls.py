@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 
-from . import kernel, landlock
+from . import kernel
+from .landlock import restrict
 
 NOBODY = 65534
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache")
@@ -84,7 +85,7 @@ def close_walls(walls: Walls, *, base: str, readable: list[str], disk_bytes: int
     kernel.set_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os._exit(1)
-    version = landlock.restrict(readable=seen, writable=[folder], devices=DEVICES)
+    version = restrict(readable=seen, writable=[folder], devices=DEVICES)
     walls.files = walls.files or ("landlock" if version else "")
     walls.network = walls.network or ("landlock (TCP only)" if version >= 4 else "")
     walls.processes = walls.processes or ("landlock" if version >= 6 else "")

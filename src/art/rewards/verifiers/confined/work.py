@@ -67,7 +67,7 @@ def _error(error: BaseException) -> dict[str, Any]:
     return {"error": builtin.__name__, "message": f"{type(error).__name__}: {error}"[:500]}
 
 
-def of(order: Order) -> Job:
+def job_of(order: Order) -> Job:
     """The job that was ordered, with all that it needs of these modules loaded."""
     if order["work"] == "tests":
         from .harness import run_tests
