@@ -17,7 +17,8 @@ from art.cli.main import app
 from art.cli.mcp import train
 from art.cli.mcp_work import Place, options_of, read_scenarios_file
 from art.errors import ConfigurationError
-from art.mcp import HttpServer, StdioServer, TrainSettings
+from art.mcp import HttpServer, StdioServer
+from art.mcp.settings import TrainSettings
 from art.testing import LlmServer, ScriptedGenerator
 
 WEATHER = ("--", sys.executable, "-m", "art.mcp.servers.weather")

@@ -9,10 +9,11 @@ import pytest
 
 from art.llm.channel import Channel
 from art.llm.names import resolve_llm
-from art.mcp import TrainSettings, connect
+from art.mcp import connect
 from art.mcp.scenarios.origin import checked_scenarios_of
 from art.mcp.servers.library.database import Database, Limits, QueryError
 from art.mcp.servers.library.server import create_server
+from art.mcp.settings import TrainSettings
 from art.testing import LlmServer, ScriptedGenerator
 
 GREEDY = """

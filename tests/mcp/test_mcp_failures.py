@@ -8,9 +8,10 @@ from typing import Any
 
 from agent_endpoint import DONE, Agent, call, script
 
-from art.mcp import StdioServer, TrainSettings
+from art.mcp import StdioServer
 from art.mcp.attempts import ScenarioAttempts
 from art.mcp.scenarios.planned import PlannedScenario
+from art.mcp.settings import TrainSettings
 from art.rewards.function_reward import FunctionReward
 from art.runs.step import failures_of, mean_reward
 

@@ -16,7 +16,7 @@ from art.llm.budget import Budget
 from art.llm.cache import AnswerCache
 from art.llm.names import base_of
 from art.llm.own_model import OwnModelLlm
-from art.mcp import ScenarioSet, TrainSettings
+from art.mcp import ScenarioSet
 from art.mcp.asked import judges_by
 from art.mcp.attempts import figures_of
 from art.mcp.report import McpReport
@@ -28,6 +28,8 @@ from art.mcp.servers.weather.service import shipped
 from art.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, scenarios
 from art.mcp.servers.weather.truth import quality
 from art.mcp.sessions.server import parse_server
+from art.mcp.settings import TrainSettings
+from art.mcp.training import train
 from art.rewards.ruler_reward import Ruler
 from art.runs.comparison import Comparison, Side
 from art.runs.judges import Candidate
@@ -84,7 +86,7 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
     async def run(name: str, **more: Any) -> McpReport:
         common = {"base_model": MODEL, "judge": "truth", "generator": "writer", "backend": backend}
         asked = {"judge_params": params, "generator_params": params, "path": tmp_path, "tell": told.append}
-        return await art.mcp.train(create_server, name=name, **{**common, **asked, **SMALL, **more})
+        return await train(create_server, name=name, **{**common, **asked, **SMALL, **more})
 
     # The whole run.
     report = await run("weather", steps=1, measure=truth)
@@ -137,7 +139,7 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
 
     # A model that was trained elsewhere has no "before".
     with pytest.raises(ConfigurationError, match="has been trained already"):
-        await art.mcp.train(
+        await train(
             create_server,
             **{"base_model": MODEL, "name": "weather", "judge": "truth", "judge_params": params},
             **{"backend": backend, "path": tmp_path / "elsewhere", "scenarios": stock(6), **SMALL},
@@ -253,19 +255,19 @@ async def test_what_has_not_begun_may_be_begun_otherwise(tmp_path: Path) -> None
     common: dict[str, Any] = {"base_model": MODEL, "judge": lambda messages: {}, "path": tmp_path}
     for count in (4, 5):
         with pytest.raises(LlmAnswerError):
-            await art.mcp.train(create_server, **common, num_train=count, generator=lambda messages: "no")
+            await train(create_server, **common, num_train=count, generator=lambda messages: "no")
     with pytest.raises(ConfigurationError, match="is not a name"):
-        await art.mcp.train(create_server, **common, name="../out", generator=lambda messages: "no")
+        await train(create_server, **common, name="../out", generator=lambda messages: "no")
     assert [path.name for path in (tmp_path / "mcp").iterdir()] == ["mcp"]
 
 
 async def test_a_generator_is_needed_only_when_it_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no provider 'nosuch'"):
-        await art.mcp.train(
+        await train(
             create_server, base_model=MODEL, judge=lambda messages: {}, generator="nosuch/x", path=tmp_path
         )
     with pytest.raises(LlmAnswerError, match="gave no answer of the right form"):
-        await art.mcp.train(
+        await train(
             create_server,
             base_model=MODEL,
             judge=lambda messages: {},

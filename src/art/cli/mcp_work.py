@@ -235,7 +235,7 @@ def train_run(options: Options, scenarios: Path | None, json_file: Path | None) 
     console = plain_console()
 
     async def work() -> None:
-        from art.mcp import train
+        from art.mcp.training import train
 
         report = await train(
             options.place.server(),
