@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from art import environment
+from art.backend import Keyword
 from art.cli.main import app
-from art.cli.mcp import train
-from art.cli.mcp_work import Place, options_of, read_scenarios_file
+from art.cli.mcp_work import Place, read_scenarios_file
+from art.cli.run_options import settings_verb
 from art.errors import ConfigurationError
 from art.mcp import HttpServer, StdioServer
 from art.mcp.settings import TrainSettings
@@ -117,47 +118,67 @@ def test_secrets_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         place("npx", env=["NO_SUCH_VARIABLE"]).server()
 
 
-def test_options_reach_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `art mcp train` gives to `art.mcp.train`, which does nothing here."""
+    given: dict[str, Any] = {}
+
+    async def train(server: Any, **keywords: Any) -> None:
+        given.update(keywords, server=server)
+        raise ConfigurationError("this is as far as it goes")
+
+    monkeypatch.setattr("art.mcp.training.train", train)
+    return given
+
+
+def test_options_reach_the_function(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(environment.JUDGE_API_KEY, "jk")
-    given = {
-        **{"server": ["x"], "read_only": None, "env": None, "header": None, "allow_write": ["*"], "seed": 3},
-        **{
-            "data_dir": Path("d"),
-            "judge": "truth",
-            "judge_base_url": "http://h/v1",
-            "steps": 2,
-            "train": print,
-        },
-        **{"budget_calls": 5, "budget_tokens": None, "budget_usd": None},
-    }
-    options = options_of(given)
-    assert options.keywords == {
-        **{"seed": 3, "steps": 2, "judge": "truth", "allow_writes": True, "path": Path("d")},
-        "judge_params": {"base_url": "http://h/v1", "api_key": "jk"},
-    }
-    budget = options.budget()
-    assert budget is not None and budget.limits["calls"] == 5
-    assert options_of({**given, "budget_calls": None}).budget() is None
+    options = [
+        *("--base-model", "b", "--judge", "truth", "--judge-base-url", "http://h/v1", "--allow-write", "*"),
+        *("--steps", "2", "--seed", "3", "--budget-calls", "5", "--data-dir", str(tmp_path), "--check-judge"),
+    ]
+    told = art("train", *options, "--", "serve", "--with-dashes")
+    assert told.exit_code == 1 and "as far as it goes" in told.stderr
+    assert given["server"] == StdioServer(command="serve", args=("--with-dashes",))
+    assert given["judge_params"] == {"base_url": "http://h/v1", "api_key": "jk"}
+    expected = {"seed": 3, "steps": 2, "judge": "truth", "allow_writes": True, "path": tmp_path}
+    assert expected.items() <= given.items() and given["budget"].limits["calls"] == 5
+    assert given["checks"].record.parent == tmp_path / "mcp" / "mcp" / "mcp-agent"
 
 
-def test_every_setting_is_an_option() -> None:
-    options = inspect.signature(train).parameters
-    for field in dataclasses.fields(TrainSettings):
-        if field.name == "allow_writes":
-            continue  # --allow-write, once for each
-        by_model = field.name == "learning_rate"
-        assert options[field.name].default == (None if by_model else field.default), field.name
+def test_every_setting_is_an_option_with_its_default(given: dict[str, Any]) -> None:
+    art("train", "--base-model", "b", *WEATHER)
+    settings = {field.name: field.default for field in dataclasses.fields(TrainSettings)}
+    assert given.items() >= (settings | {"learning_rate": None}).items()
+    assert given["checks"] is None and given["budget"] is None
+    art("train", "--base-model", "b", "--learning-rate", "0.5", "--allow-write", "a", *WEATHER)
+    assert given["learning_rate"] == 0.5 and given["allow_writes"] == ("a",)
 
 
-def test_a_checked_judge(tmp_path: Path) -> None:
-    given = {
-        **{key: ["x"] for key in ("server", "read_only", "env", "header", "allow_write", "check_judge")},
-        **dict.fromkeys(("budget_calls", "budget_tokens", "budget_usd")),
-        **{"data_dir": tmp_path, "project": "p", "name": "n"},
-    }
-    checks = options_of(given).keywords["checks"]
-    assert checks.agreement_share > 0 and checks.record.parent == tmp_path / "p" / "mcp" / "n"
-    assert "checks" not in options_of({**given, "check_judge": False}).keywords
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BakingSettings(TrainSettings):
+    """The settings of a made-up run."""
+
+    loaves: Annotated[int, Keyword(least=1, most=9)] = 4
+    """Loaves in the oven."""
+
+
+def test_a_new_field_is_an_option_with_its_bounds_and_text() -> None:
+    baked: list[int] = []
+    app = typer.Typer()
+
+    def bake(flour: str, **settings: Any) -> None:
+        """Bakes bread."""
+        baked.append(settings["loaves"])
+
+    settings_verb(app, f"{__name__}:BakingSettings", leave_out=("allow_writes",))(bake)
+    assert CliRunner().invoke(app, ["rye", "--loaves", "7"]).exit_code == 0 and baked == [7]
+    assert CliRunner().invoke(app, ["rye"]).exit_code == 0 and baked == [7, 4]
+    assert CliRunner().invoke(app, ["rye", "--loaves", "10"]).exit_code == 2
+    shown = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+    assert "Loaves in the oven." in shown and "Rollouts at once." in shown
 
 
 @pytest.mark.parametrize("verb", ["inspect", "generate", "train"])

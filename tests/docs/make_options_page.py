@@ -6,19 +6,16 @@ in `art.backend`, a key's is its entry in `art.remote.config`.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 
-from art import backend
+from art.backend import TrainOptions
 from art.remote.config.engine import ENGINE_ARGS, SERVER_ARGS
 from art.remote.config.keys import Key, Keys
 from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS, TINKER_ARGS
 from art.remote.config.trainer import TRAINER_ARGS
-from art.remote.keywords import KEYWORDS, REFUSED
+from art.remote.keywords import KEYWORDS, REFUSED, field_docstrings
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 KEYS: Mapping[str, Keys] = {
@@ -51,23 +48,11 @@ def _with_rows(page: str, title: str, rows: Iterator[str]) -> str:
 
 
 def keyword_rows() -> Iterator[str]:
-    does = docstrings_of_fields(inspect.getsource(backend))
+    does = field_docstrings(TrainOptions)
     for name, keyword in KEYWORDS.items():
         yield f"| `{name}` | `{keyword.default!r}` | {does[name]} |"
     for name, refused in REFUSED.items():
         yield f"| `{name}` | refused | {_sentence(refused.instead)} |"
-
-
-def docstrings_of_fields(source: str) -> dict[str, str]:
-    """The string below each annotated field of the classes in a module, on one line."""
-    found = {}
-    for kind in ast.parse(source).body:
-        body = kind.body if isinstance(kind, ast.ClassDef) else []
-        for field, below in pairwise(body):
-            match field, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = " ".join(text.split())
-    return found
 
 
 def key_rows(keys: Keys) -> Iterator[str]:

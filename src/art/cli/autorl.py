@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +20,6 @@ from art.cli.run_options import (
     Name,
     Project,
     Referee,
-    Seed,
 )
 from art.runs.generator import GENERATOR
 from art.runs.judges import JUDGE
@@ -33,15 +32,6 @@ Inputs = Annotated[
 ]
 SystemPrompt = Annotated[str | None, typer.Option(help="Your own instead of a generated one; '' for none.")]
 Rubric = Annotated[str | None, typer.Option(help="Your own instead of a generated one.")]
-NumTrain = Annotated[int, typer.Option(min=1, help="Inputs to train on.")]
-NumTest = Annotated[int, typer.Option(min=1, help="Inputs held out.")]
-Similarity = Annotated[float, typer.Option(help="From which likeness, 0 to 1, two inputs count as one.")]
-GroupSize = Annotated[int, typer.Option(min=2, help="Attempts at each input.")]
-GroupsPerStep = Annotated[int, typer.Option(min=1, help="Inputs a step.")]
-Epochs = Annotated[int, typer.Option(min=1, help="Passes over the inputs.")]
-LearningRate = Annotated[float, typer.Option(help="Of the adapter.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Of one answer.")]
-TestAttempts = Annotated[int, typer.Option(min=1, help="At each held-out input, before and after.")]
 PrepareOnly = Annotated[
     bool,
     typer.Option(
@@ -63,28 +53,29 @@ def autorl(
     inputs: Inputs = None,
     system_prompt: SystemPrompt = None,
     rubric: Rubric = None,
-    num_train: NumTrain = 25,
-    num_test: NumTest = 5,
-    similarity: Similarity = 0.9,
-    group_size: GroupSize = 4,
-    groups_per_step: GroupsPerStep = 2,
-    epochs: Epochs = 3,
-    learning_rate: LearningRate = 1e-05,
-    max_tokens: MaxTokens = 1024,
-    test_attempts: TestAttempts = 4,
     budget_calls: BudgetCalls = None,
     budget_tokens: BudgetTokens = None,
     budget_usd: BudgetUsd = None,
-    seed: Seed = 0,
     data_dir: DataDir = DATA_DIR,
     prepare_only: PrepareOnly = False,
     json: JsonFile = None,
+    **settings: Any,
 ) -> None:
     """Train a model from the description of a task, without data or labels, and compare it before and after.
 
     Stopped or killed, the same command goes on where it was, and pays for no answer twice.
     """
-    options = dict(locals())
+    from art import environment
     from art.cli.autorl_work import autorl_run
+    from art.cli.long_run import params_of
 
-    raise typer.Exit(autorl_run(options))
+    keywords = {
+        **settings,
+        **{"base_model": base_model, "name": name, "project": project, "path": data_dir},
+        **{"judge": judge, "judge_params": params_of(judge_base_url, environment.JUDGE_API_KEY)},
+        **{"generator": generator, "referee": referee},
+        "generator_params": params_of(generator_base_url, environment.GENERATOR_API_KEY),
+        **{"system_prompt": system_prompt, "rubric": rubric},
+    }
+    limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
+    raise typer.Exit(autorl_run(task, keywords, limits, inputs, json, prepare_only=prepare_only))

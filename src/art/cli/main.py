@@ -10,6 +10,7 @@ import typer
 from art.cli.autorl import autorl
 from art.cli.keys import keys
 from art.cli.mcp import mcp
+from art.cli.run_options import settings_verb
 from art.cli.runtime import runtime
 from art.cli.verbs import Verbs, help_text
 
@@ -174,7 +175,7 @@ def run(
 
 
 app.add_typer(mcp)
-app.command("autorl")(autorl)
+settings_verb(app, "art.autorl.settings:AutoRLSettings")(autorl)
 app.add_typer(keys)
 app.add_typer(runtime)
 

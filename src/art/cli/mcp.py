@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +20,7 @@ from art.cli.run_options import (
     Name,
     Project,
     Referee,
-    Seed,
+    settings_verb,
 )
 from art.runs.generator import GENERATOR
 from art.runs.judges import JUDGE
@@ -30,6 +30,7 @@ mcp = typer.Typer(
     help="Teach a model to use the tools of an MCP server: inspect it, generate scenarios, train.",
     no_args_is_help=True,
 )
+SETTINGS = "art.mcp.settings:TrainSettings"
 OWN_WORDS = {"allow_interspersed_args": False}
 """What follows the server's command is the server's, dashes included."""
 
@@ -67,41 +68,11 @@ Generator = Annotated[str, typer.Option(help="Writes the scenarios: provider/mod
 Judge = Annotated[
     str, typer.Option(help="Compares the attempts (RULER): provider/model; base: the base model itself.")
 ]
-Instructions = Annotated[str | None, typer.Option(help="More for the generator to pay attention to.")]
-NumTrain = Annotated[int, typer.Option(min=1, help="Scenarios to train on.")]
-NumTest = Annotated[int, typer.Option(min=1, help="Scenarios held out.")]
-Similarity = Annotated[float, typer.Option(min=0, max=1, help="From which likeness two tasks are one.")]
-CallTimeout = Annotated[float, typer.Option(help="Seconds a tool call may take.")]
 Scenarios = Annotated[Path | None, typer.Option(help="A file of scenarios instead of generated ones.")]
-Rubric = Annotated[str | None, typer.Option(help="What a good attempt is, for the judge.")]
 CheckJudge = Annotated[
     bool,
     typer.Option("--check-judge", help="Check it while it trains: a tenth of the groups are judged twice."),
 ]
-SystemPrompt = Annotated[str | None, typer.Option(help="Of the agent. Default: the rollout's.")]
-Steps = Annotated[int | None, typer.Option(min=0, help="Training steps. Default: --epochs of them.")]
-Epochs = Annotated[int, typer.Option(min=1, help="Passes over the scenarios.")]
-GroupsPerStep = Annotated[int, typer.Option(min=1, help="Scenarios a step.")]
-GroupSize = Annotated[int, typer.Option(min=2, help="Attempts at each.")]
-LearningRate = Annotated[
-    float | None,
-    typer.Option(help="Of the adapter, at its height. Default: 1e-5; 3e-3 for the built-in art/nano models."),
-]
-WarmupSteps = Annotated[int, typer.Option(min=0, help="Steps in which the rate rises.")]
-FinalShare = Annotated[float, typer.Option(min=0, max=1, help="Share of the rate that is left at the end.")]
-Temperature = Annotated[float, typer.Option(min=0, help="Of the agent's sampling.")]
-MaxTurns = Annotated[int, typer.Option(min=1, help="Completions of one attempt.")]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Of one completion.")]
-Deadline = Annotated[float, typer.Option(help="Seconds an attempt may take.")]
-ResultLimit = Annotated[int, typer.Option(min=1, help="Characters of a tool's result that it sees.")]
-MaxFailed = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of a step's attempts that may fail before the run stops.")
-]
-TestAttempts = Annotated[int, typer.Option(min=1, help="At each held-out scenario, before and after.")]
-DifficultyAttempts = Annotated[
-    int, typer.Option(min=0, help="Of the base model, to measure difficulty; 0: none.")
-]
-Concurrency = Annotated[int, typer.Option(min=1, help="Attempts at once, each with its own session.")]
 
 
 @mcp.command(context_settings=OWN_WORDS)
@@ -121,17 +92,17 @@ def inspect(
     raise typer.Exit(reported(lambda: inspect_server(place, as_json=json)))
 
 
-@mcp.command(context_settings=OWN_WORDS)
+@settings_verb(
+    mcp,
+    SETTINGS,
+    only=("num_train", "num_test", "instructions", "similarity", "call_timeout", "seed"),
+    context_settings=OWN_WORDS,
+)
 def generate(
     server: Server,
     output: Annotated[Path, typer.Option(help="The file to write.")] = Path("scenarios.json"),
-    num_train: NumTrain = 16,
-    num_test: NumTest = 8,
     generator: Generator = GENERATOR,
     generator_base_url: GeneratorUrl = None,
-    instructions: Instructions = None,
-    similarity: Similarity = 0.95,
-    call_timeout: CallTimeout = 60.0,
     allow_write: AllowWrite = None,
     read_only: ReadOnly = None,
     env: Env = None,
@@ -140,19 +111,30 @@ def generate(
     budget_calls: BudgetCalls = None,
     budget_tokens: BudgetTokens = None,
     budget_usd: BudgetUsd = None,
-    seed: Seed = 0,
     data_dir: DataDir = DATA_DIR,
+    **settings: Any,
 ) -> None:
     """Have scenarios written for a server's tools, check them on the server, and keep them in a file.
 
     `art mcp train --scenarios FILE` takes the file; edit it as you like before.
     """
-    from art.cli.mcp_work import generate_file, options_of
+    from art.cli.mcp_work import Place, generate_file, generator_params, writes_of
 
-    raise typer.Exit(generate_file(options_of(locals()), output))
+    place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [], bearer=bearer)
+    keywords = {
+        **settings,
+        "allow_writes": writes_of(allow_write),
+        "generator": generator,
+        "generator_params": generator_params(generator_base_url),
+        "path": data_dir,
+    }
+    limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
+    raise typer.Exit(generate_file(place, keywords, limits, output))
 
 
-@mcp.command(context_settings=OWN_WORDS)
+@settings_verb(
+    mcp, SETTINGS, leave_out=("allow_writes",), unset=("learning_rate",), context_settings=OWN_WORDS
+)
 def train(
     server: Server,
     base_model: BaseModel,
@@ -160,34 +142,11 @@ def train(
     project: Project = "mcp",
     judge: Judge = JUDGE,
     judge_base_url: JudgeUrl = None,
+    check_judge: CheckJudge = False,
     referee: Referee = None,
     generator: Generator = GENERATOR,
     generator_base_url: GeneratorUrl = None,
     scenarios: Scenarios = None,
-    num_train: NumTrain = 16,
-    num_test: NumTest = 8,
-    instructions: Instructions = None,
-    rubric: Rubric = None,
-    check_judge: CheckJudge = False,
-    similarity: Similarity = 0.95,
-    system_prompt: SystemPrompt = None,
-    steps: Steps = None,
-    epochs: Epochs = 1,
-    groups_per_step: GroupsPerStep = 2,
-    group_size: GroupSize = 4,
-    learning_rate: LearningRate = None,
-    warmup_steps: WarmupSteps = 0,
-    final_share: FinalShare = 1.0,
-    temperature: Temperature = 1.0,
-    max_turns: MaxTurns = 10,
-    max_tokens: MaxTokens = None,
-    deadline: Deadline = 300.0,
-    call_timeout: CallTimeout = 60.0,
-    result_limit: ResultLimit = 8000,
-    max_failed: MaxFailed = 0.5,
-    test_attempts: TestAttempts = 2,
-    difficulty_attempts: DifficultyAttempts = 2,
-    concurrency: Concurrency = 16,
     allow_write: AllowWrite = None,
     read_only: ReadOnly = None,
     env: Env = None,
@@ -196,14 +155,24 @@ def train(
     budget_calls: BudgetCalls = None,
     budget_tokens: BudgetTokens = None,
     budget_usd: BudgetUsd = None,
-    seed: Seed = 0,
     data_dir: DataDir = DATA_DIR,
     json: JsonFile = None,
+    **settings: Any,
 ) -> None:
     """Train a model to use a server's tools, without labels, and compare it before and after.
 
     Stopped or killed, the same command goes on where it was, and pays for no answer twice.
     """
-    from art.cli.mcp_work import options_of, train_run
+    from art.cli.mcp_work import Place, generator_params, judge_checks, judge_params, train_run, writes_of
 
-    raise typer.Exit(train_run(options_of(locals()), scenarios, json))
+    place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [], bearer=bearer)
+    keywords = {
+        **settings,
+        **{"base_model": base_model, "name": name, "project": project, "path": data_dir},
+        **{"judge": judge, "judge_params": judge_params(judge_base_url), "referee": referee},
+        **{"generator": generator, "generator_params": generator_params(generator_base_url)},
+        "allow_writes": writes_of(allow_write),
+        "checks": judge_checks(data_dir / project / "mcp" / name) if check_judge else None,
+    }
+    limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
+    raise typer.Exit(train_run(place, keywords, limits, scenarios, json))

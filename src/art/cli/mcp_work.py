@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from art import environment
 from art.cli.long_run import (
@@ -24,7 +24,6 @@ from art.cli.long_run import (
 from art.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from art.llm.budget import Budget
     from art.mcp import Server
     from art.rewards.checks import JudgeChecks
 
@@ -138,60 +137,19 @@ def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-OURS = (
-    *(
-        "server",
-        "read_only",
-        "env",
-        "header",
-        "bearer",
-        "allow_write",
-        "data_dir",
-        "json",
-        "scenarios",
-        "output",
-    ),
-    *("judge_base_url", "generator_base_url", "budget_calls", "budget_tokens", "budget_usd", "check_judge"),
-)
-"""Options of the command line that `art.mcp.train` has under another name or not at all."""
+def writes_of(allowed: list[str] | None) -> tuple[str, ...] | Literal[True]:
+    """`allow_writes` of `art.mcp.train`."""
+    return True if EVERYTHING in (allowed or []) else tuple(allowed or [])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """A command: what goes to `art.mcp.train` as it is, and the rest."""
-
-    place: Place
-    limits: dict[str, Any]
-    """Of what generator and judge may cost."""
-    keywords: dict[str, Any]
-
-    def budget(self) -> Budget | None:
-        """Raises ConfigurationError for a limit that is none."""
-        return budget_of(**self.limits)
+def judge_params(base_url: str | None) -> dict[str, Any]:
+    """Options of a judge by name."""
+    return params_of(base_url, environment.JUDGE_API_KEY)
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
-    """Of a verb's arguments by name; what is imported beside them is left out."""
-    place = Place(
-        words=given["server"],
-        read_only=given["read_only"] or [],
-        env=given["env"] or [],
-        headers=given["header"] or [],
-        bearer=given.get("bearer"),
-    )
-    keywords = {name: value for name, value in given.items() if name not in OURS and not callable(value)}
-    writes = given["allow_write"] or []
-    keywords |= {"allow_writes": True if EVERYTHING in writes else tuple(writes), "path": given["data_dir"]}
-    for name, variable in (
-        ("judge", environment.JUDGE_API_KEY),
-        ("generator", environment.GENERATOR_API_KEY),
-    ):
-        if name in given:
-            keywords[f"{name}_params"] = params_of(given[f"{name}_base_url"], variable)
-    if given.get("check_judge"):
-        keywords["checks"] = judge_checks(given["data_dir"] / given["project"] / "mcp" / given["name"])
-    limits = {name: given[f"budget_{name}"] for name in ("calls", "tokens", "usd")}
-    return Options(place=place, limits=limits, keywords=keywords)
+def generator_params(base_url: str | None) -> dict[str, Any]:
+    """Options of a generator by name."""
+    return params_of(base_url, environment.GENERATOR_API_KEY)
 
 
 def judge_checks(folder: Path) -> JudgeChecks:
@@ -201,8 +159,8 @@ def judge_checks(folder: Path) -> JudgeChecks:
     return JudgeChecks(record=folder / "judge-checks.jsonl")
 
 
-def generate_file(options: Options, output: Path) -> int:
-    """Write checked scenarios to a file. Returns the exit code."""
+def generate_file(place: Place, keywords: Mapping[str, Any], limits: Mapping[str, Any], output: Path) -> int:
+    """Write checked scenarios to a file. limits: of what the generator may cost. Returns the exit code."""
 
     async def work() -> None:
         from art.mcp.asked import generator_of
@@ -210,12 +168,12 @@ def generate_file(options: Options, output: Path) -> int:
         from art.mcp.settings import TrainSettings
         from art.runs.serving import cache_in
 
-        chosen = dict(options.keywords)
-        cache, budget = cache_in(chosen.pop("path")), options.budget()
+        chosen = dict(keywords)
+        cache, budget = cache_in(chosen.pop("path")), budget_of(**limits)
         channel = generator_of(
             chosen.pop("generator"), chosen.pop("generator_params"), cache=cache, budget=budget
         )
-        made = await checked_scenarios_of(options.place.server(), channel, TrainSettings.of(chosen))
+        made = await checked_scenarios_of(place.server(), channel, TrainSettings.of(chosen))
         write_json(output, made.to_dict())
         told = ", ".join(f"{name} {count}" for name, count in made.rejections.items()) or "none"
         covered = ", ".join(f"{name} {count}" for name, count in made.tools.items())
@@ -230,19 +188,25 @@ def generate_file(options: Options, output: Path) -> int:
     return reported(work)
 
 
-def train_run(options: Options, scenarios: Path | None, json_file: Path | None) -> int:
-    """Train, and show the report. Returns the exit code."""
+def train_run(
+    place: Place,
+    keywords: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    scenarios: Path | None,
+    json_file: Path | None,
+) -> int:
+    """Train, and show the report. limits: of what generator and judge may cost. Returns the exit code."""
     console = plain_console()
 
     async def work() -> None:
         from art.mcp.training import train
 
         report = await train(
-            options.place.server(),
+            place.server(),
             scenarios=None if scenarios is None else read_scenarios_file(scenarios),
-            budget=options.budget(),
+            budget=budget_of(**limits),
             tell=lambda line: console.print(line, markup=False),
-            **options.keywords,
+            **keywords,
         )
         show_report(console, report, json_file)
 

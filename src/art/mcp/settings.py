@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+from art.backend import Keyword
 from art.errors import ConfigurationError
 from art.mcp.scenarios.near_duplicates import SIMILARITY
-from art.runs.settings import RunSettings
+from art.runs.settings import AboveZero, Count, RunSettings, Share
 
 NANO, NANO_RATE = "art/nano", 3e-3
 """The names of the built-in models begin so; with the rate of large models they would learn nothing."""
@@ -19,34 +20,33 @@ class TrainSettings(RunSettings):
     """Everything that can be chosen about a run except who takes part: server, models, judge."""
 
     ENTRY: ClassVar[str] = "mcp.train"
-    AT_LEAST: ClassVar[Mapping[str, int]] = {
-        **RunSettings.AT_LEAST,
-        **{"max_turns": 1, "result_limit": 1, "difficulty_attempts": 0},
-    }
-    POSITIVE: ClassVar[tuple[str, ...]] = (*RunSettings.POSITIVE, "deadline", "call_timeout")
     MAY_CHANGE: ClassVar[frozenset[str]] = RunSettings.MAY_CHANGE | {"deadline", "call_timeout"}
 
-    num_train: int = 16
+    num_train: Count = 16
     """Scenarios to train on."""
-    num_test: int = 8
+    num_test: Count = 8
     """Scenarios held out, for the comparison of before and after."""
     instructions: str | None = None
     """More for the generator to pay attention to."""
-    similarity: float = SIMILARITY
-    difficulty_attempts: int = 2
-    """Attempts of the base model at each training scenario, which say how hard it is; 0: not measured."""
+    similarity: Share = SIMILARITY
+    """From which likeness (0 to 1) two scenarios are one."""
+    learning_rate: AboveZero = 1e-5
+    """Of the adapter, at its height. Unless given: 1e-5, and 3e-3 for the built-in art/nano models."""
+    difficulty_attempts: Annotated[int, Keyword(least=0)] = 2
+    """Rollouts of the base model at each training scenario, which say how hard it is; 0: not measured."""
     rubric: str | None = None
-    """What the judge goes by; None: RULER's own. Only for a judge given by name."""
+    """What a good rollout is, for a judge given by name. Default: RULER's own."""
     system_prompt: str | None = None
-    """Of the agent; None: the rollout's own."""
+    """Of the agent. Default: the rollout's own."""
     allow_writes: tuple[str, ...] | Literal[True] = ()
     """Tools that may change something and may be called all the same; True: all."""
-    max_turns: int = 10
-    deadline: float = 300.0
+    max_turns: Count = 10
+    """Completions of one rollout."""
+    deadline: AboveZero = 300.0
     """Seconds a rollout may take."""
-    call_timeout: float = 60.0
+    call_timeout: AboveZero = 60.0
     """Seconds a tool call may take."""
-    result_limit: int = 8000
+    result_limit: Count = 8000
     """Characters of a tool's result that the agent sees."""
 
     def __post_init__(self) -> None:

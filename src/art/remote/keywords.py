@@ -1,14 +1,34 @@
-"""Reads the declared keywords of a function (`art.backend.TrainOptions`): defaults, checks and signature."""
+"""Reads declared keywords: those of a function (`art.backend.TrainOptions`), and the fields of settings.
+
+A field says its type, its bounds and its default (`art.backend.Keyword`); the docstring below it says what it
+does. Checks, signatures, command lines and docs are made of that.
+"""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 from numbers import Integral, Real
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from art.backend import EarlierTrainOptions, Keyword, Refused, TrainOptions
 from art.errors import ConfigurationError
@@ -23,21 +43,52 @@ class Declared:
 
     type: Any
     default: Any
+    said: Keyword
     takes: str
     """What its values are, for messages."""
     fits: Callable[[Any], bool]
     """Whether a value is one of them."""
 
 
-def declared_keywords(options: Any, **defaults: Any) -> Mapping[str, Declared]:
-    """The keywords of a TypedDict whose fields are annotated with `Keyword`; those `Refused` are left out.
+def declared_keywords(kind: Any, **defaults: Any) -> Mapping[str, Declared]:
+    """The fields of a TypedDict or dataclass, their types annotated with `Keyword` where they need one; those
+    `Refused` are left out.
 
     defaults: of fields that have another one here than where they are declared.
     """
-    hints = get_type_hints(options, include_extras=True)
-    parts = {name: _parts(hint) for name, hint in hints.items()}
+    hints = get_type_hints(kind, include_extras=True)
+    parts = {name: _parts(hint) for name, hint in hints.items() if get_origin(hint) is not ClassVar}
     found = {name: _declared(*two) for name, two in parts.items() if isinstance(two[1], Keyword)}
+    if dataclasses.is_dataclass(kind):
+        defaults = {field.name: field.default for field in dataclasses.fields(kind)} | defaults
     return MappingProxyType(found | {name: replace(found[name], default=defaults[name]) for name in defaults})
+
+
+def field_docstrings(kind: Any) -> dict[str, str]:
+    """What stands below each field of a class and of its bases, on one line; nothing where Python has no
+    source of them.
+    """
+    node = _class_nodes(kind.__module__).get(kind.__name__)
+    if node is None:
+        return {}
+    found: dict[str, str] = {}
+    for base in node.bases:  # a TypedDict has forgotten its own
+        known = getattr(sys.modules[kind.__module__], base.id, None) if isinstance(base, ast.Name) else None
+        found |= field_docstrings(known) if inspect.isclass(known) else {}
+    for field, below in pairwise(node.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found
+
+
+@lru_cache
+def _class_nodes(module: str) -> dict[str, ast.ClassDef]:
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}
+    return {one.name: one for one in tree.body if isinstance(one, ast.ClassDef)}
 
 
 def _parts(hint: Any) -> tuple[Any, Any]:
@@ -57,7 +108,7 @@ def _declared(kind: Any, said: Keyword) -> Declared:
         return optional if value is None else fits_member(value)
 
     takes = f"{takes}, or None" if optional else takes
-    return Declared(type=kind, default=said.default, takes=takes, fits=fits)
+    return Declared(type=kind, default=said.default, said=said, takes=takes, fits=fits)
 
 
 def _check(members: list[Any], said: Keyword) -> tuple[str, Callable[[Any], bool]]:
@@ -69,7 +120,8 @@ def _check(members: list[Any], said: Keyword) -> tuple[str, Callable[[Any], bool
         case [one] if one is bool:
             return "True or False", lambda value: isinstance(value, bool)
         case [one] if one is int:
-            return f"a whole number of at least {said.least}", lambda value: _is_whole(value, said.least)
+            at_least = "" if said.least is None else f" of at least {said.least}"
+            return f"a whole number{at_least}", lambda value: _is_whole(value, said.least)
         case [one] if one is float:
             return _number(said)
         case [one] if one in (str, Literal):

@@ -5,71 +5,70 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
+from art.backend import Keyword
 from art.errors import ConfigurationError
+from art.remote.keywords import Declared, declared_keywords
 from art.schedule import Leg, share_at
 from art.spelling import did_you_mean
+
+Count = Annotated[int, Keyword(least=1)]
+Share = Annotated[float, Keyword(least=0, most=1)]
+AboveZero = Annotated[float, Keyword(above=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What can be chosen about every run. A kind of run adds its own, and may have other defaults."""
+    """What can be chosen about every run. A kind of run adds its own, and may have other defaults.
+
+    This is the only declaration of a setting: its check and its option on the command line are made of its
+    type, its default and the text below it.
+    """
 
     ENTRY: ClassVar[str]
     """The function that takes them, for error messages."""
-    AT_LEAST: ClassVar[Mapping[str, int]] = {
-        **dict.fromkeys(("num_train", "num_test", "groups_per_step", "epochs"), 1),
-        **{"test_attempts": 1, "concurrency": 1, "max_tokens": 1},
-        **{"group_size": 2, "warmup_steps": 0, "steps": 0},
-    }
-    SHARES: ClassVar[tuple[str, ...]] = ("max_failed", "final_share", "similarity")
-    POSITIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
     MAY_CHANGE: ClassVar[frozenset[str]] = frozenset({"steps", "epochs", "concurrency", "max_failed"})
     """On resuming; whatever else differs would make another run of it."""
 
-    num_train: int
+    num_train: Count
     """Tasks to train on."""
-    num_test: int
+    num_test: Count
     """Tasks held out, for the comparison of before and after."""
-    similarity: float
+    similarity: Share
     """From which likeness (0 to 1) two tasks are one."""
-    group_size: int = 4
-    """Attempts at each task of a step."""
-    groups_per_step: int = 2
+    group_size: Annotated[int, Keyword(least=2)] = 4
+    """Rollouts of each task of a step."""
+    groups_per_step: Count = 2
     """Tasks of a step."""
-    steps: int | None = None
-    """Training steps; None: as many as `epochs` take."""
-    epochs: int = 1
+    steps: Annotated[int | None, Keyword(least=0)] = None
+    """Training steps. Default: as many as the epochs take."""
+    epochs: Count = 1
     """Passes over the training tasks."""
-    learning_rate: float = 1e-5
-    """At its height."""
-    warmup_steps: int = 0
-    final_share: float = 1.0
+    learning_rate: AboveZero = 1e-5
+    """Of the adapter, at its height."""
+    warmup_steps: Annotated[int, Keyword(least=0)] = 0
+    """Steps in which the learning rate rises."""
+    final_share: Share = 1.0
     """Share of the learning rate that is left at the last step; it falls linearly."""
-    max_tokens: int | None = None
+    max_tokens: Annotated[int | None, Keyword(least=1)] = None
     """Of one completion."""
-    temperature: float = 1.0
-    test_attempts: int = 2
-    """Attempts at each test task, before and after, with the same seeds."""
-    concurrency: int = 16
+    temperature: Annotated[float, Keyword(least=0)] = 1.0
+    """Of sampling in rollouts."""
+    test_attempts: Count = 2
+    """Rollouts of each test task, before and after, with the same seeds."""
+    concurrency: Count = 16
     """Rollouts at once."""
-    max_failed: float = 0.5
+    max_failed: Share = 0.5
     """Share of a step's rollouts that may fail before the run stops."""
     seed: int = 0
-    """Of the split, the order and the test attempts."""
+    """Of the split, the order and the test rollouts."""
 
     def __post_init__(self) -> None:
-        for name, least in self.AT_LEAST.items():
+        for name, declared in declared_keywords(type(self)).items():
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not value >= least):
-                raise ConfigurationError(f"{name}={value!r} must be at least {least}")
-        for name in self.SHARES:
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigurationError(f"{name}={getattr(self, name)!r} is a share, 0 to 1")
-        for name in self.POSITIVE:
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ConfigurationError(f"{name}={getattr(self, name)!r} must be above 0")
+            if not declared.fits(value):
+                raise ConfigurationError(f"{name}={value!r} {_demand(declared, value)}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -108,3 +107,13 @@ class RunSettings:
                     f"{name}={mine!r}, but the run was started with {was!r}: leave it as it was, or give the "
                     "run another name"
                 )
+
+
+def _demand(declared: Declared, value: Any) -> str:
+    """What a value that does not fit would have to be."""
+    said, whole = declared.said, "whole number" in declared.takes
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        return f"must be {declared.takes}"
+    if said.most is not None:
+        return "is a share, 0 to 1"
+    return "must be above 0" if said.above is not None else f"must be at least {said.least}"
