@@ -98,6 +98,16 @@ def test_no_module_level_mutable_state() -> None:
     assert not found, found
 
 
+def test_no_function_reads_its_local_variables_for_its_options() -> None:
+    found = [
+        f"{path}:{node.lineno}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and dotted(node.func) in {"locals", "vars"} and not node.args
+    ]
+    assert not found, found
+
+
 def test_there_is_no_drawer() -> None:
     names = {"utils", "util", "helpers", "misc", "common"}
     found = [str(path) for path in SOURCE.rglob("*") if path.stem in names]
