@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import fork_server
+
 VLLM_ENVIRONMENT = Path(__file__).parents[1] / ".venv-vllm"
 
 # How long an example takes says nothing of the code on a machine that others use as well.
 settings.register_profile("art", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("art")
+
+fork_server.install()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,3 +39,10 @@ def fresh_wandb() -> Iterator[None]:
     wandb.teardown()
     yield
     wandb.teardown()
+
+
+@pytest.fixture
+def real_starts() -> Iterator[None]:
+    """Every process of the test is a fresh interpreter, none a fork of one that is warm."""
+    with fork_server.real_starts():
+        yield

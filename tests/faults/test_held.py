@@ -12,7 +12,7 @@ import psutil
 import pytest
 from server_process import KEY, ServerProcess, stop_signal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_starts")]  # a fork has more in memory
 
 HELD = 2000
 MEMORY = 400 * 2**20

@@ -1,0 +1,124 @@
+"""A process that was forked from the warm one is like a fresh one, and computes the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import fork_server
+from art import LocalBackend, TrainableModel, Trajectory, TrajectoryGroup
+from waiting import eventually, gone
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import gc, json, logging, os, resource, signal, sys, threading
+told = {
+    "arguments": sys.argv, "name": __name__, "path": sys.path, "folder": os.getcwd(),
+    "said": sys.stdin.read(), "parent": os.getppid(), "leads": os.getsid(0) == os.getpid(),
+    "threads": threading.active_count(), "limit": resource.getrlimit(resource.RLIMIT_NOFILE),
+    "collects": gc.isenabled(),
+    "command": open("/proc/self/cmdline").read().rstrip("\\0").split("\\0"),
+    "signals": [str(signal.getsignal(one)) for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)],
+    "environment": dict(os.environ),
+    "handlers": logging.root.handlers, "terminal": sys.stdout.isatty(), "seekable": sys.stdout.seekable(),
+}
+print(json.dumps(told, default=str))
+print("the end", file=sys.stderr)
+sys.exit(7)
+"""
+WAITING = "import sys, time; print('torch' in sys.modules, flush=True); time.sleep(600)"
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, 'child.py'])"
+PARENT_FILE = [sys.executable, "parent.py"]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"start_new_session": True}, {"env": {"OMP_NUM_THREADS": "1", "A": "b"}}], ids=str
+)
+def test_it_finds_what_a_fresh_one_finds(tmp_path: Path, options: dict[str, Any]) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def run() -> tuple[int, dict[str, Any], str]:
+        command = [sys.executable, "program.py", "one", "two words"]
+        done = subprocess.run(
+            command, cwd=tmp_path, input="hello", capture_output=True, text=True, timeout=240, **options
+        )
+        return done.returncode, json.loads(done.stdout), done.stderr
+
+    forked = run()
+    with fork_server.real_starts():
+        fresh = run()
+    for name in ("LINES", "COLUMNS"):  # the readline of the tests sets them past Python
+        fresh[1]["environment"].pop(name, None)
+        forked[1]["environment"].pop(name, None)
+    assert forked == fresh
+    assert forked[0] == 7 and forked[1]["parent"] == os.getpid()
+
+
+def test_a_killed_one_ends_with_its_forks_and_by_the_signal(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(WAITING)
+    (tmp_path / "parent.py").write_text(PARENT)
+    with subprocess.Popen(
+        [sys.executable, "parent.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None and parent.stdout.readline() == "True\n", (
+            "a fork of a fork is warm, too"
+        )
+        server, child = psutil.Process(parent.pid).children()
+        assert child.cmdline()[:2] == [sys.executable, "child.py"]
+        child.suspend()
+        eventually(lambda: child.status() == psutil.STATUS_STOPPED)
+        parent.kill()
+        assert parent.wait(timeout=240) == -signal.SIGKILL
+        eventually(lambda: gone(server))
+        assert not gone(child), "what does not ask to end with its parent goes on"
+        child.kill()
+
+
+def test_without_its_fork_server_a_process_starts_others_as_always(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(WAITING)
+    (tmp_path / "parent.py").write_text("input()\n" + PARENT)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(PARENT_FILE, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as parent:
+        eventually(lambda: psutil.Process(parent.pid).children())
+        [server] = psutil.Process(parent.pid).children()
+        server.kill()
+        eventually(lambda: gone(server))
+        assert parent.stdin is not None and parent.stdout is not None
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        assert parent.stdout.readline() == "False\n"
+        for child in psutil.Process(parent.pid).children():
+            child.kill()
+        assert parent.wait(timeout=240) == 0
+
+
+async def test_a_server_of_forks_trains_the_very_same_weights(tmp_path: Path) -> None:
+    async def weights(folder: Path) -> bytes:
+        model = TrainableModel(name="m", project="p", base_model="art/nano-games")
+        async with LocalBackend(path=str(folder)) as backend:
+            await model.register(backend)
+            client = model.openai_client()
+            asked = [{"role": "user", "content": "yes, no or maybe?"}]
+            group = TrajectoryGroup([])
+            for reward in (0.0, 1.0):
+                create = client.chat.completions.create
+                reply = await create(model="m", messages=asked, max_tokens=4, seed=int(reward))
+                group.trajectories.append(
+                    Trajectory(messages_and_choices=[*asked, reply.choices[0]], reward=reward)
+                )
+            await backend.train(model, [group], learning_rate=1e-2)
+        [file] = folder.glob("**/checkpoints/0001/adapter_model.safetensors")  # noqa: ASYNC240
+        return file.read_bytes()
+
+    forked = await weights(tmp_path / "forked")
+    with fork_server.real_starts():
+        assert forked == await weights(tmp_path / "fresh")
