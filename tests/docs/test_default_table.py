@@ -15,6 +15,7 @@ from art.pipeline_trainer.settings import most_groups, pipeline_settings, queue_
 from art.pipeline_trainer.trainer import PipelineTrainer
 from art.remote.backend import RemoteBackend
 from art.remote.internal_config import optimizer_spec
+from art.remote.keywords import with_defaults
 from art.remote.options import UNSAID_ROWS, algorithm_of, compute_of
 from art.remote.sft import sft_optimizer
 from art.server.control_settings import ControlSettings
@@ -78,7 +79,7 @@ def expected() -> dict[str, str]:
         "LoRA targets": str(lora.targets),
         "base weights": f"{choose_placement('cuda', 'auto')[1]} on a GPU, "
         f"{choose_placement('cpu', 'auto')[1]} on a CPU",
-        "packing": f"a token tree of at most `{compute_of(train, None).max_length!r}` tokens",
+        "packing": f"a token tree of at most `{compute_of(with_defaults({}), None).max_length!r}` tokens",
         "rows of logits at once": f"{UNSAID_ROWS}, which is {CHUNK_ELEMENTS * 4 // 2**20} MiB of them",
         "stale rollouts": f"older than {ControlSettings().max_off_policy_steps} steps: left out",
         "`PipelineTrainer`: workers, least and most groups of a step": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from art.backend import TrainOptions
 from art.errors import ConfigurationError
 from art.remote.algorithm import choose_algorithm
 from art.remote.internal_config import model_settings, optimizer_spec
@@ -26,15 +27,16 @@ def job_request(
 ) -> TrainJobRequest:
     """The job that the keywords describe. Raises ConfigurationError."""
     refuse_unknown(options)
+    chosen = with_defaults(options)
     return TrainJobRequest(
         job_id=job_id,
         groups=groups,
-        algorithm=algorithm_of(options),
-        optimizer=optimizer_spec(options["learning_rate"], internal_config, options.get("adam_params")),
-        rate=rate_of(options),
-        compute=compute_of(options, internal_config),
-        expected_step=options.get("expected_step"),
-        max_steps_off_policy=options.get("max_steps_off_policy"),
+        algorithm=choose_algorithm(chosen),
+        optimizer=optimizer_spec(chosen["learning_rate"], internal_config, chosen["adam_params"]),
+        rate=rate_of(chosen),
+        compute=compute_of(chosen, internal_config),
+        expected_step=chosen["expected_step"],
+        max_steps_off_policy=chosen["max_steps_off_policy"],
         discarded=discarded,
     )
 
@@ -44,19 +46,19 @@ def algorithm_of(options: Mapping[str, Any]) -> Algorithm:
     return choose_algorithm(with_defaults(options))
 
 
-def rate_of(options: Mapping[str, Any]) -> RateSpec:
+def rate_of(options: TrainOptions) -> RateSpec:
     """What the rate is multiplied by."""
     return RateSpec(
-        rollouts_power=options.get("num_trajectories_learning_rate_multiplier_power", 0.0),
-        by_reward_std=options.get("scale_learning_rate_by_reward_std_dev", False),
+        rollouts_power=options["num_trajectories_learning_rate_multiplier_power"],
+        by_reward_std=options["scale_learning_rate_by_reward_std_dev"],
     )
 
 
-def compute_of(options: Mapping[str, Any], internal_config: Mapping[str, Any] | None) -> ComputeSpec:
+def compute_of(options: TrainOptions, internal_config: Mapping[str, Any] | None) -> ComputeSpec:
     """How the step is computed. Raises ConfigurationError for a length that no sample of the model can
     have.
     """
-    length, rows = options.get("packed_sequence_length"), options.get("logprob_calculation_chunk_size")
+    length, rows = options["packed_sequence_length"], options["logprob_calculation_chunk_size"]
     longest = model_settings(internal_config, told=False).max_context
     if length is not None and longest is not None and length > longest:
         raise ConfigurationError(
@@ -66,5 +68,5 @@ def compute_of(options: Mapping[str, Any], internal_config: Mapping[str, Any] | 
     return ComputeSpec(
         max_length=length,
         logit_rows=None if rows == UNSAID_ROWS else rows,
-        plot=options.get("plot_tensors", False),
+        plot=options["plot_tensors"],
     )
