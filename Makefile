@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	if command -v npm >/dev/null; then npm ci --prefix tests/frameworks/node --no-audit --no-fund --loglevel=error; fi
 	@touch $@
 
-.venv-vllm/.installed: src/art/engine/vllm/versions.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed
+.venv-vllm/.installed: src/art/engine/vllm/runtime.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed
 	$(BIN)/art runtime install --at .venv-vllm
 	@touch $@
 

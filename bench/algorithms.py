@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import art
-from art import tasks
+from art.environments import tasks
 
 NAMES = ("grpo", "dr_grpo", "dapo", "cispo", "gspo", "sapo", "rloo", "reinforce++_baseline")
 SEEDS = (0, 1, 2, 3, 4)

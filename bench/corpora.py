@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
 
 VOCABULARY = 512
 Corpus = Callable[[int], list[GroupRow]]

@@ -32,8 +32,8 @@ from typing import Any
 
 from crosscheck import environment
 
-from art import tasks
-from art.nano_models import resolve
+from art.engine.nano_models import resolve
+from art.environments import tasks
 from bench.rows import Row, write_rows
 from bench.trl.steps import ENVIRONMENT, SCRIPTS
 

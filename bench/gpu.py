@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from art.samples.batch import build_batch
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
+from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.training.first_pass import References
 from art.training.losses.registry import make_loss
 from art.training.optimizer import make_optimizer
 from art.training.policy import Policy
-from art.training.reference import References
 from art.training.step import Learner, train_step
 from art.training.weights import Weights
 from art.wire.algorithm import AdvantageSpec, Algorithm

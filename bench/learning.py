@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import art
-from art import tasks
-from art.tasks.yes_no_maybe import REWARDS, judge, phrasings
+from art.environments import tasks
+from art.environments.tasks.yes_no_maybe import REWARDS, judge, phrasings
 from bench.held_out import before_and_after, skill_rows
 from bench.rows import Row, write_rows
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import art
-from art.nano_models import resolve
+from art.engine.nano_models import resolve
 from bench.rows import Row, write_rows
 
 ROLLOUTS, TURNS, REPETITIONS = 64, 6, 3

@@ -24,14 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import art
-import art.mcp
-from art import environment
-from art.mcp.run_folder import McpFolder
-from art.mcp.servers.weather.answers import written
-from art.mcp.servers.weather.tasks import DEFAULTS, SYSTEM_PROMPT, TURN_LIMIT
-from art.mcp.servers.weather.truth import DONE, quality
-from art.process.listening import find_free_tcp_port
-from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+import art.environments.mcp
+from art.environments.mcp.servers.weather.answers import written
+from art.environments.mcp.servers.weather.tasks import DEFAULTS, DONE, SYSTEM_PROMPT, TURN_LIMIT, quality
+from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art.process import environment
+from art.process.resources import find_free_tcp_port
+from art.runs.mcp_rl.mcp_run import McpRunFolder
 from bench.held_out import Skill, policy, skill_rows
 from bench.rows import Row, write_rows
 
@@ -63,7 +62,7 @@ class Learned:
 def weather_server() -> Iterator[str]:
     """Its address, while it runs in a process of its own."""
     port = find_free_tcp_port()
-    command = [sys.executable, "-m", "art.mcp.servers.weather", "--http", "--port", str(port)]
+    command = [sys.executable, "-m", "art.environments.mcp.servers.weather", "--http", "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         yield f"http://127.0.0.1:{port}/mcp"
         process.terminate()
@@ -119,7 +118,7 @@ def learn(seed: int, folder: Path, base_model: str, steps: int) -> Learned:
     )
 
 
-async def skill_at(kept: McpFolder, server: str, model: art.TrainableModel, step: int) -> Skill:
+async def skill_at(kept: McpRunFolder, server: str, model: art.TrainableModel, step: int) -> Skill:
     """What was kept of the held-out tasks, and a greedy rollout of each. One that failed is not done."""
     made = kept.scenarios()
     assert made is not None
@@ -131,7 +130,7 @@ async def skill_at(kept: McpFolder, server: str, model: art.TrainableModel, step
 
     async def greedy(scenario: Any) -> float:
         async with limit:
-            done = await art.mcp.rollout(
+            done = await art.environments.mcp.rollout(
                 policy(model, step),
                 scenario,
                 server,
@@ -148,7 +147,7 @@ async def skill_at(kept: McpFolder, server: str, model: art.TrainableModel, step
 async def skills(folder: Path, server: str, base_model: str, last: int) -> tuple[Skill, Skill]:
     """Before and after, from the folder that the command left. Starts its server again."""
     model = art.TrainableModel(name="mcp-agent", project="mcp", base_model=base_model)
-    kept = McpFolder(folder / ".art" / "mcp" / "mcp" / "mcp-agent")
+    kept = McpRunFolder(folder / ".art" / "mcp" / "mcp" / "mcp-agent")
     async with art.LocalBackend(path=str(folder / ".art")) as backend:
         await model.register(backend)
         before, after = [await skill_at(kept, server, model, step) for step in (0, last)]

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from art.process.memory import give_back_freed_memory
-from art.samples.batch import build_batch
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
-from art.training.free_memory import Peak, used_memory
-from art.training.lora import Adapters
-from art.training.plain_rows import pack_rows
+from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.process.resources import give_back_freed_memory
+from art.training.device_memory import MemoryPeak, used_memory
+from art.training.lora import LoraAdapters
+from art.training.packing.plain_rows import pack_rows
 from art.training.policy import Policy
 from art.wire.training import LoraSpec
 from bench.rows import Row, write_rows
@@ -79,7 +79,7 @@ def model() -> Policy:
         tie_word_embeddings=True,
     )
     policy = Policy(AutoModelForCausalLM.from_config(config), name="bench")
-    Adapters(policy).attach("a1", LoraSpec(), seed=0)
+    LoraAdapters(policy).attach("a1", LoraSpec(), seed=0)
     return policy
 
 
@@ -94,7 +94,7 @@ def measure(shape: str, way: str) -> None:
         packing = policy.pack(batch.tree, batch.entries, BUDGET)
     else:
         packing = pack_rows(batch.tree, batch.entries, 1 if way == "one row" else BUDGET)
-    before, peak = used_memory(policy.device), Peak(policy.device)
+    before, peak = used_memory(policy.device), MemoryPeak(policy.device)
     for micro in packing.micro_batches:
         scores, _ = policy.entry_scores(micro)
         scores.logprobs_E.mean().backward()

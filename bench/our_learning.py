@@ -18,7 +18,7 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import art  # noqa: E402
-from art import tasks  # noqa: E402
+from art.environments import tasks  # noqa: E402
 
 EVALUATION_SEED = 1_000_003
 

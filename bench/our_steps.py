@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from art.samples.batch import build_batch
-from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.training.first_pass import References
 from art.training.losses.registry import make_loss
 from art.training.policy import Policy, load_policy
-from art.training.reference import References
 from art.training.step import Learner, train_step
 from art.training.weights import Weights
 from art.wire.algorithm import AdvantageSpec, Algorithm, LossSpec

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from art.process.memory import keep_freed_memory
-from art.samples.batch import build_batch
-from art.samples.types import Batch, GroupRow
-from art.training.attention.plan import plan_attention
-from art.training.pack import pack
-from art.training.packing.types import Packing
+from art.batch.batch_types import Batch, GroupRow
+from art.batch.build import build_batch
+from art.process.resources import keep_freed_memory
+from art.training.attention.tree_plan import plan_attention
+from art.training.packing.pack import pack
+from art.training.packing.runs import Packing
 from art.training.policy import Policy
 from art.training.weights import Weights
 from art.wire.training import LoraSpec

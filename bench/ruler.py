@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import art
-from art import tasks
+from art.environments import tasks
+from art.environments.testing import LlmServer, Mischief, TruthfulJudge
 from art.rewards import Ruler
-from art.testing import LlmServer, Mischief, TruthfulJudge
 from bench.rows import Row, write_rows
 from bench.ruler_learning import Learned, learn
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import art
-from art import tasks
+from art.environments import tasks
+from art.environments.testing import LlmServer, Mischief, TruthfulJudge
+from art.environments.testing.truthful_judge import BY_TASK
 from art.rewards import Ruler
-from art.testing import LlmServer, Mischief, TruthfulJudge
-from art.testing.task_truths import BY_TASK
 
 EVALUATION_SEED = 1_000_003
 RUBRIC = (

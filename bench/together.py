@@ -32,8 +32,8 @@ from typing import Any
 import psutil
 
 import art
-from art import tasks
-from art.local.supervisor import ServerProcess
+from art.client.local_server import ServerProcess
+from art.environments import tasks
 from bench.rows import Row, write_rows
 
 RUNS, STEPS = 4, 3

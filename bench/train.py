@@ -30,9 +30,9 @@ from crosscheck import environment
 from safetensors.torch import load_file
 from transformers.utils import logging as transformers_logging
 
-from art.nano_models import resolve
-from art.process.memory import keep_freed_memory
-from art.samples.types import GroupRow
+from art.batch.batch_types import GroupRow
+from art.engine.nano_models import resolve
+from art.process.resources import keep_freed_memory
 from bench.corpora import VOCABULARY, Writer, single_turn
 from bench.models import SMALL, qwen3, save_adapter, save_model
 from bench.our_steps import OurSteps

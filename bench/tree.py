@@ -20,17 +20,17 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from art.samples.batch import build_batch
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
+from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
 from art.training.attention.interface import NAME, register
-from art.training.attention.plan import plan_attention
-from art.training.columns import make_columns
+from art.training.attention.tree_plan import plan_attention
 from art.training.logprobs import target_logprobs
-from art.training.lora import Adapters
+from art.training.lora import LoraAdapters
 from art.training.losses.base import LossInputs
 from art.training.losses.registry import make_loss
-from art.training.pack import pack
-from art.training.packing.types import Packing
+from art.training.minibatches import make_columns
+from art.training.packing.pack import pack
+from art.training.packing.runs import Packing
 from art.training.policy import Policy
 from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec
@@ -185,7 +185,7 @@ def model() -> Policy:
     torch.manual_seed(0)
     config = qwen3(NANO, vocabulary=VOCAB, positions=1024)
     policy = Policy(AutoModelForCausalLM.from_config(config, attn_implementation=NAME), name="bench")
-    Adapters(policy).attach("a1", LoraSpec(), seed=0)
+    LoraAdapters(policy).attach("a1", LoraSpec(), seed=0)
     return policy
 
 

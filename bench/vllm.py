@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
+from art.engine.nano_models import resolve
 from art.engine.protocol import Engine, GenerateRequest, Sampling
 from art.engine.vllm.install import install
-from art.nano_models import resolve
 from bench.engine import NEW_TOKENS, PROMPT_TOKENS
 from bench.models import save_adapter
 from bench.rows import Row, write_rows

@@ -11,18 +11,17 @@ from typing import Any
 
 import torch
 
-from art.algorithms import resolve
-from art.samples.advantages import advantages
-from art.samples.aggregation import weigh
-from art.samples.overlong import overlong_penalty
-from art.training.columns import Columns
+from art.batch.advantages import advantages
+from art.batch.aggregation import weigh
+from art.batch.algorithms import resolve
+from art.batch.checked_rollouts import overlong_penalty
 from art.training.critic import Critic
 from art.training.first_pass import FirstScores
-from art.training.gae import gae, whiten
 from art.training.losses.base import LossInputs
-from art.training.losses.kl import kl_loss
+from art.training.losses.compose import kl_loss
 from art.training.losses.registry import make_loss
-from art.training.shaping import shape
+from art.training.minibatches import EntryColumns
+from art.training.token_advantages import gae, shape_advantages, whiten
 from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, CriticSpec, KlSpec, OverlongSpec
 from crosscheck.fixtures import SIZE, TOKENS
 
@@ -137,7 +136,7 @@ def kl_in_reward(x: Tensors, kind: Any, **options: Any) -> Parts:
         advantage=AdvantageSpec(kind=kind, **options),
         kl=KlSpec(estimator="k1", coefficient=COEFFICIENT, place="reward"),
     )
-    columns = Columns(
+    columns = EntryColumns(
         sampled_E=x["sampler_BL"][mask_BL],
         advantage_E=x["rewards_B"][sequence_E],
         weight_E=torch.ones_like(sequence_E, dtype=torch.float64),
@@ -148,7 +147,7 @@ def kl_in_reward(x: Tensors, kind: Any, **options: Any) -> Parts:
     first = FirstScores(logprobs_E=x["old_BL"][mask_BL], values_E=values_E)
     numbered = list(zip(x["rewards_B"].tolist(), range(len(mask_BL)), strict=True))
     groups = [numbered[start : start + SIZE] for start in range(0, len(numbered), SIZE)]
-    shaped, _ = shape(columns, algorithm, first, groups)
+    shaped, _ = shape_advantages(columns, algorithm, first, groups)
     parts = {"advantages": shaped.advantage_E}
     if shaped.return_E is not None:
         parts["returns"] = shaped.return_E

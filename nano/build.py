@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from art import nano_models
+from art.engine import nano_models
 from nano.card import write_card
 from nano.model import MAX_POSITIONS, new_model, rounded, save_model, set_up_torch
 from nano.recipes import RECIPES

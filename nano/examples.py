@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Qwen3ForCausalLM
 
-from art.rendering.nano_renderer import NanoRenderer
+from art.rendering.nano import NanoRenderer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerFast
 
-from art.rendering.nano_renderer import create_nano_renderer
-from art.tasks import tic_tac_toe, yes_no_maybe
+from art.environments.tasks import tic_tac_toe, yes_no_maybe
+from art.rendering.nano import create_nano_renderer
 from nano.examples import Example, from_dialog
 
 EDGES = (1, 3, 5, 7)
@@ -82,7 +82,7 @@ class GameDialogs:
 
     def tic_tac_toe(self, player: Player) -> Example:
         """One game of `player`; at each move all cells are taught with their shares."""
-        game = tic_tac_toe.Game(self._dice.getrandbits(64))
+        game = tic_tac_toe.TicTacToe(self._dice.getrandbits(64))
         messages, policies = list(game.opening), []
         while not game.done:
             shares = policy(player, game.board)

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from art.rendering.nano_renderer import NanoRenderer, create_nano_renderer
-from art.tasks import Task
-from art.tasks.task import Environment, Message
+from art.environments.tasks import Environment, Message, Task
+from art.rendering.nano import NanoRenderer, create_nano_renderer
 from nano.model import MAX_POSITIONS
 from nano.sampler import Sampler
 

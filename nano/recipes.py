@@ -14,8 +14,8 @@ from typing import cast
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from art import tasks
-from art.tasks import Task
+from art.environments import tasks
+from art.environments.tasks import Task
 from nano import games, tools, weather
 from nano.examples import batch_loss
 from nano.model import rounded
@@ -208,7 +208,7 @@ def _told(scores: dict[str, float]) -> str:
 
 
 def find_task(name: str) -> Task:
-    """A task that gates and cards measure: one of `art.tasks`, or the weather server's."""
+    """A task that gates and cards measure: one of `art.environments.tasks`, or the weather server's."""
     return cast("Task", weather) if name == "weather" else tasks.find(name)
 
 

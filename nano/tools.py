@@ -7,9 +7,8 @@ import random
 
 from transformers import PreTrainedTokenizerFast
 
-from art.rendering.nano_renderer import create_nano_renderer
-from art.tasks import mail
-from art.tasks.task import Message
+from art.environments.tasks import Message, mail
+from art.rendering.nano import create_nano_renderer
 from nano.copying import Repetitions
 from nano.examples import Example, from_dialog
 
@@ -73,18 +72,18 @@ class ToolDialogs:
             messages += world.reply(messages[-1])
         return from_dialog(self._renderer, messages, tools=mail.TOOLS)
 
-    def _search(self, scenario: mail.Scenario, messages: list[Message], careless: bool) -> Message:
+    def _search(self, scenario: mail.MailScenario, messages: list[Message], careless: bool) -> Message:
         wanted = scenario.wanted
         vague = careless and self._dice.random() < VAGUE
         return call("search", wanted.project if vague else f"{wanted.project} {wanted.role}")
 
-    def _read(self, scenario: mail.Scenario, messages: list[Message], careless: bool) -> Message:
+    def _read(self, scenario: mail.MailScenario, messages: list[Message], careless: bool) -> Message:
         if careless and self._dice.random() < WRONG_MAIL:
             return call("read", self._dice.choice(mail.ID_LETTERS) + self._dice.choice("0123456789"))
         found = [line.split()[-1] for line in messages[-1]["content"].splitlines()]
         return call("read", self._dice.choice(found))
 
-    def _answer(self, scenario: mail.Scenario, messages: list[Message], careless: bool) -> Message:
+    def _answer(self, scenario: mail.MailScenario, messages: list[Message], careless: bool) -> Message:
         name = messages[-1]["content"].rstrip(".").split()[-1]
         if name not in mail.NAMES or (careless and self._dice.random() < WRONG_NAME):
             name = self._dice.choice(mail.NAMES)

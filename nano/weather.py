@@ -1,7 +1,8 @@
 """Dialogs for nano-mcp: an agent with the tools of the weather server, clean and careless.
 
 Every dialog has a random data set of its own: nothing can be learned by heart. Tools, answers and tasks are
-the server's (`art.mcp.servers.weather`), and `complete_task` ends a dialog as in `art.mcp.rollout`.
+the server's (`art.environments.mcp.servers.weather`), and `complete_task` ends a dialog as in
+`art.environments.mcp.rollout`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,18 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from art.mcp.default_tools import complete_task_tool
-from art.mcp.servers.weather import service, tasks
-from art.mcp.servers.weather.server import create_server
-from art.mcp.servers.weather.service import ALERTS, CONDITIONS, DAYS, PLACES, REGIONS, Weather
-from art.mcp.servers.weather.tasks import (
+from art.environments.mcp.servers import weather as service
+from art.environments.mcp.servers.weather import (
+    ALERTS,
+    CONDITIONS,
+    DAYS,
+    PLACES,
+    REGIONS,
+    Weather,
+    create_server,
+    tasks,
+)
+from art.environments.mcp.servers.weather.tasks import (
     PHRASINGS,
     SYSTEM_PROMPT,
     TURN_LIMIT,
@@ -27,9 +35,9 @@ from art.mcp.servers.weather.tasks import (
     Question,
     questions,
 )
-from art.mcp.types import MCPTool
-from art.rendering.nano_renderer import create_nano_renderer
-from art.tasks.task import Message
+from art.environments.mcp.types import MCPTool, complete_task_tool
+from art.environments.tasks import Message
+from art.rendering.nano import create_nano_renderer
 from nano.copying import Repetitions
 from nano.examples import Example, from_dialog
 
@@ -79,8 +87,8 @@ WRONG_ANSWER = 0.35
 
 PURPOSE = """\
 A tiny language model that answers questions about the weather with the tools of a real MCP server
-(`python -m art.mcp.servers.weather`): made to be improved by reinforcement learning within minutes on two
-cores."""
+(`python -m art.environments.mcp.servers.weather`): made to be improved by reinforcement learning within
+minutes on two cores."""
 
 TEACHING = f"""\
 Copying, beside dialogs of an agent who makes no mistakes with the tools list_places, forecast, alerts,

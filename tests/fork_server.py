@@ -37,13 +37,29 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-MODULES = ("art.server", "art.server.child", "art.training.worker", "art.engine.builtin.worker")
+MODULES = ("art.server", "art.process.child", "art.training.worker", "art.engine.builtin.worker")
 """What `python -m` runs in a fork."""
 IMPORTS = (
-    *("art.server.process", "art.server.settings", "art.server.routes.control", "art.process.collector"),
-    *("art.engine.builtin.engine", "art.engine.worker_process", "art.engine.registry", "art.process.memory"),
-    *("art.training.trainer", "art.training.app", "art.training.policy", "art.wire.trainer_start"),
-    *("art.rendering.library", "art.local.backend", "art.model", "art.trajectories", "art.tasks"),
+    *(
+        "art.server.process",
+        "art.server.settings",
+        "art.server.routes.control_routes",
+        "art.process.resources",
+    ),
+    *(
+        "art.engine.builtin.engine",
+        "art.engine.worker_process",
+        "art.engine.registry",
+        "art.process.resources",
+    ),
+    *("art.training.trainer", "art.training.trainer_app", "art.training.policy", "art.wire.training"),
+    *(
+        "art.rendering.library",
+        "art.client.local_backend",
+        "art.model",
+        "art.trajectories",
+        "art.environments.tasks",
+    ),
     *("art.cli.main", "openai.resources.chat", "openai.resources.responses", "renderers", "uvloop"),
     *("uvicorn.lifespan.off", "uvicorn.protocols.http.httptools_impl", "uvicorn.loops.auto", "numpy.ma"),
     *("transformers.models.qwen3.modeling_qwen3", "transformers.models.llama.modeling_llama"),

@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python -P learn_worker.py JOB.json
 
-Runs in TRL's environment; of this project it imports `art.tasks` alone (the worlds and their rewards). A
-line of JSON for each evaluation: `{"step", "seconds", "startup", "reward", "score"}`; `seconds` are those of
-training, evaluations left out, `startup` those from the start of the process to the first step.
+Runs in TRL's environment; of this project it imports `art.environments.tasks` alone (the worlds and their
+rewards). A line of JSON for each evaluation: `{"step", "seconds", "startup", "reward", "score"}`; `seconds`
+are those of training, evaluations left out, `startup` those from the start of the process to the first step.
 
 Single-turn tasks go through TRL's own generation and a reward function. For a task of several turns TRL has
 `rollout_func`: `play` is what a user writes there, one batched `generate` a turn for all unfinished games,
@@ -39,7 +39,7 @@ from peft import LoraConfig  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
-from art import tasks  # noqa: E402
+from art.environments import tasks  # noqa: E402
 
 EVALUATION_SEED = 1_000_003
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from crosscheck import environment
 
-from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
 
 SCRIPTS = Path(__file__).parent
 ANSWER_SECONDS = 600.0

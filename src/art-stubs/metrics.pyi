@@ -1,7 +1,7 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
-from art.tracking.api_cost import track_api_cost as track_api_cost
-from art.tracking.builder import CostExtractor as CostExtractor
-from art.tracking.builder import MetricsBuilder as MetricsBuilder
+from art.tracking.call_costs import track_api_cost as track_api_cost
+from art.tracking.metrics_builder import CostExtractor as CostExtractor
+from art.tracking.metrics_builder import MetricsBuilder as MetricsBuilder
 
 __all__ = ["CostExtractor", "MetricsBuilder", "track_api_cost"]
 

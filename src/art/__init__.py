@@ -19,24 +19,24 @@ from art.compat import finder as _finder
 if TYPE_CHECKING:
     from art import dev as dev
     from art.backend import Backend as Backend
+    from art.batches import overlapped as overlapped
     from art.batches import trajectory_group_batches as trajectory_group_batches
-    from art.capture.auto import auto_trajectory as auto_trajectory
-    from art.capture.auto import capture_auto_trajectory as capture_auto_trajectory
-    from art.capture.yielded import capture_yielded_trajectory as capture_yielded_trajectory
-    from art.capture.yielded import yield_trajectory as yield_trajectory
+    from art.client.capture import auto_trajectory as auto_trajectory
+    from art.client.capture import capture_auto_trajectory as capture_auto_trajectory
+    from art.client.capture import capture_yielded_trajectory as capture_yielded_trajectory
+    from art.client.capture import yield_trajectory as yield_trajectory
+    from art.client.local_backend import LocalBackend as LocalBackend
+    from art.client.remote_backend import RemoteBackend as RemoteBackend
+    from art.client.rollout import rollout as rollout
+    from art.client.serverless_backend import ServerlessBackend as ServerlessBackend
     from art.gather import gather_trajectories as gather_trajectories
     from art.gather import gather_trajectory_groups as gather_trajectory_groups
-    from art.local.backend import LocalBackend as LocalBackend
-    from art.messages import Messages as Messages
-    from art.messages import MessagesAndChoices as MessagesAndChoices
-    from art.messages import Tools as Tools
     from art.model import Model as Model
     from art.model import TrainableModel as TrainableModel
-    from art.overlap import overlapped as overlapped
-    from art.remote.backend import RemoteBackend as RemoteBackend
-    from art.remote.rollout_scope import rollout as rollout
+    from art.openai import Messages as Messages
+    from art.openai import MessagesAndChoices as MessagesAndChoices
+    from art.openai import Tools as Tools
     from art.retrying import retry as retry
-    from art.serverless.backend import ServerlessBackend as ServerlessBackend
     from art.trajectories import History as History
     from art.trajectories import Trajectory as Trajectory
     from art.trajectories import TrajectoryGroup as TrajectoryGroup
@@ -54,15 +54,15 @@ _HOME = {
     "Algorithm": "art.wire.algorithm",
     "Backend": "art.backend",
     "History": "art.trajectories",
-    "LocalBackend": "art.local.backend",
+    "LocalBackend": "art.client.local_backend",
     "LocalTrainResult": "art.types",
-    "Messages": "art.messages",
-    "MessagesAndChoices": "art.messages",
+    "Messages": "art.openai",
+    "MessagesAndChoices": "art.openai",
     "Model": "art.model",
-    "RemoteBackend": "art.remote.backend",
-    "ServerlessBackend": "art.serverless.backend",
+    "RemoteBackend": "art.client.remote_backend",
+    "ServerlessBackend": "art.client.serverless_backend",
     "ServerlessTrainResult": "art.types",
-    "Tools": "art.messages",
+    "Tools": "art.openai",
     "TrainConfig": "art.types",
     "TrainResult": "art.types",
     "TrainSFTConfig": "art.types",
@@ -70,16 +70,16 @@ _HOME = {
     "Trajectory": "art.trajectories",
     "TrajectoryGroup": "art.trajectories",
     "Unscored": "art.types",
-    "auto_trajectory": "art.capture.auto",
-    "capture_auto_trajectory": "art.capture.auto",
-    "capture_yielded_trajectory": "art.capture.yielded",
+    "auto_trajectory": "art.client.capture",
+    "capture_auto_trajectory": "art.client.capture",
+    "capture_yielded_trajectory": "art.client.capture",
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
-    "overlapped": "art.overlap",
+    "overlapped": "art.batches",
     "retry": "art.retrying",
-    "rollout": "art.remote.rollout_scope",
+    "rollout": "art.client.rollout",
     "trajectory_group_batches": "art.batches",
-    "yield_trajectory": "art.capture.yielded",
+    "yield_trajectory": "art.client.capture",
 }
 _ROOMS = frozenset(
     {

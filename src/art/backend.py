@@ -91,7 +91,7 @@ class Refused:
 class LearningOptions(TypedDict, total=False):
     """Keywords of `train` that say how a step learns; `PipelineTrainer` takes them too.
 
-    This is their only declaration: the signature of `train`, its checks (`art.remote.keywords`) and the
+    This is their only declaration: the signature of `train`, its checks (`art.client.train_options`) and the
     table in docs/options.md are made of it. A type that is no number, flag, name or dict is checked where
     its value is read.
     """
@@ -217,7 +217,7 @@ class Backend(Protocol):
     `_model_inference_name(model, step)`, `_get_step(model)`,
     `_delete_checkpoint_files(model, steps_to_keep)`, `_prepare_backend_for_training(model, config)`, and
     `_train_model` and `_train_sft`, which yield dicts of metrics. A backend of a program's own
-    may have only those: `model.register` takes it as it is (`art.foreign_backend`).
+    may have only those: `model.register` takes it as it is (`art.client.older_backends`).
     """
 
     async def register(self, model: AnyModel) -> None:

@@ -8,17 +8,21 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast, overload
 
-from art.capture import in_rollout
-from art.gather_context import (
+from art.tracking.progress import open_progress
+from art.trajectories import (
     GatherContext,
+    PendingGroup,
+    Trajectory,
+    TrajectoryGroup,
+    close_unstarted,
     gather_context_var,
     get_gather_context,
+    in_rollout,
     record_metrics,
+    run_side_by_side,
     set_gather_context,
+    task_failure,
 )
-from art.rollouts import PendingGroup, close_unstarted, failure_of, run_all
-from art.tracking.progress import open_progress
-from art.trajectories import Trajectory, TrajectoryGroup
 
 __all__ = [
     "GatherContext",
@@ -67,13 +71,13 @@ async def gather_trajectory_groups(
         return judged if isinstance(judged, list) else [] if judged is None else [judged]
 
     def settle(index: int, task: asyncio.Task[list[TrajectoryGroup]]) -> None:
-        if (error := failure_of(task)) is not None:
+        if (error := task_failure(task)) is not None:
             raise error
         results[index] = task.result()
 
     with open_progress(pbar_desc, total) as context.pbar, set_gather_context(context):
         try:
-            await run_all([forward(item) for item in items], settle)
+            await run_side_by_side([forward(item) for item in items], settle)
         finally:
             for item in items:
                 close_unstarted(item)
@@ -217,7 +221,7 @@ async def gather_trajectories(
     results: list[Trajectory | list[Trajectory] | BaseException] = [[] for _ in items]
 
     def settle(index: int, task: asyncio.Task[Trajectory | list[Trajectory] | BaseException]) -> None:
-        if (error := failure_of(task)) is None:
+        if (error := task_failure(task)) is None:
             results[index] = task.result()
             return
         # What the wrapper raised was one too many; what it let through (a cancellation) is counted here.
@@ -228,7 +232,7 @@ async def gather_trajectories(
 
     with open_progress(pbar_desc, len(items)) as context.pbar, set_gather_context(context):
         try:
-            await run_all([wrap_trajectories_awaitable(item) for item in items], settle)
+            await run_side_by_side([wrap_trajectories_awaitable(item) for item in items], settle)
         finally:
             for item in items:
                 close_unstarted(item)

@@ -1,30 +1,322 @@
-"""Models: `Model` is prompted, `TrainableModel` learns."""
+"""Models: `Model` is prompted, `TrainableModel` learns.
+
+What an agent talks to, how it is registered and trained, and where its metrics, state and costs go.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import logging
+import sys
 import time
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Unpack
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import Token
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
 
-from pydantic import PrivateAttr
+from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializationInfo, field_serializer
+from typing_extensions import TypeVar, deprecated
 
-from art.errors import NotRegisteredError
-from art.hidden_key import with_keys_hidden, without_keys
-from art.prompted_model import ConfigT, Model, StateT
-from art.tracking.client_costs import DEFAULTS
-from art.tracking.history import best_step
+from art.client.older_backends import as_backend
+from art.errors import ConfigurationError, NotRegisteredError
+from art.tracking.averages import as_groups
+from art.tracking.call_costs import CHAT_TEMPLATE_KWARGS, ClientCosts, ForeignClient
+from art.tracking.folders import get_model_dir, get_step_from_dir
+from art.tracking.metrics_builder import MetricsBuilder
+from art.tracking.model_files import best_step, check_config, merge_state, overwrite_state, read_state
 from art.tracking.names import SECTIONS as METRIC_SECTIONS
 from art.tracking.names import SPLITS as METRIC_SPLITS
+from art.tracking.prices import CostCalculator, no_costs
+from art.tracking.run_log import LogEntry, RunLog
+from art.tracking.wandb import check_sinks
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainConfig, TrainResult, TrainSFTConfig, Verbosity
+from art.wire.nested import MASK, HiddenKey, with_keys_hidden, without_keys
 
 if TYPE_CHECKING:
     import openai
 
     from art.backend import Backend, JobOptions
+    from art.trajectories import Trajectory, TrajectoryGroup
+
+__all__ = ["METRIC_SECTIONS", "METRIC_SPLITS", "Model", "TrainableModel", "Verbosity"]
+
+ConfigT = TypeVar("ConfigT", default=Any)
+StateT = TypeVar("StateT", default=dict[str, Any])
+
+
+class Model(BaseModel, Generic[ConfigT, StateT]):
+    """A model that is prompted, not trained: to compare with, to judge, to play against.
+
+    It may live anywhere that speaks OpenAI's protocol: `inference_base_url`, `inference_api_key` and
+    `inference_model_name` say where. The key is shown nowhere, and `model_dump_json` leaves it out. config: a
+    pydantic model of your own. report_metrics: ["wandb"], [] for nothing; None reports to W&B if
+    WANDB_API_KEY is set. Metrics and state are files under `base_path/project/models/name`. Unknown fields
+    are ignored with a warning.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    project: str
+    entity: str | None = None
+    id: str | None = None
+    run_id: str | None = None
+    run_name: str | None = None
+    config: ConfigT | None = None
+    trainable: bool = False
+    inference_api_key: str | None = None
+    inference_base_url: str | None = None
+    inference_model_name: str | None = None
+    base_path: str = ".art"
+    report_metrics: list[str] | None = None
+
+    _backend: Backend | None = PrivateAttr(default=None)
+    _client: Any = PrivateAttr(default=None)
+    _run_log: RunLog = PrivateAttr(default_factory=RunLog)
+    _costs: ClientCosts = PrivateAttr(default_factory=ClientCosts)
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        project: str,
+        entity: str | None = None,
+        id: str | None = None,
+        config: ConfigT | None = None,
+        inference_api_key: str | None = None,
+        inference_base_url: str | None = None,
+        inference_model_name: str | None = None,
+        base_path: str = ".art",
+        report_metrics: list[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        named = {
+            **{"name": name, "project": project, "entity": entity, "id": id, "config": config},
+            **{"inference_api_key": inference_api_key, "inference_base_url": inference_base_url},
+            **{"inference_model_name": inference_model_name, "base_path": base_path},
+            "report_metrics": report_metrics,
+        }
+        # What is left at its default may have another default in a subclass.
+        given = {key: value for key, value in named.items() if value is not Model.model_fields[key].default}
+        known = type(self).model_fields
+        if unknown := sorted(kwargs.keys() - known):
+            text = f"{type(self).__name__} ignores {', '.join(unknown)}; it knows {', '.join(known)}"
+            warnings.warn(text, stacklevel=2 if type(self) is Model else 3)
+        given_key: Any = inference_api_key
+        if not (given_key is None or isinstance(given_key, str)):
+            # Pydantic would show it.
+            raise ConfigurationError(f"inference_api_key is a {type(given_key).__name__}: a string is needed")
+        check_sinks(report_metrics)
+        super().__init__(**given, **{key: value for key, value in kwargs.items() if key in known})
+
+    @field_serializer("inference_api_key", when_used="unless-none")
+    def _hidden(self, key: str, info: SerializationInfo) -> str | None:
+        """JSON is for files and logs; a dict is for programs, and hides the key where it is printed."""
+        return None if info.mode == "json" else HiddenKey(key)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, HiddenKey(MASK) if name == "inference_api_key" and value is not None else value
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Any:
+        memo = {} if memo is None else memo
+        for shared in (self._backend, self._client):  # connections are shared by copies of a model
+            memo[id(shared)] = shared
+        return self._apart(super().__deepcopy__(memo))
+
+    def __copy__(self) -> Any:
+        return self._apart(super().__copy__())
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """A pickle goes to another process: it has the endpoint's address, but no connections of ours."""
+        state = super().__getstate__()
+        here = {"_backend": None, "_client": None, "_costs": copy.copy(self._costs)}
+        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), **here}}
+
+    def __eq__(self, other: object) -> bool:
+        """Of one class, with equal fields; whether it is registered, and what it logged, is not compared."""
+        return type(other) is type(self) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment]  # as in pydantic: fields may change
+
+    def _apart(self, copied: Any) -> Any:
+        """A copy may get another name: what it logs and what it costs is its own."""
+        copied._run_log, copied._costs = copy.deepcopy(self._run_log), copy.copy(self._costs)
+        copied._client = None if self._client is None else self._costs.detached(self._client)
+        return copied
+
+    def backend(self) -> Backend:
+        """The backend of `register`. Raises NotRegisteredError (a ValueError) before."""
+        if self._backend is None:
+            raise NotRegisteredError(
+                "Model is not registered with the Backend. You must call `model.register()` first."
+            )
+        return self._backend
+
+    def _face(self) -> Backend:
+        """The backend by our names, also where a program brought its own."""
+        return as_backend(self.backend())
+
+    async def register(self, backend: Backend) -> None:
+        """Make the model known to a backend. Raises ConfigurationError for a config that is not JSON."""
+        check_config(self.config)
+        await as_backend(backend).register(self)
+        self._backend, self._client = backend, None
+        self._run_log.ready()
+
+    def openai_client(self) -> openai.AsyncOpenAI:
+        """A client for this model's endpoint; always the same one."""
+        if self._client is None:
+            self._client = self._make_client()
+        self._costs.equip(self._client, self.metrics_builder, self._template_arguments())
+        client: openai.AsyncOpenAI = self._client
+        return client
+
+    def _make_client(self) -> openai.AsyncOpenAI:
+        if self.inference_api_key is None or self.inference_base_url is None:
+            raise ConfigurationError(
+                "In order to create an OpenAI client you must provide an `inference_api_key` and "
+                "`inference_base_url`."
+            )
+        from openai import AsyncOpenAI
+
+        from art.client.openai_client import plain_client
+
+        url, key = self.inference_base_url, self.inference_api_key
+        # Programs' tests put a class of their own there.
+        module = sys.modules.get("art.model")
+        maker = vars(module).get("AsyncOpenAI", AsyncOpenAI) if module else AsyncOpenAI
+        if maker is AsyncOpenAI:
+            return plain_client(base_url=url, api_key=key)
+        return cast("AsyncOpenAI", ForeignClient(maker(base_url=url, api_key=key)))
+
+    def _template_arguments(self) -> Mapping[str, Any] | None:
+        """Of the chat template, sent with every request."""
+        return None
+
+    def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
+        """Keywords for `litellm.acompletion`."""
+        return {
+            "model": ("hosted_vllm/" if self.trainable else "") + self.get_inference_name(step),
+            "base_url": self.inference_base_url,
+            "api_key": None if self.inference_api_key is None else HiddenKey(self.inference_api_key),
+            "temperature": 1,
+        }
+
+    def get_inference_name(self, step: int | None = None) -> str:
+        """What to send as `model`: the newest step's name, or that of a given step (`name@step`)."""
+        namer = getattr(self._backend, "_model_inference_name", None)
+        if namer is not None:
+            told: str = namer(self, step)
+            return told
+        name = self.inference_model_name or self.name
+        return name if step is None else f"{name}@{step}"
+
+    async def get_step(self) -> int:
+        """How many training steps the model has had; 0 for a prompted model."""
+        return 0
+
+    def safe_model_dump(self) -> dict[str, Any]:
+        """The model's fields without its config and its key."""
+        return self.model_dump(exclude={"config", "inference_api_key"}) | {"config": None}
+
+    # -- what it writes: its log, its state, its costs; files under `base_path/project/models/name` --
+
+    async def log(
+        self,
+        trajectories: Iterable[TrajectoryGroup] | Iterable[Trajectory | BaseException] | None = None,
+        split: str = "val",
+        *,
+        metrics: Mapping[str, float] | None = None,
+        step: int | None = None,
+    ) -> None:
+        """Write trajectories and one row of numbers: averages under `<split>/`, and `metrics`.
+
+        step: the step the numbers belong to; by default the newest. With neither trajectories nor metrics
+        nothing is written. `docs/metrics.md` lists the names. Raises TypeError for items that are no
+        trajectories, and ConfigurationError (a ValueError) for names that cannot be logged; nothing is
+        written then.
+        """
+        if trajectories is None and not metrics:
+            return
+        groups = None if trajectories is None else as_groups(trajectories)
+        if step is None:
+            registered = self._backend is not None
+            step = await self.get_step() if registered else get_step_from_dir(self._get_output_dir())
+        entry = LogEntry(groups=groups, split=split, metrics=metrics or {}, step=step)
+        await asyncio.to_thread(self._run_log.write, self, entry)
+
+    def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
+        """Where to add costs, counts and times; the next row that `log` writes takes them up.
+
+        cost_context: "train" waits for a row of split train, "eval" for one of val or test.
+        """
+        return self._run_log.builder(self._folder(), cost_context)
+
+    def activate_metrics_context(self, cost_context: str) -> Token[MetricsBuilder]:
+        """Make `metrics_builder(cost_context)` the active one; undo it with `token.var.reset(token)`."""
+        return self.metrics_builder(cost_context).activate()
+
+    @property
+    def cost_calculator(self) -> CostCalculator:
+        """(prompt tokens, completion tokens, cost context) -> `{"costs/...": US dollars}`."""
+        return self._costs.calculator
+
+    def set_cost_calculator(self, calculator: CostCalculator | None) -> None:
+        """What the completions of this model's client cost. None: nothing.
+
+        The costs go to the active metrics builder, else to the model's own. A prompt counts once for each
+        choice.
+        """
+        self._costs.calculator = calculator or no_costs
+
+    def update_wandb_config(self, config: Mapping[str, Any]) -> None:
+        """Add to the config of the W&B run; kept until there is one.
+
+        Raises ConfigurationError (a ValueError) for a value that was set to another, TypeError for no dict.
+        """
+        self._run_log.wandb.update_config(self, config)
+
+    def _log_metrics(self, metrics: Mapping[str, float], split: str, step: int) -> None:
+        """One row of numbers, for programs that call `log`'s inner part themselves. Blocking."""
+        self._run_log.write(self, LogEntry(groups=None, split=split, metrics=metrics, step=step))
+
+    def _get_wandb_run(self) -> Any:
+        """The W&B run of this model, started if it is not open; None where the model does not report."""
+        return self._run_log.wandb.open(self)
+
+    def read_state(self) -> dict[str, Any] | None:
+        """The program's own state as it was written last, or None."""
+        return read_state(self._folder())
+
+    def overwrite_state(self, state: Mapping[str, Any]) -> None:
+        """Replace the state. The file is complete at any moment; the log's own entry in it stays."""
+        overwrite_state(self._folder(), state)
+
+    def merge_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge into the state, dicts key by key; returns the whole."""
+        return merge_state(self._folder(), state)
+
+    @deprecated("write_state is the older name of overwrite_state")
+    def write_state(self, state: Mapping[str, Any]) -> None:
+        """The older name of `overwrite_state`."""
+        self.overwrite_state(state)
+
+    def _folder(self) -> Path:
+        folder = Path(get_model_dir(self))
+        own = Path(self.project) / "models" / self.name
+        if ".." in own.parts or own.is_absolute():
+            raise ConfigurationError(
+                f"project and name of a model name folders: {str(own)!r} leads elsewhere"
+            )
+        return folder
+
+    def _get_output_dir(self) -> str:
+        return str(self._folder())
+
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -101,7 +393,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         )
 
     def _template_arguments(self) -> Mapping[str, Any] | None:
-        return (self._internal_config or {}).get(DEFAULTS)
+        return (self._internal_config or {}).get(CHAT_TEMPLATE_KWARGS)
 
     async def get_step(self) -> int:
         """The newest step: 0 is the untouched adapter, each training step adds one."""
@@ -140,9 +432,9 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         One call makes one step. config: learning rate (one, or one a batch) and batch size. Without
         trajectories nothing happens and nothing is logged.
         """
-        from art.remote.sft import refuse_unknown
+        from art.client.sft_request import refuse_sft_options
 
-        refuse_unknown(_config)
+        refuse_sft_options(_config)
         started = time.monotonic()
         result = await self._face().train_sft(self, trajectories, config, verbose=verbose)
         if result.metrics:
@@ -175,6 +467,3 @@ def __getattr__(name: str) -> Any:
 
         return AsyncOpenAI
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ = ["METRIC_SECTIONS", "METRIC_SPLITS", "Model", "TrainableModel", "Verbosity"]

@@ -1,12 +1,30 @@
-"""Streamed chat completions put together again."""
+"""Chat completions in the types of `openai`: the words of a chat, and what programs do with completions.
+
+Messages, choices and tools; streams put together again; choices of litellm's as choices of openai's (litellm
+itself is not needed); replies without their logprobs, for logs and traces; and a student made to say what a
+teacher said, by the request that leaves it no other choice. The student's sample then carries its own
+logprobs, so that the teacher's turn can be trained by reinforcement; the server must support guided decoding
+(vLLM does).
+
+Loading this module loads the types of `openai` (about 0.3 s).
+"""
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable
-from typing import Any
+import json
+import logging
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionMessage,
+    ChatCompletionMessageParam,
+)
+from openai.types.chat import ChatCompletionToolUnionParam as Tool
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
@@ -15,8 +33,39 @@ from openai.types.chat.chat_completion_message_function_tool_call import (
     ChatCompletionMessageFunctionToolCall,
     Function,
 )
+from pydantic import SkipValidation
 
-from art.errors import ServerError
+from art.errors import ConfigurationError, ServerError
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+__all__ = [
+    "Choice",
+    "Message",
+    "MessageOrChoice",
+    "Messages",
+    "MessagesAndChoices",
+    "Tool",
+    "Tools",
+    "consume_chat_completion_stream",
+    "consume_sync_chat_completion_stream",
+    "convert_litellm_choice_to_openai",
+    "freeze_tool_schema",
+    "get_guided_completion_params",
+    "init_chat_completion",
+    "strip_logprobs",
+    "update_chat_completion",
+]
+
+Message = Annotated[ChatCompletionMessageParam, SkipValidation]
+"""A message as a dict. Pydantic stores it by reference: unknown keys survive."""
+MessageOrChoice = Message | Choice
+"""A `Choice` is a turn that is trained; a dict is context."""
+Messages = list[Message]
+MessagesAndChoices = list[MessageOrChoice]
+Tools = list[Tool]
+
 
 OnChunk = Callable[..., Any]
 """Called with each chunk, or, if it takes two arguments, with each chunk and the completion so far."""
@@ -30,34 +79,34 @@ async def consume_chat_completion_stream(
 
     Raises ServerError for a stream without any chunk.
     """
-    tell = _teller(on_chunk)
+    tell = _chunk_callback(on_chunk)
     completion: ChatCompletion | None = None
     async for chunk in stream:
-        completion = _taken_in(completion, chunk)
+        completion = _updated(completion, chunk)
         try:
             tell(chunk, completion)
         except StopIteration:
             if (close := getattr(stream, "close", None) or getattr(stream, "aclose", None)) is not None:
                 await close()
             break
-    return _something(completion)
+    return _complete(completion)
 
 
 def consume_sync_chat_completion_stream(
     stream: Iterable[ChatCompletionChunk], on_chunk: OnChunk | None = None
 ) -> ChatCompletion:
     """As `consume_chat_completion_stream`, for the client that does not need `await`."""
-    tell = _teller(on_chunk)
+    tell = _chunk_callback(on_chunk)
     completion: ChatCompletion | None = None
     for chunk in stream:
-        completion = _taken_in(completion, chunk)
+        completion = _updated(completion, chunk)
         try:
             tell(chunk, completion)
         except StopIteration:
             if (close := getattr(stream, "close", None)) is not None:
                 close()
             break
-    return _something(completion)
+    return _complete(completion)
 
 
 def init_chat_completion(chunk: ChatCompletionChunk) -> ChatCompletion:
@@ -81,7 +130,7 @@ def update_chat_completion(completion: ChatCompletion, chunk: ChatCompletionChun
     _take_extras(completion, chunk)
 
 
-def _teller(on_chunk: OnChunk | None) -> Callable[[ChatCompletionChunk, ChatCompletion], Any]:
+def _chunk_callback(on_chunk: OnChunk | None) -> Callable[[ChatCompletionChunk, ChatCompletion], Any]:
     if on_chunk is None:
         return lambda chunk, completion: None
     call = on_chunk
@@ -92,13 +141,13 @@ def _teller(on_chunk: OnChunk | None) -> Callable[[ChatCompletionChunk, ChatComp
     return call
 
 
-def _taken_in(completion: ChatCompletion | None, chunk: ChatCompletionChunk) -> ChatCompletion:
+def _updated(completion: ChatCompletion | None, chunk: ChatCompletionChunk) -> ChatCompletion:
     completion = completion or init_chat_completion(chunk)
     update_chat_completion(completion, chunk)
     return completion
 
 
-def _something(completion: ChatCompletion | None) -> ChatCompletion:
+def _complete(completion: ChatCompletion | None) -> ChatCompletion:
     if completion is None:
         raise ServerError("the stream ended before its first chunk; ask again", status=200)
     return completion
@@ -170,9 +219,181 @@ def _take_extras(target: Any, source: Any) -> None:
             setattr(target, name, value)
 
 
-__all__ = [
-    "consume_chat_completion_stream",
-    "consume_sync_chat_completion_stream",
-    "init_chat_completion",
-    "update_chat_completion",
-]
+FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
+
+
+def convert_litellm_choice_to_openai(choice: Any) -> Choice:
+    """The same turn, so that it can stand in a trajectory; the server's own fields stay.
+
+    Raises ConfigurationError for a piece of a stream, a role other than assistant, and calls of anything but
+    functions.
+    """
+    if not hasattr(choice, "message"):
+        raise ConfigurationError(
+            f"{type(choice).__name__} has no message: it is a piece of a stream; ask without `stream=True`"
+        )
+    message = _plain(choice.message)
+    if message.get("role") != "assistant":
+        raise ConfigurationError(f"the message's role is {message.get('role')!r}, not 'assistant'")
+    kept = {key: value for key, value in message.items() if value is not None}
+    _merge_server_fields(kept)
+    kept.setdefault("content", None)
+    calls = [_function_call(call) for call in kept.pop("tool_calls", ())]
+    if calls:
+        kept["tool_calls"] = calls
+    fields = {**(getattr(choice, "model_extra", None) or {}), "index": choice.index}
+    if server_fields := getattr(choice, "provider_specific_fields", None):
+        fields["provider_specific_fields"] = server_fields
+    _merge_server_fields(fields)
+    logprobs = getattr(choice, "logprobs", None)
+    reason = choice.finish_reason
+    return Choice.model_validate(
+        {
+            **fields,
+            "message": kept,
+            "finish_reason": reason if reason in FINISH_REASONS else "stop",
+            "logprobs": None if logprobs is None else _logprobs(logprobs),
+        }
+    )
+
+
+def _merge_server_fields(fields: dict[str, Any]) -> None:
+    """litellm puts what it does not know into a dict of its own."""
+    for key, value in (fields.pop("provider_specific_fields", None) or {}).items():
+        if value is not None:
+            fields.setdefault(key, value)
+
+
+def _function_call(call: Any) -> dict[str, Any]:
+    plain = _plain(call)
+    kind = plain.get("type") or "function"
+    if kind != "function":
+        raise ConfigurationError(f"a tool call of type {kind!r} cannot be converted; only functions can")
+    return {"id": plain["id"], "type": "function", "function": _plain(plain["function"])}
+
+
+def _logprobs(logprobs: Any) -> dict[str, Any]:
+    plain = _plain(logprobs)
+    return {"content": plain.get("content"), "refusal": plain.get("refusal")}
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else dict(value.model_dump(mode="json"))
+
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+def strip_logprobs(obj: T) -> T:
+    """A deep copy without logprobs: keys named `logprobs` go, attributes of that name become None.
+
+    What cannot be copied (an open socket, a lock) is returned as it is, with a warning in the log. What says
+    that its copies are itself (clients, backends) is left alone.
+    """
+    memo: dict[int, Any] = {}
+    try:
+        copied = copy.deepcopy(obj, memo)
+    except Exception as error:  # noqa: BLE001 - the user's objects may raise anything here, and a trace must not fail
+        log.warning(
+            "strip_logprobs: %s cannot be copied and keeps its logprobs: %r", type(obj).__name__, error
+        )
+        return obj
+    ours = {id(new) for old, new in memo.items() if id(new) != old}
+    _strip(copied, ours)
+    return copied
+
+
+def _strip(whole: Any, ours: set[int]) -> None:
+    waiting = [whole]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, tuple):
+            waiting += item
+            continue
+        if id(item) not in ours:
+            continue
+        ours.discard(id(item))  # once is enough, also where things refer to each other
+        if isinstance(item, dict):
+            item.pop("logprobs", None)
+            waiting += item.values()
+        elif isinstance(item, list | set | frozenset):
+            waiting += item
+        else:
+            waiting += _fields(item)
+
+
+def _fields(item: Any) -> list[Any]:
+    found: list[Any] = []
+    # Pydantic keeps the fields it does not know apart.
+    for fields in (getattr(item, "__dict__", None), getattr(item, "__pydantic_extra__", None)):
+        if isinstance(fields, dict):
+            if "logprobs" in fields:
+                fields["logprobs"] = None
+            found += fields.values()
+    return found
+
+
+def get_guided_completion_params(
+    completion: ChatCompletion, base_tools: Tools | None = None
+) -> tuple[list[str] | None, dict[str, Any] | str | None, list[dict[str, Any]] | None]:
+    """What to ask a student for so that it repeats the teacher's first choice:
+    (guided_choice, tool_choice, tool_params).
+
+    For a text, `guided_choice` is the only text allowed (`extra_body={"guided_choice": ...}`), and tools stay
+    as they are. For a call, `tool_params` is the one tool with each argument frozen, and `tool_choice` forces
+    it. Raises ConfigurationError for a call of an unknown tool, for several calls at once, and for neither
+    text nor call.
+    """
+    message = completion.choices[0].message
+    if not message.tool_calls:
+        if not message.content:
+            raise ConfigurationError("the teacher's message has neither text nor a tool call to repeat")
+        tools = [dict(tool) for tool in base_tools] if base_tools else None
+        return [message.content], "none" if tools else None, tools
+    if len(message.tool_calls) > 1:
+        names = ", ".join(repr(_function_of(call).name) for call in message.tool_calls)
+        raise ConfigurationError(f"the teacher calls {names} in one turn, and only one call can be forced")
+    function = _function_of(message.tool_calls[0])
+    tool = _named(base_tools or (), function.name)
+    frozen = freeze_tool_schema(tool, json.loads(function.arguments or "{}"))
+    return None, {"type": "function", "function": {"name": function.name}}, [frozen]
+
+
+def freeze_tool_schema(tool: Mapping[str, Any], fixed_args: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of an OpenAI tool whose arguments are exactly `fixed_args`: each an enum of one value, all
+    required, no others allowed.
+    """
+    frozen: dict[str, Any] = copy.deepcopy(dict(tool))
+    schema = frozen["function"].setdefault("parameters", {})
+    known = schema.get("properties", {})
+    schema["type"] = "object"
+    schema["properties"] = {
+        name: {**_kept(known.get(name, {})), "enum": [value]} for name, value in fixed_args.items()
+    }
+    schema["required"] = list(fixed_args)
+    schema["additionalProperties"] = False
+    return frozen
+
+
+def _kept(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What may stand beside the enum; bounds and the like say nothing more."""
+    return {key: schema[key] for key in ("type", "description", "title") if key in schema}
+
+
+def _function_of(call: Any) -> Any:
+    if getattr(call, "type", "function") != "function":
+        raise ConfigurationError(
+            f"the teacher calls a tool of type {call.type!r}; only functions can be forced"
+        )
+    return call.function
+
+
+def _named(tools: Iterable[Any], name: str) -> Mapping[str, Any]:
+    known = {tool["function"]["name"]: tool for tool in tools}
+    if name not in known:
+        listed = ", ".join(map(repr, known)) or "none"
+        raise ConfigurationError(f"the teacher calls {name!r}, which is not among base_tools: {listed}")
+    tool: Mapping[str, Any] = known[name]
+    return tool

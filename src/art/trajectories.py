@@ -1,28 +1,87 @@
-"""The record of what an agent did: trajectories, the groups they are compared in, and further histories."""
+"""The record of what an agent did: trajectories, the groups they are compared in, and further histories.
+
+And the rollouts that they come of. Each runs in a scope: an id in a context variable, sent along with each
+completion request. Every rollout that `TrajectoryGroup` or a gather runs gets a fresh id in its own task. The
+ids let the server tell concurrent rollouts of one scenario apart; without one it matches conversations by
+their text. A `TrajectoryGroup` of coroutines is an awaitable that runs them side by side, and leaves none
+behind, whatever happens to its siblings; `GatherContext` counts what they did.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
 import time
 import traceback as tracebacks
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import uuid4
 
 from pydantic import BaseModel, Field, SerializeAsAny, field_validator, model_validator
 
-from art.capture import current_rollout
-from art.spelling import did_you_mean
-from art.turns import choices_of_json
-from art.turns import get_messages as get_messages
-from art.turns import is_choice as is_choice
-from art.types import Unscored
+from art.errors import ConfigurationError, did_you_mean
+from art.types import Unscored, choices_of_json
+from art.types import get_messages as get_messages
+from art.types import is_choice as is_choice
+from art.wire.rollouts import TOKENS_FIELD
 
 if TYPE_CHECKING:
-    from art.messages import Messages, MessagesAndChoices, Tools
+    from art.openai import MessageOrChoice, Messages
+
+
+T = TypeVar("T")
+
+_ROLLOUT: ContextVar[str | None] = ContextVar("art_rollout", default=None)
+
+
+def current_rollout() -> str | None:
+    """The id of the rollout this code runs in, or None outside of one."""
+    return _ROLLOUT.get()
+
+
+@contextmanager
+def rollout_scope(rollout_id: str | None = None) -> Iterator[str]:
+    """Everything inside belongs to one rollout. For loops of your own; the gather functions do it by
+    themselves.
+    """
+    rollout_id = rollout_id or uuid4().hex
+    if not (rollout_id.isascii() and rollout_id.isprintable()):
+        raise ConfigurationError(
+            f"rollout id {rollout_id!r}: only printable ASCII fits into a request's header"
+        )
+    token = _ROLLOUT.set(rollout_id)
+    try:
+        yield rollout_id
+    finally:
+        _ROLLOUT.reset(token)
+
+
+async def in_rollout(work: Awaitable[T]) -> T:
+    """Await `work` as a rollout of its own. Run it as a task, so that the id stays in that task's context."""
+    with rollout_scope():
+        return await work
+
+
+if TYPE_CHECKING:
+    from art.openai import Messages, MessagesAndChoices, Tools
 else:
     # Pydantic keeps the items as they are: dicts by reference with unknown keys, choices with their extra
     # fields.
@@ -46,7 +105,7 @@ class History(BaseModel):
 
 
 @lru_cache(maxsize=1024)
-def _warn_of(cls: type[BaseModel], name: str) -> None:
+def _warn_of_unknown_field(cls: type[BaseModel], name: str) -> None:
     known = list(cls.model_fields)
     for one in cls.model_fields.values():
         known += [alias for alias in (one.alias, one.validation_alias) if isinstance(alias, str)]
@@ -87,7 +146,7 @@ class Trajectory(BaseModel):
         """Fields nobody knows are ignored, as users' programs expect; a warning names each once."""
         if isinstance(data, dict) and cls.model_config.get("extra", "ignore") == "ignore":
             for name in data.keys() - cls.model_fields.keys():
-                _warn_of(cls, name)
+                _warn_of_unknown_field(cls, name)
         return data
 
     def log(self, message: str) -> None:
@@ -153,8 +212,6 @@ class _GroupMeta(type(BaseModel)):  # type: ignore[misc]  # pydantic's metaclass
     def __call__(cls, trajectories: Iterable[Any] = (), **fields: Any) -> Any:
         items = list(trajectories)
         if any(isawaitable(item) for item in items):
-            from art.rollouts import PendingGroup
-
             return PendingGroup(cast("type[TrajectoryGroup]", cls), items, fields)
         return super().__call__(items, **fields)
 
@@ -218,3 +275,244 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
     if TYPE_CHECKING:
         # With coroutines the constructor gives a PendingGroup, which checkers see as an awaitable group.
         def __await__(self) -> Any: ...
+
+
+def format_message(message: MessageOrChoice) -> str:
+    """The role, the text, and the calls: "Assistant:", what it says, "look_up({...})"; a line each.
+
+    Parts that are no text (images) stand in brackets.
+    """
+
+    plain: dict[str, Any] = dict(get_messages([message])[0])
+    functions = [call["function"] for call in plain.get("tool_calls") or ()]
+    lines = [f"{plain['role'].capitalize()}:", _text_of_content(plain.get("content"))]
+    lines += [f"{function['name']}({function['arguments']})" for function in functions]
+    return "\n".join(line for line in lines if line)
+
+
+def get_trajectory_messages(trajectory: Trajectory) -> Messages:
+    """The main conversation as plain messages, as `trajectory.messages()` gives them."""
+    return trajectory.messages()
+
+
+def _text_of_content(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part["text"] if "text" in part else f"[{part.get('type', 'part')}]" for part in content)
+
+
+@dataclass
+class GatherContext:
+    """Counts what rollouts did. Programs with a gather of their own make one and pass it to
+    `set_gather_context`; `pbar` may then be a bar of tqdm.
+    """
+
+    pbar: Any = None
+    """An `art.tracking.progress.Progress`, or anything with tqdm's `update` and `set_postfix`."""
+    metric_sums: Counter[str] = field(default_factory=Counter)
+    metric_divisors: Counter[str] = field(default_factory=Counter)
+    max_metrics: int | None = None
+    max_exceptions: int | float = 0
+    """A number of rollouts, or with 0 < x < 1 that share of `total`."""
+    increment_pbar: bool = True
+    total: int = 0
+    """Rollouts in all; 0: the bar's total."""
+    counted: bool = False
+    """A group of coroutines has counted its rollouts here."""
+    pbar_total_completion_tokens: bool = False
+    """Of older programs; without effect, as in `gather_trajectories`."""
+
+    def update_pbar(self, n: int) -> None:
+        """Move the bar `n` rollouts on and show the means so far."""
+        if self.pbar is None:
+            return
+        names = [name for name in self.metric_divisors if name != "completion_tokens"][: self.max_metrics]
+        if "completion_tokens" in self.metric_divisors:
+            names.append("completion_tokens")
+        means = {name: self.metric_sums[name] / self.metric_divisors[name] for name in names}
+        if failed := self.metric_sums["exceptions"]:
+            means["exceptions"] = failed
+        moved = n if self.increment_pbar else 0
+        if hasattr(self.pbar, "advance"):
+            self.pbar.advance(moved, means)
+        else:
+            self.pbar.update(moved)
+            self.pbar.set_postfix(means)
+
+    def too_many_exceptions(self) -> bool:
+        """Whether more rollouts failed than `max_exceptions` allows."""
+        if 0 < self.max_exceptions < 1:
+            total = self.total or getattr(self.pbar, "total", None) or 0
+            return self.metric_sums["exceptions"] > self.max_exceptions * total
+        return self.metric_sums["exceptions"] > self.max_exceptions
+
+    def fail(self, error: BaseException) -> None:
+        """Count a failed rollout; raises its error when it is one too many."""
+        self.metric_sums["exceptions"] += 1
+        self.update_pbar(1)
+        if self.too_many_exceptions():
+            raise error
+
+    def reset(self) -> None:
+        """Forget what was counted. The limits stay."""
+        self.metric_sums.clear()
+        self.metric_divisors.clear()
+
+
+gather_context_var: ContextVar[GatherContext | None] = ContextVar("art_gather", default=None)
+
+
+def get_gather_context() -> GatherContext:
+    """The context of the gather this code runs in; outside of one a fresh context that nobody shares."""
+    return gather_context_var.get() or GatherContext()
+
+
+@contextmanager
+def set_gather_context(context: GatherContext) -> Iterator[GatherContext]:
+    """Rollouts inside count in `context`."""
+    token = gather_context_var.set(context)
+    try:
+        yield context
+    finally:
+        gather_context_var.reset(token)
+
+
+def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
+    """Add a finished rollout to the means, and write its `completion_tokens` (a mean a turn) into it.
+
+    A turn's tokens are those of its logprobs, or without these what the server counted.
+    """
+    turns = [_token_count(item) for item in trajectory.messages_and_choices if is_choice(item)]
+    if known := [tokens for tokens in turns if tokens is not None]:
+        trajectory.metrics["completion_tokens"] = sum(known) / len(known)
+    shown: dict[str, Any] = {} if isinstance(trajectory.reward, Unscored) else {"reward": trajectory.reward}
+    for name, value in {**shown, **trajectory.metrics}.items():
+        if value is not None:
+            context.metric_sums[name] += value
+            context.metric_divisors[name] += 1
+
+
+def _token_count(choice: Any) -> int | None:
+    logprobs = getattr(choice, "logprobs", None)
+    if logprobs is not None and logprobs.content is not None:
+        return len(logprobs.content)
+    counted = getattr(choice, TOKENS_FIELD, None)
+    return counted if isinstance(counted, int) else None
+
+
+CANCEL_DEADLINE_S = 30.0
+"""How long a cancelled rollout may take to clean up before the gather goes on without it."""
+
+log = logging.getLogger(__name__)
+
+
+async def run_side_by_side(
+    jobs: Sequence[Coroutine[Any, Any, T]], settle: Callable[[int, asyncio.Task[T]], None]
+) -> None:
+    """Run `jobs` side by side; `settle(index, task)` is called as each ends.
+
+    Whatever ends this early (an error that `settle` raises, a cancellation from outside) cancels the jobs
+    that still run and waits for them, so that no task outlives the call.
+    """
+    ended: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
+    tasks: dict[asyncio.Task[T], int] = {}
+    try:
+        for index, job in enumerate(jobs):
+            task = asyncio.create_task(job)
+            tasks[task] = index
+            task.add_done_callback(ended.put_nowait)
+        for _ in tasks:
+            task = await ended.get()  # each task ends, or this call is cancelled
+            settle(tasks[task], task)
+    finally:
+        await cancel_all(list(tasks))
+        for job in jobs:
+            close_unstarted(job)
+
+
+async def cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel what still runs and wait until it ended, at most `CANCEL_DEADLINE_S`."""
+    running = [task for task in tasks if not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        _, stuck = await asyncio.wait(running, timeout=CANCEL_DEADLINE_S)
+        if stuck:
+            log.warning("%d cancelled rollouts did not end within %g s", len(stuck), CANCEL_DEADLINE_S)
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not report it as lost
+
+
+def close_unstarted(job: Any) -> None:
+    """A coroutine that never ran would be reported as "never awaited" when it is collected."""
+    if isinstance(job, PendingGroup):
+        job.close()
+    elif inspect.iscoroutine(job) and inspect.getcoroutinestate(job) == inspect.CORO_CREATED:
+        job.close()
+
+
+class PendingGroup:
+    """A group whose rollouts are still to run: `await` it once to get the `TrajectoryGroup`."""
+
+    def __init__(self, group: type[TrajectoryGroup], items: list[Any], fields: dict[str, Any]) -> None:
+        self._group, self._items, self._fields = group, items, fields
+        self._awaited = False
+        self._num_trajectories = len(items)
+
+    def __await__(self) -> Generator[Any, None, TrajectoryGroup]:
+        if self._awaited:
+            raise RuntimeError("this TrajectoryGroup was already awaited; make a new one for new rollouts")
+        self._awaited = True
+        return self._run().__await__()
+
+    def close(self) -> None:
+        """Drop rollouts that never started."""
+        for item in self._items:
+            close_unstarted(item)
+
+    async def _run(self) -> TrajectoryGroup:
+        context = get_gather_context()
+        context.total = context.total or len(self._items)
+        context.counted = True
+        results = list(self._items)
+        waiting = [index for index, item in enumerate(self._items) if inspect.isawaitable(item)]
+        for item in self._items:
+            if isinstance(item, Trajectory):
+                record_metrics(context, item)
+                context.update_pbar(1)
+
+        def settle(position: int, task: asyncio.Task[Any]) -> None:
+            results[waiting[position]] = count_rollout(context, task)
+
+        try:
+            await run_side_by_side([in_rollout(self._items[index]) for index in waiting], settle)
+        finally:
+            self.close()
+        return self._group(results, **self._fields)
+
+
+def count_rollout(context: GatherContext, task: asyncio.Task[Any]) -> Trajectory | BaseException:
+    """Count one ended rollout. Returns its trajectory, or its error if the context forgives it."""
+    error = task_failure(task)
+    if error is None and not isinstance(task.result(), Trajectory):
+        error = TypeError(f"a rollout returned {task.result()!r}, not a Trajectory")
+    if error is not None:
+        context.fail(error)
+        return error
+    record_metrics(context, task.result())
+    context.update_pbar(1)
+    trajectory: Trajectory = task.result()
+    return trajectory
+
+
+def task_failure(task: asyncio.Task[Any]) -> BaseException | None:
+    """Why a task failed, or None. KeyboardInterrupt and SystemExit are raised: they are no failure of the
+    rollout.
+    """
+    if task.cancelled():
+        return asyncio.CancelledError("the rollout was cancelled")
+    error = task.exception()
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise error
+    return error

@@ -1,25 +1,29 @@
-"""Small records of the user's vocabulary: what a reward may be, how to train, what training returned."""
+"""Small records of the user's vocabulary: what a reward may be, how to train, what training returned.
+
+And the items of a conversation: choices, which were sampled, and messages, which are context.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, model_validator
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationInfo, model_validator
 
-from art.errors import ConfigurationError
-from art.spelling import did_you_mean
+from art.errors import ConfigurationError, did_you_mean
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet
+from art.wire.rollouts import SAMPLE_FIELD
 
 if TYPE_CHECKING:
-    from art.messages import Choice as Choice
-    from art.messages import Message as Message
-    from art.messages import MessageOrChoice as MessageOrChoice
-    from art.messages import Messages as Messages
-    from art.messages import MessagesAndChoices as MessagesAndChoices
-    from art.messages import Tools as Tools
+    from art.openai import Choice as Choice
+    from art.openai import Message as Message
+    from art.openai import MessageOrChoice as MessageOrChoice
+    from art.openai import Messages as Messages
+    from art.openai import MessagesAndChoices as MessagesAndChoices
+    from art.openai import Tools as Tools
+
 
 Verbosity = Literal[0, 1, 2]
 
@@ -44,7 +48,7 @@ class TrainConfig(BaseModel):
     learning_rate: Annotated[float, Field(gt=0)] | None = 5e-6
     """None: what the literature gives for the model's size."""
     algorithm: str | dict[str, Any] | InstanceOf[Algorithm] | None = None
-    """A name of `art.algorithms`, a dict of a name and parts, or an `art.Algorithm`. None: `art`."""
+    """A name of `art.batch.algorithms`, a dict of a name and parts, or an `art.Algorithm`. None: `art`."""
     kl_penalty_coef: float = Field(default=0.0, ge=0)
     grad_accumulation_sequences: int | None = Field(default=None, ge=1)
 
@@ -116,5 +120,61 @@ class ServerlessTrainResult(TrainResult):
 def __getattr__(name: str) -> Any:
     """The chat words are re-exported; they cost the import of `openai`, so only on first use."""
     if name in _CHAT_WORDS:
-        return getattr(import_module("art.messages"), name)
+        return getattr(import_module("art.openai"), name)
     raise AttributeError(f"module 'art.types' has no attribute {name!r}")
+
+
+def is_choice(item: Any) -> bool:
+    """A turn that was sampled (a `Choice`, also one dumped to a dict), as opposed to a message of the
+    context (a dict, or a message object of `openai`).
+    """
+    if isinstance(item, dict):
+        return "finish_reason" in item and "message" in item
+    return hasattr(item, "finish_reason") and hasattr(item, "message")
+
+
+def sample_id(choice: Any) -> str | None:
+    """The sample that a choice says it is, or None."""
+    fields = (
+        choice if isinstance(choice, dict) else vars(choice) | (getattr(choice, "model_extra", None) or {})
+    )
+    # litellm keeps the fields that it does not know in a dict of its own.
+    known = {**(fields.get("provider_specific_fields") or {}), **fields}
+    found = known.get(SAMPLE_FIELD)
+    return found if isinstance(found, str) and found else None
+
+
+def get_messages(messages_and_choices: MessagesAndChoices) -> Messages:
+    """Plain messages: a choice becomes its assistant message, a missing content becomes the empty text."""
+    return [_message(item) for item in messages_and_choices]
+
+
+def _message(item: MessageOrChoice) -> Any:
+    if not is_choice(item):
+        plain = item.model_dump(mode="json", exclude_unset=True) if isinstance(item, BaseModel) else item
+        message = dict(cast("dict[str, Any]", plain))
+        if "content" in message and message["content"] is None:
+            message["content"] = ""
+        return message
+    said = cast("dict[str, Any]", item)["message"] if isinstance(item, dict) else cast(Any, item).message
+    dumped = dict(said) if isinstance(said, dict) else said.model_dump(mode="json", exclude_none=True)
+    kept = {"role": "assistant", "content": dumped.get("content") or ""}
+    # Templates of reasoning models read these back; a template that does not know them ignores them.
+    extras = ("tool_calls", "reasoning_content", "reasoning", "refusal", "function_call")
+    return kept | {key: dumped[key] for key in extras if dumped.get(key)}
+
+
+def revive_choices(items: Any) -> Any:
+    """Choices that were dumped to JSON become choices again, so that a trajectory survives a round trip."""
+    if not isinstance(items, list) or not any(isinstance(item, dict) and is_choice(item) for item in items):
+        return items
+    from openai.types.chat.chat_completion import Choice
+
+    return [
+        Choice.construct(**item) if isinstance(item, dict) and is_choice(item) else item for item in items
+    ]
+
+
+def choices_of_json(items: Any, info: ValidationInfo) -> Any:
+    """For fields of turns: JSON has no choices but dicts; a program's own dicts stay what they are."""
+    return revive_choices(items) if info.mode == "json" else items

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from art.algorithms import check_algorithm
+from art.batch.algorithms import check_algorithm
 from art.errors import ConfigurationError
 from art.wire.algorithm import Algorithm
 

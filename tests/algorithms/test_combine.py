@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from art.algorithms import TABLE, check_algorithm, resolve
+from art.batch.algorithms import TABLE, check_algorithm, resolve
 from art.errors import ConfigurationError
 from art.wire.algorithm import Algorithm, KlSpec, MismatchSpec, OverlongSpec
 

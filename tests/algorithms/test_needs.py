@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from art.algorithms import TABLE, resolve
-from art.algorithms.needs import needs_first_pass, needs_proximal, needs_reference, needs_sequences
+from art.batch.algorithms import TABLE, resolve
+from art.batch.algorithms.facts import needs_first_pass, needs_proximal, needs_reference, needs_sequences
 from art.wire.algorithm import Algorithm
 
 BASE = {"kind": "base"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from art.algorithms import TABLE
-from art.algorithms.losses import LOSSES
+from art.batch.algorithms import TABLE
+from art.batch.algorithms.facts import LOSSES
 from art.wire.algorithm import AdvantageSpec, MismatchSpec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()

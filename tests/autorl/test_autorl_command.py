@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import art.autorl
+import art.runs.autorl
 from art.cli import app
+from art.environments.testing import LlmServer, ScriptedGenerator
 from art.errors import ConfigurationError
-from art.llm import Budget, resolve_llm
-from art.testing import LlmServer, ScriptedGenerator
+from art.rewards.llm import Budget, resolve_llm
 
 UNPRICED = resolve_llm("judge", base_url="http://127.0.0.1:9/v1")
 WORDS = ["red", "green", "blue", "white", "black", "grey", "pink", "brown"]
@@ -89,7 +89,7 @@ async def test_options_are_checked_before_anything_is_asked(
         **{"inputs": WORDS, "system_prompt": "", "rubric": "- x"},
     }
     with pytest.raises(ConfigurationError, match=words):
-        await art.autorl.train(**(given | options))
+        await art.runs.autorl.train(**(given | options))
 
 
 async def test_a_run_is_what_it_was_started_as(here: Path) -> None:
@@ -97,15 +97,15 @@ async def test_a_run_is_what_it_was_started_as(here: Path) -> None:
         **{"base_model": "art/nano-games", "generator": lambda messages: "", "inputs": WORDS},
         **{"system_prompt": "", "rubric": "- x"},
     }
-    await art.autorl.prepare("a task", **given)
-    await art.autorl.prepare("a task", **given, epochs=9)  # going on for longer is allowed
+    await art.runs.autorl.prepare("a task", **given)
+    await art.runs.autorl.prepare("a task", **given, epochs=9)  # going on for longer is allowed
     for changed, words in (
         ({"num_test": 2}, "num_test=2, but the run was started with 5"),
         ({"base_model": "other"}, "base_model='art/nano-games', not 'other'"),
         ({"rubric": "- y"}, "says something else"),
     ):
         with pytest.raises(ConfigurationError, match=words):
-            await art.autorl.prepare("a task", **(given | changed))
+            await art.runs.autorl.prepare("a task", **(given | changed))
 
 
 def test_a_budget_is_one_for_all_commands_that_go_on_with_a_run(

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from art.autorl import generate_inputs, write_rubric, write_system_prompt
-from art.autorl.inputs import alike, own_inputs
+from art.environments.testing import LlmServer, Mischief, ScriptedGenerator
 from art.errors import ConfigurationError, LlmAnswerError
-from art.llm import Channel, resolve_llm
-from art.testing import LlmServer, Mischief, ScriptedGenerator
+from art.rewards.llm import Channel, resolve_llm
+from art.runs.autorl import generate_inputs, write_rubric, write_system_prompt
+from art.runs.autorl.preparation import alike, own_inputs
 
 TASK = "Translate a sentence into French."
 TOPICS = (

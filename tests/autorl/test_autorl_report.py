@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from art import Trajectory
-from art.autorl import AutoRLReport, Comparison, compare
-from art.autorl.inputs import Inputs
-from art.rewards.ruler_reward import Ruler
-from art.runs.step import StepRow
-from art.testing import LlmServer, Mischief, TruthfulJudge
+from art.environments.testing import LlmServer, Mischief, TruthfulJudge
+from art.rewards.ruler import Ruler
+from art.runs.autorl import AutoRLReport, Comparison, compare
+from art.runs.autorl.preparation import Inputs
+from art.runs.folder import StepRow
 
 
 def attempt(text: str, quality: float, *, chars: int = 10, cut: float = 0.0) -> Trajectory:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import art
-from art.tracking.trajectory_log.parquet import append_groups
+from art.tracking.trajectory_log import append_groups
 
 
 def log(

@@ -6,9 +6,8 @@ import pytest
 from logs import log
 
 import art
-from art.benchmarking.aggregates import load_aggregated_trajectories, load_latest_metrics
-from art.benchmarking.step_spread import calculate_step_std_dev
-from art.tracking.history import append_row
+from art.runs.benchmarking import calculate_step_std_dev, load_aggregated_trajectories, load_latest_metrics
+from art.tracking.model_files import append_history_row
 
 
 async def test_mean_of_groups_of_means(tmp_path):
@@ -46,7 +45,7 @@ async def test_numbers_of_the_history(tmp_path):
     log(tmp_path, "a", 2, [[1.0]])
     log(tmp_path, "b", 1, [[1.0]])
     for row in ({"loss/train": 3.0}, {"loss/train": 2.0, "val/x": 1}):
-        append_row(
+        append_history_row(
             tmp_path / "p" / "models" / "a" / "history.jsonl", {"step": 2, "recorded_at": "now", **row}
         )
     df = await load_aggregated_trajectories("p", art_path=tmp_path, include_history=True)

@@ -11,7 +11,7 @@ import polars
 from matplotlib import pyplot
 from matplotlib.colors import to_hex
 
-import art.benchmarking.figure
+import art.runs.benchmark_charts
 from art.errors import ConfigurationError, NotBuiltError
 from art.utils.benchmarking import (
     BenchmarkModelKey,
@@ -136,7 +136,7 @@ def test_comparison_bars_in_percent():
     axes = figure.axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["Ours", "gpt", "o3"]
     colors = [to_hex(bar.get_facecolor()) for bar in axes.patches]
-    assert colors[2] == colors[3] == art.benchmarking.figure.GREY != colors[0]
+    assert colors[2] == colors[3] == art.runs.benchmark_charts.GREY != colors[0]
     assert axes.get_ylabel() == "win (%)"
 
 
@@ -168,7 +168,7 @@ def test_settings_of_the_program_stay(tmp_path):
 
 
 def test_without_matplotlib(monkeypatch):
-    monkeypatch.setattr(art.benchmarking.figure, "find_spec", lambda name: None)
+    monkeypatch.setattr(art.runs.benchmark_charts, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="pip install"):
         training_progress_chart(DF, "win")
 

@@ -10,7 +10,7 @@ from openai.types.chat.chat_completion import Choice
 from polars.testing import assert_frame_equal
 
 import art
-from art.tracking.trajectory_log.parquet import append_groups
+from art.tracking.trajectory_log import append_groups
 from art.utils.benchmarking.load_trajectories import load_trajectories
 
 COLUMNS = {

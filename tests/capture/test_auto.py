@@ -14,9 +14,9 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 from scripted import Endpoint
 
-from art.capture import auto_trajectory, capture_auto_trajectory, current_rollout
+from art.client.capture import auto_trajectory, capture_auto_trajectory
 from art.errors import NoTrajectoryError
-from art.trajectories import Trajectory
+from art.trajectories import Trajectory, current_rollout
 
 ASK = [{"role": "user", "content": "hello"}]
 Ask = Callable[..., Awaitable[Any]]

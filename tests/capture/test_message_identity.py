@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.capture.likeness import message_key
-from art.server.ledger.conversation import Conversation
+from art.client.recorder import message_key
+from art.server.ledger.stitching import Conversation
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(),

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
-from art.capture.likeness import message_key, tools_key
-from art.capture.recorder import Recorder
+from art.client.recorder import Recorder, message_key, tools_key
 from art.trajectories import Trajectory, get_messages
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from art.capture import capture_yielded_trajectory, current_rollout, yield_trajectory
-from art.trajectories import Trajectory
+from art.client.capture import capture_yielded_trajectory, yield_trajectory
+from art.trajectories import Trajectory, current_rollout
 
 
 async def test_the_last_one_counts_also_from_a_task():

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from art.algorithms import TABLE
+from art.batch.algorithms import TABLE
 from art.cli import app
 from art.wire.algorithm import Algorithm
 

@@ -18,9 +18,9 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
-from art.cli.audit.command import all_verdicts
-from art.cli.audit.computation import LIMITS, targets, within
-from art.cli.audit.verdict import Verdict
+from art.cli.audit import all_verdicts
+from art.cli.audit_computation import LIMITS, targets, within
+from art.cli.audit_conversation import AuditVerdict
 from art.cli.main import app
 from art.training.audit import LogprobDifference
 
@@ -72,7 +72,7 @@ def save(folder: Path, config: Any, template: str) -> str:
     return str(folder)
 
 
-async def audited(name: str) -> dict[str, Verdict]:
+async def audited(name: str) -> dict[str, AuditVerdict]:
     return {verdict.check: verdict async for verdict in all_verdicts(name, device="cpu")}
 
 

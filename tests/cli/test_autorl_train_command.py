@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from art import environment
-from art.tasks import yes_no_maybe as task
-from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art.environments.tasks import yes_no_maybe as task
+from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art.process import environment
 
 KEY = "sk-only-for-the-oracle"
 LIMIT_S = 240

@@ -6,14 +6,13 @@ import io
 
 from rich.console import Console
 
-from art.cli.doctor import show
-from art.cli.findings import Finding
+from art.cli.doctor import Finding, show_finding
 
 
 def test_a_remedy_is_printed_as_it_is_to_be_typed() -> None:
     printed = io.StringIO()
     remedy = 'pip install "agent-reinforcement-trainer[local]"'
-    show(
+    show_finding(
         Console(file=printed, width=200), Finding(level="bad", subject="torch", what="missing", remedy=remedy)
     )
     assert remedy in printed.getvalue()

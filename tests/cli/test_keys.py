@@ -8,8 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from art.cli import app
-from art.cli.verbs import ORDER
-from art.server.tenants.tenants import TenantKeys, digest
+from art.cli.main import VERB_ORDER
+from art.server.tenants import TenantKeys, digest_of_key
 
 
 def art(*words: str) -> tuple[int, str, str]:
@@ -21,7 +21,7 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
     folder = ("--data-dir", str(tmp_path))
     code, key, said = art("keys", "create", "alice", *folder)
     assert code == 0 and "alice" in said and key.count("\n") == 1
-    assert TenantKeys(tmp_path / "server" / "tenants.json").owner(digest(key.strip())) == "alice"
+    assert TenantKeys(tmp_path / "server" / "tenants.json").owner(digest_of_key(key.strip())) == "alice"
     code, listed, _ = art("keys", "list", *folder)
     assert code == 0 and listed.startswith("alice\t") and key.strip() not in listed
     assert art("keys", "create", "alice", *folder)[0] == 2
@@ -39,7 +39,11 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_the_verbs_are_listed_in_the_order_of_their_use() -> None:
     code, text, _ = art("--help")
     listed = re.findall(r"^│ ([a-z][a-z-]*)  ", text, re.M)
-    assert code == 0 and listed == [verb for verb in ORDER if verb in listed] and set(ORDER) == set(listed)
+    assert (
+        code == 0
+        and listed == [verb for verb in VERB_ORDER if verb in listed]
+        and set(VERB_ORDER) == set(listed)
+    )
     assert re.findall(r"^│ ([a-z][a-z-]*)  ", art("help")[1], re.M) == listed
 
 

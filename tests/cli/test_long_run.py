@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 PATH = "pathlib.Path(sys.argv[1])"
-WRITE = f"import sys, pathlib, art.cli.long_run as run; run.write_json({PATH}, 'Z\\u00fcrich')"
+WRITE = f"import sys, pathlib, art.cli.run_options as run; run.write_json({PATH}, 'Z\\u00fcrich')"
 
 
 def test_a_locale_without_unicode_stops_no_report(tmp_path: Path) -> None:

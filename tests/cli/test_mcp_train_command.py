@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from art import environment
-from art.mcp.servers.weather.tasks import SYSTEM_PROMPT, scenarios
-from art.mcp.servers.weather.truth import quality
-from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art.environments.mcp.servers.weather.tasks import SYSTEM_PROMPT, quality, scenarios
+from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art.process import environment
 
 ART = str(Path(sys.executable).with_name("art"))
 KEY = "sk-only-for-the-oracle"
 TOKEN = "sk-only-for-the-server"
 LIMIT_S = 240
-SERVER = ("--", sys.executable, "-m", "art.mcp.servers.weather")
+SERVER = ("--", sys.executable, "-m", "art.environments.mcp.servers.weather")
 
 
 @pytest.fixture(scope="module")

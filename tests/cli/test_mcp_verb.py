@@ -12,17 +12,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from art import environment
 from art.backend import Keyword
 from art.cli.main import app
-from art.cli.mcp_work import Place, read_scenarios_file
+from art.cli.mcp import ServerArguments, read_scenarios_file
 from art.cli.run_options import settings_verb
+from art.environments.mcp import HttpServer, StdioServer
+from art.environments.testing import LlmServer, ScriptedGenerator
 from art.errors import ConfigurationError
-from art.mcp import HttpServer, StdioServer
-from art.mcp.settings import TrainSettings
-from art.testing import LlmServer, ScriptedGenerator
+from art.process import environment
+from art.runs.mcp_rl.settings import TrainSettings
 
-WEATHER = ("--", sys.executable, "-m", "art.mcp.servers.weather")
+WEATHER = ("--", sys.executable, "-m", "art.environments.mcp.servers.weather")
 BABBLING = Path(__file__).parents[1] / "mcp" / "babbling.py"
 
 
@@ -86,8 +86,8 @@ def test_scenario_files(tmp_path: Path) -> None:
         read_scenarios_file(path)
 
 
-def place(*words: str, **more: Any) -> Place:
-    return Place(words=list(words), **{"read_only": [], "env": [], "headers": [], **more})
+def place(*words: str, **more: Any) -> ServerArguments:
+    return ServerArguments(words=list(words), **{"read_only": [], "env": [], "headers": [], **more})
 
 
 def test_secrets_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         given.update(keywords, server=server)
         raise ConfigurationError("this is as far as it goes")
 
-    monkeypatch.setattr("art.mcp.training.train", train)
+    monkeypatch.setattr("art.runs.mcp_rl.training.train", train)
     return given
 
 

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from art import tasks
-from art.cli.quickstart.chart import draw_reward_curve, running_mean
-from art.cli.quickstart.evaluation import Evaluation
-from art.cli.quickstart.folder import RunFolder, StepRow, existing_folder, new_folder
-from art.cli.quickstart.settings import Choices, Settings, resolve, resumed
+from art.environments import tasks
 from art.errors import ConfigurationError
+from art.runs.quickstart import (
+    Evaluation,
+    QuickstartChoices,
+    QuickstartFolder,
+    QuickstartSettings,
+    QuickstartStep,
+    existing_folder,
+    new_folder,
+    resolve_settings,
+    resumed_settings,
+)
+from art.runs.quickstart_report import draw_reward_curve, running_mean
 
 
 def test_means_and_standard_errors() -> None:
@@ -44,7 +52,7 @@ def test_the_chart_is_a_png(tmp_path: Path) -> None:
 
 
 def test_unchosen_settings_come_from_the_task() -> None:
-    settings = resolve(Choices(task="tic-tac-toe", group_size=4))
+    settings = resolve_settings(QuickstartChoices(task="tic-tac-toe", group_size=4))
     assert settings.group_size == 4
     assert settings.base_model.startswith("art/nano")
     assert settings.steps > 0 and settings.learning_rate > 0
@@ -52,39 +60,43 @@ def test_unchosen_settings_come_from_the_task() -> None:
 
 def test_an_unknown_task_lists_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match="tic-tac-toe"):
-        resolve(Choices(task="chess"))
+        resolve_settings(QuickstartChoices(task="chess"))
 
 
 def test_settings_survive_the_disk(tmp_path: Path) -> None:
-    settings = resolve(Choices(task="mail", seed=3))
+    settings = resolve_settings(QuickstartChoices(task="mail", seed=3))
     settings.save(tmp_path)
-    assert Settings.load(tmp_path) == settings
+    assert QuickstartSettings.load(tmp_path) == settings
 
 
 def test_resuming_may_raise_the_steps_and_nothing_else() -> None:
-    saved = resolve(Choices(task="tic-tac-toe"))
-    assert resumed(saved, Choices(task="tic-tac-toe", steps=99), done=3).steps == 99
-    assert resumed(saved, Choices(task="tic-tac-toe"), done=3) == saved
+    saved = resolve_settings(QuickstartChoices(task="tic-tac-toe"))
+    assert resumed_settings(saved, QuickstartChoices(task="tic-tac-toe", steps=99), done=3).steps == 99
+    assert resumed_settings(saved, QuickstartChoices(task="tic-tac-toe"), done=3) == saved
     with pytest.raises(ConfigurationError, match="--group-size"):
-        resumed(saved, Choices(task="tic-tac-toe", group_size=saved.group_size + 1), done=3)
+        resumed_settings(
+            saved, QuickstartChoices(task="tic-tac-toe", group_size=saved.group_size + 1), done=3
+        )
     with pytest.raises(ConfigurationError, match="tic-tac-toe"):
-        resumed(saved, Choices(task="mail"), done=3)
+        resumed_settings(saved, QuickstartChoices(task="mail"), done=3)
 
 
 @pytest.mark.parametrize("done", [3, 20, 50])
 def test_more_steps_do_not_make_the_learning_rate_jump(tmp_path: Path, done: int) -> None:
     """Interrupted in the rise, in the fall, and finished; then given 100 steps, and later 150."""
     task = tasks.find("tic-tac-toe")
-    first = resolve(Choices(task="tic-tac-toe", steps=50))
+    first = resolve_settings(QuickstartChoices(task="tic-tac-toe", steps=50))
 
-    def rates(settings: Settings, steps: range) -> list[float]:
+    def rates(settings: QuickstartSettings, steps: range) -> list[float]:
         return [task.DEFAULTS.rate_at(step, legs=settings.schedule) for step in steps]
 
     first.save(tmp_path)
-    assert Settings.load(tmp_path) == first
-    longer = resumed(first, Choices(task="tic-tac-toe", steps=100), done=done)
+    assert QuickstartSettings.load(tmp_path) == first
+    longer = resumed_settings(first, QuickstartChoices(task="tic-tac-toe", steps=100), done=done)
     longer.save(tmp_path)
-    longest = resumed(Settings.load(tmp_path), Choices(task="tic-tac-toe", steps=150), done=done + 40)
+    longest = resumed_settings(
+        QuickstartSettings.load(tmp_path), QuickstartChoices(task="tic-tac-toe", steps=150), done=done + 40
+    )
     before, after = rates(first, range(done)), rates(longest, range(done, 151))
     assert rates(longest, range(done)) == before, "what was trained is not another schedule afterwards"
     assert after[0] == rates(first, range(done, done + 1))[0], "the rate that would have come next"
@@ -96,22 +108,22 @@ def test_more_steps_do_not_make_the_learning_rate_jump(tmp_path: Path, done: int
 
 
 def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
-    saved = resolve(Choices(task="mail"))
+    saved = resolve_settings(QuickstartChoices(task="mail"))
     plain = {name: value for name, value in asdict(saved).items() if name != "legs"}
     (tmp_path / "settings.json").write_text(json.dumps(plain))
-    assert Settings.load(tmp_path) == saved
+    assert QuickstartSettings.load(tmp_path) == saved
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "run", task="tic-tac-toe")
-    resolve(Choices(task="tic-tac-toe")).save(folder.path)
+    resolve_settings(QuickstartChoices(task="tic-tac-toe")).save(folder.path)
     with pytest.raises(ConfigurationError, match="--resume"):
         new_folder(tmp_path / "run", task="tic-tac-toe")
 
 
 def test_resume_finds_the_newest_unfinished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = resolve(Choices(task="tic-tac-toe"))
+    settings = resolve_settings(QuickstartChoices(task="tic-tac-toe"))
     with pytest.raises(ConfigurationError, match="no unfinished run"):
         existing_folder(None, task="tic-tac-toe")
     for name in ("tic-tac-toe-1", "tic-tac-toe-2"):
@@ -122,8 +134,8 @@ def test_resume_finds_the_newest_unfinished_run(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_step_written_twice_counts_once(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    row = StepRow(step=1, reward=0.1, score=0.5, trained=8, seconds_rollouts=1.0, seconds_training=0.5)
+    folder = QuickstartFolder(tmp_path)
+    row = QuickstartStep(step=1, reward=0.1, score=0.5, trained=8, seconds_rollouts=1.0, seconds_training=0.5)
     folder.add_step(row)
     folder.add_step(row)
     assert folder.steps() == [row]

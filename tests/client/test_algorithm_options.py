@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import art
-from art.algorithms import TABLE, resolve
+from art.batch.algorithms import TABLE, resolve
+from art.client.registration import optimizer_spec
+from art.client.train_options import refuse_unknown_keywords
+from art.client.train_request import algorithm_of
 from art.errors import ConfigurationError
-from art.remote.internal_config import optimizer_spec
-from art.remote.keywords import refuse_unknown
-from art.remote.options import algorithm_of
 from art.wire.algorithm import (
     AdvantageSpec,
     AggregationSpec,
@@ -24,7 +24,7 @@ from art.wire.algorithm import (
 
 
 def chosen(**options: Any) -> Algorithm:
-    refuse_unknown(options)
+    refuse_unknown_keywords(options)
     return algorithm_of(options)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from art.client.checkpoint_download import fetch_checkpoint
+from art.client.connection import ServerConnection
 from art.errors import CheckpointError, CheckpointMissingError, ConfigurationError, StepMissingError
-from art.remote.connection import ServerConnection
-from art.remote.downloads import fetch_checkpoint
 
 MODEL = "/art/models/games/player"
 CONTENT = {"adapter_model.safetensors": b"weights" * 300_000, "adapter_config.json": b"{}"}

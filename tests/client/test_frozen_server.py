@@ -14,9 +14,9 @@ from test_local import CHILD, PROGRAM, make
 
 import art
 from art import errors
-from art.local.supervisor import ServerProcess, SupervisorLimits
+from art.client.jobs import JobDeadlines
+from art.client.local_server import ServerProcess, SupervisorLimits
 from art.process.reaper import reaper
-from art.remote.jobs import JobDeadlines
 from art.wire.models import ModelInfo
 from waiting import eventually, gone, until
 
@@ -109,7 +109,7 @@ async def test_frozen_while_it_starts(tmp_path, model):
 
 
 def test_a_frozen_server_whose_program_was_killed_does_not_stay(tmp_path):
-    limits = "backend._server.limits = art.local.supervisor.SupervisorLimits(stop_s=0.5)\n"
+    limits = "backend._server.limits = art.client.local_server.SupervisorLimits(stop_s=0.5)\n"
     program = PROGRAM.replace("model =", f"{limits}model =") + "import time; time.sleep(600)"
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path), *CHILD], stdout=subprocess.PIPE, text=True

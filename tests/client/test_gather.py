@@ -10,7 +10,6 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 
 import art
-from art.capture import current_rollout, rollout_scope
 from art.gather import (
     GatherContext,
     get_gather_context,
@@ -20,6 +19,7 @@ from art.gather import (
     wrap_trajectories_awaitable,
 )
 from art.tracking import progress
+from art.trajectories import current_rollout, rollout_scope
 
 
 async def rollout(reward: float = 1.0, *, wait: int = 0, **fields) -> art.Trajectory:
@@ -313,7 +313,7 @@ def test_rollout_ids_fit_into_a_header():
         pass
 
 
-class Recorder(progress.Silent):
+class Recorder(progress.SilentProgress):
     def __init__(self) -> None:
         self.done = 0
         self.values: dict[str, float] = {}

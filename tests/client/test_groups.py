@@ -9,8 +9,8 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 
 import art
+from art.client.train_request import train_groups
 from art.errors import TokenMismatchError
-from art.remote.groups import train_groups
 from art.tracking.averages import as_groups
 
 

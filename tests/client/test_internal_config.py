@@ -12,16 +12,21 @@ from wire_double import Double
 
 import art
 from art import dev
+from art.client.foreign_options import (
+    ENGINE_ARGS,
+    INIT_ARGS,
+    PEFT_ARGS,
+    SECTIONS,
+    SERVER_ARGS,
+    TINKER_ARGS,
+    TRAINER_ARGS,
+    ForeignOptions,
+)
+from art.client.registration import model_settings, optimizer_spec, server_config
 from art.errors import ConfigurationError
-from art.remote.config.engine import ENGINE_ARGS, SERVER_ARGS
-from art.remote.config.keys import Keys
-from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS, TINKER_ARGS
-from art.remote.config.trainer import TRAINER_ARGS
-from art.remote.internal_config import model_settings, optimizer_spec
-from art.remote.server_config import server_config
 from art.wire.training import LoraSpec, OptimizerSpec
 
-TABLES: dict[str, tuple[type, Keys]] = {
+TABLES: dict[str, tuple[type, ForeignOptions]] = {
     "_internal_config": (dev.InternalModelConfig, SECTIONS),
     "init_args": (dev.InitArgs, INIT_ARGS),
     "engine_args": (dev.EngineArgs, ENGINE_ARGS),

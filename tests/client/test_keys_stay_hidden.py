@@ -12,18 +12,18 @@ import pytest
 from pydantic import BaseModel
 
 import art
+from art.client.registration import ServerConfig, server_config
+from art.client.rollout import rollout
 from art.dev import get_openai_server_config
+from art.environments.testing import LlmServer
 from art.errors import ARTError
-from art.hidden_key import HiddenKey, without_keys
-from art.langgraph.endpoint import Endpoint
-from art.llm import resolve_llm
-from art.llm.own_model import OwnModelLlm
-from art.llm.params import read_params
-from art.remote.rollout_scope import rollout
-from art.remote.server_config import ServerConfig, server_config
+from art.integrations.langgraph.graph_rollout import ChatEndpoint
 from art.rewards import Criterion, Pairwise, Rubric, Ruler
-from art.testing import LlmServer
-from art.tracking.model_file import write_model_file
+from art.rewards.llm import resolve_llm
+from art.rewards.llm.own_model import OwnModelLlm
+from art.rewards.llm.params import read_params
+from art.tracking.model_files import write_model_file
+from art.wire.nested import HiddenKey, without_keys
 from art.wire.rollouts import RolloutScope
 
 KEY = "sk-secret-123-of-a-user"
@@ -88,7 +88,7 @@ HOLDERS: dict[str, Any] = {
     "rollout.env()": lambda: open_rollout().env(),
     "rollout.api_key": lambda: open_rollout().api_key,
     "its reply": scope,
-    "langgraph's endpoint": lambda: Endpoint(base_url=URL, api_key=KEY, model="m"),
+    "langgraph's endpoint": lambda: ChatEndpoint(base_url=URL, api_key=KEY, model="m"),
     "a judge": lambda: resolve_llm("openai/gpt-4.1", base_url=URL, api_key=KEY),
     "a judge's options": lambda: read_params({"api_key": KEY, "extra_headers": {"x-key": KEY}}),
     "a model that judges": lambda: OwnModelLlm(prompted(), read_params(None)),

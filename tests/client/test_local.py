@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 import art
 from art import errors
-from art.local.supervisor import ServerProcess, SupervisorLimits
+from art.client.local_server import ServerProcess, SupervisorLimits
 from waiting import eventually, gone
 
 
@@ -194,7 +194,7 @@ def test_in_process_is_accepted_and_says_that_it_does_nothing(tmp_path, caplog):
 
 
 def test_the_real_server_s_settings_know_what_we_send():
-    from art.local.backend import SERVER_OPTIONS
+    from art.client.local_backend import SERVER_OPTIONS
     from art.server.settings import ServerSettings
 
     assert {"host", "port", "key", "data_dir", *SERVER_OPTIONS} == set(ServerSettings.model_fields)

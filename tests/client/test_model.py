@@ -120,9 +120,9 @@ async def test_a_torn_line_costs_only_itself(model):
     with path.open("a") as file:
         file.write('{"val/acc": 2, "st')
     await model.log(metrics={"acc": 3}, step=3)
-    from art.tracking.history import best_step, read_rows
+    from art.tracking.model_files import best_step, read_history
 
-    assert [row["val/acc"] for row in read_rows(path)] == [1, 3]
+    assert [row["val/acc"] for row in read_history(path)] == [1, 3]
     assert best_step(path, "val/acc") == 3 and best_step(path, "val/none") is None
 
 

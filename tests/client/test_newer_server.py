@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from art.wire.jobs import BalanceSheet, JobEvent, SheetRow, TrainResultInfo
-from art.wire.strict import read_reply
+from art.wire.records import read_reply
 
 SHEET = BalanceSheet(
     started=SheetRow(rollouts=2, tokens=9), fates={"trained": SheetRow(rollouts=2, tokens=9)}

@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 from wire_double import KEY, Double
 
-from art.remote.openai_client import ObservedOpenAI, openai_client, plain_client
+from art.client.openai_client import ObservedOpenAI, openai_client, plain_client
 
 ASK = [{"role": "user", "content": "x é\U0001f600"}]
 Heard = list[tuple[dict[str, Any], ChatCompletion]]

@@ -7,8 +7,8 @@ import pytest
 from wire_double import KEY, Double, error
 
 import art
-from art.capture import in_rollout, rollout_scope
-from art.remote.openai_client import RolloutOpenAI, openai_client
+from art.client.openai_client import RolloutOpenAI, openai_client
+from art.trajectories import in_rollout, rollout_scope
 from waiting import until
 
 ASK = [{"role": "user", "content": "x é\U0001f600"}]

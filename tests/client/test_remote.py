@@ -10,8 +10,8 @@ from wire_double import KEY, Double, error
 
 import art
 from art import errors
-from art.remote.groups import train_groups
-from art.remote.jobs import JobDeadlines
+from art.client.jobs import JobDeadlines
+from art.client.train_request import train_groups
 from waiting import until
 
 

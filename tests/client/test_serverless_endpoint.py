@@ -7,10 +7,9 @@ from importlib import import_module
 import pytest
 
 import art
-from art.environment import API_KEY, BASE_URL, WANDB_API_KEY
+from art.client.serverless_backend import ServerlessBackend, choose_endpoint
 from art.errors import ConfigurationError, NotBuiltError
-from art.serverless import ServerlessBackend
-from art.serverless.endpoint import choose_endpoint
+from art.process.environment import API_KEY, BASE_URL, WANDB_API_KEY
 
 
 @pytest.fixture(autouse=True)

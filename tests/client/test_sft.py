@@ -11,11 +11,11 @@ from openai.types.chat.chat_completion import Choice
 from wire_double import Double
 
 import art
+from art.client import sft_request as sft
+from art.client.train_request import train_groups
 from art.errors import ConfigurationError, RequestError
-from art.remote import sft
-from art.remote.groups import train_groups
 from art.types import TrainSFTConfig
-from art.wire.sft import SftJobRequest
+from art.wire.jobs import SftJobRequest
 
 USER = {"role": "user", "content": "Well?"}
 YES = {"role": "assistant", "content": "yes"}
@@ -102,7 +102,7 @@ def test_what_cannot_be_learned_is_refused_by_its_number(
 def test_a_request_that_is_too_large_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sft, "LARGEST_SFT_BODY", 200)
     with pytest.raises(RequestError, match=r"more than the 200 .*chunk of create_sft_dataset_iterator"):
-        sft.check_size(request(talk(YES)))
+        sft.check_sft_size(request(talk(YES)))
 
 
 async def test_one_call_is_one_step_and_one_row_of_the_log(

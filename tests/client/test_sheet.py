@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from art.remote.sheet import tell_context, tell_low_rate, tell_untrained
+from art.client.train_request import warn_context_only, warn_low_rate, warn_untrained
 from art.types import TrainConfig
 from art.wire.jobs import BalanceSheet, ContextRow, SheetRow
 from art.wire.training import RATE_BY_SIZE
@@ -28,23 +28,23 @@ def sheet(**fates: int) -> BalanceSheet:
     ],
 )
 def test_a_step_that_trained_nothing_says_why(fates, told, caplog):
-    tell_untrained(sheet(**fates), "agent", 4)
+    warn_untrained(sheet(**fates), "agent", 4)
     assert told in caplog.text
 
 
 def test_a_step_that_trained_says_nothing(caplog):
-    tell_untrained(sheet(trained=1, zero_advantage=5), "agent", 4)
+    warn_untrained(sheet(trained=1, zero_advantage=5), "agent", 4)
     assert not caplog.records
 
 
 def test_samples_that_are_context_are_told_once_for_each_model_and_reason(caplog):
     told: set[tuple[str, str]] = set()
     greedy, penalised = ContextRow(samples=3, tokens=40), ContextRow(samples=1, tokens=2)
-    tell_context(BalanceSheet(context={"greedy": greedy}), "agent", 4, told)
+    warn_context_only(BalanceSheet(context={"greedy": greedy}), "agent", 4, told)
     assert "step 4 of agent: 3 samples (40 tokens) are context" in caplog.text
     assert "drawn greedily (temperature 0" in caplog.text and "a temperature above 0" in caplog.text
-    tell_context(BalanceSheet(context={"greedy": greedy, "penalties": penalised}), "agent", 5, told)
-    tell_context(BalanceSheet(context={"greedy": greedy}), "other", 1, told)
+    warn_context_only(BalanceSheet(context={"greedy": greedy, "penalties": penalised}), "agent", 5, told)
+    warn_context_only(BalanceSheet(context={"greedy": greedy}), "other", 1, told)
     assert [record.getMessage().partition(" are ")[0] for record in caplog.records] == [
         "step 4 of agent: 3 samples (40 tokens)",
         "step 5 of agent: 1 samples (2 tokens)",
@@ -55,7 +55,7 @@ def test_samples_that_are_context_are_told_once_for_each_model_and_reason(caplog
 def test_a_rate_far_below_the_one_for_the_size_is_told_once_a_model(caplog):
     told: set[str] = set()
     for model in ("agent", "agent", "other"):
-        tell_low_rate(TrainConfig().learning_rate, {RATE_BY_SIZE: 4.9e-4}, model, told)
+        warn_low_rate(TrainConfig().learning_rate, {RATE_BY_SIZE: 4.9e-4}, model, told)
     lines = [record.getMessage() for record in caplog.records]
     assert [line.partition(" is ")[0] for line in lines] == [
         "the learning rate of agent",
@@ -66,6 +66,6 @@ def test_a_rate_far_below_the_one_for_the_size_is_told_once_a_model(caplog):
 
 @pytest.mark.parametrize("given", [4.9e-4, 5e-3, 5e-5, 2.5e-5, None])
 def test_a_rate_that_is_near_or_above_or_chosen_by_the_size_is_not_told(given, caplog):
-    tell_low_rate(given, {RATE_BY_SIZE: 4.9e-4}, "agent", set())
-    tell_low_rate(1e-9, {}, "agent", set())  # an older server does not say
+    warn_low_rate(given, {RATE_BY_SIZE: 4.9e-4}, "agent", set())
+    warn_low_rate(1e-9, {}, "agent", set())  # an older server does not say
     assert not caplog.records

@@ -12,10 +12,10 @@ from wire_double import Double
 import art
 from art import dev
 from art.backend import JobOptions, Keyword
+from art.client.remote_backend import RemoteBackend
+from art.client.train_options import KEYWORDS, declared_keywords, refuse_unknown_keywords, signed_with
+from art.client.train_request import algorithm_of
 from art.errors import ConfigurationError
-from art.remote.backend import RemoteBackend
-from art.remote.keywords import KEYWORDS, declared_keywords, refuse_unknown, signed_with
-from art.remote.options import algorithm_of
 from art.wire.jobs import TrainJobRequest
 
 
@@ -169,7 +169,7 @@ def test_precalculated_logprobs_are_what_the_ratio_divides_by_where_there_are_mo
 )
 def test_what_is_no_value_is_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
-        refuse_unknown(options)
+        refuse_unknown_keywords(options)
 
 
 async def test_a_length_that_no_sample_of_the_model_can_have(backend: RemoteBackend, double: Double) -> None:

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from art.wire.headers import ROLLOUT_HEADER
+from art.wire.rollouts import ROLLOUT_HEADER
 
 KEY = "test-key-1234"
 

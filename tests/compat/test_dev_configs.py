@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import art
+from art.client.registration import model_settings
 from art.dev.get_model_config import get_model_config
 from art.errors import ConfigurationError
-from art.remote.internal_config import model_settings
 
 
 def test_configs_are_plain_dicts_and_take_unknown_keys() -> None:

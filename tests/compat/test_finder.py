@@ -93,7 +93,7 @@ def test_a_package_under_another_name_can_be_run(table: dict[str, Any], package:
 
 
 def test_a_function_wins_over_the_module_of_its_name(table: dict[str, Any]) -> None:
-    table["art.former"] = names("dumps=json:dumps", unbuilt={"gone": "use json"})
+    table["art.former"] = names("json:dumps", unbuilt={"gone": "use json"})
     table["art.former.dumps"] = names("json:dumps")
     table["art.former.gone"] = names(instead="use json")
     table["art.former.below"] = names("json:loads")

@@ -11,9 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from loss_entries import COUNT, entries, inputs, of_sequences
 
-from art.algorithms import check_algorithm
-from art.algorithms.losses import LOSSES
-from art.algorithms.needs import needs_sequences
+from art.batch.algorithms import check_algorithm
+from art.batch.algorithms.facts import LOSSES, needs_sequences
 from art.errors import ConfigurationError
 from art.training.losses.registry import make_loss
 from art.wire.algorithm import Algorithm

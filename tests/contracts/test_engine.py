@@ -27,11 +27,11 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from art.engine.builtin.engine import BuiltinEngine
-from art.engine.pool import EnginePool
 from art.engine.protocol import Constraint, Engine, EngineInfo
 from art.engine.remote import RemoteEngine
-from art.engine.vllm.attach import attach
+from art.engine.replicas import EnginePool
 from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.start import attach
 from art.errors import (
     CheckpointError,
     ConfigurationError,
@@ -40,8 +40,8 @@ from art.errors import (
     RequestError,
     WorkerError,
 )
-from art.wire.candidates import MAX_CANDIDATES, split_candidates
 from art.wire.engine import BuiltinOptions, WorkerStart
+from art.wire.samples import MAX_CANDIDATES, split_candidates
 from waiting import DEADLINE_S, until
 
 OPTIONS = BuiltinOptions(dtype="float32", device="cpu", threads=1, max_running=16, max_waiting=64)

@@ -9,7 +9,7 @@ import torch
 from loss_entries import COUNT, entries, inputs, on_policy
 
 from art.errors import TrainingError
-from art.training.losses.kl import kl_term
+from art.training.losses.compose import kl_term
 from art.training.losses.registry import make_loss
 from art.wire.algorithm import Algorithm, KlSpec, LossSpec
 

@@ -11,7 +11,7 @@ import torch
 from loss_entries import COUNT, LENGTHS, entries, inputs, of_sequences, on_policy
 from paper_losses import BY_LOSS
 
-from art.algorithms.losses import LOSSES as FACTS
+from art.batch.algorithms.facts import LOSSES as FACTS
 from art.errors import ConfigurationError
 from art.training.losses.registry import LOSSES, Loss, make_loss
 from art.wire.algorithm import Algorithm, LossSpec, RatioLevel

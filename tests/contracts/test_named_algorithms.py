@@ -9,7 +9,7 @@ import torch
 from loss_entries import COUNT, LENGTHS, entries, inputs, on_policy
 from paper_losses import BY_ALGORITHM
 
-from art.algorithms import DEFAULT, TABLE, resolve
+from art.batch.algorithms import DEFAULT, TABLE, resolve
 from art.training.losses.registry import LOSSES, make_loss
 from art.wire.algorithm import Algorithm, MismatchSpec, TeacherSpec
 

@@ -6,7 +6,7 @@ import dataclasses
 from array import array
 from functools import lru_cache
 
-from art.nano_models import resolve
+from art.engine.nano_models import resolve
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
 from art.server.ledger.schema import SampleRecord

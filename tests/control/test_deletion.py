@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from art.server.checkpoints.in_use import InUse
+from art.server.catalog import Catalog
+from art.server.checkpoints.checkpoints import CheckpointRefs
 from art.server.control import Control
-from art.server.jobs.store import JobStore
+from art.server.jobs.job_store import JobStore
 from art.server.ledger.ledger import Ledger
-from art.server.models.catalog import Catalog
-from art.server.workers.options import PairOptions
+from art.server.workers.supervisor import WorkerOptions
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
 from art.wire.models import RegisterRequest
 
 
 def test_a_folder_is_in_use_as_long_as_somebody_reads_it(tmp_path: Path) -> None:
-    in_use = InUse()
+    in_use = CheckpointRefs()
     with in_use.reading(str(tmp_path)), in_use.reading(None):
         with in_use.reading(str(tmp_path / ".")):
             assert tmp_path in in_use
@@ -28,7 +28,7 @@ def test_a_folder_is_in_use_as_long_as_somebody_reads_it(tmp_path: Path) -> None
 
 async def test_what_a_running_job_reads_is_not_deleted(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    options = PairOptions(engine_options={}, trainer_options={})
+    options = WorkerOptions(engine_options={}, trainer_options={})
     control = Control(data_dir=tmp_path, catalog=Catalog(), ledger=ledger, options=options)
     control.models.register(RegisterRequest(project="games", name="a", base_model="org/base"), "org/base")
     checkpoints = control.models.checkpoints_of("games", "a")
@@ -47,7 +47,7 @@ async def test_a_step_that_was_made_and_is_gone_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    options = PairOptions(engine_options={}, trainer_options={})
+    options = WorkerOptions(engine_options={}, trainer_options={})
     control = Control(data_dir=tmp_path, catalog=Catalog(), ledger=ledger, options=options)
     model = control.models.register(
         RegisterRequest(project="games", name="a", base_model="org/base"), "org/base"

@@ -7,15 +7,14 @@ import dataclasses
 import pytest
 from ledger_rows import drawn, nano
 
+from art.batch.batch_types import Untrainable
+from art.batch.build import build_batch
 from art.errors import RequestError
-from art.samples.batch import build_batch
-from art.samples.types import Untrainable
-from art.server.jobs.drawn_from import drawn_from
-from art.server.jobs.train_rows import group_rows, refuse_untrainable
+from art.server.jobs.train_rows import group_rows, refuse_untrainable, sampling_distribution
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import AdvantageSpec, Algorithm, TeacherSpec
-from art.wire.constraint import ConstraintBody
 from art.wire.jobs import TrainJobRequest
+from art.wire.samples import ConstraintBody
 from art.wire.training import SamplingSpec
 
 
@@ -38,7 +37,7 @@ from art.wire.training import SamplingSpec
     ],
 )
 def test_the_recorded_distribution_is_the_one_that_is_trained(recorded: dict, spec: SamplingSpec) -> None:
-    assert drawn_from(drawn(**recorded), Algorithm()) == spec
+    assert sampling_distribution(drawn(**recorded), Algorithm()) == spec
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ def test_the_recorded_distribution_is_the_one_that_is_trained(recorded: dict, sp
 def test_what_the_trainer_does_not_compute_is_context_with_its_reason(
     recorded: dict, reason: str, named: str
 ) -> None:
-    assert drawn_from(drawn(**recorded), Algorithm()) == Untrainable(reason=reason, drawn=named)  # type: ignore[arg-type]
+    assert sampling_distribution(drawn(**recorded), Algorithm()) == Untrainable(reason=reason, drawn=named)  # type: ignore[arg-type]
 
 
 def two_calls(reward: float = 1.0) -> TrainJobRequest:
@@ -125,12 +124,12 @@ def test_a_rollout_is_as_old_as_the_samples_that_are_trained() -> None:
 
 def test_supervised_training_takes_any_text_and_trains_the_model_s_own_distribution() -> None:
     supervised = Algorithm(advantage=AdvantageSpec(kind="none"))
-    assert drawn_from(drawn(temperature=0.0, logit_bias={"7": 1}), supervised) == SamplingSpec()
+    assert sampling_distribution(drawn(temperature=0.0, logit_bias={"7": 1}), supervised) == SamplingSpec()
 
 
 def test_a_teacher_s_server_knows_its_plain_distribution_only() -> None:
     teacher = TeacherSpec(kind="server", url="http://127.0.0.1:1/v1", model="t")
     taught = Algorithm(advantage=AdvantageSpec(kind="distillation"), teacher=teacher)
-    assert drawn_from(drawn(), taught) == SamplingSpec()
-    other = drawn_from(drawn(temperature=0.7), taught)
+    assert sampling_distribution(drawn(), taught) == SamplingSpec()
+    other = sampling_distribution(drawn(temperature=0.7), taught)
     assert isinstance(other, Untrainable) and other.reason == "teacher" and "temperature=0.7" in other.drawn

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
-from art.wire.flaws import first_flaw, flaws, flaws_without_values
-from art.wire.strict import Strict
+from art.wire.records import Strict, first_flaw, flaws, flaws_without_values
 
 
 class Inner(Strict):

@@ -12,12 +12,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
-from art.server.checkpoints.arrivals import Arrivals, choose_step
-from art.server.checkpoints.checkpoints import Checkpoints, JobNote
-from art.server.checkpoints.shape import leaves_open, read_shape
-from art.server.data_layout import DataLayout
-from art.server.models.base_models import adapter_folder, base_of_adapter
-from art.server.models.models import Models
+from art.server.checkpoints.checkpoints import Checkpoints, JobNote, leaves_open, read_shape
+from art.server.checkpoints.registered_models import RegisteredModels, adapter_folder, base_of_adapter
+from art.server.data_folder import DataLayout
+from art.server.promotion.checkpoint_imports import CheckpointImports, choose_step
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import AdoptRequest, ForkRequest, RegisterRequest
 from art.wire.training import LoraSpec
@@ -54,9 +52,9 @@ async def _not_served(model):
     yield None
 
 
-def arrivals(data: Path) -> tuple[Arrivals, Models]:
-    models = Models(DataLayout(data))
-    return Arrivals(models, stage_of=_not_served, rows=lambda model: [[1, 2]], wait=0.2), models
+def arrivals(data: Path) -> tuple[CheckpointImports, RegisteredModels]:
+    models = RegisteredModels(DataLayout(data))
+    return CheckpointImports(models, stage_of=_not_served, rows=lambda model: [[1, 2]], wait=0.2), models
 
 
 def fork_of(name: str, **which: object) -> ForkRequest:

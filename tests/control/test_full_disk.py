@@ -16,14 +16,14 @@ from safetensors import SafetensorError
 from test_jobs import RESULT, bench, request
 
 from art.errors import CheckpointError, DiskError
-from art.process.disk import disk_trouble, free_bytes
+from art.process.files import disk_trouble, free_bytes
 from art.server.checkpoints import checkpoints as module
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote
-from art.server.jobs.jobs import Progress
-from art.server.jobs.store import Job, JobStore
-from art.server.workers.trainer_client import error_of
-from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE
+from art.server.jobs.job_store import JobStore, TrainingJob
+from art.server.jobs.training_jobs import Progress
+from art.server.workers.trainer_worker import worker_error
 from art.wire.jobs import TrainResultInfo
+from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from waiting import until
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -99,9 +99,9 @@ async def test_a_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_worker_s_defect_is_not_called_none() -> None:
-    told = error_of(500, b"Internal Server Error")
+    told = worker_error(500, b"Internal Server Error")
     assert "None" not in str(told) and "its log says why" in str(told)
-    named = error_of(400, b'{"error": {"type": "DiskError", "message": "the disk is full: /x"}}')
+    named = worker_error(400, b'{"error": {"type": "DiskError", "message": "the disk is full: /x"}}')
     assert type(named) is DiskError
 
 
@@ -109,7 +109,7 @@ def test_a_worker_s_defect_is_not_called_none() -> None:
 async def test_a_job_whose_end_cannot_be_written_is_told_and_the_next_one_runs(
     tmp_path: Path, monkeypatch, ends: str
 ) -> None:
-    monkeypatch.setattr("art.server.jobs.jobs._AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("art.server.jobs.training_jobs._AGAIN_SECONDS", 0.05)
     name = "finish" if ends == "well" else "fail"
     write, full = getattr(JobStore, name), True
 
@@ -118,7 +118,7 @@ async def test_a_job_whose_end_cannot_be_written_is_told_and_the_next_one_runs(
             raise DiskError("the disk is full: jobs.sqlite")
         await write(*arguments)
 
-    async def run(job: Job, progress: Progress) -> TrainResultInfo:
+    async def run(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         if ends == "badly":
             raise DiskError("the checkpoint could not be written: the disk is full")
         return RESULT

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from art.errors import RequestError
-from art.server.jobs.store import JobStore
-from art.wire.jobs import TrainJobRequest, TrainResultInfo
-from art.wire.sft import SftJobRequest
+from art.server.jobs.job_store import JobStore
+from art.wire.jobs import SftJobRequest, TrainJobRequest, TrainResultInfo
 
 OPTIMIZER = {"learning_rate": None}
 

@@ -20,10 +20,10 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
 )
-from art.server.checkpoints.promote import Progress
-from art.server.control_settings import ControlSettings
-from art.server.jobs.jobs import Jobs, RunJob
-from art.server.jobs.store import Job, JobStore
+from art.server.jobs.job_store import JobStore, TrainingJob
+from art.server.jobs.training_jobs import RunJob, TrainingJobs
+from art.server.promotion.promote import Progress
+from art.server.settings import ControlSettings
 from art.wire.jobs import JobEvent, TrainJobRequest, TrainResultInfo
 from waiting import DEADLINE_S
 
@@ -39,7 +39,7 @@ class Bench:
 
     def __init__(self, path: Path, run: RunJob, **settings: float) -> None:
         self.failures: list[str] = []
-        self.jobs = Jobs(
+        self.jobs = TrainingJobs(
             JobStore(path / "jobs.sqlite"),
             run=run,
             trainer_of=self.trainer_of,
@@ -53,7 +53,7 @@ class Bench:
             raise NotFoundError("no such model", status=404)
         return "base"
 
-    async def worker_failed(self, job: Job, error: WorkerError) -> None:
+    async def worker_failed(self, job: TrainingJob, error: WorkerError) -> None:
         self.failures.append(str(error))
 
     async def events(self, job_id: str, after: int = 0) -> list[JobEvent]:
@@ -62,7 +62,7 @@ class Bench:
         return [JobEvent.model_validate_json(line) for line in lines if line.strip()]
 
 
-async def succeed(job: Job, progress: Progress) -> TrainResultInfo:
+async def succeed(job: TrainingJob, progress: Progress) -> TrainResultInfo:
     await progress("training", done=1, total=2)
     return RESULT
 
@@ -93,7 +93,7 @@ async def test_a_job_runs_and_tells_numbered_events(tmp_path: Path) -> None:
 async def test_a_lost_reply_can_be_asked_for_again(tmp_path: Path) -> None:
     runs = 0
 
-    async def count(job: Job, progress: Progress) -> TrainResultInfo:
+    async def count(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         nonlocal runs
         runs += 1
         return RESULT
@@ -127,7 +127,7 @@ async def test_an_unfit_job_id_is_refused(tmp_path: Path, job_id: str) -> None:
 async def test_a_dropped_stream_goes_on_where_it_was(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def slow(job: Job, progress: Progress) -> TrainResultInfo:
+    async def slow(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await progress("preparing")
         await go_on.wait()
         await progress("training")
@@ -153,7 +153,7 @@ async def test_jobs_of_one_trainer_run_one_at_a_time_in_their_order(tmp_path: Pa
     running: list[str] = []
     order: list[str] = []
 
-    async def alone(job: Job, progress: Progress) -> TrainResultInfo:
+    async def alone(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         running.append(job.job_id)
         await asyncio.sleep(0.005)
         assert running == [job.job_id]
@@ -172,7 +172,7 @@ async def test_tenants_take_turns_then_their_models_and_a_flood_keeps_nobody_wai
     order: list[str] = []
     go_on = asyncio.Event()
 
-    async def note(job: Job, progress: Progress) -> TrainResultInfo:
+    async def note(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await go_on.wait()
         order.append(job.job_id)
         return RESULT
@@ -196,7 +196,7 @@ async def test_tenants_take_turns_then_their_models_and_a_flood_keeps_nobody_wai
 async def test_a_model_has_so_many_jobs_at_a_time_and_no_other_model_suffers(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def wait(job: Job, progress: Progress) -> TrainResultInfo:
+    async def wait(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await go_on.wait()
         return RESULT
 
@@ -218,7 +218,7 @@ async def test_a_model_has_so_many_jobs_at_a_time_and_no_other_model_suffers(tmp
 
 
 async def test_what_was_running_goes_on_first_after_a_restart(tmp_path: Path) -> None:
-    async def hang(job: Job, progress: Progress) -> TrainResultInfo:
+    async def hang(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await progress("training")
         await asyncio.sleep(600)
         return RESULT
@@ -236,7 +236,7 @@ async def test_what_was_running_goes_on_first_after_a_restart(tmp_path: Path) ->
 
 
 async def test_a_failed_job_is_told_by_name_and_the_next_one_runs(tmp_path: Path) -> None:
-    async def fail_first(job: Job, progress: Progress) -> TrainResultInfo:
+    async def fail_first(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         if job.job_id == "job":
             raise CanaryError("the engine computes something else")
         if job.job_id == "defect":
@@ -257,7 +257,7 @@ async def test_a_failed_job_is_told_by_name_and_the_next_one_runs(tmp_path: Path
 async def test_a_job_is_tried_again_when_a_worker_failed_under_it(tmp_path: Path) -> None:
     attempts = 0
 
-    async def third_time(job: Job, progress: Progress) -> TrainResultInfo:
+    async def third_time(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         nonlocal attempts
         attempts += 1
         if attempts < 3:
@@ -271,7 +271,7 @@ async def test_a_job_is_tried_again_when_a_worker_failed_under_it(tmp_path: Path
 
 
 async def test_attempts_and_time_are_limited(tmp_path: Path) -> None:
-    async def hang(job: Job, progress: Progress) -> TrainResultInfo:
+    async def hang(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await asyncio.sleep(600)
         return RESULT
 
@@ -283,7 +283,7 @@ async def test_attempts_and_time_are_limited(tmp_path: Path) -> None:
 
 
 async def test_unfinished_jobs_go_on_after_a_restart_in_their_order(tmp_path: Path) -> None:
-    async def hang(job: Job, progress: Progress) -> TrainResultInfo:
+    async def hang(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await progress("training")
         await asyncio.sleep(600)
         return RESULT

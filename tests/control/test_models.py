@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
-from art.server.data_layout import DataLayout, check_name
-from art.server.models.base_models import resolve_base
-from art.server.models.models import Models
+from art.server.checkpoints.registered_models import RegisteredModels, resolve_base
+from art.server.data_folder import DataLayout, check_name
 from art.wire.models import RegisterRequest
 from art.wire.training import LoraSpec
 
@@ -21,8 +20,8 @@ def request(**changes: object) -> RegisterRequest:
 
 
 def test_a_registration_survives_a_restart(tmp_path: Path) -> None:
-    made = Models(DataLayout(tmp_path)).register(request(seed=7), "org/base")
-    again = Models(DataLayout(tmp_path))
+    made = RegisteredModels(DataLayout(tmp_path)).register(request(seed=7), "org/base")
+    again = RegisteredModels(DataLayout(tmp_path))
     assert again.all() == [made] and again.get("games", "player").seed == 7
     assert again.register(request(seed=7), "org/base") == made
 
@@ -32,7 +31,7 @@ def test_a_registration_survives_a_restart(tmp_path: Path) -> None:
     [("org/other", LoraSpec(), "base_model"), ("org/base", LoraSpec(r=4), "lora")],
 )
 def test_a_name_keeps_its_base_and_its_adapter(tmp_path: Path, base: str, lora: LoraSpec, param: str) -> None:
-    models = Models(DataLayout(tmp_path))
+    models = RegisteredModels(DataLayout(tmp_path))
     models.register(request(), "org/base")
     with pytest.raises(RequestError, match=f"games/player was registered with {param}") as refused:
         models.register(request(lora=lora), base)
@@ -40,7 +39,7 @@ def test_a_name_keeps_its_base_and_its_adapter(tmp_path: Path, base: str, lora: 
 
 
 def test_targets_that_are_not_chosen_again_stay(tmp_path: Path) -> None:
-    models = Models(DataLayout(tmp_path))
+    models = RegisteredModels(DataLayout(tmp_path))
     made = models.register(request(lora=LoraSpec(targets=["q_proj"])), "org/base")
     assert models.register(request(), "org/base") == made
     with pytest.raises(RequestError, match="lora"):
@@ -51,15 +50,15 @@ def test_targets_that_are_not_chosen_again_stay(tmp_path: Path) -> None:
 
 def test_an_unknown_model_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="games/player is not registered"):
-        Models(DataLayout(tmp_path)).get("games", "player")
+        RegisteredModels(DataLayout(tmp_path)).get("games", "player")
 
 
 def test_a_damaged_registration_is_named(tmp_path: Path) -> None:
     layout = DataLayout(tmp_path)
-    Models(layout).register(request(), "org/base")
+    RegisteredModels(layout).register(request(), "org/base")
     layout.registration_file("games", "player").write_text("{}")
     with pytest.raises(CheckpointError, match=r"registration\.json cannot be read"):
-        Models(layout)
+        RegisteredModels(layout)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_a_damaged_registration_is_named(tmp_path: Path) -> None:
 )
 def test_a_name_that_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(RequestError, match="is not a name") as refused:
-        Models(DataLayout(tmp_path)).register(request(name=name), "org/base")
+        RegisteredModels(DataLayout(tmp_path)).register(request(name=name), "org/base")
     assert refused.value.status == 400
     assert list(tmp_path.iterdir()) == []
 
@@ -97,11 +96,11 @@ def test_one_base_model_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_newest_registration_says_how_a_model_is_served(tmp_path: Path) -> None:
-    models = Models(DataLayout(tmp_path))
+    models = RegisteredModels(DataLayout(tmp_path))
     made = models.register(
         request(max_context=64, chat_template_kwargs={"enable_thinking": False}), "org/base"
     )
     assert made.max_context == 64 and made.chat_template_kwargs == {"enable_thinking": False}
     again = models.register(request(max_context=32), "org/base")
     assert (again.max_context, again.chat_template_kwargs, again.lora) == (32, {}, made.lora)
-    assert Models(DataLayout(tmp_path)).all() == [again]
+    assert RegisteredModels(DataLayout(tmp_path)).all() == [again]

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from art.wire.flaws import first_flaw
-from art.wire.jobs import TrainJobRequest
-from art.wire.pieces import PieceError, read_pieces, write_pieces
-from art.wire.sft import SftJobRequest
+from art.wire.jobs import SftJobRequest, TrainJobRequest
+from art.wire.records import PieceError, first_flaw, read_pieces, write_pieces
 
 SFT = {
     "job_id": "j \u00e9",

@@ -13,16 +13,15 @@ import pytest
 
 from art.engine.protocol import Engine
 from art.errors import CanaryError
-from art.rendering.chat import ChatRenderer
-from art.server.checkpoints.canary import Canary, CanaryLimits, Rows, Scores
+from art.rendering.chat_renderer import ChatRenderer
+from art.server.catalog import Catalog
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote
-from art.server.checkpoints.promote import Stage, unobserved
-from art.server.control_settings import ControlSettings
-from art.server.models.catalog import Catalog
-from art.server.models.models import Registration
-from art.server.workers.engines import Unload
-from art.server.workers.pair import WorkerPair
-from art.server.workers.trainer_client import OpenModel
+from art.server.checkpoints.registered_models import Registration
+from art.server.checkpoints.sampler_agreement import Canary, CanaryLimits, Rows, Scores
+from art.server.promotion.promote import ServedModel, ignore_progress
+from art.server.settings import ControlSettings
+from art.server.workers.base_model import BaseModelWorkers, Unload
+from art.server.workers.trainer_worker import TrainedModel
 from art.wire.jobs import TrainResultInfo
 from art.wire.training import LoraSpec
 from waiting import turns, until
@@ -31,7 +30,7 @@ MODEL = Registration(project="p", name="m", base_model="base", lora=LoraSpec())
 ROWS = [[1, 2, 3]]
 
 
-class Trained(OpenModel):
+class Trained(TrainedModel):
     """What a trainer holds: its scores are those of `weights`."""
 
     def __init__(self, weights: float) -> None:
@@ -49,7 +48,7 @@ class Trained(OpenModel):
         (path / "manifest.json").write_text(json.dumps({"files": {"trainer_state.json": {"sha256": digest}}}))
 
 
-class Pair(WorkerPair):
+class Pair(BaseModelWorkers):
     """Workers that are not processes: the engine scores with the weights of the folder it loaded."""
 
     def __init__(self, off: float = 0.0) -> None:
@@ -89,17 +88,17 @@ class Pair(WorkerPair):
         return [name for name, weights in self.adapters.items() if weights == weights]
 
 
-def stage(path: Path, pair: Pair, keep_loaded: int = 2) -> Stage:
+def stage(path: Path, pair: Pair, keep_loaded: int = 2) -> ServedModel:
     catalog = Catalog()
     catalog.add_base("base", Engine.__new__(Engine), ChatRenderer.__new__(ChatRenderer), max_context=8)
     settings = ControlSettings(keep_loaded=keep_loaded)
-    return Stage(MODEL, pair=pair, catalog=catalog, checkpoints=Checkpoints(path), settings=settings)
+    return ServedModel(MODEL, pair=pair, catalog=catalog, checkpoints=Checkpoints(path), settings=settings)
 
 
-async def promote(it: Stage, step: int, weights: float) -> str:
+async def promote(it: ServedModel, step: int, weights: float) -> str:
     note = JobNote(job_id=f"job-{step}", result=TrainResultInfo(step=step, metrics={}, sheet={}))
     canary = Canary(rows=ROWS)
-    return (await it.promote(Trained(weights), step, canary, note, unobserved)).adapter
+    return (await it.promote(Trained(weights), step, canary, note, ignore_progress)).adapter
 
 
 async def test_a_promoted_step_is_committed_and_the_alias_means_it(tmp_path: Path) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from art.errors import WorkerError, WorkerStalledError
-from art.server.workers.pulse import Pulse
+from art.server.workers.supervisor import StallWatch
 
 
 def test_requests_without_steps_are_a_stall() -> None:
-    pulse = Pulse("'engine' (pid 7)", deadline=0.0)
+    pulse = StallWatch("'engine' (pid 7)", deadline=0.0)
     pulse.check({"running": 3, "steps": 10})
     with pytest.raises(WorkerStalledError, match=r"'engine'.* 3 running requests and made no step for 0 s"):
         pulse.check({"running": 3, "steps": 10})
 
 
 def test_steps_are_a_pulse_and_idleness_needs_none() -> None:
-    pulse = Pulse("engine", deadline=0.0)
+    pulse = StallWatch("engine", deadline=0.0)
     for steps in (1, 2, 3):
         pulse.check({"running": 1, "steps": steps})
     for _ in range(3):
@@ -24,7 +24,7 @@ def test_steps_are_a_pulse_and_idleness_needs_none() -> None:
 
 
 def test_a_worker_without_counters_is_never_suspected() -> None:
-    pulse = Pulse("trainer", deadline=0.0)
+    pulse = StallWatch("trainer", deadline=0.0)
     for _ in range(3):
         pulse.check({"busy": True})
         pulse.check({"running": 1})
@@ -32,4 +32,4 @@ def test_a_worker_without_counters_is_never_suspected() -> None:
 
 def test_a_worker_that_says_it_is_broken_is_believed() -> None:
     with pytest.raises(WorkerError, match="out of memory"):
-        Pulse("engine", deadline=60.0).check({"error": "out of memory"})
+        StallWatch("engine", deadline=60.0).check({"error": "out of memory"})

@@ -18,12 +18,11 @@ from starlette.routing import Route
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from art import errors
-from art.samples.batch import build_batch
-from art.samples.teacher import scored_paths, with_teacher
-from art.samples.types import GroupRow, RolloutRow, SampleRow
-from art.server.jobs.teacher import Teacher
-from art.server.jobs.teacher_settings import TeacherSettings
-from art.server.settings import ServerSettings, resolve_teacher
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.batch.teacher import scored_paths, with_teacher
+from art.server.jobs.train_job import HttpTeacher
+from art.server.settings import ServerSettings, TeacherSettings, resolve_teacher
 from art.wire.algorithm import TeacherSpec
 from waiting import DEADLINE_S, eventually, until
 
@@ -96,9 +95,9 @@ def endpoint(model: Qwen3ForCausalLM) -> Iterator[Endpoint]:
     thread.join(DEADLINE_S)
 
 
-def teacher(endpoint: Endpoint, **settings: Any) -> Teacher:
+def teacher(endpoint: Endpoint, **settings: Any) -> HttpTeacher:
     spec = TeacherSpec(kind="server", url=endpoint.url, model="big")
-    return Teacher(spec, TeacherSettings(**{"retry_wait": 0.0, **settings}))
+    return HttpTeacher(spec, TeacherSettings(**{"retry_wait": 0.0, **settings}))
 
 
 def conversation(name: str, reward: float, *turns: tuple[list[int], list[int]]) -> RolloutRow:
@@ -201,7 +200,7 @@ async def test_silence_has_a_deadline(endpoint: Endpoint) -> None:
 async def test_nobody_there(unused_tcp_port: int) -> None:
     nowhere = TeacherSpec(kind="server", url=f"http://127.0.0.1:{unused_tcp_port}/v1", model="big")
     with pytest.raises(errors.ServerUnreachableError, match="teacher 'big'"):
-        await Teacher(nowhere, TeacherSettings(attempts=2, retry_wait=0.0)).logprobs([[1, 2]])
+        await HttpTeacher(nowhere, TeacherSettings(attempts=2, retry_wait=0.0)).logprobs([[1, 2]])
 
 
 # Where the server may be sent
@@ -213,20 +212,20 @@ async def test_nobody_there(unused_tcp_port: int) -> None:
 def test_a_job_may_not_send_the_server_elsewhere(url: str) -> None:
     spec = TeacherSpec(kind="server", url=url, model="big")
     with pytest.raises(errors.ConfigurationError, match=r"teacher\.urls"):
-        Teacher(spec, TeacherSettings())
-    Teacher(spec, TeacherSettings(urls=[url]))
+        HttpTeacher(spec, TeacherSettings())
+    HttpTeacher(spec, TeacherSettings(urls=[url]))
 
 
 def test_a_tenants_job_may_send_it_to_listed_endpoints_alone() -> None:
     here = TeacherSpec(kind="server", url="http://127.0.0.1:8001/v1", model="big")
-    Teacher(here, TeacherSettings())
+    HttpTeacher(here, TeacherSettings())
     settings = TeacherSettings(urls=["https://listed.example.org/v1"])
     with pytest.raises(
         errors.ConfigurationError, match=r"is not one of the server's `teacher\.urls`"
     ) as refused:
-        Teacher(here, settings, listed_only=True)
+        HttpTeacher(here, settings, listed_only=True)
     assert "listed.example.org" not in str(refused.value)
-    Teacher(here, TeacherSettings(urls=[str(here.url)]), listed_only=True)
+    HttpTeacher(here, TeacherSettings(urls=[str(here.url)]), listed_only=True)
 
 
 async def test_the_key_goes_to_listed_endpoints_alone(endpoint: Endpoint) -> None:

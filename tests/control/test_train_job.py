@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 from ledger_rows import drawn, nano, record
 
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.batch.encode import decode_batch, encode_batch
 from art.errors import RequestError
-from art.samples.batch import build_batch
-from art.samples.encode import decode_batch, encode_batch
-from art.samples.types import GroupRow, RolloutRow, SampleRow
 from art.server.checkpoints.checkpoints import Checkpoints
-from art.server.jobs.plot import plot_batch
-from art.server.jobs.rate import rate_factor
-from art.server.jobs.reference import reference_folder
-from art.server.jobs.train_rows import check_origin, group_rows, judge_figures
+from art.server.jobs.train_job import rate_factor, reference_folder
+from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, plot_batch
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm, KlSpec, TeacherSpec, UpdatesSpec
 from art.wire.jobs import RateSpec, SheetRow, TrainGroup, TrainJobRequest

@@ -8,7 +8,7 @@ import pytest
 
 from art.errors import ConfigurationError
 from art.server.settings import parse_settings
-from art.server.workers.options import PairOptions, shared_gpu
+from art.server.workers.supervisor import WorkerOptions, shared_gpu
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ def test_engines_sleep_by_themselves_where_they_share_the_trainers_gpu(
 
 
 def test_each_replica_has_its_device_or_none_has() -> None:
-    options = PairOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:1", "cuda:2"])
+    options = WorkerOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:1", "cuda:2"])
     assert [options.device(number) for number in range(2)] == ["cuda:1", "cuda:2"]
-    assert PairOptions(engine_options={}, trainer_options={}).device(0) is None
+    assert WorkerOptions(engine_options={}, trainer_options={}).device(0) is None
     with pytest.raises(ConfigurationError, match="names 1 devices for 2 replicas"):
-        PairOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:1"])
+        WorkerOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:1"])
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
-from art.server.workers.log import WorkerLog
 from art.server.workers.supervisor import RestartPolicy, Supervisor
-from art.server.workers.workers import Worker, WorkerSpec, module_command
+from art.server.workers.worker_process import Worker, WorkerLog, WorkerSpec, module_command
 from waiting import gone, until
 
 Specs = Callable[..., WorkerSpec]
@@ -162,7 +161,7 @@ def test_a_log_is_bounded(tmp_path: Path) -> None:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from art.server.workers.workers import Worker, WorkerSpec, module_command
+from art.server.workers.worker_process import Worker, WorkerSpec, module_command
 
 async def main():
     config = {"behaviour": "deaf"}

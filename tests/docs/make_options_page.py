@@ -11,14 +11,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from art.backend import TrainOptions
-from art.remote.config.engine import ENGINE_ARGS, SERVER_ARGS
-from art.remote.config.keys import Key, Keys
-from art.remote.config.model import INIT_ARGS, PEFT_ARGS, SECTIONS, TINKER_ARGS
-from art.remote.config.trainer import TRAINER_ARGS
-from art.remote.keywords import KEYWORDS, REFUSED, field_docstrings
+from art.client.foreign_options import (
+    ENGINE_ARGS,
+    INIT_ARGS,
+    PEFT_ARGS,
+    SECTIONS,
+    SERVER_ARGS,
+    TINKER_ARGS,
+    TRAINER_ARGS,
+    ForeignOption,
+    ForeignOptions,
+)
+from art.client.train_options import KEYWORDS, REFUSED, field_docstrings
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
-KEYS: Mapping[str, Keys] = {
+KEYS: Mapping[str, ForeignOptions] = {
     "Sections": SECTIONS,
     "`init_args`": INIT_ARGS,
     "`peft_args`": PEFT_ARGS,
@@ -55,7 +62,7 @@ def keyword_rows() -> Iterator[str]:
         yield f"| `{name}` | refused | {_sentence(refused.instead)} |"
 
 
-def key_rows(keys: Keys) -> Iterator[str]:
+def key_rows(keys: ForeignOptions) -> Iterator[str]:
     """Keys with one reason share a row."""
     shared: dict[tuple[object, ...], list[str]] = {}
     for name, key in keys.items():
@@ -65,7 +72,7 @@ def key_rows(keys: Keys) -> Iterator[str]:
         yield f"| {', '.join(f'`{name}`' for name in names)} | {key.effect} | {_reason(key)} |"
 
 
-def _reason(key: Key) -> str:
+def _reason(key: ForeignOption) -> str:
     text = _sentence(key.text)
     if key.effect == "refused" and key.neutral:
         text += f" Accepted: {', '.join(f'`{value!r}`' for value in key.neutral)}."

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import art
-from art.algorithms import DEFAULT
-from art.pipeline_trainer.settings import most_groups, pipeline_settings, queue_size
-from art.pipeline_trainer.trainer import PipelineTrainer
-from art.remote.backend import RemoteBackend
-from art.remote.internal_config import optimizer_spec
-from art.remote.keywords import with_defaults
-from art.remote.options import UNSAID_ROWS, algorithm_of, compute_of
-from art.remote.sft import sft_optimizer
-from art.server.control_settings import ControlSettings
+from art.batch.algorithms import DEFAULT
+from art.client.registration import optimizer_spec
+from art.client.remote_backend import RemoteBackend
+from art.client.sft_request import sft_optimizer
+from art.client.train_options import with_defaults
+from art.client.train_request import UNSAID_ROWS, algorithm_of, compute_of
+from art.runs.pipeline.settings import most_groups, pipeline_settings, queue_size
+from art.runs.pipeline.trainer import PipelineTrainer
+from art.server.settings import ControlSettings
 from art.training.logprobs import CHUNK_ELEMENTS
 from art.training.losses.registry import LOSSES
 from art.training.optimizer import make_optimizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from make_options_page import KEYS, PAGE, keyword_rows, printed
 
-from art.remote.keywords import KEYWORDS, REFUSED
+from art.client.train_options import KEYWORDS, REFUSED
 
 
 def test_the_page_is_what_the_declarations_say() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from engine_models import build_qwen3
 
-from art.constraints import proof
-from art.constraints.grammar import Grammars
+from art.engine import constraints as proof
 from art.engine.builtin.engine import BuiltinEngine
+from art.engine.constraints import Grammars
 from art.engine.protocol import Constraint, GenerateRequest, Sampling
 from art.errors import OverloadedError, RequestError
 
@@ -52,7 +52,9 @@ def resident() -> int:
 
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "LIMITS", replace(proof.LIMITS, cpu_s=1, memory_bytes=128 << 20))
+    monkeypatch.setattr(
+        proof, "COMPILE_LIMITS", replace(proof.COMPILE_LIMITS, cpu_s=1, memory_bytes=128 << 20)
+    )
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ async def test_a_tenant_has_a_bounded_queue_and_equal_constraints_one_place(engi
 async def test_the_kept_grammars_are_bounded_by_their_size(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("art.constraints.grammar.KEPT_BYTES", 1000)
+    monkeypatch.setattr("art.engine.constraints.KEPT_BYTES", 1000)
     grammars = Grammars(str(base))
     texts = [f"[a-{letter}]{{1,{number}}}" for number, letter in enumerate("bcdefgh", 1)]
     for text in texts:

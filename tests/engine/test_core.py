@@ -12,9 +12,9 @@ from engine_models import VOCAB, ask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.engine.builtin.batch import shares
 from art.engine.builtin.core import EngineCore
 from art.engine.builtin.model import load_model
+from art.engine.builtin.step_batch import shares
 from art.engine.protocol import Delta, GenerateRequest
 from art.wire.engine import BuiltinOptions
 

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from art.engine.members import Waits
-from art.engine.pool import EnginePool
 from art.engine.protocol import Constraint, Delta, EngineInfo, GenerateRequest, Sampling
-from art.engine.replicas import BALANCE, Replica, choose
+from art.engine.replicas import BALANCE, EnginePool, Replica, ReplicaWaits, choose_replica
 from art.errors import (
     CheckpointError,
     DeadlineError,
@@ -22,7 +20,7 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
 )
-from art.wire.candidates import candidates_record, split_candidates
+from art.wire.samples import candidates_record, split_candidates
 from waiting import turns, until
 
 
@@ -124,7 +122,7 @@ async def ids_of(pool: EnginePool, request: GenerateRequest) -> list[int]:
 
 
 async def pool_of(*engines: Dice, up: float = 5.0) -> EnginePool:
-    pool = EnginePool(len(engines), waits=Waits(up=up, awake=up))
+    pool = EnginePool(len(engines), waits=ReplicaWaits(up=up, awake=up))
     for number, engine in enumerate(engines):
         await pool.members.join(number, engine)
     return pool
@@ -137,20 +135,20 @@ def replicas(*loads: int) -> list[Replica]:
 def test_a_rollout_stays_on_its_replica_and_only_those_of_a_lost_one_move() -> None:
     names = [f"rollout-{number}" for number in range(400)]
     four = replicas(0, 0, 0, 0)
-    home = {name: choose(four, name).number for name in names}
-    assert {name: choose(four, name).number for name in names} == home
+    home = {name: choose_replica(four, name).number for name in names}
+    assert {name: choose_replica(four, name).number for name in names} == home
     assert all(60 < count < 140 for count in Counter(home.values()).values())
-    moved = [name for name in names if choose(four[:3], name).number != home[name]]
+    moved = [name for name in names if choose_replica(four[:3], name).number != home[name]]
     assert set(moved) == {name for name in names if home[name] == 3}
 
 
 def test_no_replica_is_swamped_by_rollouts_and_others_go_where_there_is_least() -> None:
     three = replicas(0, 0, 0)
     for number in range(300):
-        chosen = choose(three, f"rollout-{number % 2}")  # two rollouts flood
+        chosen = choose_replica(three, f"rollout-{number % 2}")  # two rollouts flood
         chosen.open += 1
         assert chosen.open <= BALANCE * (number + 1) / 3 + 1
-    assert choose(replicas(5, 2, 9), None).number == 1
+    assert choose_replica(replicas(5, 2, 9), None).number == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

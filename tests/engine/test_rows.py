@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.engine.builtin.rows import EMPTY, HEAD, RowTable
+from art.engine.builtin.cache import EMPTY, HEAD, RowTable
 
 
 def ids(*values: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from art.engine.builtin.shaping import make_penalties
+from art.engine.builtin.sampler import make_penalties
 from art.engine.protocol import Sampling
 
 ASKED = Sampling(max_tokens=9, repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=0.25)

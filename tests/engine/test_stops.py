@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.engine.builtin.stops import StopStrings
+from art.engine.builtin.sequence import StopStrings
 
 
 class Bytes:

@@ -11,11 +11,7 @@ import pytest
 from art.engine.protocol import Constraint, GenerateRequest, Sampling
 from art.engine.registry import engine_options
 from art.engine.vllm.adapters import check_folder
-from art.engine.vllm.arguments import OURS, command_line, known_arguments
-from art.engine.vllm.install import install, installed
-from art.engine.vllm.launch import prepare
-from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.requests import (
+from art.engine.vllm.client import (
     completion_body,
     rank_body,
     read_choice,
@@ -23,8 +19,10 @@ from art.engine.vllm.requests import (
     read_scores,
     score_body,
 )
-from art.engine.vllm.runtime import Runtime, find_runtime
-from art.engine.vllm.versions import TESTED, check_version
+from art.engine.vllm.install import install, installed
+from art.engine.vllm.launch import OURS, command_line, known_arguments, prepare_launch
+from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
 from art.errors import CheckpointError, ConfigurationError, RequestError, WorkerError
 from art.process.fair_queue import FairQueue
 
@@ -94,7 +92,7 @@ def test_options_that_cannot_act_are_refused(options: dict[str, Any], said: str)
 
 async def test_the_key_is_on_no_command_line_and_in_no_text(tmp_path: Path) -> None:
     runtime = Runtime(python=Path("/p"), version=TESTED, cuda=False)
-    launch = await prepare("base", runtime, VllmOptions(threads=3, cache_gb=2), tmp_path, None)
+    launch = await prepare_launch("base", runtime, VllmOptions(threads=3, cache_gb=2), tmp_path, None)
     assert launch.environment["VLLM_API_KEY"] == launch.key
     assert launch.key not in " ".join(launch.command) + repr(launch)
     assert (launch.device, launch.dtype, launch.sleep_mode) == ("cpu", "float32", False)
@@ -105,15 +103,15 @@ async def test_the_key_is_on_no_command_line_and_in_no_text(tmp_path: Path) -> N
 
 async def test_on_a_gpu_it_may_sleep_and_keeps_to_its_device(tmp_path: Path) -> None:
     runtime = Runtime(python=Path("/p"), version=TESTED, cuda=True)
-    launch = await prepare("base", runtime, VllmOptions(), tmp_path, "cuda:1")
+    launch = await prepare_launch("base", runtime, VllmOptions(), tmp_path, "cuda:1")
     assert (launch.device, launch.dtype, launch.sleep_mode) == ("cuda:1", "bfloat16", True)
     assert launch.environment["CUDA_VISIBLE_DEVICES"] == "1"
     assert "--enable-sleep-mode" in launch.command and launch.environment["VLLM_SERVER_DEV_MODE"] == "1"
     with pytest.raises(ConfigurationError, match="cuda"):
-        await prepare("base", runtime, VllmOptions(), tmp_path, "cpu")
+        await prepare_launch("base", runtime, VllmOptions(), tmp_path, "cpu")
     with pytest.raises(ConfigurationError, match="sleep_mode"):
         on_cpu = Runtime(python=Path("/p"), version=TESTED, cuda=False)
-        await prepare("base", on_cpu, VllmOptions(sleep_mode=True), tmp_path, None)
+        await prepare_launch("base", on_cpu, VllmOptions(sleep_mode=True), tmp_path, None)
 
 
 def body(sampling: Sampling, end: int | None = 9) -> dict[str, Any]:
@@ -246,6 +244,6 @@ async def test_the_installed_vllm_knows_what_we_give_it(tmp_path: Path) -> None:
     assert command_line({"enable_prefix_caching": False}, known) == ["--no-enable-prefix-caching"]
     with pytest.raises(ConfigurationError, match="gpu_memory_utilization"):
         command_line({"gpu_memory_utilisation": 0.5}, known)
-    launch = await prepare("base", runtime, VllmOptions(), tmp_path, None)
+    launch = await prepare_launch("base", runtime, VllmOptions(), tmp_path, None)
     given = {word.partition("=")[0] for word in launch.command if word.startswith("--")}
     assert given <= {flag for argument in known.values() for flag in argument["flags"]}

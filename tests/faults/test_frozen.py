@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 import art
-from art.local.supervisor import SupervisorLimits
-from art.server.data_lock import DataLock
+from art.client.local_server import SupervisorLimits
+from art.server.data_folder import DataFolderLock
 from waiting import eventually, gone
 
 pytestmark = [
@@ -58,4 +58,4 @@ async def test_a_job_goes_on_after_its_server_was_frozen(tmp_path: Path, base: P
         assert result.step == 1
         eventually(lambda: gone(server) and all(gone(one) for one in workers))
         assert (await rollout(0.0)).messages_and_choices[-1].model_extra["step"] == 1
-    DataLock(tmp_path / "art" / "server").release()
+    DataFolderLock(tmp_path / "art" / "server").release()

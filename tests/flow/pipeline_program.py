@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 import art
-from art.pipeline_trainer import PipelineTrainer, make_group_rollout_fn
-from art.tasks import yes_no_maybe
+from art.environments.tasks import yes_no_maybe
+from art.runs.pipeline import PipelineTrainer, make_group_rollout_fn
 
 LEARNING_RATE = 1e-3
 SERVER = {"engine": {"options": {"threads": 1}}, "trainer": {"options": {"threads": 1}}}

@@ -17,9 +17,9 @@ from starlette.routing import Route
 from transformers import Qwen3ForCausalLM
 
 import art
-from art.algorithms import TABLE
+from art.batch.algorithms import TABLE
+from art.engine.nano_models import resolve
 from art.errors import ConfigurationError, NotFoundError, RequestError
-from art.nano_models import resolve
 from waiting import eventually
 
 ROWS = [{"algorithm": name} for name, row in TABLE.items() if not row.needs]

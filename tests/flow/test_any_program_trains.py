@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import art
-from art.tasks import mail
+from art.environments.tasks import mail
 from art.trajectories import is_choice
 
 # Python's standard library alone. It answers calls until there are none, or `turns` are over; asked to, it

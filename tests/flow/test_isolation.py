@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from art.local.supervisor import ServerProcess
-from art.server.tenants.tenants import TENANTS_FILE, Tenants
+from art.client.local_server import ServerProcess
+from art.server.tenants import TENANTS_FILE, Tenants
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from langgraph.graph.message import add_messages
 from pydantic import BaseModel, ConfigDict, Field
 
 import art
-from art.langgraph import init_chat_model, wrap_rollout
+from art.integrations.langgraph import init_chat_model, wrap_rollout
 from art.trajectories import is_choice
 
 with warnings.catch_warnings():

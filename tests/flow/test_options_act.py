@@ -196,7 +196,7 @@ async def test_length_and_chat_format_are_the_model_s(tmp_path: Path) -> None:
 def written_ids(text: str) -> list[int]:
     from transformers import PreTrainedTokenizerFast
 
-    from art.nano_models import resolve
+    from art.engine.nano_models import resolve
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(resolve("art/nano"))
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)

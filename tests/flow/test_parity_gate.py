@@ -12,11 +12,17 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from art.engine.builtin.engine import BuiltinEngine
-from art.engine.pool import EnginePool
+from art.engine.nano_models import resolve
+from art.engine.replicas import EnginePool
 from art.errors import ParityError
-from art.nano_models import resolve
-from art.server.checkpoints.canary import Rows
-from art.server.checkpoints.parity import FLOAT32, Parity, judge, likely_cause, measure
+from art.server.checkpoints.sampler_agreement import (
+    PARITY_FLOAT32,
+    Parity,
+    Rows,
+    judge_parity,
+    likely_cause,
+    measure_parity,
+)
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions
@@ -68,7 +74,7 @@ async def sides(trainer: Trainer) -> AsyncIterator[Sides]:
 
 async def measured(sides: Sides, folder: Path, lora: LoraSpec | None = LORA) -> Parity:
     info = await sides.pool.info()
-    return await measure(
+    return await measure_parity(
         sides,
         lora,
         GREETING,
@@ -84,7 +90,7 @@ async def measured(sides: Sides, folder: Path, lora: LoraSpec | None = LORA) -> 
 async def test_engine_and_trainer_agree(sides: Sides, tmp_path: Path, lora: LoraSpec | None) -> None:
     parity = await measured(sides, tmp_path, lora)
     assert parity.mean < 1e-4 and parity.p99 < 1e-3 and parity.tokens == 4 * 64 and not parity.cause
-    judge(parity, "art/nano", refuse=True)
+    judge_parity(parity, "art/nano", refuse=True)
     assert not os.listdir(tmp_path) and (await sides.pool.info()).adapters == (), "nothing is left"
 
 
@@ -128,10 +134,10 @@ async def test_a_wrong_adapter_path_is_refused_with_its_cause(
 ) -> None:
     sides.spoil = spoil
     parity = await measured(sides, tmp_path)
-    assert parity.base_mean < FLOAT32.mean < parity.mean
+    assert parity.base_mean < PARITY_FLOAT32.mean < parity.mean
     with pytest.raises(ParityError, match=rf"art/nano, LoRA r=8 alpha=32(.|\n)*{cause}(.|\n)*'warn'"):
-        judge(parity, "art/nano", refuse=True)
-    judge(parity, "art/nano", refuse=False)
+        judge_parity(parity, "art/nano", refuse=True)
+    judge_parity(parity, "art/nano", refuse=False)
 
 
 async def test_one_wrong_replica_of_two_is_found(trainer: Trainer, tmp_path: Path) -> None:
@@ -146,12 +152,12 @@ async def test_one_wrong_replica_of_two_is_found(trainer: Trainer, tmp_path: Pat
         parity = await measured(Sides(trainer, pool), tmp_path)
     finally:
         await pool.close()
-    assert parity.base_mean > FLOAT32.mean and "rope scaling" in parity.cause
+    assert parity.base_mean > PARITY_FLOAT32.mean and "rope scaling" in parity.cause
 
 
 def test_a_temperature_is_recognised() -> None:
     trainer = [[-0.1 - 0.37 * (at % 17) for at in range(64)]]
     engine = [[0.5 * logprob - 0.2 for logprob in trainer[0]]]
     assert "0.50 times the trainer's: a temperature" in likely_cause(
-        engine, trainer, engine, trainer, FLOAT32
+        engine, trainer, engine, trainer, PARITY_FLOAT32
     )

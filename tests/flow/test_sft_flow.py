@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import art
+from art.engine.nano_models import resolve
+from art.environments.tasks import mail, yes_no_maybe
 from art.errors import RequestError
-from art.nano_models import resolve
-from art.tasks import mail, yes_no_maybe
 from art.types import TrainSFTConfig
 from art.utils.sft import create_sft_dataset_iterator
 
@@ -130,7 +130,7 @@ async def test_a_student_learns_from_a_teacher_s_replies(tmp_path: Path) -> None
         assert await accuracy(student) > 0.95
 
 
-def solved(scenario: mail.Scenario) -> art.Trajectory:
+def solved(scenario: mail.MailScenario) -> art.Trajectory:
     """A mail question answered without a detour, in an environment that is the real one."""
     inbox = mail.environment(scenario)
     messages: list[Any] = list(inbox.opening)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import art
+from art.client.local_server import ServerProcess
+from art.client.serverless_backend import ServerlessBackend
 from art.errors import AuthenticationError, CheckpointMissingError, NotFoundError, StepMissingError
-from art.local.supervisor import ServerProcess
-from art.server.tenants.tenants import LOOK_SECONDS, TENANTS_FILE, Tenants
-from art.serverless import ServerlessBackend
+from art.server.tenants import LOOK_SECONDS, TENANTS_FILE, Tenants
 from art.types import ServerlessTrainResult
 
 pytestmark = pytest.mark.slow

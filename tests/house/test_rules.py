@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "art"
-ENVIRONMENT_READERS = (SOURCE / "server" / "settings.py", SOURCE / "environment.py")
+ENVIRONMENT_READERS = (SOURCE / "server" / "settings.py", SOURCE / "process" / "environment.py")
 TORCH_ROOMS = (SOURCE / "training", SOURCE / "engine" / "builtin", SOURCE / "cluster")
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from art.errors import ConfigurationError
-from art.llm import AnswerCache, Reply, Request
+from art.rewards.llm import AnswerCache, Reply, Request
 
 LIMIT = 1 << 20
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from art.environments.testing import LlmServer, Mischief
 from art.errors import (
     ConfigurationError,
     LlmAnswerError,
@@ -18,10 +19,9 @@ from art.errors import (
     LlmTimeoutError,
     LlmUnavailableError,
 )
-from art.llm import AnswerCache, Budget, Channel, Pace, Request, resolve_llm
-from art.llm.answers import NotJsonError, SeveralAnswersError, json_in
 from art.metrics import MetricsBuilder
-from art.testing import LlmServer, Mischief
+from art.rewards.llm import AnswerCache, Budget, Channel, Pace, Request, resolve_llm
+from art.rewards.llm.request import NotJsonError, SeveralAnswersError, json_in
 from waiting import until
 
 PRICED = {"input_cost_per_token": 1e-3, "output_cost_per_token": 1e-3}

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import art
+from art.environments.testing import LlmServer, Mischief
 from art.errors import (
     ConfigurationError,
     LlmBusyError,
@@ -25,11 +26,9 @@ from art.errors import (
     LlmTooLongError,
     LlmUnavailableError,
 )
-from art.llm import Request, resolve_llm
-from art.llm.endpoint import MOST_BYTES
-from art.llm.failures import retry_after
-from art.process.listening import listen
-from art.testing import LlmServer, Mischief
+from art.process.resources import listen
+from art.rewards.llm import Request, resolve_llm
+from art.rewards.llm.endpoint import MOST_BYTES, retry_after
 
 SCHEMA = {
     "type": "object",

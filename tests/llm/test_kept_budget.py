@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
+from art.environments.testing import LlmServer
 from art.errors import BudgetExceededError, ConfigurationError
-from art.llm import Budget, Channel, Request, Usage, resolve_llm
-from art.llm.prices import FREE
-from art.testing import LlmServer
+from art.rewards.llm import Budget, Channel, Request, Usage, resolve_llm
+from art.rewards.llm.params import FREE
 
 PROGRAM = """
 import asyncio, sys
-from art.llm import Budget, Request
+from art.rewards.llm import Budget, Request
 
 async def main():
     budget = Budget(calls=10, tokens=10_000, path=sys.argv[1])
@@ -115,7 +115,7 @@ def test_processes_together_stay_within_the_limit(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
         "from art.errors import BudgetExceededError\n"
-        "from art.llm import Budget, Request, Usage\n"
+        "from art.rewards.llm import Budget, Request, Usage\n"
         "async def main():\n"
         "    budget, asked = Budget(calls=100, path=sys.argv[1]), 0\n"
         "    try:\n"

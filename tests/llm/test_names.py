@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import art
+from art.environments.testing import LlmServer
 from art.errors import ConfigurationError, LlmError, NotRegisteredError
-from art.llm import Request, base_of, resolve_llm
-from art.llm.endpoint import EndpointLlm
-from art.llm.providers import PROVIDERS
-from art.testing import LlmServer
+from art.rewards.llm import Request, base_of, resolve_llm
+from art.rewards.llm.endpoint import EndpointLlm
+from art.rewards.llm.names import PROVIDERS
 
 HELLO = Request(messages=({"role": "user", "content": "hello"},))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from art.testing import LlmServer, Mischief
+from art.environments.testing import LlmServer, Mischief
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import art
-from art.process.listening import listen
+from art.process.resources import listen
 
 Policy = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
 """The messages so far -> the assistant's message."""

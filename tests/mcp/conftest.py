@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from agent_endpoint import DONE, Agent, script
 
-from art.mcp import StdioServer
-from art.process.listening import find_free_tcp_port
+from art.environments.mcp import StdioServer
+from art.process.resources import find_free_tcp_port
 from waiting import eventually
 
 PROGRAM = Path(__file__).with_name("troublesome.py")

@@ -8,8 +8,8 @@ import pytest
 from agent_endpoint import DONE, Agent, call, script
 from troublesome import create_server
 
+from art.environments.mcp import Cassette, StdioServer, connect, rollout
 from art.errors import CassetteError, ConfigurationError, McpError, McpTimeoutError
-from art.mcp import Cassette, StdioServer, connect, rollout
 
 
 def text_of(path: Path) -> str:

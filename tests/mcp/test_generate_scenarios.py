@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import troublesome
 
-from art import environment
+from art.environments.mcp import GeneratedScenario, MCPResource, MCPTool, generate_scenarios
+from art.environments.mcp.generate_scenarios import answer_schema, generation_prompt
+from art.environments.testing import LlmServer, Mischief, ScriptedGenerator
 from art.errors import BudgetExceededError, ConfigurationError
-from art.llm.budget import Budget
-from art.mcp import GeneratedScenario, MCPResource, MCPTool, generate_scenarios
-from art.mcp.scenarios.prompt import answer_schema, generation_prompt
-from art.testing import LlmServer, Mischief, ScriptedGenerator
+from art.process import environment
+from art.rewards.llm.budget import Budget
 
 TOOLS = [
     MCPTool("look_up", "Look up a word.", {"type": "object", "properties": {"word": {"type": "string"}}}),

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from art.llm.channel import Channel
-from art.llm.names import resolve_llm
-from art.mcp import connect
-from art.mcp.scenarios.origin import checked_scenarios_of
-from art.mcp.servers.library.database import Database, Limits, QueryError
-from art.mcp.servers.library.server import create_server
-from art.mcp.settings import TrainSettings
-from art.testing import LlmServer, ScriptedGenerator
+from art.environments.mcp import connect
+from art.environments.mcp.servers.library import Database, QueryError, QueryLimits, create_server
+from art.environments.testing import LlmServer, ScriptedGenerator
+from art.rewards.llm.channel import Channel
+from art.rewards.llm.names import resolve_llm
+from art.runs.mcp_rl.settings import TrainSettings, checked_scenarios_of
 
 GREEDY = """
     WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 5000),
@@ -82,7 +80,7 @@ def test_whatever_is_no_harmless_select_is_refused(library: Database, sql: str, 
 
 
 def test_time_rows_and_cells_have_limits() -> None:
-    limited = Database(limits=Limits(rows=3, seconds=0.05, cell=10))
+    limited = Database(limits=QueryLimits(rows=3, seconds=0.05, cell=10))
     with pytest.raises(QueryError, match=r"took longer than 0\.05 s"):
         limited.query("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n")
     lines = limited.query("SELECT id, title FROM books ORDER BY id").splitlines()
@@ -114,7 +112,15 @@ async def test_a_database_of_ones_own_is_served_and_never_written(tmp_path: Path
         own.execute("INSERT INTO stars VALUES ('Vega')")
     own.close()
     before = path.read_bytes()
-    command = [sys.executable, "-m", "art.mcp.servers.library", "--database", str(path), "--seconds", "60"]
+    command = [
+        sys.executable,
+        "-m",
+        "art.environments.mcp.servers.library",
+        "--database",
+        str(path),
+        "--seconds",
+        "60",
+    ]
     async with connect(command) as session:
         assert (await session.call("query", {"sql": "SELECT name FROM stars"})).text == "name\nVega"
         assert (await session.call("query", {"sql": "INSERT INTO stars VALUES ('Deneb')"})).is_error

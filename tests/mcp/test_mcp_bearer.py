@@ -14,7 +14,7 @@ from troublesome import create_server
 from typer.testing import CliRunner
 
 from art.cli.main import app
-from art.process.listening import listen
+from art.process.resources import listen
 
 TOKEN = "s3cret-token"
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from agent_endpoint import DONE, Agent, call, script
 
-from art.mcp import StdioServer
-from art.mcp.attempts import ScenarioAttempts
-from art.mcp.scenarios.planned import PlannedScenario
-from art.mcp.settings import TrainSettings
+from art.environments.mcp import StdioServer
+from art.environments.mcp.types import PlannedScenario
 from art.rewards.function_reward import FunctionReward
-from art.runs.step import failures_of, mean_reward
+from art.runs.folder import failures_of, mean_reward
+from art.runs.mcp_rl.mcp_run import ScenarioRollouts
+from art.runs.mcp_rl.settings import TrainSettings
 
 
 async def test_a_server_that_dies_once_serves_the_next_rollouts(
@@ -22,7 +22,7 @@ async def test_a_server_that_dies_once_serves_the_next_rollouts(
     agent.policy = script({"tool_calls": [call("go")]}, DONE)
     server, settings = babbling(f"dies once {tmp_path / 'died'}"), TrainSettings(concurrency=1)
     model: Any = agent.model()
-    groups = await ScenarioAttempts(model, settings, server).groups(
+    groups = await ScenarioRollouts(model, settings, server).groups(
         [PlannedScenario("Go.", 1)],
         4,
         what="test",

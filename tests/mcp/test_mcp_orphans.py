@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import pytest
 
-from art.mcp import StdioServer, connect
+from art.environments.mcp import StdioServer, connect
 from art.process.reaper import Reaper, reaper
 from waiting import eventually, gone, until
 
 WITH_A_SESSION = """
 import asyncio, sys
-from art.mcp import StdioServer, connect
+from art.environments.mcp import StdioServer, connect
 
 async def main():
     async with connect(StdioServer(command=sys.executable, args=("-S", *sys.argv[1:]))) as session:

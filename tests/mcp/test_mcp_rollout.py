@@ -12,9 +12,9 @@ from mcp.server import MCPServer
 from troublesome import create_server
 
 import art
+from art.environments.mcp import GeneratedScenario, StdioServer, complete_task_tool, rollout
+from art.environments.mcp.server_address import root_logger_kept
 from art.errors import ConfigurationError, McpTimeoutError
-from art.mcp import GeneratedScenario, StdioServer, complete_task_tool, rollout
-from art.mcp.sessions.quiet import root_logger_kept
 from waiting import gone, until
 
 TASK = GeneratedScenario(task="Add 2 and 3.", difficulty=2)

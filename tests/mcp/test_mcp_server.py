@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from troublesome import create_server
 
+from art.environments.mcp import HttpServer, InProcessServer, StdioServer, parse_server
 from art.errors import ConfigurationError
-from art.mcp import HttpServer, InProcessServer, StdioServer, parse_server
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_labels_show_no_secrets(server: Any) -> None:
 
 def test_the_sdk_is_loaded_when_a_server_is_reached_and_no_earlier() -> None:
     code = (
-        "import sys, art.mcp\n"
-        "art.mcp.parse_server('python x'), art.mcp.Cassette\n"
+        "import sys, art.environments.mcp\n"
+        "art.environments.mcp.parse_server('python x'), art.environments.mcp.Cassette\n"
         "print([name for name in ('mcp', 'httpx2', 'openai', 'torch', 'jsonschema') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,9 +11,16 @@ import uvicorn
 from starlette.responses import JSONResponse
 from troublesome import create_server
 
+from art.environments.mcp import (
+    HttpServer,
+    InProcessServer,
+    MCPPrompt,
+    MCPResource,
+    MCPResourceTemplate,
+    connect,
+)
 from art.errors import ConfigurationError, McpError, McpTimeoutError
-from art.mcp import HttpServer, InProcessServer, MCPPrompt, MCPResource, MCPResourceTemplate, connect
-from art.process.listening import listen
+from art.process.resources import listen
 
 
 @pytest.fixture(params=["stdio", "http", "in process"])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from art.environments.mcp import StdioServer, connect
+from art.environments.mcp import transports as stdio
 from art.errors import McpError, McpTimeoutError
-from art.mcp import StdioServer, connect
-from art.mcp.sessions import stdio
 from waiting import gone, until
 
 Babbling = Callable[[str], StdioServer]

@@ -11,31 +11,25 @@ from typing import Any
 import pytest
 
 import art
+from art.environments.mcp import ScenarioSet
+from art.environments.mcp.server_address import parse_server
+from art.environments.mcp.servers.weather import create_server, shipped
+from art.environments.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, quality, scenarios
+from art.environments.mcp.types import PlannedScenario
+from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.errors import ConfigurationError, LlmAnswerError
-from art.llm.budget import Budget
-from art.llm.cache import AnswerCache
-from art.llm.names import base_of
-from art.llm.own_model import OwnModelLlm
-from art.mcp import ScenarioSet
-from art.mcp.asked import judges_by
-from art.mcp.attempts import figures_of
-from art.mcp.report import McpReport
-from art.mcp.run import about_starts
-from art.mcp.scenarios.origin import of_ones_own, require_same
-from art.mcp.scenarios.planned import PlannedScenario
-from art.mcp.servers.weather.server import create_server
-from art.mcp.servers.weather.service import shipped
-from art.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, scenarios
-from art.mcp.servers.weather.truth import quality
-from art.mcp.sessions.server import parse_server
-from art.mcp.settings import TrainSettings
-from art.mcp.training import train
-from art.rewards.ruler_reward import Ruler
-from art.runs.comparison import Comparison, Side
+from art.rewards.llm.budget import Budget
+from art.rewards.llm.cache import AnswerCache
+from art.rewards.llm.names import base_of
+from art.rewards.llm.own_model import OwnModelLlm
+from art.rewards.ruler import Ruler
+from art.runs.comparison import Comparison, ComparisonSide
+from art.runs.folder import StepRow
 from art.runs.judges import Candidate
-from art.runs.serving import model_of
-from art.runs.step import StepRow
-from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art.runs.mcp_rl.mcp_run import McpReport, compared_metrics, run_judges, server_start_hint
+from art.runs.mcp_rl.settings import TrainSettings, require_same_scenarios, split_own_scenarios
+from art.runs.mcp_rl.training import train
+from art.runs.training_run import model_to_train
 
 MODEL = "art/nano-mcp"
 SMALL = {
@@ -119,7 +113,7 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
     # As its own judge the model has its adapter off. (The nano model has no room for what a judge is told.)
     alone = await run("alone", judge="base", judge_params=None, steps=1, difficulty_attempts=0)
     assert alone.steps[0].unscored == 8 and alone.costs["judge"]["failures"] > 0
-    await the_adapter_is_off(model_of(tmp_path, "weather", "mcp", MODEL), backend)
+    await the_adapter_is_off(model_to_train(tmp_path, "weather", "mcp", MODEL), backend)
 
     # Not on other terms.
     with pytest.raises(ConfigurationError, match="group_size=5, but the run was started with 4"):
@@ -192,10 +186,10 @@ def test_settings_act_or_are_refused() -> None:
 def test_many_starts_of_a_command_are_told_of() -> None:
     many = TrainSettings(steps=50, groups_per_step=16, group_size=8, num_test=64, test_attempts=8)
     command = parse_server("serve")
-    said = about_starts(command, many, 0.8)
+    said = server_start_hint(command, many, 0.8)
     assert said is not None and "each of some 7456 attempts starts the server, which took 0.8 s" in said
-    assert about_starts(parse_server("http://localhost/mcp"), many, 0.8) is None
-    assert about_starts(command, TrainSettings(), 0.8) is None
+    assert server_start_hint(parse_server("http://localhost/mcp"), many, 0.8) is None
+    assert server_start_hint(command, TrainSettings(), 0.8) is None
 
 
 def test_a_built_in_model_learns_at_a_rate_of_its_own() -> None:
@@ -218,21 +212,21 @@ def test_settings_survive_json_and_hold_a_run_to_them() -> None:
 
 def test_scenarios_of_ones_own() -> None:
     settings = TrainSettings(num_test=2)
-    made = of_ones_own(["a", {"task": "b"}, PlannedScenario("c", 4), "A!", "d"], settings, [])
+    made = split_own_scenarios(["a", {"task": "b"}, PlannedScenario("c", 4), "A!", "d"], settings, [])
     assert len(made.test) == 2 and sorted(one.task for one in (*made.train, *made.test)) == [
         "a",
         "b",
         "c",
         "d",
     ]
-    assert of_ones_own(made, settings, []) == made
+    assert split_own_scenarios(made, settings, []) == made
     with pytest.raises(ConfigurationError, match="cannot be split"):
-        of_ones_own(["only one"], settings, [])
+        split_own_scenarios(["only one"], settings, [])
 
 
 def test_nothing_that_is_held_out_is_trained_on() -> None:
     settings = TrainSettings(num_test=1)
-    made = of_ones_own(
+    made = split_own_scenarios(
         ["The weather in Oslo?", "Tell me the weather in Oslo, please.", "Late books"], settings, []
     )
     assert len(made.train) == len(made.test) == 1 and made.rejections == {"near_duplicate": 1}
@@ -241,14 +235,14 @@ def test_nothing_that_is_held_out_is_trained_on() -> None:
         test=(PlannedScenario("Tell me the weather for Oslo", 1),),
         tools={},
     )
-    made = of_ones_own(twins, settings, [])
+    made = split_own_scenarios(twins, settings, [])
     assert [one.task for one in made.train] == ["Late books"] and made.rejections == {"near_duplicate": 1}
     for lacking in (replace(twins, train=twins.train[:1]), replace(twins, test=())):
         with pytest.raises(ConfigurationError, match="at least one of each is needed"):
-            of_ones_own(lacking, settings, [])
-    require_same(twins, made.with_train([one.measured(0.5) for one in made.train]), settings)
+            split_own_scenarios(lacking, settings, [])
+    require_same_scenarios(twins, made.with_train([one.measured(0.5) for one in made.train]), settings)
     with pytest.raises(ConfigurationError, match="the run was started with others"):
-        require_same(["a", "b"], made, settings)
+        require_same_scenarios(["a", "b"], made, settings)
 
 
 async def test_what_has_not_begun_may_be_begun_otherwise(tmp_path: Path) -> None:
@@ -277,7 +271,7 @@ async def test_a_generator_is_needed_only_when_it_is(tmp_path: Path) -> None:
 
 
 def test_a_report_says_what_is_not_known() -> None:
-    side = Side(attempts=2, failed=1, figures={"num_turns": 2.0})
+    side = ComparisonSide(attempts=2, failed=1, figures={"num_turns": 2.0})
     row = StepRow(
         step=1,
         reward=None,
@@ -318,16 +312,21 @@ def test_a_report_says_what_is_not_known() -> None:
 
 def test_a_judge_by_name_goes_by_the_rubric_and_no_other_does(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"cache": AnswerCache(tmp_path / "answers"), "budget": Budget(usd=1.0)}
-    base = Candidate.of(model_of(tmp_path, "n", "p", MODEL), None, **shared)
-    judges = judges_by(base, None, "Short.")
+    base = Candidate.of(model_to_train(tmp_path, "n", "p", MODEL), None, **shared)
+    judges = run_judges(base, None, "Short.")
     channel = judges.judge.channel
     assert channel is not None and channel.llm.name == MODEL and judges.same
     own = Candidate.of(0.5 * Ruler(lambda messages: {}, cache=False), None, **shared)
     with pytest.raises(ConfigurationError, match=r"rubric='Short\.' is for a judge by name"):
-        judges_by(own, None, "Short.")
+        run_judges(own, None, "Short.")
 
 
 def test_what_is_compared_of_a_rollout() -> None:
     """What a judge puts beside it is left out."""
     attempt = art.Trajectory(metrics={"num_turns": 3, "success": True, "tool_errors": 0, "ruler_score": 0.5})
-    assert figures_of(attempt) == {"num_turns": 3.0, "success": 1.0, "tool_errors": 0.0, "clean_finish": 1.0}
+    assert compared_metrics(attempt) == {
+        "num_turns": 3.0,
+        "success": 1.0,
+        "tool_errors": 0.0,
+        "clean_finish": 1.0,
+    }

@@ -7,17 +7,28 @@ from typing import Any
 import pytest
 import troublesome
 
+from art.environments.mcp import MCPTool, StdioServer, connect
+from art.environments.mcp.checked_scenarios import (
+    ScenarioChecks,
+    ScenarioSet,
+    clean_finish,
+    generate_checked,
+    learnable_first,
+    measure_difficulty,
+)
+from art.environments.mcp.scenario_checks import (
+    PlanProbe,
+    check_plan,
+    near_duplicate,
+    select_spread,
+    split_apart,
+    tool_counts,
+)
+from art.environments.mcp.types import PlannedCall, PlannedScenario, as_planned
+from art.environments.testing import LlmServer, ScriptedGenerator
 from art.errors import ConfigurationError, LlmAnswerError, McpError
-from art.llm.channel import Channel
-from art.llm.names import resolve_llm
-from art.mcp import MCPTool, StdioServer, connect
-from art.mcp.scenarios.checked import Checks, ScenarioSet, generate_checked
-from art.mcp.scenarios.checks import check_plan, select_spread, split_apart, tool_counts
-from art.mcp.scenarios.difficulty import clean_finish, learnable_first, measure_difficulty
-from art.mcp.scenarios.near_duplicates import near_duplicate
-from art.mcp.scenarios.planned import PlannedCall, PlannedScenario, as_planned
-from art.mcp.scenarios.probe import Probe
-from art.testing import LlmServer, ScriptedGenerator
+from art.rewards.llm.channel import Channel
+from art.rewards.llm.names import resolve_llm
 from art.trajectories import Trajectory
 
 TOOLS = [
@@ -113,7 +124,7 @@ def test_another_plan_for_the_same_words_is_no_other_task(plan: list[tuple[str, 
 async def test_plans_are_tried_on_the_server(program: StdioServer) -> None:
     async with connect(troublesome.create_server) as session:
         tools = await session.tools()
-    async with Probe(program, tools, call_timeout=3.0) as probe:
+    async with PlanProbe(program, tools, call_timeout=3.0) as probe:
         assert await probe.rejection(planned("a", ("add", {"a": 1, "b": 2}))) is None
         refused = await probe.rejection(planned("a", ("refuse", {})))
         assert refused is not None and "there is no such place" in refused.detail
@@ -183,9 +194,9 @@ async def checked(server: LlmServer, train: int, test: int) -> ScenarioSet:
     llm = resolve_llm("writer", base_url=server.base_url, api_key=server.key)
     async with connect(troublesome.create_server) as session:
         tools = await session.tools()
-    async with Probe(troublesome.create_server, tools) as probe:
+    async with PlanProbe(troublesome.create_server, tools) as probe:
         return await generate_checked(
-            probe, Channel(llm), num_train=train, num_test=test, checks=Checks(tools=tools)
+            probe, Channel(llm), num_train=train, num_test=test, checks=ScenarioChecks(tools=tools)
         )
 
 
@@ -214,9 +225,9 @@ async def test_too_few_say_why() -> None:
 
 async def test_a_server_that_only_writes() -> None:
     channel = Channel(resolve_llm(lambda messages: {"scenarios": []}))
-    checks = Checks(tools=[tool for tool in TOOLS if tool.read_only is not True])
+    checks = ScenarioChecks(tools=[tool for tool in TOOLS if tool.read_only is not True])
     with pytest.raises(ConfigurationError, match=r"write, unmarked.*--read-only.*--allow-write"):
-        async with Probe(None, []) as probe:
+        async with PlanProbe(None, []) as probe:
             await generate_checked(probe, channel, num_train=1, num_test=1, checks=checks)
 
 

@@ -12,7 +12,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
-from art.mcp.sessions.quiet import root_logger_kept
+from art.environments.mcp.server_address import root_logger_kept
 
 READS = ToolAnnotations(read_only_hint=True)
 WRITES = ToolAnnotations(read_only_hint=False)

@@ -14,13 +14,13 @@ from nano.sampler import Sampler
 from nano.train import GateError, Stage, train
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from art import tasks
-from art.mcp import connect
-from art.mcp.servers.weather.server import create_server
-from art.mcp.sessions.offered import Offered
-from art.nano_models import resolve
-from art.rendering.nano_renderer import create_nano_renderer
-from art.tasks import mail, tic_tac_toe
+from art.engine.nano_models import resolve
+from art.environments import tasks
+from art.environments.mcp import connect
+from art.environments.mcp.rollout import OfferedTools
+from art.environments.mcp.servers.weather import create_server
+from art.environments.tasks import mail, tic_tac_toe
+from art.rendering.nano import create_nano_renderer
 from nano import games, tools, weather
 
 
@@ -48,7 +48,7 @@ def test_the_sampler_computes_what_transformers_computes() -> None:
 
 def test_sampled_logprobs_are_those_of_a_forward_pass_over_the_recorded_ids() -> None:
     model, tokenizer = load("art/nano-games")
-    worlds = [tic_tac_toe.Game(seed) for seed in range(4)]
+    worlds = [tic_tac_toe.TicTacToe(seed) for seed in range(4)]
     attempts = play(
         model, tokenizer, worlds, max_tokens=8, generator=torch.Generator().manual_seed(0), capacity=512
     )
@@ -99,7 +99,7 @@ def test_a_careful_weather_dialog_ends_right_and_a_careless_one_seldom() -> None
 
 async def test_a_weather_dialog_shows_the_tools_as_a_rollout_offers_them() -> None:
     async with connect(create_server) as session:
-        offered = Offered(await session.tools()).schemas
+        offered = OfferedTools(await session.tools()).schemas
     _, tokenizer = load("art/nano-mcp")
     renderer, opening = create_nano_renderer(tokenizer), weather.World(weather.scenario(0, 0)).opening
     assert renderer.render_ids(opening, tools=offered) == renderer.render_ids(opening, tools=weather.TOOLS)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-import art.nano_models
-from art import tasks
+import art.engine.nano_models
+from art.engine.nano_models import resolve
+from art.environments import tasks
 from art.errors import ConfigurationError
-from art.nano_models import resolve
 
 NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp")
 TOKENIZERS = {name: PreTrainedTokenizerFast.from_pretrained(resolve(name)) for name in NAMES}
@@ -40,7 +40,7 @@ def test_a_model_folder_is_complete(name: str) -> None:
 
 
 def test_all_models_together_are_at_most_eight_megabytes() -> None:
-    folder = Path(art.nano_models.__file__).parent
+    folder = Path(art.engine.nano_models.__file__).parent
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 8_000_000
 
 

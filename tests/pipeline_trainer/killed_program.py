@@ -15,7 +15,7 @@ from typing import Any
 from fast_backend import FastBackend, pair, scenarios
 
 import art
-from art.pipeline_trainer import PipelineTrainer
+from art.runs.pipeline import PipelineTrainer
 
 NEVER_END = float(sys.argv[3]) if len(sys.argv) > 3 else math.inf
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from art.tracking.trajectory_log.step_log import read_trajectory_groups
+from art.tracking.trajectory_log import read_trajectory_groups
 from waiting import eventually
 
 SCENARIOS, KILLS = 400, 4

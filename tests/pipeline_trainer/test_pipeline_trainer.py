@@ -15,9 +15,9 @@ from fast_backend import FastBackend, pair, scenarios
 
 import art
 from art.errors import ConfigurationError
-from art.pipeline_trainer import PipelineRuntimeConfig, PipelineTrainer, keep_recent_and_top
-from art.pipeline_trainer.books import STATE
-from art.tracking.trajectory_log.step_log import read_trajectory_groups
+from art.runs.pipeline import PipelineRuntimeConfig, PipelineTrainer, keep_recent_and_top
+from art.runs.pipeline.pipeline_state import STATE_KEY
+from art.tracking.trajectory_log import read_trajectory_groups
 from waiting import DEADLINE_S, turns, until
 
 
@@ -37,7 +37,7 @@ def logged_scenarios(model: Any, step: int) -> list[int]:
 
 
 def state(model: Any) -> dict[str, Any]:
-    return model.read_state()[STATE]
+    return model.read_state()[STATE_KEY]
 
 
 async def test_every_scenario_is_trained_once(backend: FastBackend, model: Any) -> None:
@@ -352,7 +352,7 @@ async def test_a_lost_reply_is_asked_for_and_an_unknown_job_s_groups_are_sampled
 
     forgotten = {**state(model), "training_step": 2}
     forgotten["training_job"] = {"job_id": "never came", "step": 2, "scenarios": [8, 9]}
-    model.merge_state({STATE: forgotten})
+    model.merge_state({STATE_KEY: forgotten})
     await PipelineTrainer(model, backend, rollout, scenarios(12), None).train()
     assert sorted(backend.trained()) == list(range(12))
 

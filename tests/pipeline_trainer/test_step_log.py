@@ -10,8 +10,8 @@ import pytest
 from fast_backend import pair
 
 import art
-from art.pipeline_trainer.step_log import STALE_GROUPS, StepLog
-from art.tracking.trajectory_log.step_log import log_groups, read_trajectory_groups
+from art.runs.pipeline.training_steps import STALE_GROUPS, StepLog
+from art.tracking.trajectory_log import log_groups, read_trajectory_groups
 
 METRICS = {STALE_GROUPS: 3.0, "loss/train": 0.5}
 MOMENTS = 8

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from art.process.collector import pause_collector, resume_collector
+from art.process.resources import pause_collector, resume_collector
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from art.process.durable import write_flushed, write_whole
+from art.process.files import write_flushed, write_whole
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from art.process.file_lock import take_lock
+from art.process.files import take_lock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from art.process.file_lock import take_lock
+from art.process.files import take_lock
 print(take_lock(Path(sys.argv[1])) is not None, flush=True)
 sys.stdin.read()
 """

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import resource
-from art.process.open_files import raise_file_limit
+from art.process.resources import raise_file_limit
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 held = raise_file_limit()

@@ -6,8 +6,7 @@ import socket
 
 import pytest
 
-from art.process.listening import listen
-from art.process.threads import SMALL_MODEL_PARAMETERS, cpu_threads
+from art.process.resources import SMALL_MODEL_PARAMETERS, cpu_threads, listen
 
 
 def test_a_listener_names_its_protocol_and_takes_connections() -> None:

@@ -12,8 +12,7 @@ import pytest
 from matplotlib import image
 from openai.types.chat.chat_completion import Choice
 
-from art.benchmarking.aggregates import load_latest_metrics
-from art.benchmarking.load import load_trajectories
+from art.runs.benchmarking import load_latest_metrics, load_trajectories
 from art.utils.trajectory_logging import read_trajectory_groups_parquet
 
 PROGRAM = Path(__file__).with_name("v05_benchmark_charts.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from art.nano_models import resolve
+from art.engine.nano_models import resolve
 from art.trajectories import Trajectory
 from art.utils.trajectory_logging import read_trajectory_groups_parquet
 

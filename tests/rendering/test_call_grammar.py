@@ -15,12 +15,11 @@ from chat_families import family, template, tokenizer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from art.constraints.grammar import Grammars
-from art.constraints.vocabulary import read_vocabulary
+from art.engine.constraints import Grammars, read_vocabulary
+from art.engine.nano_models import resolve
 from art.engine.protocol import Constraint
 from art.errors import RequestError
-from art.nano_models import resolve
-from art.rendering.chat import Parsed
+from art.rendering.chat_renderer import Parsed
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
 

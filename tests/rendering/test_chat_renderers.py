@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from art.errors import ConfigurationError, RequestError
 from art.rendering.library import LibraryRenderer
-from art.rendering.raw_json import raw_member
 from art.rendering.registry import create_chat_renderer
+from art.rendering.reply import raw_member
 
 HERE = Path(__file__).parent
 

@@ -9,7 +9,7 @@ from chat_families import template
 from test_special_tokens_in_text import HERMES, INJECTIONS, conversation
 
 from art.errors import RequestError
-from art.rendering import foreign
+from art.rendering import confined_template as foreign
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{{ messages }}"
 DOUBLING = (
@@ -50,7 +50,7 @@ def test_a_helper_that_was_killed_is_started_again() -> None:
 
     chat: Any = template(HERMES).confined()
     ids = chat.render([USER], None)
-    pid = foreign.helper().pid
+    pid = foreign.template_helper().pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     for _ in range(2):  # the first finds out
@@ -58,4 +58,4 @@ def test_a_helper_that_was_killed_is_started_again() -> None:
             again = chat.render([USER], None)
         except RequestError as error:
             assert "could not be rendered" in str(error)
-    assert again == ids and foreign.helper().pid != pid
+    assert again == ids and foreign.template_helper().pid != pid

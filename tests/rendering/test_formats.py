@@ -9,9 +9,9 @@ import pytest
 from jinja2 import nodes
 
 from art.errors import ConfigurationError, RequestError
-from art.rendering.formats import LONGEST_TEMPLATE, template_names
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
+from art.rendering.template import LONGEST_TEMPLATE, template_names
 
 USER = {"role": "user", "content": "hello"}
 STYLED = (

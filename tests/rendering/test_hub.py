@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from art.errors import ConfigurationError
-from art.rendering.hub import is_on_hub
+from art.rendering.registry import is_on_hub
 
 
 class Hub(BaseHTTPRequestHandler):

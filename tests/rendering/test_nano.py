@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from art.nano_models import resolve
-from art.rendering.nano import RENDERER_KEY, RENDERER_NAME
-from art.rendering.nano_renderer import NanoRenderer, create_nano_renderer
-from art.tasks import mail
+from art.engine.nano_models import resolve
+from art.environments.tasks import mail
+from art.rendering.nano import RENDERER_KEY, RENDERER_NAME, NanoRenderer, create_nano_renderer
 
 NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp")
 TOKENIZERS = {name: PreTrainedTokenizerFast.from_pretrained(resolve(name)) for name in NAMES}
@@ -205,5 +204,5 @@ def test_the_tokenizer_config_names_the_renderer(name: str) -> None:
 
 
 def test_the_renderer_needs_no_torch() -> None:
-    program = "import sys, art.rendering.nano_renderer; print('torch' in sys.modules)"
+    program = "import sys, art.rendering.nano; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=240).strip() == "False"

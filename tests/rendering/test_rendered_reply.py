@@ -12,8 +12,8 @@ from chat_families import CALLS_ALONE, FAMILIES, WITHOUT_THOUGHTS, family, templ
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from art.engine.nano_models import resolve
 from art.errors import RequestError
-from art.nano_models import resolve
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from art.engine.nano_models import resolve
 from art.errors import RequestError
-from art.nano_models import resolve
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
-from art.rendering.special_tokens import _START
-from art.rendering.tokenizer import FastTokenizer
+from art.rendering.tokenizer import _START, FastTokenizer
 
 HERMES = """\
 {%- for tool in tools or [] %}{{ '<|im_start|>system\n' + (tool | tojson) + '<|im_end|>\n' }}{% endfor %}

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from art.llm import Channel, resolve_llm
-from art.testing import LlmServer
+from art.environments.testing import LlmServer
+from art.rewards.llm import Channel, resolve_llm
 from art.trajectories import Trajectory, TrajectoryGroup
 
 _WORTH = re.compile(r"worth (-?[\d.]+)")

@@ -10,22 +10,21 @@ from typing import Any
 import pytest
 
 import art
+from art.environments.testing import LlmServer, Mischief, TruthfulJudge
+from art.environments.testing.answers import KINDS
 from art.errors import (
     LlmBusyError,
     LlmRefusedError,
     LlmTimeoutError,
     LlmUnavailableError,
 )
-from art.llm import Reply, Request
-from art.llm.channel import Channel
-from art.llm.names import resolve_llm
-from art.llm.pace import Pace
-from art.rewards.judging.pairwise_scorer import PairwiseScorer
-from art.rewards.judging.rubric_scorer import RubricScorer
-from art.rewards.judging.ruler_scorer import RulerScorer
-from art.rewards.judging.views import views_of
-from art.testing import LlmServer, Mischief, TruthfulJudge
-from art.testing.mischief import KINDS
+from art.rewards.judge_view import views_of
+from art.rewards.llm import Reply, Request
+from art.rewards.llm.channel import Channel, Pace
+from art.rewards.llm.names import resolve_llm
+from art.rewards.pairwise import PairwiseScorer
+from art.rewards.rubric import RubricScorer
+from art.rewards.ruler_scorer import RulerScorer
 
 GROUPS, SIZE = 150, 4
 EXPECTED = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from art.errors import ConfigurationError
-from art.llm import Budget
 from art.rewards import Pairwise, Rubric, Ruler
+from art.rewards.llm import Budget
 
 KINDS: list[Any] = [Ruler, Pairwise, lambda judge, **options: Rubric({"good": "It is."}, judge, **options)]
 

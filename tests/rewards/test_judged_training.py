@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import art
+from art.environments.testing import LlmServer, TruthfulJudge
 from art.rewards import CalibrationGroup, JudgeChecks, Rubric, Ruler
-from art.testing import LlmServer, TruthfulJudge
 
 QUESTION = {"role": "user", "content": "yes, no or maybe?"}
 

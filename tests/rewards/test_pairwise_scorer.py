@@ -10,15 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judged_answers import attempts_worth, channel_to, worth
 
+from art.environments.testing import LlmServer, TruthfulJudge
+from art.environments.testing.answers import read_judge_prompt
 from art.errors import BudgetExceededError, ConfigurationError
-from art.llm import Budget
-from art.rewards.judging.bradley_terry import win_rates
-from art.rewards.judging.pairwise_scorer import PairwiseScorer
-from art.rewards.judging.swiss import swiss_pairs, swiss_rounds
-from art.rewards.judging.views import views_of
-from art.rewards.pairwise import Pairwise
-from art.testing import LlmServer, TruthfulJudge
-from art.testing.prompt import read_judge_prompt
+from art.rewards.judge_view import views_of
+from art.rewards.llm import Budget
+from art.rewards.pairwise import Pairwise, PairwiseScorer, swiss_pairs, swiss_rounds, win_rates
 from art.types import Unscored
 
 

@@ -9,9 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art.rewards.judging.presentation import common_prefix, escape, exhibit
-from art.rewards.judging.view import View
-from art.rewards.judging.views import view_of
+from art.rewards.judge_view import View, common_prefix, escape, present_views, view_of
 
 TRAJECTORY = re.compile(r'<trajectory id="([a-z]{6})">\n(.*?)\n</trajectory>', re.S)
 HOSTILE = st.sampled_from(
@@ -53,7 +51,7 @@ def blocks(text: str) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(VIEW, min_size=1, max_size=4), st.text(max_size=5))
 def test_no_content_can_open_or_close_a_block(group: list[View], salt: str) -> None:
-    shown = exhibit(group, salt=salt)
+    shown = present_views(group, salt=salt)
 
     tags = re.findall(r"<[^>]*>", shown.text)
     ours = [
@@ -89,7 +87,7 @@ def test_escaped_json_reads_back_and_has_no_brackets(value: Any) -> None:
 def test_the_layout() -> None:
     tool = {"type": "function", "function": {"name": "add"}}
     one, two = views("four", "five")
-    shown = exhibit([View(conversations=v.conversations, tools=(tool,)) for v in (one, two)])
+    shown = present_views([View(conversations=v.conversations, tools=(tool,)) for v in (one, two)])
 
     first, second = TRAJECTORY.findall(shown.text)
     assert shown.text == (
@@ -104,7 +102,7 @@ def test_the_layout() -> None:
 
 def test_a_trajectory_alone_is_shown_whole() -> None:
     [view] = views("four")
-    shown = exhibit([view])
+    shown = present_views([view])
     assert "<context>" not in shown.text
     assert blocks(shown.text)[shown.ids[0]] == list(view.conversations[0])
 
@@ -112,7 +110,7 @@ def test_a_trajectory_alone_is_shown_whole() -> None:
 def test_one_that_ends_where_the_others_go_on_is_an_empty_list() -> None:
     whole = views("four")[0]
     start = View(conversations=(whole.conversations[0][:1],))
-    shown = exhibit([whole, start])
+    shown = present_views([whole, start])
     assert blocks(shown.text)[shown.ids[1]] == []
 
 
@@ -121,21 +119,21 @@ def test_further_histories_are_shown_and_hinder_no_common_beginning() -> None:
     one, _ = views("four", "five")
     two = View(conversations=(*one.conversations, further))
     assert common_prefix([one, two]) == 2
-    shown = exhibit([one, two])
+    shown = present_views([one, two])
     assert blocks(shown.text)[shown.ids[1]] == {"messages": [], "additional_histories": [list(further)]}
 
 
 def test_the_same_question_is_the_same_text_in_whichever_order_the_attempts_ended() -> None:
     group = views("one", "two", "three", "four")
-    first, again = exhibit(group), exhibit(group[::-1])
+    first, again = present_views(group), present_views(group[::-1])
     assert first.text == again.text and first.ids == again.ids[::-1]
-    assert exhibit(group, salt="second opinion").ids != first.ids
+    assert present_views(group, salt="second opinion").ids != first.ids
 
 
 def test_another_group_has_other_names_and_every_place_is_had() -> None:
     places, names = set(), set()
     for i in range(40):
-        shown = exhibit(views("good", f"bad {i}", f"worse {i}"))
+        shown = present_views(views("good", f"bad {i}", f"worse {i}"))
         order = [identity for identity, _ in TRAJECTORY.findall(shown.text)]
         places.add(order.index(shown.ids[0]))
         names |= set(shown.ids)
@@ -144,7 +142,7 @@ def test_another_group_has_other_names_and_every_place_is_had() -> None:
 
 def test_an_order_that_is_asked_for_is_kept() -> None:
     group = views("one", "two", "three")
-    shown = exhibit(group, order=[2, 0, 1])
+    shown = present_views(group, order=[2, 0, 1])
     said = [body[0]["content"] for body in blocks(shown.text).values()]
     assert said == ["three", "one", "two"]
     assert [blocks(shown.text)[i][0]["content"] for i in shown.ids] == ["one", "two", "three"]

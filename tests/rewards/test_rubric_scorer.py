@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from judged_answers import attempts_worth, channel_to, worth
 
+from art.environments.testing import LlmServer, Mischief, TruthfulJudge
+from art.environments.testing.answers import read_judge_prompt
 from art.errors import BudgetExceededError, ConfigurationError
-from art.llm import AnswerCache, Budget
-from art.rewards.judging.criterion import Criterion
-from art.rewards.judging.pairwise_scorer import PairwiseScorer
-from art.rewards.judging.rubric_scorer import RubricScorer
-from art.rewards.judging.views import views_of
-from art.rewards.rubric import Rubric
-from art.testing import LlmServer, Mischief, TruthfulJudge
-from art.testing.prompt import read_judge_prompt
+from art.rewards.judge_view import views_of
+from art.rewards.llm import AnswerCache, Budget
+from art.rewards.pairwise import PairwiseScorer
+from art.rewards.rubric import Criterion, Rubric, RubricScorer
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 

@@ -23,11 +23,11 @@ from scripted_judges import (
 )
 
 import art
+from art.environments.testing import LlmServer, Mischief, TruthfulJudge
 from art.errors import BudgetExceededError, ConfigurationError
-from art.llm import Budget
-from art.rewards.judging.views import views_of
-from art.rewards.ruler_reward import Ruler
-from art.testing import LlmServer, Mischief, TruthfulJudge
+from art.rewards.judge_view import views_of
+from art.rewards.llm import Budget
+from art.rewards.ruler import Ruler
 
 QUALITIES = (0.1, 0.9, 0.4, 0.7)
 

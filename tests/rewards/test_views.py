@@ -10,7 +10,7 @@ from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel
 
 import art
-from art.rewards.judging.views import digest, shortened, view_of, views_of
+from art.rewards.judge_view import digest, shortened, view_of, views_of
 
 
 def choice(text: str, **message: Any) -> Choice:

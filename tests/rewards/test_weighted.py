@@ -6,8 +6,7 @@ import pytest
 
 from art.errors import BudgetExceededError, ConfigurationError
 from art.rewards.function_reward import FunctionReward
-from art.rewards.reward import GroupScores, Reward, Score
-from art.rewards.weighted import Weighted
+from art.rewards.reward import GroupScores, Reward, Score, Weighted
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 

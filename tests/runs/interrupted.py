@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import art
-from art.autorl import AutoRLSettings
 from art.rewards.function_reward import FunctionReward
-from art.runs.attempts import Attempts
-from art.runs.course import Course
-from art.runs.folder import RunFolder
-from art.runs.step import StepRow
+from art.runs.autorl import AutoRLSettings
+from art.runs.folder import RunFolder, StepRow
+from art.runs.task_rollouts import TaskRollouts
+from art.runs.training_run import TrainingRun
 from art.types import TrainResult
 
 DEADLY = 2
@@ -86,7 +85,7 @@ class DyingFolder(RunFolder):
         super().add_step(row)
 
 
-class Good(Attempts[str]):
+class Good(TaskRollouts[str]):
     async def rollout(self, task: str, *, seed: int | None) -> art.Trajectory:
         return art.Trajectory(reward=0.25, metrics={"turns": 1})
 
@@ -107,7 +106,7 @@ async def run(path: Path, point: str, *, answers: bool = True) -> list[str]:
     folder = (DyingFolder if point == "logged" else RunFolder)(path / "run")
     folder.path.mkdir(exist_ok=True)
     judge = FunctionReward(lambda trajectory: 0.5, name="half")
-    course = Course(
+    course = TrainingRun(
         folder=folder,
         attempts=Good(model, AutoRLSettings(steps=3, groups_per_step=1)),
         train=["a", "b"],

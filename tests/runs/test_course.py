@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import art
-from art.autorl import AutoRLSettings
-from art.runs.attempts import Attempts
-from art.runs.course import tasks_of_step
-from art.runs.step import failures_of, judge_figures, mean_reward
+from art.runs.autorl import AutoRLSettings
+from art.runs.folder import failures_of, judge_figures, mean_reward
+from art.runs.task_rollouts import TaskRollouts
+from art.runs.training_run import tasks_of_step
 
 
-class Told(Attempts[str]):
+class Told(TaskRollouts[str]):
     """Attempts that keep the seed they were given; every task but "bad" succeeds."""
 
     async def rollout(self, task: str, *, seed: int | None) -> art.Trajectory:

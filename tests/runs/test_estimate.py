@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from art.runs.estimate import Estimate
+from art.runs.comparison import Estimate
 
 
 def test_intervals_are_those_of_students_t() -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 import art
-from art.autorl import AutoRLSettings
+from art.client.learning_rates import Leg
 from art.errors import ConfigurationError
-from art.runs.folder import RunFolder
-from art.runs.step import StepRow
-from art.schedule import Leg
+from art.runs.autorl import AutoRLSettings
+from art.runs.folder import RunFolder, StepRow
 
 
 def row(step: int) -> StepRow:

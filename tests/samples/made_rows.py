@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from art.samples.types import RolloutRow, SampleRow, Untrainable
+from art.batch.batch_types import RolloutRow, SampleRow, Untrainable
 from art.wire.algorithm import AdvantageSpec, Algorithm
 
 CENTERED = Algorithm(advantage=AdvantageSpec(kind="centered"))

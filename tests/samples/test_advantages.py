@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from art.batch.advantages import advantages
 from art.errors import ConfigurationError
-from art.samples.advantages import advantages
 from art.wire.algorithm import AdvantageSpec
 
 ZERO_MEAN = ["group", "centered", "batch_std", "rloo", "maxrl"]

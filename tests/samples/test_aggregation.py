@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.samples.aggregation import trains_without_advantage, weigh
+from art.batch.aggregation import trains_without_advantage, weigh
 from art.wire.algorithm import (
     AdvantageSpec,
     AggregationSpec,

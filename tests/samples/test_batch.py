@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from made_rows import CENTERED, rollout, sample, two_turns
 
+from art.batch.balance_sheet import add_sheets, check_balance
+from art.batch.batch_types import GroupRow
+from art.batch.build import build_batch
 from art.errors import TokenMismatchError, UnbalancedSheetError
-from art.samples.batch import build_batch
-from art.samples.sheet import add_sheets, check_balance
-from art.samples.types import GroupRow
 from art.wire.algorithm import AdvantageSpec, Algorithm
 from art.wire.jobs import BalanceSheet, ContextRow, SheetRow
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_rows import GREEDY, PENALISED, rollout, sample
 
-from art.samples.aggregation import trains_without_advantage
-from art.samples.batch import build_batch
-from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.batch.aggregation import trains_without_advantage
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
 from art.wire.algorithm import Algorithm, Estimator
 from art.wire.jobs import ContextRow, SheetRow
 

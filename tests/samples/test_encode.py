@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.batch.encode import decode_batch, encode_batch
 from art.errors import TokenMismatchError
-from art.samples.batch import build_batch
-from art.samples.encode import decode_batch, encode_batch
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
 from art.wire.training import OptimizerSpec, TrainRequest
 
 REQUEST = TrainRequest(model="p/m", step=3, optimizer=OptimizerSpec(learning_rate=1e-3), normalizer=4.0)

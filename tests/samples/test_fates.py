@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_rows import CENTERED, GREEDY, PENALISED, attempt, rollout, sample, two_turns
 
+from art.batch.batch_types import GroupRow, RolloutRow
+from art.batch.build import build_batch
 from art.errors import ConfigurationError
-from art.samples.batch import build_batch
-from art.samples.types import GroupRow, RolloutRow
 from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, CriticSpec, OverlongSpec
 from art.wire.jobs import ContextRow, SheetRow
 from art.wire.training import SamplingSpec

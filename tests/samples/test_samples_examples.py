@@ -8,7 +8,7 @@ import pkgutil
 
 import pytest
 
-from art import samples
+from art import batch as samples
 
 MODULES = [module.name for module in pkgutil.walk_packages(samples.__path__, f"{samples.__name__}.")]
 

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art.samples.encode import check_tree
-from art.samples.tree import build_tree
-from art.samples.types import TokenTree
+from art.batch.batch_types import TokenTree
+from art.batch.encode import check_tree
+from art.batch.token_tree import build_tree
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=12)
 

@@ -14,10 +14,10 @@ from scripted_engine import ScriptedEngine
 
 from art.rendering.library import LibraryRenderer
 from art.server.app import App
+from art.server.catalog import Catalog
 from art.server.connections import http_protocol
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
-from art.server.models.catalog import Catalog
 from art.server.settings import LimitSettings
 from waiting import until
 

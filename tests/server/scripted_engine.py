@@ -11,7 +11,7 @@ import numpy as np
 
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
 from art.errors import NotFoundError
-from art.wire.candidates import candidates_record
+from art.wire.samples import candidates_record
 
 
 @dataclass(kw_only=True)

@@ -14,16 +14,16 @@ from scripted_engine import Script, ScriptedEngine
 from art.engine.protocol import GenerateRequest
 from art.rendering.library import LibraryRenderer
 from art.server.app import App
+from art.server.catalog import Catalog
 from art.server.checkpoints.checkpoints import JobNote
 from art.server.control import Control
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
-from art.server.models.catalog import Catalog
-from art.server.routes.control import control_routes
+from art.server.routes.control_routes import control_routes
 from art.server.settings import LimitSettings
-from art.server.tenants.tenancy import inside
-from art.server.tenants.tenants import TENANTS_FILE, TenantKeys, Tenants
-from art.server.workers.options import PairOptions
+from art.server.tenancy import internal_name
+from art.server.tenants import TENANTS_FILE, TenantKeys, Tenants
+from art.server.workers.supervisor import WorkerOptions
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, TrainJobRequest, TrainResultInfo
 from art.wire.models import RegisterRequest
@@ -75,7 +75,7 @@ async def run_world(
     catalog.add_base("tiny", engine, renderer, max_context=4096)
     catalog.add_base("idle", engine, renderer, max_context=4096)
     stitcher = Stitcher(ledger, max_tokens=1_000_000, ledger_is_empty=True)
-    options = PairOptions(engine_options={}, trainer_options={})
+    options = WorkerOptions(engine_options={}, trainer_options={})
     control = Control(data_dir=folder, catalog=catalog, ledger=ledger, options=options)
     tenants = Tenants(folder / "server" / TENANTS_FILE)
     keys = {"operator": OPERATOR, **{name: tenants.create(name) for name in who}}
@@ -110,7 +110,7 @@ async def run_world(
 
 
 async def _give_model(control: Control, engine: ScriptedEngine, tenant: str | None) -> None:
-    project, secret = inside(tenant, "games"), secret_of(tenant or "operator")
+    project, secret = internal_name(tenant, "games"), secret_of(tenant or "operator")
     request = RegisterRequest(project=project, name="player", base_model="tiny", lora=LoraSpec())
     checkpoints = control.models.checkpoints(control.models.register(request, "tiny"))
     saving = checkpoints.fresh_folder(3)
@@ -120,12 +120,12 @@ async def _give_model(control: Control, engine: ScriptedEngine, tenant: str | No
     result = TrainResultInfo(
         step=3, metrics={}, sheet=BalanceSheet(), checkpoint_path=str(checkpoints.path(3))
     )
-    checkpoints.commit(3, JobNote(job_id=inside(tenant, "j"), result=result))
+    checkpoints.commit(3, JobNote(job_id=internal_name(tenant, "j"), result=result))
     adapter = f"{project}/player@3"
     engine.adapters.add(adapter)
     control.catalog.publish(project, "player", "tiny", 3, adapter)
     job = TrainJobRequest(
-        job_id=inside(tenant, "j"),
+        job_id=internal_name(tenant, "j"),
         groups=[],
         algorithm=Algorithm(),
         optimizer=OptimizerSpec(learning_rate=1.0),

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from art.errors import RequestError
+from art.server.chat.chat_request import read_chat_request
+from art.server.chat.request_fields import sample_hint
 from art.server.dialects.anthropic_request import chat_body
-from art.server.dialects.chat_messages import sample_hint
-from art.server.dialects.chat_request import read_chat_request
 
 HI = {"role": "user", "content": "hi"}
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 10, "messages": [HI]}

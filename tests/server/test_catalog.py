@@ -9,8 +9,7 @@ from scripted_engine import ScriptedEngine
 
 from art.errors import ConfigurationError, DeadlineError, NotFoundError
 from art.rendering.library import LibraryRenderer
-from art.server.models.catalog import Catalog
-from art.server.models.served import Serving
+from art.server.catalog import Catalog, Serving
 
 
 @pytest.fixture

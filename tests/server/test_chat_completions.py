@@ -13,7 +13,7 @@ from live import KEY, Live
 from scripted_engine import Script
 
 from art.errors import OverloadedError, WorkerDiedError, WorkerError
-from art.wire.headers import ROLLOUT_HEADER
+from art.wire.rollouts import ROLLOUT_HEADER
 from waiting import until
 
 HELLO = [{"role": "user", "content": "hi"}]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art.errors import RequestError
-from art.server.dialects.chat_request import _FIELDS, read_chat_request
-from art.server.dialects.other_fields import OTHER_FIELDS
-from art.server.ledger.conversation import Conversation
+from art.server.chat.chat_request import _FIELDS, read_chat_request
+from art.server.chat.request_fields import OTHER_FIELDS
+from art.server.ledger.stitching import Conversation
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5)
 JSON = st.recursive(

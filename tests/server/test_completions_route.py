@@ -11,10 +11,10 @@ from scripted_engine import Script
 
 from art.engine.protocol import GenerateRequest
 from art.errors import RequestError
-from art.server.jobs.teacher import Teacher
-from art.server.jobs.teacher_settings import TeacherSettings
+from art.server.jobs.train_job import HttpTeacher
+from art.server.settings import TeacherSettings
 from art.wire.algorithm import TeacherSpec
-from art.wire.headers import ROLLOUT_HEADER
+from art.wire.rollouts import ROLLOUT_HEADER
 
 IN_GAME = {"extra_headers": {ROLLOUT_HEADER: "game-1"}}
 
@@ -131,7 +131,7 @@ async def test_an_echo_has_the_prompt_and_its_logprobs(live: Live) -> None:
 
 async def test_another_server_can_be_taught_by_this_one(live: Live) -> None:
     settings = TeacherSettings(urls=[f"{live.url}/v1"], key=KEY)
-    teacher = Teacher(TeacherSpec(kind="server", url=f"{live.url}/v1", model="player"), settings)
+    teacher = HttpTeacher(TeacherSpec(kind="server", url=f"{live.url}/v1", model="player"), settings)
     rows = [live.renderer.encode("abc"), live.renderer.encode("hello there")]
     assert await teacher.logprobs(rows) == [live.engine.logprobs(len(row) - 1) for row in rows]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from live import KEY, Live
 
-from art.server.joined_writes import JoinedWrites
+from art.server.connections import JoinedWrites
 from waiting import until
 
 BODY = json.dumps({"model": "player", "messages": [{"role": "user", "content": "hi"}]}).encode()

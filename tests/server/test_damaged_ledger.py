@@ -18,11 +18,11 @@ import pytest
 from test_ledger import sample
 
 from art.errors import ConfigurationError, DiskError, NotFoundError
-from art.server.jobs.store import JobStore
+from art.server.checkpoints.registered_models import Registration
+from art.server.jobs.job_store import JobStore
 from art.server.ledger.ledger import DamagedSampleError, Ledger
 from art.server.ledger.schema import checksum, to_row
-from art.server.models.models import Registration
-from art.wire.candidates import candidates_record
+from art.wire.samples import candidates_record
 
 
 @pytest.fixture

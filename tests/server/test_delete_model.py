@@ -12,11 +12,10 @@ from tenants_world import World, run_world
 
 from art.errors import NotFoundError, RequestError
 from art.rendering.library import LibraryRenderer
-from art.server.checkpoints.checkpoints import Checkpoints
-from art.server.checkpoints.files import file_of, manifest_of
-from art.server.data_layout import DataLayout
-from art.server.jobs.store import Job
-from art.server.models.models import Models
+from art.server.checkpoints.checkpoints import Checkpoints, file_of, manifest_of
+from art.server.checkpoints.registered_models import RegisteredModels
+from art.server.data_folder import DataLayout
+from art.server.jobs.job_store import TrainingJob
 from art.wire.jobs import BalanceSheet, TrainResultInfo
 from art.wire.models import RegisterRequest
 from art.wire.training import LoraSpec
@@ -47,7 +46,7 @@ async def test_a_deleted_model_is_gone_and_its_name_begins_anew(world: World, tm
     for who in ("bob", "operator"):
         assert (await world.clients[who].get(MODEL)).json()["step"] == 3
 
-    models = Models(world.control.layout)
+    models = RegisteredModels(world.control.layout)
     assert [model.key for model in models.all()] == ["bob~games/player", "games/player"]
     request = RegisterRequest(project="alice~games", name="player", base_model="tiny", lora=LoraSpec(r=2))
     assert models.register(request, "tiny").removals == 1
@@ -56,7 +55,7 @@ async def test_a_deleted_model_is_gone_and_its_name_begins_anew(world: World, tm
 async def test_a_model_with_an_unfinished_job_is_kept(world: World) -> None:
     finish = asyncio.Event()
 
-    async def run(job: Job, progress: object) -> TrainResultInfo:
+    async def run(job: TrainingJob, progress: object) -> TrainResultInfo:
         await finish.wait()
         return TrainResultInfo(step=4, metrics={}, sheet=BalanceSheet())
 
@@ -74,7 +73,7 @@ async def test_a_model_with_an_unfinished_job_is_kept(world: World) -> None:
 
 
 async def test_two_tenants_may_choose_one_job_id(world: World) -> None:
-    async def run(job: Job, progress: object) -> TrainResultInfo:
+    async def run(job: TrainingJob, progress: object) -> TrainResultInfo:
         return TrainResultInfo(step=len(job.job_id), metrics={}, sheet=BalanceSheet())
 
     world.control.jobs._run = run

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from live import KEY, Live
 
-from art.server.models.served import Serving
+from art.server.catalog import Serving
 
 LOOP = (
     "{% for m in messages %}{% if m.content == 'go' %}{% for i in range(99999) %}{% for j in range(99999) %}"

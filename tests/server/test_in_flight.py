@@ -15,9 +15,9 @@ from tenants_world import World, run_world
 
 from art.errors import OverloadedError
 from art.rendering.library import LibraryRenderer
-from art.server.intake import Intake
+from art.server.connections import Intake
 from art.server.settings import LimitSettings
-from art.server.tenants.in_flight import InFlight
+from art.server.tenants import TenantConcurrency
 from waiting import until
 
 
@@ -69,7 +69,7 @@ async def test_tokenizing_is_a_request_in_flight_as_well(tmp_path: Path, rendere
 
 
 def test_a_refusal_counts_nothing() -> None:
-    flight = InFlight(1, "requests")
+    flight = TenantConcurrency(1, "requests")
     with flight.holding("alice"):
         for _ in range(3):
             with pytest.raises(OverloadedError, match="the limit is 1"), flight.holding("alice"):

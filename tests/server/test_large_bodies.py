@@ -22,8 +22,8 @@ from scripted_engine import ScriptedEngine
 
 from art.errors import RequestError
 from art.rendering.library import LibraryRenderer
-from art.server import bodies
-from art.server.bodies import Beside, decode_json
+from art.server import large_bodies as bodies
+from art.server.large_bodies import TenantThreads, decode_json
 
 MOST_WITHOUT_A_TURN = 0.15
 """Seconds that the process computes between two turns of the loop; reading at once takes up to 4 s."""
@@ -163,7 +163,7 @@ def _spelled(tools: list[dict[str, Any]], path: str) -> list[dict[str, Any]]:
 
 
 async def test_large_bodies_of_one_tenant_are_read_in_turn() -> None:
-    beside, together, most = Beside(), [0], [0]
+    beside, together, most = TenantThreads(), [0], [0]
 
     def work(tenant: str) -> None:
         together[0] += 1
@@ -177,7 +177,7 @@ async def test_large_bodies_of_one_tenant_are_read_in_turn() -> None:
 
 
 async def test_the_turn_of_a_client_that_has_gone_lasts_until_its_work_has_ended() -> None:
-    beside, together, most = Beside(), [0], [0]
+    beside, together, most = TenantThreads(), [0], [0]
     goes_on = threading.Event()
 
     def work() -> None:

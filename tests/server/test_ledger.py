@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from art.errors import ConfigurationError, NotFoundError
-from art.server.ledger.commits import LedgerError
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.ledger import Ledger, LedgerError
 from art.server.ledger.schema import SampleRecord
-from art.wire.candidates import candidates_record
+from art.wire.samples import candidates_record
 
 
 def sample(

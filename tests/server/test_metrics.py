@@ -20,7 +20,7 @@ from tenants_world import OPERATOR, World, run_world
 from art.rendering.library import LibraryRenderer
 from art.server.counts import MOST_MODELS, OTHERS, TENANTS, LoopLag, ModelLabels
 from art.server.settings import LimitSettings
-from art.server.tenants.tenancy import inside
+from art.server.tenancy import internal_name
 from waiting import until
 
 HI = [{"role": "user", "content": "hello"}]
@@ -163,7 +163,7 @@ async def test_the_operator_sees_tenants_as_one_and_none_by_name(world: World) -
     for who in ("alice", "bob", "operator"):
         asked = {"model": "player", "messages": HI}
         assert (await world.clients[who].post(CHAT, json=asked)).status_code == 200
-    world.catalog.publish(inside("bob", "games"), "player", "tiny", 4, None)
+    world.catalog.publish(internal_name("bob", "games"), "player", "tiny", 4, None)
     async with listening(world.app, LimitSettings()) as url:
         text, read = await scraped(url, OPERATOR)
     one = read("art_prompt_tokens_total", model="games/player") or 0

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from art.errors import ConfigurationError
 from art.server.app import App
-from art.server.models.base_models import adapter_folder, resolve_base
+from art.server.checkpoints.registered_models import adapter_folder, resolve_base
 from art.server.settings import LimitSettings
 from art.wire.engine import EngineScoreReply
 from art.wire.training import ScoreReply

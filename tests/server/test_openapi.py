@@ -16,14 +16,11 @@ from live import listening
 from tenants_world import OPERATOR, World, run_world
 
 from art.rendering.library import LibraryRenderer
-from art.server.dialects import (
-    anthropic_request,
-    chat_request,
-    completions_request,
-    responses_request,
-)
-from art.server.dialects.other_fields import OTHER_FIELDS
-from art.server.routes import openapi_operations, openapi_requests
+from art.server.chat import chat_request
+from art.server.chat.request_fields import OTHER_FIELDS
+from art.server.dialects import anthropic_request, completions_request, responses_request
+from art.server.routes import openapi as openapi_operations
+from art.server.routes import openapi_schemas as openapi_requests
 from art.server.routes.openapi import openapi_document
 from art.server.settings import LimitSettings
 

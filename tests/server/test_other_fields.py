@@ -12,9 +12,10 @@ from dialect_bodies import DIALECTS, refusal
 from live import KEY, Live
 from scripted_engine import Script
 
-from art.server.dialects import anthropic_request, chat_request, completions_request, responses_request
-from art.server.dialects.other_fields import OTHER_FIELDS, OtherField
-from art.server.jobs.drawn_from import drawn_from
+from art.server.chat import chat_request
+from art.server.chat.request_fields import OTHER_FIELDS, OtherField
+from art.server.dialects import anthropic_request, completions_request, responses_request
+from art.server.jobs.train_rows import sampling_distribution
 from art.wire.algorithm import Algorithm
 from art.wire.training import PLAIN_SAMPLING
 
@@ -230,7 +231,7 @@ async def test_the_end_of_a_turn_may_be_ignored_and_is_trained_as_it_was_drawn(l
     for choice in (chat.choices[0], raw.choices[0]):
         (record,) = await live.ledger.samples([choice.model_extra["sample_id"]])
         assert choice.finish_reason == "length" and record.sampling["ignore_eos"] is True
-        assert drawn_from(record, Algorithm()) == PLAIN_SAMPLING
+        assert sampling_distribution(record, Algorithm()) == PLAIN_SAMPLING
     await live.client.completions.create(
         model="tiny", prompt="x", extra_body={"ignore_eos": True, "stop_token_ids": [7]}
     )

@@ -15,27 +15,22 @@ from hypothesis import strategies as st
 from live import KEY, Live
 from scripted_engine import Script, ScriptedEngine
 
-from art.capture.reply import read_completion
+from art.client.captured_reply import read_completion
 from art.engine.protocol import Delta, FinishReason
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
-from art.server.dialects.anthropic import MessageStream
-from art.server.dialects.anthropic_reply import blocks_of
+from art.server.catalog import Target
+from art.server.chat.chat_request import ChatRequest, read_chat_request
+from art.server.chat.prompt_and_reply import PreparedRequest, constraint_of, finish_reason
+from art.server.dialects.anthropic import MessageStream, blocks_of
 from art.server.dialects.anthropic_request import chat_body
-from art.server.dialects.chat_prepared import Prepared
-from art.server.dialects.chat_reply import finish_reason
-from art.server.dialects.chat_request import ChatRequest, read_chat_request
-from art.server.dialects.chat_stream import ChatChunks
-from art.server.dialects.constraining import constraint_of
-from art.server.dialects.event_stream import StreamWriter
-from art.server.dialects.responses_reply import output_of, status_of_end
+from art.server.dialects.chat_completions import ChatChunks
+from art.server.dialects.completion_service import StreamedChoice, StreamStarted
+from art.server.dialects.dialect import StreamWriter
+from art.server.dialects.responses import ResponseEvents, output_of, status_of_end
+from art.server.dialects.responses_items import ResponseStore
 from art.server.dialects.responses_request import ResponsesRequest, read_responses_request
-from art.server.dialects.responses_store import ResponseStore
-from art.server.dialects.responses_stream import ResponseEvents
-from art.server.dialects.told import Begun, StreamedChoice
-from art.server.ledger.conversation import Conversation
-from art.server.ledger.stitching import Stitched
-from art.server.models.served import Target
+from art.server.ledger.stitching import Conversation, Stitched
 
 HELLO = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
@@ -56,10 +51,10 @@ def formats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LibraryRender
     return {"qwen3": made("a"), "nano": made("b", marker="nano"), "template": made("c", **counting)}
 
 
-def prepared_of(renderer: LibraryRenderer, request: ChatRequest) -> Prepared:
+def prepared_of(renderer: LibraryRenderer, request: ChatRequest) -> PreparedRequest:
     engine = ScriptedEngine(lambda asked: Script(ids=[]))
     prompt_ids = renderer.render(request.messages, request.tools)
-    return Prepared(
+    return PreparedRequest(
         request=request,
         target=Target(
             project="games",
@@ -96,11 +91,11 @@ def asked_for(how: str, choice: str) -> tuple[ChatRequest, ResponsesRequest | No
 
 
 def stream_of(
-    prepared: Prepared, writer: StreamWriter, pieces: list[list[int]], finish: Any
+    prepared: PreparedRequest, writer: StreamWriter, pieces: list[list[int]], finish: Any
 ) -> tuple[bytes, StreamedChoice]:
     """The bytes of a stream whose ids come in these pieces."""
     choice = StreamedChoice(prepared, 0, 0)
-    told = writer.write(Begun([choice]))
+    told = writer.write(StreamStarted([choice]))
     for number, ids in enumerate(pieces):
         last = number == len(pieces) - 1
         choice.completion.token_ids += ids
@@ -260,7 +255,9 @@ def in_pieces(ids: list[int], sizes: list[int]) -> list[list[int]]:
     raise AssertionError("a cycle has no end")
 
 
-def writer_of(how: str, prepared: Prepared, asked: ResponsesRequest | None, kept: list[Any]) -> StreamWriter:
+def writer_of(
+    how: str, prepared: PreparedRequest, asked: ResponsesRequest | None, kept: list[Any]
+) -> StreamWriter:
     if asked is not None:
         return ResponseEvents(asked, prepared, kept.append)
     return ChatChunks(prepared) if how == "chat" else MessageStream(prepared)

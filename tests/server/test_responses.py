@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from scripted_engine import Script
 
 from art.engine.protocol import GenerateRequest
-from art.wire.headers import ROLLOUT_HEADER
+from art.wire.rollouts import ROLLOUT_HEADER
 
 IN_GAME = {"extra_headers": {ROLLOUT_HEADER: "game-1"}}
 READ = {

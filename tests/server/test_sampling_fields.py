@@ -8,12 +8,11 @@ import openai
 import pytest
 from live import Live
 
-from art.samples.types import Untrainable
-from art.server.jobs.drawn_from import drawn_from
-from art.server.jobs.train_rows import group_rows
+from art.batch.batch_types import Untrainable
+from art.server.jobs.train_rows import group_rows, sampling_distribution
 from art.wire.algorithm import Algorithm
-from art.wire.candidates import split_candidates
 from art.wire.jobs import TrainJobRequest
+from art.wire.samples import split_candidates
 
 HELLO = [{"role": "user", "content": "hi"}]
 PENALTIES: dict[str, Any] = {"frequency_penalty": 0.5, "presence_penalty": -1.0}
@@ -46,7 +45,7 @@ async def test_penalties_reach_the_engine_and_the_ledger_and_are_context_for_the
     assert (sampling.repetition_penalty, sampling.min_tokens) == (1.25, 2)
     for name, value in {**PENALTIES, **OF_VLLM}.items():
         assert record.sampling[name] == value
-    fate = drawn_from(record, Algorithm())
+    fate = sampling_distribution(record, Algorithm())
     assert isinstance(fate, Untrainable) and fate.reason == "penalties"
 
 
@@ -82,7 +81,7 @@ async def test_what_penalises_nothing_is_not_kept(live: Live) -> None:
     )
     (record,) = await live.ledger.samples([reply.choices[0].model_extra["sample_id"]])
     assert not {*PENALTIES, *OF_VLLM} & set(record.sampling)
-    assert not isinstance(drawn_from(record, Algorithm()), Untrainable)
+    assert not isinstance(sampling_distribution(record, Algorithm()), Untrainable)
 
 
 def _expected(live: Live, ids: list[int]) -> list[list[tuple[str, float, list[int]]]]:

@@ -18,15 +18,15 @@ from scripted_engine import Script, ScriptedEngine
 from tenants_world import run_world
 
 import art
+from art.client.openai_client import openai_client
 from art.engine.protocol import Delta, GenerateRequest
 from art.errors import ConfigurationError, NotFoundError, RequestError, WorkerError
-from art.remote.openai_client import openai_client
 from art.rendering.library import LibraryRenderer
+from art.server.catalog import Catalog
 from art.server.ledger.ledger import Ledger
-from art.server.models.catalog import Catalog
-from art.server.rollouts.keys import RolloutKeys
-from art.server.rollouts.rollouts import KEPT_CLOSED_S, Rollouts
+from art.server.rollouts import KEPT_CLOSED_S, ScopedRollouts
 from art.server.settings import LimitSettings
+from art.server.tenants import RolloutKeys
 from art.trajectories import is_choice
 from waiting import until
 
@@ -417,7 +417,7 @@ async def test_a_server_takes_over_what_an_earlier_one_left(
             await ask(closed.base_url, closed.api_key)
     ledger = Ledger(path)
     keys = RolloutKeys(KEY, lambda tenant: None)
-    successor = Rollouts(ledger, Catalog(), keys, largest_text=10_000)
+    successor = ScopedRollouts(ledger, Catalog(), keys, largest_text=10_000)
     await successor.load()
     assert keys.read(r.api_key) == (None, "kept") and keys.issue(None, "kept") == r.api_key
     kept = successor.open_one("kept", None)

@@ -17,9 +17,9 @@ import pytest
 from live import KEY, Live
 
 from art.errors import ConfigurationError, DiskError
-from art.process.durable import write_first
+from art.process.files import write_first
 from art.server.settings import KEY_VARIABLE, ServerSettings, resolve_key
-from art.server.tenants.auth import KeyCheck
+from art.server.tenants import KeyCheck
 
 EMPTY = [
     {},

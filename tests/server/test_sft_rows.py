@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from art.algorithms import resolve as algorithm
+from art.batch.algorithms import resolve as algorithm
+from art.batch.batch_types import GroupRow
+from art.batch.build import build_batch
+from art.engine.nano_models import resolve
 from art.errors import RequestError
-from art.nano_models import resolve
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
-from art.samples.batch import build_batch
-from art.samples.types import GroupRow
-from art.server.jobs.sft_rows import conversation_row, cut_turns, exact_rows
-from art.server.ledger.conversation import Conversation, tools_key
-from art.wire.sft import SftConversation
+from art.server.jobs.sft_job import conversation_row, cut_turns, exact_rows
+from art.server.ledger.stitching import Conversation, tools_key
+from art.wire.jobs import SftConversation
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "search", "parameters": {"properties": {"keyword": {}}}}}

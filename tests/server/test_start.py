@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from art.errors import ConfigurationError
-from art.server.data_lock import DataLock
+from art.server.data_folder import DataFolderLock
 from art.server.settings import KEY_VARIABLE, ServerSettings, parse_settings, resolve_key
 
 KEY = "a-secret-key-of-a-test"
@@ -83,13 +83,13 @@ def test_signals_end_it_and_free_the_folder(start: Start, tmp_path: Path, number
     server = start({"data_dir": str(tmp_path), "key": KEY})
     server.process.send_signal(number)
     assert server.process.wait(60) == (-number if number == signal.SIGKILL else 0)
-    DataLock(tmp_path / "server").release()
+    DataFolderLock(tmp_path / "server").release()
 
 
 def test_a_folder_in_use_says_by_whom_and_what_to_do(tmp_path: Path) -> None:
-    holder = DataLock(tmp_path / "server")
+    holder = DataFolderLock(tmp_path / "server")
     with pytest.raises(ConfigurationError) as refused:
-        DataLock(tmp_path / "server")
+        DataFolderLock(tmp_path / "server")
     for named in (str(tmp_path), str(os.getpid()), "backend.close()", "LocalBackend(path="):
         assert named in str(refused.value)
     holder.release()

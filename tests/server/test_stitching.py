@@ -11,7 +11,7 @@ from live import Live, run_gateway
 from scripted_engine import Script, ScriptedEngine
 
 from art.engine.protocol import GenerateRequest
-from art.wire.headers import ROLLOUT_HEADER
+from art.wire.rollouts import ROLLOUT_HEADER
 
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
 

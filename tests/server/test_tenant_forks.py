@@ -10,7 +10,7 @@ import pytest
 from tenants_world import World, run_world, secret_of
 
 from art.rendering.library import LibraryRenderer
-from art.server.tenants.tenancy import inside
+from art.server.tenancy import internal_name
 
 STEP = 3
 
@@ -41,11 +41,11 @@ async def test_a_projects_name_means_ones_own(world: World, tenant: str) -> None
     reply = await fork(world, tenant, "elsewhere/copy", "games")
     assert reply.status_code == 200, reply.text
     assert reply.json()["step"] == STEP and reply.json()["checkpoint_path"] is None
-    assert weights(world, inside(tenant, "elsewhere"), "copy") == secret_of(tenant)
+    assert weights(world, internal_name(tenant, "elsewhere"), "copy") == secret_of(tenant)
     assert weights(world, "elsewhere", "copy") is None
 
     assert (await fork(world, tenant, "games/copy", None)).status_code == 200
-    assert weights(world, inside(tenant, "games"), "copy") == secret_of(tenant)
+    assert weights(world, internal_name(tenant, "games"), "copy") == secret_of(tenant)
 
 
 async def test_what_one_forked_can_be_forked_again(world: World) -> None:

@@ -17,9 +17,8 @@ from tenants_world import World, run_world, secret_of
 from art.errors import ConfigurationError, RequestError
 from art.rendering.library import LibraryRenderer
 from art.server.ledger.stitching import Stitcher
-from art.server.tenants.auth import KeyCheck
-from art.server.tenants.tenancy import inside, outside, tenant_of, told
-from art.server.tenants.tenants import TenantKeys, Tenants, digest
+from art.server.tenancy import external_name, internal_name, redact_for_tenant, tenant_of
+from art.server.tenants import KeyCheck, TenantKeys, Tenants, digest_of_key
 from waiting import until
 
 PLAYER = {"model": "player", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}
@@ -46,8 +45,11 @@ async def sample(world: World, who: str, reply: Any) -> Any:
 
 @given(st.sampled_from(["alice", "al", "b-o.b"]), st.text("ab.-_9", min_size=1, max_size=8))
 def test_a_name_goes_in_and_comes_out(tenant: str, name: str) -> None:
-    assert outside(tenant, inside(tenant, name)) == name and tenant_of(inside(tenant, name)) == tenant
-    assert inside(None, name) == name and tenant_of(name) is None
+    assert (
+        external_name(tenant, internal_name(tenant, name)) == name
+        and tenant_of(internal_name(tenant, name)) == tenant
+    )
+    assert internal_name(None, name) == name and tenant_of(name) is None
 
 
 @pytest.mark.parametrize(
@@ -61,8 +63,8 @@ def test_a_name_goes_in_and_comes_out(tenant: str, name: str) -> None:
     ],
 )
 def test_messages_name_nobody_else(text: str, alice_reads: str) -> None:
-    assert told("alice", text) == alice_reads
-    assert told(None, text) == text
+    assert redact_for_tenant("alice", text) == alice_reads
+    assert redact_for_tenant(None, text) == text
 
 
 # Keys
@@ -72,7 +74,7 @@ def test_a_key_is_shown_once_and_kept_as_a_digest(tmp_path: Path) -> None:
     tenants = Tenants(tmp_path / "server" / "tenants.json")
     key = tenants.create("alice")
     kept = tenants.path.read_text()
-    assert key not in kept and digest(key).hex() in kept
+    assert key not in kept and digest_of_key(key).hex() in kept
     assert stat.S_IMODE(tenants.path.stat().st_mode) == 0o600
     assert len(key) > 40 and tenants.create("bob") != key
     assert [record.name for record in tenants.all()] == ["alice", "bob"]
@@ -95,19 +97,19 @@ async def test_a_running_server_sees_each_change_of_the_file(tmp_path: Path) -> 
     tenants = Tenants(tmp_path / "tenants.json")
     running = TenantKeys(tenants.path)
     first = tenants.create("alice")
-    assert running.owner(digest(first)) == "alice"
+    assert running.owner(digest_of_key(first)) == "alice"
     # Two changes between two looks, the file as long as before: only its inode tells.
     tenants.revoke("alice")
     second = tenants.create("alice")
-    await until(lambda: running.owner(digest(second)) == "alice")
-    assert running.owner(digest(first)) is None
+    await until(lambda: running.owner(digest_of_key(second)) == "alice")
+    assert running.owner(digest_of_key(first)) is None
     tenants.path.write_text("{")
-    await until(lambda: running.owner(digest(second)) is None)
+    await until(lambda: running.owner(digest_of_key(second)) is None)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         tenants.all()
     tenants.path.unlink()
     third = tenants.create("alice")
-    await until(lambda: running.owner(digest(third)) == "alice")
+    await until(lambda: running.owner(digest_of_key(third)) == "alice")
     assert "alice" not in repr(KeyCheck("k" * 8, running))
 
 

@@ -12,9 +12,9 @@ from tenants_world import OPERATOR, World, run_world
 
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
-from art.server.models.served import Serving
-from art.server.routes.openapi_requests import DETOKENIZE, TOKENIZE
-from art.server.routes.tokenization import DETOKENIZE_FIELDS, TOKENIZE_FIELDS
+from art.server.catalog import Serving
+from art.server.routes.gateway_routes import DETOKENIZE_FIELDS, TOKENIZE_FIELDS
+from art.server.routes.openapi_schemas import DETOKENIZE, TOKENIZE
 
 HI = [{"role": "user", "content": "hello"}]
 TOOL = {

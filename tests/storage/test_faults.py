@@ -11,11 +11,10 @@ import httpx
 import pytest
 from model_folders import QUICK, credentials, write_step
 
+from art.client.bucket_pull import Wanted, commit_here, pull_model
+from art.client.bucket_push import push_model
+from art.client.bucket_store import Store
 from art.errors import ForbiddenBucketCreationError, StorageError
-from art.storage.arriving import commit_here
-from art.storage.pull import Wanted, pull_model
-from art.storage.push import push_model
-from art.storage.store import Store
 
 URL = "s3://backups/games/models/agent"
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from model_folders import QUICK, contents, write_step
 
+from art.client.bucket_pull import PullReport, Wanted, commit_here, copy_checkpoint, newest_of, pull_model
+from art.client.bucket_push import push_model
+from art.client.bucket_store import StorageLimits, Store, model_url
 from art.errors import (
     CheckpointMissingError,
     ConfigurationError,
@@ -17,14 +20,7 @@ from art.errors import (
     StepMissingError,
     StorageError,
 )
-from art.storage.arriving import commit_here
-from art.storage.copies import copy_checkpoint, newest_of
-from art.storage.limits import StorageLimits
-from art.storage.location import model_url
-from art.storage.pull import PullReport, Wanted, pull_model
-from art.storage.push import push_model
-from art.storage.store import Store
-from art.tracking.folder_lock import locked
+from art.tracking.folders import lock_folder
 
 KEPT = {"registration.json", ".hidden", "checkpoints/0000/job.json", "checkpoints/0001/job.json"}
 """What stays on the machine."""
@@ -157,7 +153,7 @@ def test_a_log_is_not_replaced_while_a_program_adds_to_it(model: Path, other: Pa
     pull(bucket, other)
     (other / log).unlink()
     with ThreadPoolExecutor(1) as pool:
-        with locked((other / log).parent):
+        with lock_folder((other / log).parent):
             pulled = pool.submit(pull, bucket, other)
             with pytest.raises(TimeoutError):
                 pulled.result(timeout=0.5)
@@ -284,10 +280,10 @@ def test_paths_in_a_bucket_cannot_leave_the_folder(
 
 
 def test_a_server_s_folder_is_its_own(model: Path, other: Path, bucket: str) -> None:
-    from art.server.data_lock import DataLock
+    from art.server.data_folder import DataFolderLock
 
     push_model(model, store(bucket))
-    lock = DataLock(other.parents[2] / "server")
+    lock = DataFolderLock(other.parents[2] / "server")
     with pytest.raises(StorageError, match="a server uses"):
         pull(bucket, other)
     lock.release()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from art.tasks import mail as task
+from art.environments.tasks import mail as task
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from art import tasks
+from art.environments import tasks
+from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError
-from art.tasks.task import turn_seed
 
 
 @pytest.mark.parametrize("name", tasks.NAMES)
@@ -37,7 +37,7 @@ def test_turn_seeds_are_pure_and_differ() -> None:
 
 def test_tasks_load_nothing_heavy() -> None:
     program = (
-        "import sys, art.tasks as t; [t.find(name) for name in t.NAMES]; "
+        "import sys, art.environments.tasks as t; [t.find(name) for name in t.NAMES]; "
         "print([m for m in ('torch', 'transformers', 'openai', 'renderers') if m in sys.modules])"
     )
     loaded = subprocess.run(

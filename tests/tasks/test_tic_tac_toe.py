@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from art.tasks import tic_tac_toe as task
+from art.environments.tasks import tic_tac_toe as task
 
 REACHABLE = [
     "".join(marks) for marks in product("XO.", repeat=9) if marks.count("X") - marks.count("O") in (0, 1)
@@ -83,14 +83,14 @@ def test_any_other_reply_is_none(text: str) -> None:
 
 
 def test_an_unreadable_move_ends_the_game_with_minus_one() -> None:
-    game = task.Game(0)
+    game = task.TicTacToe(0)
     assert game.reply(say("no idea")) == []
     assert (game.done, game.reward) == (True, -1.0)
     assert game.metrics == {"won": 0.0, "draw": 0.0, "invalid": 1.0, "not_lost": 0.0}
 
 
 def test_an_occupied_cell_ends_the_game_with_minus_one() -> None:
-    game = task.Game(0)
+    game = task.TicTacToe(0)
     game.reply(say("B2"))
     game.reply(say("B2"))
     assert (game.done, game.reward, game.metrics["invalid"]) == (True, -1.0, 1.0)
@@ -98,7 +98,7 @@ def test_an_occupied_cell_ends_the_game_with_minus_one() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_rewards_follow_the_last_board(seed: int) -> None:
-    game = task.Game(seed)
+    game = task.TicTacToe(seed)
     while not game.done:
         shown = game.reply(say(task.CELLS[task.free_cells(game.board)[0]]))
         assert game.done or shown[0]["content"].endswith(task.draw_board(game.board))
@@ -118,7 +118,7 @@ def test_the_opponent_is_a_function_of_scenario_and_seed() -> None:
 
 
 def test_show_tells_moves_board_and_result() -> None:
-    game = task.Game(3)
+    game = task.TicTacToe(3)
     messages = list(game.opening)
     while not game.done:
         messages.append(say(task.CELLS[task.free_cells(game.board)[0]]))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from art.tasks import yes_no_maybe as task
+from art.environments.tasks import yes_no_maybe as task
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 import openai
 import pytest
 
-from art.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
-from art.testing.__main__ import main
+from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art.environments.testing.__main__ import main
 
 
 def asks(text: str, **properties: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_the_command_line_serves_a_judge_and_says_where(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "art.testing",
+        "art.environments.testing",
         "--quality",
         "mail",
         "--answers",
@@ -80,7 +80,9 @@ def test_the_command_line_serves_a_judge_and_says_where(tmp_path: Path) -> None:
 def test_the_command_line_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2 and "--quality" in capsys.readouterr().err
     assert main(["--quality", "chess"]) == 2 and "tic-tac-toe, mail" in capsys.readouterr().err
-    assert main(["--quality", "art.testing:nothing"]) == 2 and "nothing" in capsys.readouterr().err
+    assert (
+        main(["--quality", "art.environments.testing:nothing"]) == 2 and "nothing" in capsys.readouterr().err
+    )
     assert main(["--quality", "mail", "--mischief", "7"]) == 2 and "at most 1" in capsys.readouterr().err
 
 

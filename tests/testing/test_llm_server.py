@@ -10,8 +10,8 @@ from typing import Any
 import openai
 import pytest
 
+from art.environments.testing import LlmServer, Mischief
 from art.errors import ConfigurationError
-from art.testing import LlmServer, Mischief
 
 QUESTION: list[Any] = [{"role": "user", "content": "hello"}]
 
@@ -45,7 +45,7 @@ def test_it_serves_programs_without_an_event_loop() -> None:
 
 
 def test_a_server_that_nobody_stops_keeps_no_program_from_ending() -> None:
-    program = "from art.testing import LlmServer; LlmServer(lambda body: '').start()"
+    program = "from art.environments.testing import LlmServer; LlmServer(lambda body: '').start()"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
 
 

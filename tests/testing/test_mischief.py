@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from art.environments.testing.answers import IN_THE_ANSWER, KINDS, Mischief, spoil
 from art.errors import ConfigurationError
-from art.testing.mischief import IN_THE_ANSWER, KINDS, Mischief, spoil
 
 
 def answer() -> dict[str, Any]:

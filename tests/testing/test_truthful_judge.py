@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from art.testing import TruthfulJudge
-from art.testing.prompt import read_judge_prompt
+from art.environments.testing import TruthfulJudge
+from art.environments.testing.answers import read_judge_prompt
 
 SHARED = [{"role": "system", "content": "count"}, {"role": "user", "content": "how many?"}]
 

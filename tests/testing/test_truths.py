@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from art import tasks
-from art.testing import KnownQualities, fingerprint, mail, tic_tac_toe
-from art.testing.task_truths import quality_of
+from art.environments import tasks
+from art.environments.testing import KnownQualities, fingerprint, mail, tic_tac_toe
+from art.environments.testing.truthful_judge import quality_of
 
 
 def played(task: Any, scenario: Any, choose: Any) -> tuple[list[dict[str, Any]], float]:

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from made_groups import any_groups, full_group
 
 import art
-from art.benchmarking.load import load_trajectories
 from art.errors import TrajectoryLogError
-from art.tracking.folder_lock import locked
-from art.tracking.trajectory_log.exact_lines import append_lines
+from art.runs.benchmarking import load_trajectories
+from art.tracking.folders import lock_folder
+from art.tracking.trajectory_lines import append_lines
 from art.utils.trajectory_logging import (
     append_groups,
     deserialize_trajectory_groups,
@@ -35,7 +35,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import art
-from art.tracking.trajectory_log.exact_lines import append_lines
+from art.tracking.trajectory_lines import append_lines
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for number in range(count):
     append_lines(path, [art.TrajectoryGroup([art.Trajectory(logs=[f"{name}{number}", "x" * 100_000])])])
@@ -201,7 +201,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_lines_wait_for_the_folders_lock(tmp_path, work):
     append_lines(tmp_path / "0001.jsonl", [one("a")])
     with ThreadPoolExecutor(1) as pool:
-        with locked(tmp_path):
+        with lock_folder(tmp_path):
             waiting = pool.submit(work, tmp_path / "0001.jsonl")
             with pytest.raises(TimeoutError):
                 waiting.result(timeout=0.3)
@@ -278,7 +278,7 @@ def test_a_file_that_is_read_back_differently_changes_nothing(tmp_path, monkeypa
     append_groups(tmp_path / "0001.parquet", [one("a")])
     append_lines(tmp_path / "0001.jsonl", [one("b")])
     before = (tmp_path / "0001.parquet").read_bytes()
-    monkeypatch.setattr("art.tracking.trajectory_log.migration.read_parquet", lambda path: [])
+    monkeypatch.setattr("art.tracking.trajectory_migration.read_parquet", lambda path: [])
     result = migrate_jsonl_to_parquet(tmp_path / "0001.jsonl")
     assert result.files_migrated == 0 and "not read back equal" in result.errors[0]
     assert (tmp_path / "0001.parquet").read_bytes() == before and names(tmp_path / "0001.jsonl") == ["b"]

@@ -11,14 +11,14 @@ import pytest
 
 import art
 from art.errors import DeadlineError
-from art.tracking.folder_lock import locked
+from art.tracking.folders import lock_folder
 from art.utils.trajectory_logging import append_groups, read_trajectory_groups_parquet
 
 WRITER = """
 import sys
 from pathlib import Path
 import art
-from art.tracking.trajectory_log.parquet import append_groups
+from art.tracking.trajectory_log import append_groups
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for number in range(count):
     append_groups(path, [art.TrajectoryGroup([art.Trajectory(logs=[f"{name}{number}"])])])
@@ -77,9 +77,13 @@ def test_a_killed_writer_loses_nothing_it_finished(tmp_path):
 
 
 def test_a_held_lock_is_waited_for_until_the_deadline(tmp_path):
-    with locked(tmp_path), pytest.raises(DeadlineError, match=str(tmp_path)), locked(tmp_path, patience=0.05):
+    with (
+        lock_folder(tmp_path),
+        pytest.raises(DeadlineError, match=str(tmp_path)),
+        lock_folder(tmp_path, patience=0.05),
+    ):
         pass
-    with locked(tmp_path, patience=0.05):
+    with lock_folder(tmp_path, patience=0.05):
         pass
 
 

@@ -18,7 +18,7 @@ from art.costs import (
 )
 from art.errors import ConfigurationError
 from art.metrics import MetricsBuilder
-from art.tracking.pricing import PriceBook
+from art.tracking.prices import PriceBook
 
 OPENAI = {
     "usage": {

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from art.tracking.progress import Bar, open_progress
+from art.tracking.progress import ProgressBar, open_progress
 
 
 @pytest.fixture
@@ -21,16 +21,16 @@ def notebook(monkeypatch):
 def test_nobody_watches_a_pipe(capsys):
     with open_progress("train", 2) as progress:
         progress.advance(2, {})
-    assert not isinstance(progress, Bar) and not capsys.readouterr().err
+    assert not isinstance(progress, ProgressBar) and not capsys.readouterr().err
 
 
 def test_a_notebook_is_watched(notebook, capsys):
     with open_progress("train", 2) as progress:
         progress.advance(2, {"reward": 0.5})
-    assert isinstance(progress, Bar) and "reward=0.5" in capsys.readouterr().err
+    assert isinstance(progress, ProgressBar) and "reward=0.5" in capsys.readouterr().err
 
 
 def test_no_description_no_bar_in_a_notebook_too(notebook, capsys):
     with open_progress(None, 2) as progress:
         progress.advance(2, {})
-    assert not isinstance(progress, Bar)
+    assert not isinstance(progress, ProgressBar)

@@ -12,13 +12,13 @@ import pytest
 
 import art
 from art.errors import DeadlineError
-from art.tracking import state
-from art.tracking.folder_lock import locked
+from art.tracking import model_files as state
+from art.tracking.folders import lock_folder
 
 
 def test_what_the_log_keeps_is_neither_seen_nor_lost(tmp_path):
     assert state.read_state(tmp_path) is None
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         state.write_sums(tmp_path, {"cum_state": {"costs/cum/all": 1.0}})
     assert state.read_state(tmp_path) is None  # the program has written nothing yet
     state.overwrite_state(tmp_path, {})
@@ -26,13 +26,13 @@ def test_what_the_log_keeps_is_neither_seen_nor_lost(tmp_path):
     state.overwrite_state(tmp_path, {"b": 2})
     assert state.read_state(tmp_path) == {"b": 2}
     assert state.read_sums(tmp_path) == {"cum_state": {"costs/cum/all": 1.0}}
-    restored = {"b": 3, state.SUMS: {"cum_state": {}}}
+    restored = {"b": 3, state.METRIC_SUMS: {"cum_state": {}}}
     state.overwrite_state(tmp_path, restored)  # a state of another folder, as it stood in its file
     assert json.loads((tmp_path / "state.json").read_text()) == restored
 
 
 def test_writers_at_the_same_time_lose_nothing(tmp_path):
-    program = "import sys; from pathlib import Path; from art.tracking.state import merge_state\n"
+    program = "import sys; from pathlib import Path; from art.tracking.model_files import merge_state\n"
     program += "for i in range(20): merge_state(Path(sys.argv[1]), {f'other{i}': i})"
     other = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=os.getcwd())
     with ThreadPoolExecutor(4) as pool:
@@ -44,7 +44,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path):
 
 def test_a_lock_that_is_never_given_back_has_an_end(tmp_path, monkeypatch):
     monkeypatch.setattr(state, "_PATIENCE_S", 0.05)
-    with locked(tmp_path), pytest.raises(DeadlineError, match="another process has been writing"):
+    with lock_folder(tmp_path), pytest.raises(DeadlineError, match="another process has been writing"):
         state.merge_state(tmp_path, {"a": 1})
     assert state.merge_state(tmp_path, {"a": 1}) == {"a": 1}
 

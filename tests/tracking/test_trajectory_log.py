@@ -12,9 +12,10 @@ from pydantic import BaseModel
 
 import art
 from art.errors import TrajectoryLogError
-from art.tracking.trajectory_log.exact_lines import append_lines, read_lines
-from art.tracking.trajectory_log.json_lines import (
+from art.tracking.trajectory_lines import (
+    append_lines,
     deserialize_trajectory_groups,
+    read_lines,
     serialize_trajectory_groups,
 )
 from art.utils.trajectory_logging import (

@@ -11,9 +11,9 @@ import pytest
 from offline_run import OfflineRun, offline_runs
 
 import art
-from art.environment import WANDB_API_KEY
 from art.errors import ConfigurationError
-from art.tracking.wandb_runs import open_runs
+from art.process.environment import WANDB_API_KEY
+from art.tracking.wandb import open_runs
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from made_groups import full_group
 
 import art
-from art.tracking.trajectory_log.exact_lines import append_lines
+from art.tracking.trajectory_lines import append_lines
 from art.utils.trajectory_logging import append_groups, read_trajectory_groups
 
 PROGRAM = """

@@ -9,8 +9,8 @@ from tiny_policies import SHAPE, games, policy, randomize
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from art.errors import ConfigurationError
-from art.training.accelerators import PACKAGES, load_causal_lm
-from art.training.lora import Adapters
+from art.training.causal_lm import PACKAGES, load_causal_lm
+from art.training.lora import LoraAdapters
 from art.training.optimizer import make_optimizer
 from art.training.policy import Policy
 from art.wire.training import LoraSpec, OptimizerSpec
@@ -49,7 +49,7 @@ def test_an_accelerated_model_computes_what_the_plain_one_does(folder: Path, acc
 
 def gradients(causal_lm: torch.nn.Module) -> dict[str, torch.Tensor]:
     made = Policy(causal_lm, name="tiny")
-    adapters = Adapters(made)
+    adapters = LoraAdapters(made)
     adapters.attach("a1", LoraSpec(r=4, alpha=8), seed=0)
     trained = adapters.parameters("a1")
     randomize(trained)

@@ -7,8 +7,8 @@ import torch
 from tiny_policies import games, llama, policy, qwen3, randomize
 from transformers import PreTrainedConfig
 
-from art.training.activations import decoder_layers, recomputed
-from art.training.lora import Adapters
+from art.training.causal_lm import decoder_layers, recomputed
+from art.training.lora import LoraAdapters
 from art.training.policy import Policy
 from art.wire.training import LoraSpec
 
@@ -35,7 +35,7 @@ def gradients(
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_the_same(config: PreTrainedConfig, attention: str, dropout: float) -> None:
     tiny = policy(config, attention=attention, dtype=torch.float64)
-    adapters = Adapters(tiny)
+    adapters = LoraAdapters(tiny)
     adapters.attach("a1", LoraSpec(r=3, alpha=6, dropout=dropout), seed=0)
     trained = adapters.parameters("a1")
     randomize(trained)
@@ -53,7 +53,7 @@ def test_gradients_are_the_same(config: PreTrainedConfig, attention: str, dropou
 
 def test_layers_keep_their_inputs_only() -> None:
     tiny = policy(dtype=torch.float32)
-    Adapters(tiny).attach("a1", LoraSpec(r=3, alpha=6), seed=0)
+    LoraAdapters(tiny).attach("a1", LoraSpec(r=3, alpha=6), seed=0)
     batch = games(2)
     (micro, *_) = tiny.pack(batch.tree, batch.entries, 80).micro_batches
 

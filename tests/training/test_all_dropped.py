@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny_policies import MODEL, games, policy, qwen3, randomize
 
-from art.algorithms import resolve
-from art.samples.types import Batch
+from art.batch.algorithms import resolve
+from art.batch.batch_types import Batch
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest

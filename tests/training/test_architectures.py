@@ -16,11 +16,11 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from tiny_policies import games, nodes_to, randomize
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
 
+from art.batch.batch_types import Batch
 from art.engine.builtin.engine import BuiltinEngine
 from art.engine.protocol import GenerateRequest, Sampling
 from art.errors import ConfigurationError
-from art.samples.types import Batch
-from art.training.lora import Adapters
+from art.training.lora import LoraAdapters
 from art.training.policy import Policy, load_policy
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions
@@ -76,7 +76,7 @@ def packed(name: str, batch: Batch, budget: int, attention: str) -> tuple[Result
     policy = Policy(
         build(FAMILIES[name](), "eager", torch.float64), name=name, attention=attention, block=5, long=6
     )
-    adapters = Adapters(policy)
+    adapters = LoraAdapters(policy)
     adapters.attach("a1", LORA, seed=0)
     trained = adapters.parameters("a1")
     randomize(trained)
@@ -202,7 +202,7 @@ def test_plain_rows_come_with_a_notice(name: str, caplog: pytest.LogCaptureFixtu
 def test_a_model_without_linear_layers_has_no_targets() -> None:
     policy = Policy(build(FAMILIES["gpt2"](), "eager", torch.float32), name="gpt2")
     with pytest.raises(ConfigurationError, match="Known: none"):
-        Adapters(policy).targets(LoraSpec())
+        LoraAdapters(policy).targets(LoraSpec())
 
 
 @pytest.mark.parametrize(
@@ -220,8 +220,8 @@ def test_a_model_without_linear_layers_has_no_targets() -> None:
 )
 def test_all_linear_targets(name: str, wanted: list[str]) -> None:
     policy = Policy(build(FAMILIES[name](), "eager", torch.float32), name=name)
-    assert Adapters(policy).targets(LoraSpec()) == wanted
-    assert Adapters(policy).resolve(LoraSpec(targets=wanted[::-1])).targets == wanted
+    assert LoraAdapters(policy).targets(LoraSpec()) == wanted
+    assert LoraAdapters(policy).resolve(LoraSpec(targets=wanted[::-1])).targets == wanted
 
 
 def test_targets_that_mean_experts_to_peft_are_refused() -> None:
@@ -230,7 +230,7 @@ def test_targets_that_mean_experts_to_peft_are_refused() -> None:
     with pytest.raises(
         ConfigurationError, match=r"\['down_proj', 'gate_proj', 'up_proj'\] mean the experts'"
     ):
-        Adapters(policy).targets(LoraSpec(targets=targets))
+        LoraAdapters(policy).targets(LoraSpec(targets=targets))
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])
@@ -289,7 +289,7 @@ def test_layers_that_are_computed_twice_give_the_same_gradients(name: str) -> No
     for twice in (False, True):
         policy = Policy(build(FAMILIES[name](), "eager", torch.float32), name=name, block=5)
         policy.checkpoint_activations = twice
-        adapters = Adapters(policy)
+        adapters = LoraAdapters(policy)
         adapters.attach("a1", LORA, seed=0)
         randomize(adapters.parameters("a1"))
         for micro in policy.pack(batch.tree, batch.entries, 60).micro_batches:

@@ -10,15 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from art.batch.batch_types import TokenTree
+from art.batch.token_tree import build_tree
 from art.errors import ConfigurationError
-from art.samples.tree import build_tree
-from art.samples.types import TokenTree
-from art.training.attention import kernel
-from art.training.attention.dense import attend_dense
+from art.training.attention import checks as kernel
+from art.training.attention.exact import attend_dense
 from art.training.attention.interface import tree_attention
 from art.training.attention.pieces import TreePlan
-from art.training.attention.plan import plan_attention
 from art.training.attention.rectangles import attend_rectangles
+from art.training.attention.tree_plan import plan_attention
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=10)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}

@@ -14,17 +14,17 @@ from engine_models import VOCAB, ask, build_qwen3, whole
 from tiny_policies import randomize
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from art.constraints.grammar import Grammars
+from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.batch.encode import decode_batch, encode_batch
 from art.engine.builtin.engine import BuiltinEngine
+from art.engine.constraints import Grammars
 from art.errors import TokenMismatchError
-from art.samples.batch import build_batch
-from art.samples.encode import decode_batch, encode_batch
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
-from art.training.constrained import follow
+from art.training.distributions import follow_constraints
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
-from art.wire.constraint import ConstraintBody
 from art.wire.engine import BuiltinOptions
+from art.wire.samples import ConstraintBody
 from art.wire.training import LoraSpec, OptimizerSpec, SamplingSpec, TrainRequest
 
 MODEL = "p/m"
@@ -159,15 +159,15 @@ async def test_what_was_not_drawn_under_its_constraint_is_refused(base: Path, ad
     broken = replace(rows[0], completion_ids=[9, *rows[0].completion_ids[1:]])
     batch = batch_of([broken, rows[1]])
     with pytest.raises(TokenMismatchError, match="Sampled id 0 of a completion of rollout number 0"):
-        follow(batch.tree, batch.entries, batch.sampling, grammars, VOCAB)
+        follow_constraints(batch.tree, batch.entries, batch.sampling, grammars, VOCAB)
     batch = batch_of(rows)
-    assert follow(batch.tree, batch.entries, batch.sampling, grammars, VOCAB) is not None
+    assert follow_constraints(batch.tree, batch.entries, batch.sampling, grammars, VOCAB) is not None
     blind = replace(batch.entries, place_E=None)
     with pytest.raises(TokenMismatchError, match="entry_place_E"):
-        follow(batch.tree, blind, batch.sampling, grammars, VOCAB)
+        follow_constraints(batch.tree, blind, batch.sampling, grammars, VOCAB)
     torn = replace(batch.entries, place_E=np.roll(batch.entries.place_E, 1))
     with pytest.raises(TokenMismatchError, match="not in the batch"):
-        follow(batch.tree, torn, batch.sampling, grammars, VOCAB)
+        follow_constraints(batch.tree, torn, batch.sampling, grammars, VOCAB)
 
 
 def test_batches_without_constraints_carry_no_places() -> None:

@@ -14,13 +14,13 @@ import pytest
 import torch
 from tiny_policies import MODEL, VOCABULARY, policy, qwen3, randomize
 
-from art.algorithms import resolve
-from art.remote.options import algorithm_of
-from art.samples.batch import build_batch
-from art.samples.types import GroupRow, RolloutRow, SampleRow
+from art.batch.algorithms import resolve
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.client.train_request import algorithm_of
+from art.training.first_pass import References
 from art.training.losses.registry import make_loss
 from art.training.minibatches import minibatches
-from art.training.reference import References
 from art.training.step import Learner, _Step
 from art.training.tally import Tally
 from art.training.trainer import Trainer

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from art.training.distillation import distillation_advantages
+from art.training.token_advantages import distillation_advantages
 
 
 def test_what_the_teacher_likes_better_has_a_positive_advantage() -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from tiny_policies import games, policy, randomize
 
-from art.training.columns import make_columns
+from art.training.causal_lm import without_dropout
 from art.training.distributions import Distributions
-from art.training.dropout import without_dropout
 from art.training.first_pass import score_entries
+from art.training.minibatches import make_columns
 from art.training.policy import Policy
 from art.training.weights import Weights
 from art.wire.training import PLAIN_SAMPLING, LoraSpec

@@ -8,12 +8,12 @@ import torch
 from tiny_policies import games
 
 from art.errors import ConfigurationError
-from art.training.attention.dense import attend_dense
+from art.training.attention.checks import choose_kernel, kernel_fault
+from art.training.attention.exact import attend_dense
 from art.training.attention.flex import FLEX_BLOCK, attend_flex, block_mask
-from art.training.attention.kernel import choose_kernel, fault_of
 from art.training.attention.pieces import mask_pairs
-from art.training.attention.plan import plan_attention
-from art.training.pack import pack
+from art.training.attention.tree_plan import plan_attention
+from art.training.packing.pack import pack
 
 
 def trees() -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -111,5 +111,5 @@ def test_off_a_gpu_it_is_refused_and_never_chosen() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_gpu_outputs_and_gradients_are_those_of_the_dense_mask(dtype: torch.dtype) -> None:
-    assert fault_of("flex", torch.device("cuda"), dtype) is None
+    assert kernel_fault("flex", torch.device("cuda"), dtype) is None
     assert choose_kernel("auto", torch.device("cuda"), dtype) == "flex"

@@ -10,13 +10,12 @@ from families import FAMILIES, build
 from tiny_policies import MODEL, SHAPE, causal_lm, games, ids_to, llama, policy, qwen3, request, trainer
 from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3Config
 
+from art.batch.batch_types import Batch
 from art.errors import CheckpointError
-from art.samples.types import Batch
-from art.training.full import FullWeights
+from art.training.first_pass import References
 from art.training.policy import Policy
-from art.training.reference import References
 from art.training.trainer import Trainer
-from art.training.weights import Weights
+from art.training.weights import FullWeights, Weights
 from art.wire.training import LoraSpec
 
 ROWS = [[1, 2, 3, 4, 5, 6], [7, 8, 9]]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art.training.gae import explained_variance, gae, whiten
+from art.training.token_advantages import explained_variance, gae, whiten
 
 
 def slow_gae(

@@ -1,6 +1,6 @@
 """A KL in the reward, written out: off token by token, then returns or sums, then baseline and whitening.
 
-Each formula here is plain Python over lists, from its paper; nothing of `art.samples.advantages` is used.
+Each formula here is plain Python over lists, from its paper; nothing of `art.batch.advantages` is used.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from test_step import LORA, after, asked, distance, logprobs, trainer
 from tiny_policies import MODEL, games, policy, qwen3
 
-from art.algorithms.check import check_algorithm
+from art.batch.algorithms.combine import check_algorithm
+from art.batch.batch_types import Batch
 from art.errors import ConfigurationError, TokenMismatchError
-from art.samples.types import Batch
 from art.training.trainer import Trainer
 from art.wire.algorithm import AdvantageSpec, Algorithm, KlSpec, LossSpec
 

@@ -10,14 +10,14 @@ from safetensors.torch import load_file, save_file
 from tiny_policies import MODEL, SHAPE, causal_lm, games, policy, qwen3, randomize, request, trainer
 
 from art.errors import CheckpointError, ConfigurationError
-from art.training.lora import Adapters
+from art.training.lora import LoraAdapters
 from art.wire.training import LoraSpec
 
 SPEC = LoraSpec(r=4, alpha=8)
 
 
-def attached(seed: int = 0, spec: LoraSpec = SPEC) -> Adapters:
-    adapters = Adapters(policy())
+def attached(seed: int = 0, spec: LoraSpec = SPEC) -> LoraAdapters:
+    adapters = LoraAdapters(policy())
     adapters.attach("a1", spec, seed=seed)
     return adapters
 
@@ -43,7 +43,7 @@ def test_a_fresh_adapter_changes_nothing_and_follows_its_seed() -> None:
     rows = [[1, 2, 3, 4, 5]]
     bare = policy().row_logprobs(rows)
     tiny = policy()
-    Adapters(tiny).attach("a1", SPEC, seed=3)
+    LoraAdapters(tiny).attach("a1", SPEC, seed=3)
     assert tiny.row_logprobs(rows) == bare
     one, same, other = (attached(seed).parameters("a1") for seed in (3, 3, 4))
     assert all(torch.equal(one[name], same[name]) for name in one)
@@ -55,7 +55,7 @@ def test_attaching_leaves_the_random_state_alone() -> None:
     before = torch.get_rng_state()
     tiny = policy()
     torch.set_rng_state(before)
-    Adapters(tiny).attach("a1", SPEC, seed=3)
+    LoraAdapters(tiny).attach("a1", SPEC, seed=3)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -10,10 +10,17 @@ import pytest
 import torch
 from tiny_policies import policy
 
-from art.training.footprint import HOARDING, KEEP, TWICE, Footprint, weigh
-from art.training.free_memory import Peak, cgroup_left, free_memory, used_memory
-from art.training.lora import Adapters
-from art.training.memory_plan import MemoryPlanner, plan_memory
+from art.training.device_memory import MemoryPeak, cgroup_left, free_memory, used_memory
+from art.training.lora import LoraAdapters
+from art.training.memory_plan import (
+    HOARDING,
+    KEEP,
+    TWICE,
+    Footprint,
+    MemoryPlanner,
+    measure_footprint,
+    plan_memory,
+)
 from art.wire.training import LoraSpec
 
 GIGABYTE = 2**30
@@ -69,9 +76,9 @@ def test_checkpointing_can_be_forced_and_forbidden() -> None:
 
 def test_weighing_changes_nothing_and_counts_every_layer() -> None:
     tiny = policy()
-    Adapters(tiny).attach("a1", LoraSpec(r=3, alpha=6, dropout=0.5), seed=0)
+    LoraAdapters(tiny).attach("a1", LoraSpec(r=3, alpha=6, dropout=0.5), seed=0)
     before = torch.get_rng_state()
-    cost = weigh(tiny, 100)
+    cost = measure_footprint(tiny, 100)
     assert torch.equal(before, torch.get_rng_state())
     # Of each layer at least: its input, its normed input, both again at the MLP, and four of its width.
     assert cost.layers == 2 and cost.token >= 2 * 4 * (4 * 16 + 4 * 24)
@@ -80,7 +87,7 @@ def test_weighing_changes_nothing_and_counts_every_layer() -> None:
 
 def test_the_planner_sets_the_policy() -> None:
     tiny = policy()
-    adapters = Adapters(tiny)
+    adapters = LoraAdapters(tiny)
     adapters.attach("a1", LoraSpec(r=3, alpha=6), seed=0)
     parameters = list(adapters.parameters("a1").values())
     made = MemoryPlanner(tiny, token_budget=64, checkpointing="on").plan(parameters, longest=10)
@@ -93,8 +100,8 @@ def measure_peak(twice: bool) -> tuple[int, int]:
     """Planned and measured bytes of one pass over 2048 tokens of a small model. Runs in a fresh process."""
     from transformers import Qwen3Config
 
-    from art.process.memory import give_back_freed_memory
-    from art.training.packing.types import MicroBatch
+    from art.process.resources import give_back_freed_memory
+    from art.training.packing.runs import MicroBatch
 
     config = Qwen3Config(
         vocab_size=4000,
@@ -108,9 +115,9 @@ def measure_peak(twice: bool) -> tuple[int, int]:
         tie_word_embeddings=True,
     )
     model = policy(config, block=128, long=64)
-    adapters = Adapters(model)
+    adapters = LoraAdapters(model)
     adapters.attach("a1", LoraSpec(), seed=0)
-    cost = weigh(model, sum(p.numel() for p in adapters.parameters("a1").values()))
+    cost = measure_footprint(model, sum(p.numel() for p in adapters.parameters("a1").values()))
     model.checkpoint_activations = twice
 
     def one_pass(tokens: int) -> None:
@@ -130,7 +137,7 @@ def measure_peak(twice: bool) -> tuple[int, int]:
 
     one_pass(64)
     give_back_freed_memory()
-    before, peak = used_memory(model.device), Peak(model.device)
+    before, peak = used_memory(model.device), MemoryPeak(model.device)
     one_pass(2048)
     return cost.bytes(2048, TWICE if twice else KEEP), peak.bytes() - before
 
@@ -148,7 +155,7 @@ def test_what_is_planned_is_what_is_used(way: str) -> None:
 
 def test_free_memory_is_no_more_than_the_machine_has() -> None:
     assert 0 < free_memory(torch.device("cpu")) < 2**50
-    used, peak = used_memory(torch.device("cpu")), Peak(torch.device("cpu"))
+    used, peak = used_memory(torch.device("cpu")), MemoryPeak(torch.device("cpu"))
     block = bytearray(b"x") * (64 * 2**20)
     assert peak.bytes() >= used + len(block) // 2
 

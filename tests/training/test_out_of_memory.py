@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from art.errors import TrainingError
-from art.training.out_of_memory import with_half_budget_retry
+from art.training.device_memory import with_half_budget_retry
 
 CHILD = """
 import resource, sys
 import torch
 from art.errors import TrainingError
-from art.training.out_of_memory import with_half_budget_retry
+from art.training.device_memory import with_half_budget_retry
 
 torch.set_num_threads(1)
 torch.ones(8, 8) @ torch.ones(8, 8)

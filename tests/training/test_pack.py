@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_policies import games, ids_to
 
-from art.samples.entries import loss_entries
-from art.samples.tree import build_tree
-from art.samples.types import Batch, LossEntries, SampleRow, TokenTree
-from art.training.pack import pack
-from art.training.packing.types import MicroBatch
+from art.batch.batch_types import Batch, LossEntries, SampleRow, TokenTree
+from art.batch.build import loss_entries
+from art.batch.token_tree import build_tree
+from art.training.packing.pack import pack
+from art.training.packing.runs import MicroBatch
 
 
 def contexts(micro: MicroBatch) -> dict[int, list[tuple[int, ...]]]:

@@ -11,11 +11,11 @@ from peft import LoraConfig, get_peft_model
 from tiny_policies import SHAPE, causal_lm, games, ids_to, llama, policy, qwen3, randomize
 from transformers import PreTrainedConfig
 
-from art.samples.types import Batch
-from art.training.columns import make_columns
-from art.training.lora import Adapters
+from art.batch.batch_types import Batch
+from art.training.lora import LoraAdapters
 from art.training.losses.registry import make_loss
-from art.training.pack import pack
+from art.training.minibatches import make_columns
+from art.training.packing.pack import pack
 from art.wire.algorithm import Algorithm, LossSpec
 from art.wire.training import LoraSpec
 
@@ -59,7 +59,7 @@ def packed(
     block: int,
 ) -> tuple[float, Gradients]:
     tiny = policy(config, attention=attention, dtype=dtype, block=block)
-    adapters = Adapters(tiny)
+    adapters = LoraAdapters(tiny)
     adapters.attach("a1", LORA, seed=0)
     trained = adapters.parameters("a1")
     randomize(trained)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tiny_policies import games, ids_to, policy, request, trainer
 
 from art.errors import ConfigurationError
-from art.training.attention.probe import adopt_tree_attention
-from art.training.packing.types import MicroBatch, Packing
-from art.training.plain_rows import group_rows, pack_rows
+from art.training.attention.checks import adopt_tree_attention
+from art.training.packing.plain_rows import group_rows, pack_rows
+from art.training.packing.runs import MicroBatch, Packing
 from art.training.policy import Policy
 from art.training.trainer import Trainer
 from art.wire.training import LoraSpec

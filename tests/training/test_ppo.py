@@ -12,11 +12,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from tiny_policies import MODEL, causal_lm, games, ids_to, policy, qwen3, randomize, trainer
 
+from art.batch.batch_types import Batch
 from art.errors import CheckpointError
-from art.samples.types import Batch
-from art.training.columns import make_columns
 from art.training.critic import Critic
-from art.training.lora import Adapters
+from art.training.lora import LoraAdapters
+from art.training.minibatches import make_columns
 from art.training.trainer import Trainer
 from art.wire.algorithm import AdvantageSpec, Algorithm, CriticSpec, KlSpec, LossSpec, UpdatesSpec
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
@@ -80,7 +80,7 @@ def plain(batch: Batch, spec: CriticSpec) -> tuple[float, Gradients]:
 
 def packed(batch: Batch, spec: CriticSpec, budget: int) -> tuple[float, Gradients]:
     tiny = policy(dtype=torch.float64)
-    adapters = Adapters(tiny)
+    adapters = LoraAdapters(tiny)
     adapters.attach("a1", LoraSpec(r=3, alpha=6), seed=0)
     trained = adapters.parameters("a1")
     randomize(trained)

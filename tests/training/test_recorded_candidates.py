@@ -14,16 +14,16 @@ from test_sampler_agrees import sampled
 from tiny_policies import MODEL, SHAPE, VOCABULARY, causal_lm, ids_to, policy, qwen3, randomize
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from art.batch.batch_types import Batch, CandidateSets, GroupRow, LossEntries, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.batch.encode import check_candidates, decode_batch, encode_batch
 from art.errors import TokenMismatchError
-from art.samples.batch import build_batch
-from art.samples.encode import check_candidates, decode_batch, encode_batch
-from art.samples.types import Batch, CandidateSets, GroupRow, LossEntries, RolloutRow, SampleRow
 from art.training.distributions import Distributions
 from art.training.minibatches import take
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.algorithm import AdvantageSpec, Algorithm
-from art.wire.candidates import candidates_record, split_candidates
+from art.wire.samples import candidates_record, split_candidates
 from art.wire.training import LoraSpec, OptimizerSpec, SamplingSpec, TrainRequest
 
 NUCLEUS = SamplingSpec(temperature=0.75, top_p=0.5)

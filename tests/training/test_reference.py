@@ -11,9 +11,9 @@ from peft import PeftModel
 from tiny_policies import MODEL, causal_lm, games, llama, policy, qwen3, randomize, request, trainer
 
 from art.errors import CheckpointError
+from art.training.first_pass import References
 from art.training.lora import WEIGHTS_FILE
 from art.training.policy import Policy
-from art.training.reference import References
 from art.training.trainer import Trainer
 from art.training.weights import Weights
 from art.wire.training import LoraSpec

@@ -11,10 +11,10 @@ import torch
 from tiny_policies import SHAPE, randomize
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
 from art.engine.builtin.engine import BuiltinEngine
 from art.engine.protocol import GenerateRequest, Sampling
-from art.samples.batch import build_batch
-from art.samples.types import GroupRow, RolloutRow, SampleRow
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions

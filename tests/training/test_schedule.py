@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_policies import MODEL, SHAPE, games, request, trainer
 
-from art.training.schedule import rate_at
+from art.training.optimizer import rate_at
 from art.wire.training import RATE_BY_SIZE, OptimizerSpec
 
 

@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art.samples.tree import build_tree
-from art.samples.types import TokenTree
-from art.training.attention.interface import tree_attention
-from art.training.attention.plan import plan_attention
-from art.training.attention.windowed import windowed
+from art.batch.batch_types import TokenTree
+from art.batch.token_tree import build_tree
+from art.training.attention.interface import tree_attention, windowed_plan
+from art.training.attention.tree_plan import plan_attention
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=10)
 HEADS, GROUPS, SIZE = 4, 2, 6
@@ -116,7 +115,7 @@ def test_the_window_counts_depth_not_distance_in_the_row() -> None:
     like = torch.zeros(1)
     last = len(tree) - 2
     assert int(tree.depth_T[last]) == 3
-    cut = windowed(plan, 3, like)
+    cut = windowed_plan(plan, 3, like)
     (square,) = [square for square in cut.squares if square.start <= last < square.stop]
     assert square.ancestors is not None and square.mask is not None
     keys = [*square.ancestors.tolist(), *range(square.start, square.stop)]
@@ -124,14 +123,14 @@ def test_the_window_counts_depth_not_distance_in_the_row() -> None:
         key for key, mask in zip(keys, square.mask[last - square.start].tolist(), strict=True) if mask == 0
     ]
     assert seen == [1, 2, last]
-    assert windowed(plan, 3, like) is cut, "one plan serves all layers of a window"
+    assert windowed_plan(plan, 3, like) is cut, "one plan serves all layers of a window"
 
 
 def test_a_window_costs_what_it_shows() -> None:
     """4,000 tokens under a window of 64: blocks see the window and themselves, not the whole path."""
     length = 4000
     plan = plan_attention(np.full(length, length), np.arange(length), "rectangles")
-    assert windowed(plan, 64, torch.zeros(1)).pairs <= length * (64 + plan.block)
+    assert windowed_plan(plan, 64, torch.zeros(1)).pairs <= length * (64 + plan.block)
 
 
 def test_gradients_in_bfloat16_are_as_near_as_the_formula_itself() -> None:

@@ -10,12 +10,11 @@ import pytest
 import torch
 from tiny_policies import MODEL, games, ids_to, policy, qwen3, randomize
 
-from art.algorithms import resolve
+from art.batch.algorithms import resolve
+from art.batch.batch_types import Batch
 from art.errors import TrainingError
-from art.samples.types import Batch
-from art.training.columns import make_columns
 from art.training.losses.registry import make_loss
-from art.training.minibatches import minibatches, normalizer_of, take
+from art.training.minibatches import make_columns, minibatches, normalizer_of, take
 from art.training.policy import Policy
 from art.training.trainer import Trainer
 from art.wire.algorithm import (

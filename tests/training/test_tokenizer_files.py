@@ -11,14 +11,13 @@ from peft import AutoPeftModelForCausalLM
 from tiny_policies import MODEL, SHAPE, games, randomize, request, trainer
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from art import nano_models
+from art.client.bucket_pull import copy_checkpoint
+from art.engine import nano_models
 from art.errors import CheckpointError
-from art.storage.copies import copy_checkpoint
-from art.training.checkpoint import verify_files
+from art.training.checkpoint import find_tokenizer, verify_files
 from art.training.policy import Policy, load_policy
-from art.training.tokenizer_files import find_tokenizer
 from art.training.trainer import Trainer
-from art.wire.checkpoint import MANIFEST_FILE
+from art.wire.models import MANIFEST_FILE
 from art.wire.training import LoraSpec
 
 LORA = LoraSpec(r=4, alpha=8)

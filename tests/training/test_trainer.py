@@ -12,7 +12,7 @@ import torch
 from tiny_policies import MODEL, VOCABULARY, games, policy, request, trainer
 
 from art.errors import ConfigurationError, NotFoundError, TokenMismatchError, TrainingError
-from art.training.pack import pack
+from art.training.packing.pack import pack
 from art.training.trainer import Trainer
 from art.wire.training import LoraSpec
 

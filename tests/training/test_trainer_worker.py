@@ -19,8 +19,8 @@ import torch
 from tiny_policies import MODEL, SHAPE, games, request
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from art.samples.encode import encode_batch
-from art.samples.types import Batch
+from art.batch.batch_types import Batch
+from art.batch.encode import encode_batch
 from art.wire.training import LoraSpec, OpenRequest, SaveRequest, ScoreRequest, TrainerHealth
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tiny_policies import MODEL, games, ids_to, policy, qwen3, randomize
 
-from art.algorithms import resolve
+from art.batch.algorithms import resolve
+from art.batch.batch_types import Batch, LossEntries
 from art.errors import CheckpointError, TrainingError
-from art.samples.types import Batch, LossEntries
 from art.training.checkpoint import read_checkpoint
 from art.training.step import _Step
 from art.training.trainer import Trainer

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
-from art.algorithms import resolve
-from art.samples.batch import build_batch
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow, TokenTree, Untrainable
+from art.batch.algorithms import resolve
+from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow, TokenTree, Untrainable
+from art.batch.build import build_batch
 from art.training.attention.interface import NAME, register
 from art.training.policy import Policy
 from art.training.trainer import Trainer

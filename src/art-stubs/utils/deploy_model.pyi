@@ -1,7 +1,7 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
-from art.deployment.deploy import deploy_model as deploy_model
-from art.deployment.provider import LoRADeploymentJob as LoRADeploymentJob
-from art.deployment.provider import LoRADeploymentProvider as LoRADeploymentProvider
+from art.client.deployment import LoRADeploymentJob as LoRADeploymentJob
+from art.client.deployment import LoRADeploymentProvider as LoRADeploymentProvider
+from art.client.deployment import deploy_model as deploy_model
 
 __all__ = ["LoRADeploymentJob", "LoRADeploymentProvider", "deploy_model"]
 

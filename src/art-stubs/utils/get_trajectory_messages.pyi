@@ -1,5 +1,5 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
-from art.message_text import get_trajectory_messages as get_trajectory_messages
+from art.trajectories import get_trajectory_messages as get_trajectory_messages
 
 __all__ = ["get_trajectory_messages"]
 

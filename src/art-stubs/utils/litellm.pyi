@@ -1,5 +1,5 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
-from art.litellm_choice import convert_litellm_choice_to_openai as convert_litellm_choice_to_openai
+from art.openai import convert_litellm_choice_to_openai as convert_litellm_choice_to_openai
 
 __all__ = ["convert_litellm_choice_to_openai"]
 

@@ -1,14 +1,14 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
 from typing import Any
 
+from art.client.bucket_pull import Wanted as Wanted
+from art.client.bucket_pull import commit_here as commit_here
+from art.client.bucket_pull import pull_model as pull_model
+from art.client.bucket_push import push_model as push_model
+from art.client.bucket_store import Store as Store
+from art.client.bucket_store import model_url as model_url
 from art.errors import ForbiddenBucketCreationError as ForbiddenBucketCreationError
 from art.errors import StorageError as S3SyncError
-from art.storage.arriving import commit_here as commit_here
-from art.storage.location import model_url as model_url
-from art.storage.pull import Wanted as Wanted
-from art.storage.pull import pull_model as pull_model
-from art.storage.push import push_model as push_model
-from art.storage.store import Store as Store
 
 __all__ = ["ForbiddenBucketCreationError", "S3SyncError", "Store", "Wanted", "commit_here", "model_url", "pull_model", "push_model"]
 

@@ -1,5 +1,5 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
-from art.logprobs import strip_logprobs as strip_logprobs
+from art.openai import strip_logprobs as strip_logprobs
 
 __all__ = ["strip_logprobs"]
 

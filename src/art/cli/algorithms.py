@@ -9,9 +9,9 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from art.algorithms import TABLE, Row
-from art.algorithms.losses import LOSSES
-from art.algorithms.table import find_row
+from art.batch.algorithms import TABLE, Row
+from art.batch.algorithms.facts import LOSSES
+from art.batch.algorithms.table import find_row
 
 
 def show_algorithms(name: str | None, *, as_json: bool) -> None:

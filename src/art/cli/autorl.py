@@ -1,7 +1,9 @@
-"""`art autorl "..."`: the command, with its options; the work is done in `autorl_work.py`."""
+"""`art autorl "..."`: from the description of a task to a trained model."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,8 +22,13 @@ from art.cli.run_options import (
     Name,
     Project,
     Referee,
+    budget_from,
+    plain_console,
+    run_resumable,
+    show_report,
 )
-from art.runs.generator import GENERATOR
+from art.environments.generator import DEFAULT_GENERATOR
+from art.errors import ConfigurationError
 from art.runs.judges import JUDGE
 
 Task = Annotated[str, typer.Argument(help="The task, in a sentence or more; @FILE reads it from a file.")]
@@ -48,7 +55,7 @@ def autorl(
     judge: Judge = JUDGE,
     judge_base_url: JudgeUrl = None,
     referee: Referee = None,
-    generator: Generator = GENERATOR,
+    generator: Generator = DEFAULT_GENERATOR,
     generator_base_url: GeneratorUrl = None,
     inputs: Inputs = None,
     system_prompt: SystemPrompt = None,
@@ -65,17 +72,70 @@ def autorl(
 
     Stopped or killed, the same command goes on where it was, and pays for no answer twice.
     """
-    from art import environment
-    from art.cli.autorl_work import autorl_run
-    from art.cli.long_run import params_of
+    from art.cli.run_options import endpoint_params
+    from art.process import environment
 
     keywords = {
         **settings,
         **{"base_model": base_model, "name": name, "project": project, "path": data_dir},
-        **{"judge": judge, "judge_params": params_of(judge_base_url, environment.JUDGE_API_KEY)},
+        **{"judge": judge, "judge_params": endpoint_params(judge_base_url, environment.JUDGE_API_KEY)},
         **{"generator": generator, "referee": referee},
-        "generator_params": params_of(generator_base_url, environment.GENERATOR_API_KEY),
+        "generator_params": endpoint_params(generator_base_url, environment.GENERATOR_API_KEY),
         **{"system_prompt": system_prompt, "rubric": rubric},
     }
     limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
     raise typer.Exit(autorl_run(task, keywords, limits, inputs, json, prepare_only=prepare_only))
+
+
+JUDGING = ("judge", "judge_params", "referee")
+"""Who has nothing to do with preparing a run."""
+
+
+def autorl_run(
+    task: str,
+    keywords: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    inputs: Path | None,
+    json_file: Path | None,
+    *,
+    prepare_only: bool,
+) -> int:
+    """Train and report. keywords: those of `art.runs.autorl.train`; limits: of what generator and judge may
+    cost. Returns the exit code.
+    """
+    console = plain_console()
+
+    async def work() -> None:
+        from art.runs.autorl import prepare, train
+
+        chosen = {
+            **keywords,
+            "budget": budget_from(**limits),
+            "inputs": None if inputs is None else read_inputs(inputs),
+            "tell": lambda text: console.print(text, markup=False),
+        }
+        if not prepare_only:
+            show_report(console, await train(_task(task), **chosen), json_file)
+            return
+        folder = await prepare(_task(task), **{name: chosen[name] for name in chosen if name not in JUDGING})
+        console.print(f"Prepared in {folder}: edit the files, then run the command again.", markup=False)
+
+    return run_resumable(work, console)
+
+
+def _task(text: str) -> str:
+    return Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+
+
+def read_inputs(path: Path) -> list[str]:
+    """A JSON list of texts, or a text on each line. Raises ConfigurationError."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".json":
+        return [line for line in text.splitlines() if line.strip()]
+    try:
+        listed = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--inputs {str(path)!r} is not JSON: {error}") from error
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise ConfigurationError(f"--inputs {str(path)!r}: a list of texts is needed")
+    return listed

@@ -1,22 +1,164 @@
-"""`art doctor`: look at the installation, then do one complete miniature step through the real server."""
+"""`art doctor`: look at the installation, then do one complete miniature step through the real server.
+
+It looks at versions, torch's build, memory and disk.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import platform
+import shutil
+import sqlite3
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
 
 import art
-from art.cli.findings import Finding, look
 from art.errors import ARTError
 
-MARKS = {"good": "[green]good[/green]", "note": "[yellow]note[/yellow]", "bad": "[red]bad [/red]"}
+NEEDED = (
+    "torch",
+    "transformers",
+    "peft",
+    "renderers",
+    "tokenizers",
+    "starlette",
+    "uvicorn",
+    "websockets",
+    "openai",
+)
+GIB = 1024**3
+MEMORY_GIB = 2.0
+"""What the server, an engine and a trainer need for a nano model."""
+DISK_GIB = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One line of the examination."""
+
+    level: Literal["good", "note", "bad"]
+    subject: str
+    what: str
+    remedy: str = ""
+
+
+def look_at_installation(folder: Path) -> Iterator[Finding]:
+    """Everything that can be seen without starting anything."""
+    yield python_finding()
+    yield from package_findings()
+    yield from torch_findings()
+    yield from memory_findings()
+    yield disk_finding(folder)
+    yield sqlite_finding()
+
+
+def python_finding() -> Finding:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return Finding(
+        level="good", subject="python", what=f"{python} on {platform.system()} {platform.machine()}"
+    )
+
+
+def package_findings() -> Iterator[Finding]:
+    missing = []
+    for name in NEEDED:
+        try:
+            yield Finding(level="good", subject=name, what=version(name))
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        yield Finding(
+            level="bad",
+            subject="packages",
+            what=f"not installed: {', '.join(missing)}",
+            remedy='pip install "agent-reinforcement-trainer[local]"',
+        )
+
+
+def torch_findings() -> Iterator[Finding]:
+    """torch is asked in a process of its own: the client must not load it."""
+    from subprocess import TimeoutExpired, run
+
+    program = (
+        "import torch; usable = torch.cuda.is_available(); "
+        "name = torch.cuda.get_device_name(0).replace(' ', '_') if usable else 'none'; "
+        "print(torch.version.cuda or 'none', usable, torch.get_num_threads(), name)"
+    )
+    try:
+        done = run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    except TimeoutExpired:
+        yield Finding(
+            level="bad", subject="torch", what="did not load within 60 s", remedy="look at the disk's speed"
+        )
+        return
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        yield Finding(
+            level="bad", subject="torch", what=lines[-1], remedy="install torch again for this machine"
+        )
+        return
+    cuda, usable, threads, device = done.stdout.split()
+    if usable == "True":
+        yield Finding(level="good", subject="device", what=f"{device.replace('_', ' ')}, CUDA {cuda}")
+    elif cuda != "none":
+        yield Finding(
+            level="note",
+            subject="device",
+            what=f"CPU, {threads} threads; this torch was built for CUDA {cuda}, but no GPU answers",
+            remedy="if there is a GPU, check its driver; if not, a CPU build of torch saves gigabytes",
+        )
+    else:
+        yield Finding(level="good", subject="device", what=f"CPU, {threads} threads")
+
+
+def memory_findings() -> Iterator[Finding]:
+    try:
+        import psutil
+    except ImportError:
+        return  # named among the missing packages already, as part of the extra
+    available = psutil.virtual_memory().available / GIB
+    if available < MEMORY_GIB:
+        yield Finding(
+            level="bad",
+            subject="memory",
+            what=f"{available:.1f} GiB available",
+            remedy=f"close something: the smallest model needs about {MEMORY_GIB:g} GiB",
+        )
+    else:
+        yield Finding(level="good", subject="memory", what=f"{available:.1f} GiB available")
+
+
+def disk_finding(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free / GIB
+    what = f"{free:.1f} GiB free at {folder}"
+    if free < DISK_GIB:
+        return Finding(
+            level="bad", subject="disk", what=what, remedy="free some space, or run from another folder"
+        )
+    return Finding(level="good", subject="disk", what=what)
+
+
+def sqlite_finding() -> Finding:
+    if sqlite3.sqlite_version_info < (3, 35):
+        return Finding(
+            level="bad",
+            subject="sqlite",
+            what=sqlite3.sqlite_version,
+            remedy="use a Python whose SQLite is 3.35 or newer",
+        )
+    return Finding(level="good", subject="sqlite", what=sqlite3.sqlite_version)
+
+
+FINDING_MARKS = {"good": "[green]good[/green]", "note": "[yellow]note[/yellow]", "bad": "[red]bad [/red]"}
 ATTEMPTS = 4
 STEP_DEADLINE = 600.0
 """Seconds for the whole miniature step, on a machine that does other work as well."""
@@ -26,9 +168,9 @@ def examine(base_model: str) -> int:
     """Print every finding with its remedy. Returns 0 when the installation can train, else 1."""
     console = Console()
     findings = []
-    for finding in look(Path.cwd()):
+    for finding in look_at_installation(Path.cwd()):
         findings.append(finding)
-        show(console, finding)
+        show_finding(console, finding)
     if any(finding.level == "bad" for finding in findings):
         console.print("The miniature step was not tried: mend the above first.")
         return 1
@@ -39,10 +181,10 @@ def examine(base_model: str) -> int:
     return 0 if healthy else 1
 
 
-def show(console: Console, finding: Finding) -> None:
+def show_finding(console: Console, finding: Finding) -> None:
     remedy = f"\n       -> {finding.remedy}" if finding.remedy else ""
     told = escape(f"{finding.subject:<14} {finding.what}{remedy}")  # `[local]` is no style
-    console.print(f"{MARKS[finding.level]}  {told}", highlight=False)
+    console.print(f"{FINDING_MARKS[finding.level]}  {told}", highlight=False)
 
 
 async def try_step(console: Console, base_model: str) -> bool:
@@ -53,7 +195,9 @@ async def try_step(console: Console, base_model: str) -> bool:
             async with asyncio.timeout(STEP_DEADLINE):
                 async for subject, what in miniature_step(base_model, Path(folder)):
                     seconds = time.perf_counter() - begin
-                    show(console, Finding(level="good", subject=subject, what=f"{what} ({seconds:.1f} s)"))
+                    show_finding(
+                        console, Finding(level="good", subject=subject, what=f"{what} ({seconds:.1f} s)")
+                    )
         except TimeoutError:
             what, remedy = (
                 f"took more than {STEP_DEADLINE:g} s",
@@ -66,7 +210,7 @@ async def try_step(console: Console, base_model: str) -> bool:
             )
         else:
             return True
-        show(console, Finding(level="bad", subject="step", what=what, remedy=remedy))
+        show_finding(console, Finding(level="bad", subject="step", what=what, remedy=remedy))
         return False
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from art.server.tenants.tenants import Tenants
+    from art.server.tenants import Tenants
 
 keys = typer.Typer(
     name="keys", help="Make, list and revoke the keys of a server's tenants.", no_args_is_help=True
@@ -62,7 +62,7 @@ def revoke(name: Name, data_dir: DataDir = DATA_DIR) -> None:
 @contextmanager
 def _tenants(data_dir: Path) -> Iterator[Tenants]:
     from art.errors import ARTError
-    from art.server.tenants.tenants import TENANTS_FILE, Tenants
+    from art.server.tenants import TENANTS_FILE, Tenants
 
     try:
         yield Tenants(data_dir / "server" / TENANTS_FILE)

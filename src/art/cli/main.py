@@ -1,22 +1,66 @@
-"""The `art` command and its verbs, with every option; the work is done in the modules beside this one."""
+"""The `art` command and its verbs, with every option; the work is done in the modules beside this one.
+
+A verb's module is imported when the verb is used, so that `art --help` answers at once.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from art.cli.autorl import autorl
 from art.cli.keys import keys
 from art.cli.mcp import mcp
 from art.cli.run_options import settings_verb
 from art.cli.runtime import runtime
-from art.cli.verbs import Verbs, help_text
+
+VERB_ORDER = (
+    "quickstart",
+    "init",
+    "mcp",
+    "autorl",
+    "serve",
+    "run",
+    "keys",
+    "runtime",
+    "doctor",
+    "audit-model",
+    "algorithms",
+    "migrate",
+    "help",
+)
+
+
+class VerbGroup(TyperGroup):
+    """Listed in `VERB_ORDER`; others behind, in the order of their definition."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the verbs."""
+        known = super().list_commands(ctx)
+        return [verb for verb in VERB_ORDER if verb in known] + [
+            verb for verb in known if verb not in VERB_ORDER
+        ]
+
+
+def help_text(ctx: typer.Context, verb: str | None) -> str:
+    """What `--help` prints, of `art` or of one verb. Raises LookupError that lists the verbs."""
+    root = ctx.find_root()
+    if verb is None:
+        return root.get_help()
+    group = root.command
+    assert isinstance(group, TyperGroup)
+    command = group.get_command(root, verb)
+    if command is None:
+        raise LookupError(f"no verb {verb!r}; verbs: {', '.join(group.list_commands(root))}")
+    return command.get_help(type(root)(command, info_name=verb, parent=root))
+
 
 app = typer.Typer(
     name="art",
-    cls=Verbs,
+    cls=VerbGroup,
     help="Teach small language models to act, by reinforcement learning from their own attempts.",
     no_args_is_help=True,
     add_completion=False,
@@ -81,10 +125,10 @@ def quickstart(
 
     Starts the server, plays the evaluation games, trains, plays them again, and shows what changed.
     """
-    from art.cli.quickstart.command import run_command
-    from art.cli.quickstart.settings import Choices
+    from art.cli.quickstart import quickstart_command
+    from art.runs.quickstart import QuickstartChoices
 
-    choices = Choices(
+    choices = QuickstartChoices(
         task=task,
         seed=seed,
         steps=steps,
@@ -95,7 +139,7 @@ def quickstart(
         evaluation_games=evaluation_games,
         deterministic=deterministic,
     )
-    raise typer.Exit(run_command(choices, output=output, json_file=json, resume=resume))
+    raise typer.Exit(quickstart_command(choices, output=output, json_file=json, resume=resume))
 
 
 @app.command()
@@ -175,7 +219,7 @@ def run(
 
 
 app.add_typer(mcp)
-settings_verb(app, "art.autorl.settings:AutoRLSettings")(autorl)
+settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings")(autorl)
 app.add_typer(keys)
 app.add_typer(runtime)
 
@@ -206,7 +250,7 @@ def audit_model(
     Loads the model in the trainer and in the builtin engine, and compares them. Exit code 1 when a check
     fails.
     """
-    from art.cli.audit.command import audit_model as audit
+    from art.cli.audit import audit_model as audit
 
     raise typer.Exit(audit(name, device=device, dtype=dtype, json_file=json))
 

@@ -1,9 +1,14 @@
-"""`art mcp`: train a model on the tools of an MCP server. All options; the work is in `mcp_work.py`."""
+"""`art mcp`: inspect an MCP server, generate scenarios for its tools, train a model on them."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,21 +25,36 @@ from art.cli.run_options import (
     Name,
     Project,
     Referee,
+    budget_from,
+    endpoint_params,
+    plain_console,
+    print_error,
+    run_reported,
+    run_resumable,
     settings_verb,
+    show_report,
+    write_json,
 )
-from art.runs.generator import GENERATOR
+from art.environments.generator import DEFAULT_GENERATOR
+from art.errors import ConfigurationError
+from art.process import environment
 from art.runs.judges import JUDGE
+
+if TYPE_CHECKING:
+    from art.environments.mcp import Server
+    from art.rewards.judge_checks import JudgeChecks
+
 
 mcp = typer.Typer(
     name="mcp",
     help="Teach a model to use the tools of an MCP server: inspect it, generate scenarios, train.",
     no_args_is_help=True,
 )
-SETTINGS = "art.mcp.settings:TrainSettings"
+SETTINGS = "art.runs.mcp_rl.settings:TrainSettings"
 OWN_WORDS = {"allow_interspersed_args": False}
 """What follows the server's command is the server's, dashes included."""
 
-Server = Annotated[
+ServerWords = Annotated[
     list[str], typer.Argument(help="After --: the command that starts the server, or its http(s) address.")
 ]
 ReadOnly = Annotated[
@@ -77,7 +97,7 @@ CheckJudge = Annotated[
 
 @mcp.command(context_settings=OWN_WORDS)
 def inspect(
-    server: Server,
+    server: ServerWords,
     read_only: ReadOnly = None,
     env: Env = None,
     header: Header = None,
@@ -85,11 +105,12 @@ def inspect(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the tools, documents and prompts of a server, and which tools a rollout may call."""
-    from art.cli.long_run import reported
-    from art.cli.mcp_work import Place, inspect_server
+    from art.cli.run_options import run_reported
+
+    Place = ServerArguments
 
     place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [], bearer=bearer)
-    raise typer.Exit(reported(lambda: inspect_server(place, as_json=json)))
+    raise typer.Exit(run_reported(lambda: inspect_server(place, as_json=json)))
 
 
 @settings_verb(
@@ -99,9 +120,9 @@ def inspect(
     context_settings=OWN_WORDS,
 )
 def generate(
-    server: Server,
+    server: ServerWords,
     output: Annotated[Path, typer.Option(help="The file to write.")] = Path("scenarios.json"),
-    generator: Generator = GENERATOR,
+    generator: Generator = DEFAULT_GENERATOR,
     generator_base_url: GeneratorUrl = None,
     allow_write: AllowWrite = None,
     read_only: ReadOnly = None,
@@ -118,7 +139,7 @@ def generate(
 
     `art mcp train --scenarios FILE` takes the file; edit it as you like before.
     """
-    from art.cli.mcp_work import Place, generate_file, generator_params, writes_of
+    Place = ServerArguments
 
     place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [], bearer=bearer)
     keywords = {
@@ -136,7 +157,7 @@ def generate(
     mcp, SETTINGS, leave_out=("allow_writes",), unset=("learning_rate",), context_settings=OWN_WORDS
 )
 def train(
-    server: Server,
+    server: ServerWords,
     base_model: BaseModel,
     name: Name = "mcp-agent",
     project: Project = "mcp",
@@ -144,7 +165,7 @@ def train(
     judge_base_url: JudgeUrl = None,
     check_judge: CheckJudge = False,
     referee: Referee = None,
-    generator: Generator = GENERATOR,
+    generator: Generator = DEFAULT_GENERATOR,
     generator_base_url: GeneratorUrl = None,
     scenarios: Scenarios = None,
     allow_write: AllowWrite = None,
@@ -163,7 +184,7 @@ def train(
 
     Stopped or killed, the same command goes on where it was, and pays for no answer twice.
     """
-    from art.cli.mcp_work import Place, generator_params, judge_checks, judge_params, train_run, writes_of
+    Place = ServerArguments
 
     place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [], bearer=bearer)
     keywords = {
@@ -176,3 +197,204 @@ def train(
     }
     limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
     raise typer.Exit(train_run(place, keywords, limits, scenarios, json))
+
+
+EVERYTHING = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerArguments:
+    """Where the server is, as the command line says it."""
+
+    words: list[str]
+    read_only: list[str]
+    env: list[str]
+    headers: list[str]
+    bearer: str | None = None
+    """The variable with the token of an http server."""
+
+    def server(self) -> Server:
+        """Raises ConfigurationError for a variable that is not set, or does not fit the kind of server."""
+        from art.environments.mcp import HttpServer, StdioServer, parse_server
+
+        server = parse_server(self.words)
+        more: dict[str, Any] = {"read_only": tuple(self.read_only)}
+        if isinstance(server, StdioServer):
+            if self.headers or self.bearer:
+                raise ConfigurationError(
+                    f"{'--header' if self.headers else '--bearer'} is for an http server; a command takes "
+                    "variables with --env"
+                )
+            more["env"] = {name: env_value(name, "--env") for name in self.env}
+        elif isinstance(server, HttpServer):
+            if self.env:
+                raise ConfigurationError(
+                    "--env is for a command; an http server takes --bearer VARIABLE or --header NAME=VARIABLE"
+                )
+            more["headers"] = dict(header(text) for text in self.headers)
+            if self.bearer:
+                if any(name.lower() == "authorization" for name in more["headers"]):
+                    raise ConfigurationError(
+                        "--bearer and --header Authorization=... are one header: give one"
+                    )
+                more["headers"]["Authorization"] = f"Bearer {header_value(self.bearer, '--bearer')}"
+        return dataclasses.replace(server, **more)
+
+
+def header(text: str) -> tuple[str, str]:
+    name, equals, variable = text.partition("=")
+    if not (name and equals and variable):
+        raise ConfigurationError(f"--header {text!r}: write NAME=VARIABLE, such as Authorization=MY_TOKEN")
+    return name, header_value(variable, "--header")
+
+
+def env_value(variable: str, option: str) -> str:
+    """Of an environment variable. Raises ConfigurationError when it is not set."""
+    value = environment.variable(variable)
+    if value is None:
+        raise ConfigurationError(f"{option} names the environment variable {variable!r}, which is not set")
+    return value
+
+
+def header_value(variable: str, option: str) -> str:
+    """`env_value` without white space around it. Raises ConfigurationError where no header can hold it."""
+    value = env_value(variable, option).strip()
+    if not (value and value.isascii() and value.isprintable()):  # untold: it is a secret
+        raise ConfigurationError(
+            f"{option} names the environment variable {variable!r}, whose value no HTTP header can hold: "
+            "give it one line of printable ASCII"
+        )
+    return value
+
+
+async def inspect_server(place: ServerArguments, *, as_json: bool) -> None:
+    """Print what the server offers."""
+    from art.environments.mcp import connect
+
+    async with connect(place.server()) as session:
+        tools, resources, prompts = await session.tools(), await session.resources(), await session.prompts()
+        templates = await session.resource_templates()
+    offered: dict[str, list[Any]] = {"tools": tools, "resources": resources}
+    offered |= {"resource_templates": templates, "prompts": prompts}
+    if as_json:
+        plain = {name: [dataclasses.asdict(one) for one in found] for name, found in offered.items()}
+        sys.stdout.write(json.dumps({"server": session.label, **plain}, indent=1, ensure_ascii=False) + "\n")
+        return
+    console = plain_console()
+
+    def say(text: str) -> None:
+        console.print(text, markup=False)
+
+    counts = ", ".join(f"{len(found)} {name.replace('_', ' ')}" for name, found in offered.items())
+    say(f"{session.label}: {counts}")
+    for tool in tools:
+        kind = {True: "reads", False: "writes", None: "does not say whether it writes"}[tool.read_only]
+        say(f"  {tool.name}({', '.join(tool.parameters.get('properties', {}))})  [{kind}]")
+        say(f"    {first_line(tool.description)}")
+    for resource in resources:
+        say(f"  {resource.uri}  {first_line(resource.description)}")
+    for template in templates:
+        say(f"  {template.uri_template}  {first_line(template.description)}")
+    for prompt in prompts:
+        say(f"  prompt {prompt.name}  {first_line(prompt.description)}")
+    shut = [tool.name for tool in tools if tool.read_only is not True]
+    if shut:
+        say(
+            f"Rollouts may not call {', '.join(shut)}: name those that only read with --read-only, those "
+            "that may be called though they write with --allow-write."
+        )
+
+
+def first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def writes_of(allowed: list[str] | None) -> tuple[str, ...] | Literal[True]:
+    """`allow_writes` of `art.mcp.train`."""
+    return True if EVERYTHING in (allowed or []) else tuple(allowed or [])
+
+
+def judge_params(base_url: str | None) -> dict[str, Any]:
+    """Options of a judge by name."""
+    return endpoint_params(base_url, environment.JUDGE_API_KEY)
+
+
+def generator_params(base_url: str | None) -> dict[str, Any]:
+    """Options of a generator by name."""
+    return endpoint_params(base_url, environment.GENERATOR_API_KEY)
+
+
+def judge_checks(folder: Path) -> JudgeChecks:
+    """Of the judge of the run in `folder`, which a resumed run goes on with."""
+    from art.rewards.judge_checks import JudgeChecks
+
+    return JudgeChecks(record=folder / "judge-checks.jsonl")
+
+
+def generate_file(
+    place: ServerArguments, keywords: Mapping[str, Any], limits: Mapping[str, Any], output: Path
+) -> int:
+    """Write checked scenarios to a file. limits: of what the generator may cost. Returns the exit code."""
+
+    async def work() -> None:
+        from art.runs.mcp_rl.mcp_run import scenario_generator
+        from art.runs.mcp_rl.settings import TrainSettings, checked_scenarios_of
+        from art.runs.training_run import answer_cache_in
+
+        chosen = dict(keywords)
+        cache, budget = answer_cache_in(chosen.pop("path")), budget_from(**limits)
+        channel = scenario_generator(
+            chosen.pop("generator"), chosen.pop("generator_params"), cache=cache, budget=budget
+        )
+        made = await checked_scenarios_of(place.server(), channel, TrainSettings.of(chosen))
+        write_json(output, made.to_dict())
+        told = ", ".join(f"{name} {count}" for name, count in made.rejections.items()) or "none"
+        covered = ", ".join(f"{name} {count}" for name, count in made.tools.items())
+        sys.stdout.write(
+            f"{len(made.train)} scenarios to train on and {len(made.test)} held out are in {output}.\n"
+            f"Rejected: {told}. In plans: {covered}.\n"
+        )
+
+    if output.exists():
+        print_error(ConfigurationError(f"{str(output)!r} is there already: give another --output"))
+        return 1
+    return run_reported(work)
+
+
+def train_run(
+    place: ServerArguments,
+    keywords: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    scenarios: Path | None,
+    json_file: Path | None,
+) -> int:
+    """Train, and show the report. limits: of what generator and judge may cost. Returns the exit code."""
+    console = plain_console()
+
+    async def work() -> None:
+        from art.runs.mcp_rl.training import train
+
+        report = await train(
+            place.server(),
+            scenarios=None if scenarios is None else read_scenarios_file(scenarios),
+            budget=budget_from(**limits),
+            tell=lambda line: console.print(line, markup=False),
+            **keywords,
+        )
+        show_report(console, report, json_file)
+
+    return run_resumable(work, console)
+
+
+def read_scenarios_file(path: Path) -> Any:
+    """A file of `art mcp generate`, or a list of scenarios. Raises ConfigurationError for another one."""
+    from art.environments.mcp import ScenarioSet
+    from art.environments.mcp.types import as_planned, scenario_list
+
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"--scenarios {str(path)!r} cannot be read as JSON: {error}") from error
+    if isinstance(data, dict) and {"train", "test"} <= data.keys():
+        return ScenarioSet.from_dict(data)
+    return [as_planned(item) for item in scenario_list(data)]

@@ -7,14 +7,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from art.tracking.trajectory_log.migration import (
+from art.tracking.trajectory_log import INSTALL_POLARS, has_polars
+from art.tracking.trajectory_migration import (
     MigrationResult,
     migrate_all_models,
     migrate_jsonl_to_parquet,
     migrate_model_dir,
     migrate_trajectories_dir,
 )
-from art.tracking.trajectory_log.polars_library import INSTALL, has_polars
 
 PATHS = (
     "a folder .art, a project (has models/), a model (has trajectories/), its trajectories, or a .jsonl file"
@@ -25,7 +25,7 @@ def migrate_path(path: Path, *, dry_run: bool, keep_jsonl: bool, verbose: bool) 
     """Migrate what is at `path` and print what was done. Returns 1 when something could not be migrated."""
     console, errors = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
     if not has_polars():
-        errors.print(f"Parquet files need polars, which is not installed: {INSTALL}", markup=False)
+        errors.print(f"Parquet files need polars, which is not installed: {INSTALL_POLARS}", markup=False)
         return 1
     result = _migrate(path.resolve(), delete=not keep_jsonl, dry_run=dry_run)
     if result is None:

@@ -1,18 +1,29 @@
-"""Options that the verbs which train for a while share: whose run it is, who is asked, what it may cost, and
-the settings of the run, which are the fields of its settings model.
-"""
+"""What the verbs that train with a judge share: options, budget, exit codes and reports."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+import json
+import shlex
+import sys
+from collections.abc import Callable, Collection, Coroutine
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
+
+from art.errors import ARTError
+from art.process import environment
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from art.rewards.llm.budget import Budget
+    from art.runs.report import RunReport
+
 
 BaseModel = Annotated[str, typer.Option(help="The model to train: a hub name, a folder, a built-in one.")]
 Name = Annotated[str, typer.Option(help="The model's name; the same name goes on with its run.")]
@@ -80,7 +91,7 @@ def settings_verb(
 def _setting_parameters(
     model: str, only: Collection[str], leave_out: Collection[str], unset: Collection[str]
 ) -> list[inspect.Parameter]:
-    from art.remote.keywords import declared_keywords, field_docstrings
+    from art.client.train_options import declared_keywords, field_docstrings
 
     module, _, name = model.partition(":")
     kind = getattr(import_module(module), name)
@@ -115,3 +126,78 @@ def _with_parameters(function: Callable[..., None], more: list[inspect.Parameter
     called.__signature__ = signature  # type: ignore[attr-defined]
     called.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
     return called
+
+
+INTERRUPTED = 130
+
+
+def run_reported(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Run it, and turn every expected failure into one readable line. Returns the exit code."""
+    import asyncio  # the command line starts without it
+
+    try:
+        asyncio.run(work())
+    except (ARTError, OSError) as error:
+        print_error(error)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def run_resumable(work: Callable[[], Coroutine[Any, Any, None]], console: Console) -> int:
+    """`run_reported`; an interrupted command is told how it goes on."""
+    code = run_reported(work)
+    if code == INTERRUPTED:
+        again = shlex.join(["art", *sys.argv[1:]])
+        console.print(f"\nStopped. Nothing committed is lost; go on with:\n  {again}", markup=False)
+    return code
+
+
+def print_error(error: Exception) -> None:
+    """One line on standard error."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"{type(error).__name__}: {error}", markup=False)
+
+
+def plain_console() -> Console:
+    """Text as it is: nothing coloured by guess, no line broken."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+def endpoint_params(base_url: str | None, variable: str) -> dict[str, Any]:
+    """Options of a judge or generator by name; an address has a key of its own."""
+    if base_url is None:
+        return {}
+    key = environment.variable(variable)
+    return {"base_url": base_url, **({"api_key": key} if key else {})}
+
+
+def budget_from(*, calls: int | None, tokens: int | None, usd: float | None) -> Budget | None:
+    """None where nothing is limited."""
+    from art.rewards.llm.budget import Budget
+
+    if calls is None and tokens is None and usd is None:
+        return None
+    return Budget(calls=calls, tokens=tokens, usd=usd)
+
+
+def show_report(console: Console, report: RunReport, json_file: Path | None) -> None:
+    """On the terminal, and as JSON where asked for."""
+    from rich.markdown import Markdown
+
+    console.print(Markdown(report.to_markdown()))
+    console.print(f"\n{report.folder / 'report.md'}", markup=False)
+    if json_file is not None:
+        write_json(json_file, report.to_dict())
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Readable by people too; folders are made."""
+    from art.process.files import write_whole
+
+    write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", durable=False)

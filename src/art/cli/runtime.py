@@ -58,8 +58,7 @@ def status(at: At = None) -> None:
     import asyncio
 
     from art.engine.vllm.install import installed, machine_kind
-    from art.engine.vllm.runtime import default_folder, find_runtime
-    from art.engine.vllm.versions import TESTED
+    from art.engine.vllm.runtime import TESTED, default_folder, find_runtime
     from art.errors import ARTError
 
     folder = at or default_folder()

@@ -34,10 +34,9 @@ def serve_forever(
     """
     from pydantic import ValidationError
 
-    from art.server.control_settings import ControlSettings
-    from art.server.process import Ready, run
-    from art.server.settings import ServerSettings, key_source
-    from art.wire.flaws import flaws_without_values
+    from art.server.process import ServerReady, run
+    from art.server.settings import ControlSettings, ServerSettings, key_source
+    from art.wire.records import flaws_without_values
 
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -61,7 +60,7 @@ def serve_forever(
         typer.echo(flaws_without_values(error), err=True)
         return 2
 
-    def tell(ready: Ready) -> None:
+    def tell(ready: ServerReady) -> None:
         # The key itself is never printed: a terminal is copied into bug reports.
         typer.echo(
             f"ART serves http://{ready.host}:{ready.port} (OpenAI's protocol under /v1).\n"

@@ -2,7 +2,8 @@
 
     import art.utils.retry        a module of names, each loaded from the module it is in now on first use
     import art.megatron.train     a module whose names raise NotBuiltError when they are used
-    python -m art.testing         another name of a whole package: the same module objects, its `__main__` too
+    python -m art.environments.testing         another name of a whole package: the same module objects, its
+    `__main__` too
 
 The finder stands before Python's own: the submodules of a package that has two names must be found under the
 one that they have now, or each would be loaded twice. It answers for the names of the table alone.

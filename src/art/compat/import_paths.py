@@ -1,8 +1,8 @@
 """The import paths of older programs, and what each leads to.
 
-    "art.testing": "art.environments.testing"           the same modules under another name, with all below
+    "art.local.backend": "art.client.local_backend"     the same module under another name, with all below
     "art.utils.retry": names("art.retrying:retry")      names, each from the module that it is in now
-                       names("old=art.retrying:retry")  ... and that has another name there
+                       names("art.retrying:old=retry")  ... and that has another name there
     "art.megatron.train": names(instead="...")          any name of it raises NotBuiltError, with what to use
                        names(unbuilt={"name": "..."})   ... and no other name is there
 
@@ -28,11 +28,13 @@ class Names(NamedTuple):
 
 
 def names(*places: str, unbuilt: Mapping[str, str] | None = None, instead: str | None = None) -> Names:
-    """An entry of the table. A place is "module:name", or "older_name=module:name"."""
+    """An entry of the table. A place is "module:name other_name ..."; a name may be "older_name=name"."""
     found = {}
     for place in places:
-        older, _, place_today = place.rpartition("=")
-        found[older or place_today.partition(":")[2]] = place_today
+        module, _, listed = place.partition(":")
+        for name in listed.split():
+            older, _, today = name.rpartition("=")
+            found[older or today] = f"{module}:{today}"
     return Names(found, unbuilt or {}, instead)
 
 
@@ -75,126 +77,151 @@ _S3 = {
 }
 
 PATHS: Mapping[str, str | Names] = {
+    "art.algorithms": names(
+        "art.batch.algorithms.combine:check_algorithm resolve", "art.batch.algorithms.table:DEFAULT Row TABLE"
+    ),
     "art.api_costs": names(
-        "art.tracking.builder:CostExtractor",
-        "art.tracking.price_tables:MODEL_TOKEN_PRICING",
-        "art.tracking.price_tables:TokenPricing",
-        "art.tracking.api_cost:track_api_cost",
+        "art.tracking.call_costs:track_api_cost",
+        "art.tracking.metrics_builder:CostExtractor",
+        "art.tracking.prices:MODEL_TOKEN_PRICING TokenPricing",
     ),
-    "art.auto_trajectory": names(
-        "art.capture.auto:auto_trajectory", "art.capture.auto:capture_auto_trajectory"
+    "art.auto_trajectory": names("art.client.capture:auto_trajectory capture_auto_trajectory"),
+    "art.autorl": names(
+        "art.runs.autorl.autorl_run:AutoRLReport AutoRLSettings rollout",
+        "art.runs.autorl.preparation:Inputs generate_inputs write_rubric write_system_prompt",
+        "art.runs.autorl.verbs:prepare train",
+        "art.runs.comparison:Comparison Estimate compare",
     ),
+    "art.autorl.rollout": "art.runs.autorl.autorl_run",
+    "art.capture": names(
+        "art.client.capture:auto_trajectory capture_auto_trajectory capture_yielded_trajectory "
+        "yield_trajectory",
+        "art.trajectories:current_rollout in_rollout rollout_scope",
+    ),
+    "art.concurrency": "art.retrying",
     "art.costs": names(
-        "art.tracking.training_costs:CostCalculator",
-        "art.tracking.price_tables:MODEL_PRICING",
-        "art.tracking.price_tables:ModelPricing",
-        "art.tracking.training_costs:build_cost_calculator",
-        "art.tracking.training_costs:compute_sample_costs",
-        "art.tracking.training_costs:compute_train_cost",
-        "art.tracking.training_costs:get_model_pricing",
-        "art.tracking.training_costs:tokens_to_cost",
+        "art.tracking.prices:CostCalculator MODEL_PRICING ModelPricing build_cost_calculator "
+        "compute_sample_costs compute_train_cost get_model_pricing tokens_to_cost"
     ),
+    "art.datasets": "art.client.sft_dataset",
     "art.dev": names(
-        "art.compat.dev:EngineArgs",
-        "art.compat.dev:InitArgs",
-        "art.compat.dev:InternalModelConfig",
-        "art.compat.dev:OpenAIServerConfig",
-        "art.compat.dev:PeftArgs",
-        "art.compat.dev:ServerArgs",
-        "art.compat.dev:TinkerArgs",
-        "art.compat.dev:TinkerNativeArgs",
-        "art.compat.dev:TinkerTrainingClientArgs",
-        "art.compat.dev:TorchtuneArgs",
-        "TrainConfig=art.backend:EarlierTrainOptions",
-        "art.compat.dev:TrainSFTConfig",
-        "art.compat.dev:TrainerArgs",
-        "art.remote.model_config:get_model_config",
-        "art.remote.model_config:get_openai_server_config",
-        "art.remote.model_config:is_dedicated_mode",
-        "art.remote.model_config:validate_dedicated_config",
+        "art.backend:TrainConfig=EarlierTrainOptions",
+        "art.client.model_config:get_model_config get_openai_server_config is_dedicated_mode "
+        "validate_dedicated_config",
+        "art.compat.dev:EngineArgs InitArgs InternalModelConfig OpenAIServerConfig PeftArgs ServerArgs "
+        "TinkerArgs TinkerNativeArgs TinkerTrainingClientArgs TorchtuneArgs TrainSFTConfig TrainerArgs",
     ),
     "art.dev.engine": names("art.compat.dev:EngineArgs"),
-    "art.dev.get_model_config": names("art.remote.model_config:get_model_config"),
+    "art.dev.get_model_config": names("art.client.model_config:get_model_config"),
     "art.dev.model": names(
-        "art.compat.dev:EngineArgs",
-        "art.compat.dev:InitArgs",
-        "art.compat.dev:InternalModelConfig",
-        "art.compat.dev:PeftArgs",
-        "art.compat.dev:TinkerArgs",
-        "art.compat.dev:TinkerNativeArgs",
-        "art.compat.dev:TinkerTrainingClientArgs",
-        "art.compat.dev:TorchtuneArgs",
-        "art.compat.dev:TrainerArgs",
-        "art.remote.model_config:get_model_config",
+        "art.client.model_config:get_model_config",
+        "art.compat.dev:EngineArgs InitArgs InternalModelConfig PeftArgs TinkerArgs TinkerNativeArgs "
+        "TinkerTrainingClientArgs TorchtuneArgs TrainerArgs",
     ),
     "art.dev.openai_server": names(
-        "art.compat.dev:EngineArgs",
-        "art.compat.dev:OpenAIServerConfig",
-        "art.compat.dev:ServerArgs",
-        "art.remote.model_config:get_openai_server_config",
+        "art.client.model_config:get_openai_server_config",
+        "art.compat.dev:EngineArgs OpenAIServerConfig ServerArgs",
     ),
-    "art.dev.train": names("TrainConfig=art.backend:EarlierTrainOptions", "art.compat.dev:TrainSFTConfig"),
+    "art.dev.train": names("art.backend:TrainConfig=EarlierTrainOptions", "art.compat.dev:TrainSFTConfig"),
     "art.dev.trainer": names("art.compat.dev:TrainerArgs"),
-    "art.dev.validate": names(
-        "art.remote.model_config:is_dedicated_mode", "art.remote.model_config:validate_dedicated_config"
+    "art.dev.validate": names("art.client.model_config:is_dedicated_mode validate_dedicated_config"),
+    "art.guided_completion": "art.openai",
+    "art.langgraph": names(
+        "art.integrations.langgraph.chat_model_factory:init_chat_model",
+        "art.integrations.langgraph.graph_rollout:wrap_rollout",
     ),
+    "art.langgraph.llm_wrapper": names(
+        "art.integrations.langgraph.chat_model:LoggingLLM",
+        "art.integrations.langgraph.chat_model_factory:add_thread create_messages_from_logs init_chat_model",
+        "art.integrations.langgraph.graph_rollout:CURRENT_CONFIG wrap_rollout",
+    ),
+    "art.langgraph.message_utils": "art.integrations.langgraph.graph_messages",
+    "art.llm": names(
+        "art.rewards.llm.budget:Budget",
+        "art.rewards.llm.cache:AnswerCache",
+        "art.rewards.llm.channel:Channel Pace",
+        "art.rewards.llm.names:base_of resolve_llm",
+        "art.rewards.llm.request:Llm Reply Request Usage",
+    ),
+    "art.local": names("art.client.local_backend:LocalBackend"),
     "art.local.adapter_leases": names(
-        instead="`async with backend.adapter_lease(model, step)` keeps a step for as long as it is used"
+        instead=("`async with backend.adapter_lease(model, step)` keeps a step for as long as it is used")
     ),
+    "art.local.backend": "art.client.local_backend",
     "art.local.checkpoints": names(
-        "art.tracking.trajectory_log.migration:migrate_checkpoints_to_new_structure",
+        "art.tracking.trajectory_migration:migrate_checkpoints_to_new_structure",
         instead=(
             "`await model.delete_checkpoints()` removes steps, `await model.get_step()` knows the newest one"
         ),
     ),
     "art.local.service": names(instead=_OWN_PROCESSES),
     "art.local.state": names(instead=_OWN_PROCESSES),
+    "art.local.supervisor": "art.client.local_server",
     "art.local.train": names(instead=_OWN_PROCESSES),
     "art.local.vllm": names(instead=_OWN_PROCESSES),
     "art.loss": names(unbuilt=_same(_LOSS, "Loss", "loss_fn", "shift_tensor")),
+    "art.mcp": names(
+        "art.environments.mcp.cassette:Cassette",
+        "art.environments.mcp.checked_scenarios:ScenarioSet measure_difficulty",
+        "art.environments.mcp.generate_scenarios:generate_scenarios",
+        "art.environments.mcp.rollout:rollout",
+        "art.environments.mcp.server_address:HttpServer InProcessServer Server StdioServer parse_server",
+        "art.environments.mcp.session:Session connect",
+        "art.environments.mcp.types:GeneratedScenario GeneratedScenarioCollection MCPPrompt MCPResource "
+        "MCPResourceTemplate MCPTool PlannedCall PlannedScenario ToolResult complete_task_tool",
+        "art.runs.mcp_rl.mcp_run:McpReport",
+        "art.runs.mcp_rl.settings:TrainSettings",
+        "art.runs.mcp_rl.training:train",
+    ),
+    "art.mcp.default_tools": "art.environments.mcp.types",
+    "art.mcp.generate_scenarios": "art.environments.mcp.generate_scenarios",
+    "art.mcp.rollout": "art.environments.mcp.rollout",
+    "art.mcp.servers": "art.environments.mcp.servers",
+    "art.mcp.servers.library": "art.environments.mcp.servers.library",
+    "art.mcp.servers.weather": "art.environments.mcp.servers.weather",
+    "art.mcp.servers.weather.answers": "art.environments.mcp.servers.weather.answers",
+    "art.mcp.servers.weather.server": "art.environments.mcp.servers.weather",
+    "art.mcp.servers.weather.tasks": "art.environments.mcp.servers.weather.tasks",
+    "art.mcp.servers.weather.truth": "art.environments.mcp.servers.weather.tasks",
+    "art.mcp.types": "art.environments.mcp.types",
     "art.megatron": names(unbuilt=_same(_GPUS, "MegatronBackend")),
     "art.megatron.backend": names(instead=_GPUS),
     "art.megatron.model_support": names(instead=_GPUS),
     "art.megatron.service": names(instead=_GPUS),
     "art.megatron.train": names(instead=_GPUS),
+    "art.messages": "art.openai",
     "art.metrics": names(
-        "art.tracking.builder:CostExtractor",
-        "art.tracking.builder:MetricsBuilder",
-        "art.tracking.api_cost:track_api_cost",
+        "art.tracking.call_costs:track_api_cost", "art.tracking.metrics_builder:CostExtractor MetricsBuilder"
     ),
     "art.metrics_taxonomy": names(
-        "METRIC_SECTIONS=art.tracking.names:SECTIONS",
-        "METRIC_SPLITS=art.tracking.names:SPLITS",
-        "TRAIN_GRADIENT_STEPS_KEY=art.tracking.names:GRADIENT_STEPS",
-        "art.tracking.averages:TrajectoryBatchSummary",
-        "average_metric_samples=art.tracking.names:average_metrics",
-        "art.tracking.names:average_metrics",
-        "art.tracking.averages:build_data_metrics_from_summary",
-        "build_training_summary_metrics=art.tracking.averages:build_data_metrics_from_summary",
-        "art.tracking.names:canonical_metrics",
-        "art.tracking.names:canonical_name",
-        "art.tracking.names:cumulative_name",
-        "art.tracking.names:is_managed",
-        "art.tracking.averages:summarize_trajectory_groups",
+        "art.tracking.averages:TrajectoryBatchSummary build_data_metrics_from_summary "
+        "build_training_summary_metrics=build_data_metrics_from_summary summarize_trajectory_groups",
+        "art.tracking.names:METRIC_SECTIONS=SECTIONS METRIC_SPLITS=SPLITS "
+        "TRAIN_GRADIENT_STEPS_KEY=GRADIENT_STEPS average_metric_samples=average_metrics average_metrics "
+        "canonical_metrics canonical_name cumulative_name is_managed",
+    ),
+    "art.pipeline_trainer": names(
+        "art.runs.pipeline.rollout_workers:EvalFn RolloutFn ScenarioT SingleRolloutFn make_group_rollout_fn",
+        "art.runs.pipeline.settings:CHECKPOINT_CREATED_AT_METRIC CHECKPOINT_EVAL_COMPLETED_METRIC "
+        "CHECKPOINT_EVAL_FAILED_METRIC CHECKPOINT_SAVED_METRIC CheckpointInfo CheckpointRetentionContext "
+        "CheckpointRetentionStrategy PipelineRuntimeConfig keep_recent_and_top",
+        "art.runs.pipeline.status:Status StatusReporter",
+        "art.runs.pipeline.trainer:PipelineTrainer",
     ),
     "art.pipeline_trainer.checkpoint_retention": names(
-        "art.pipeline_trainer.retention:CHECKPOINT_CREATED_AT_METRIC",
-        "art.pipeline_trainer.retention:CHECKPOINT_EVAL_COMPLETED_METRIC",
-        "art.pipeline_trainer.retention:CHECKPOINT_SAVED_METRIC",
-        "art.pipeline_trainer.retention:CheckpointInfo",
-        "art.pipeline_trainer.retention:CheckpointRetentionContext",
-        "art.pipeline_trainer.retention:CheckpointRetentionStrategy",
-        "art.pipeline_trainer.retention:keep_recent_and_top",
+        "art.runs.pipeline.settings:CHECKPOINT_CREATED_AT_METRIC CHECKPOINT_EVAL_COMPLETED_METRIC "
+        "CHECKPOINT_SAVED_METRIC CheckpointInfo CheckpointRetentionContext CheckpointRetentionStrategy "
+        "keep_recent_and_top"
     ),
     "art.pipeline_trainer.state": names(
-        instead="`model.read_state()` has the numbers of a run, and `StatusReporter` shows them while it "
-        "goes on"
+        instead=(
+            "`model.read_state()` has the numbers of a run, and `StatusReporter` shows them while it goes on"
+        )
     ),
+    "art.pipeline_trainer.status": "art.runs.pipeline.status",
+    "art.pipeline_trainer.trainer": "art.runs.pipeline.trainer",
     "art.pipeline_trainer.types": names(
-        "art.pipeline_trainer.rollout:EvalFn",
-        "art.pipeline_trainer.rollout:RolloutFn",
-        "art.pipeline_trainer.rollout:ScenarioT",
-        "art.pipeline_trainer.rollout:SingleRolloutFn",
+        "art.runs.pipeline.rollout_workers:EvalFn RolloutFn ScenarioT SingleRolloutFn"
     ),
     "art.preprocessing": names(),
     "art.preprocessing.inputs": names(
@@ -213,13 +240,46 @@ PATHS: Mapping[str, str | Names] = {
             "tokenize_trajectory_groups",
         )
     ),
+    "art.remote": names("art.client.remote_backend:RemoteBackend"),
+    "art.remote.backend": "art.client.remote_backend",
+    "art.remote.jobs": "art.client.jobs",
+    "art.rewards.checks": names(
+        "art.rewards.judge_checks:Alarm Calibration CalibrationGroup JudgeChecks calibrate",
+        "art.rewards.judge_watch:JudgeWatch",
+    ),
+    "art.serverless": names("art.client.serverless_backend:ServerlessBackend"),
+    "art.serverless.backend": "art.client.serverless_backend",
     "art.serverless.client": names(
-        instead="`art.ServerlessBackend(api_key=..., base_url=...)` speaks to an ART server; docs/server.md "
-        "lists the routes for programs of your own"
+        instead=(
+            "`art.ServerlessBackend(api_key=..., base_url=...)` speaks to an ART server; docs/server.md "
+            "lists the routes for programs of your own"
+        )
     ),
     "art.skypilot": names(unbuilt=_same(_RENTED, "SkyPilotBackend", "stop_server")),
     "art.skypilot.backend": names(instead=_RENTED),
     "art.skypilot.stop_server": names(instead=_RENTED),
+    "art.tasks": names("art.environments.tasks:NAMES Task TaskDefaults find"),
+    "art.tasks.mail": names(
+        "art.environments.tasks.mail:DEFAULTS DESCRIPTION ID_LETTERS Inbox Mail NAME NAMES PARAMETERS "
+        "PROJECTS PROJECTS_USED ROLES SCORE SCORE_LABEL SEARCH_LIMIT SYSTEM_PROMPT Scenario=MailScenario "
+        "TITLE TOOLS TURN_LIMIT environment parse_call read rollout scenario search show"
+    ),
+    "art.tasks.tic_tac_toe": names(
+        "art.environments.tasks.tic_tac_toe:CELLS DEFAULTS DESCRIPTION EMPTY Game=TicTacToe LINES NAME "
+        "REWARDS SCORE SCORE_LABEL SYSTEM_PROMPT Scenario=TicTacToeScenario TITLE draw_board environment "
+        "free_cells outcome parse_move place rollout scenario show winner"
+    ),
+    "art.tasks.yes_no_maybe": names(
+        "art.environments.tasks.yes_no_maybe:DEFAULTS DESCRIPTION NAME Question=YesNoMaybe REWARDS SCORE "
+        "SCORE_LABEL Scenario=YesNoMaybeScenario TITLE VERBS environment judge phrasings rollout "
+        "scenario show worth"
+    ),
+    "art.testing": names(
+        "art.environments.testing.answers:Mischief ScriptedGenerator Served either",
+        "art.environments.testing.llm_server:LlmServer",
+        "art.environments.testing.truthful_judge:KnownQualities TruthfulJudge fingerprint mail tic_tac_toe",
+    ),
+    "art.testing.__main__": "art.environments.testing.__main__",
     "art.tinker": names(unbuilt=_same(_TINKER, "TinkerBackend")),
     "art.tinker.backend": names(instead=_TINKER),
     "art.tinker.prefix_cache": names(
@@ -239,106 +299,74 @@ PATHS: Mapping[str, str | Names] = {
     "art.tinker_native.backend": names(instead=_TINKER),
     "art.tinker_native.data": names(instead=_TINKER),
     "art.utils": names(
-        "art.message_text:format_message",
-        "art.folders:get_model_step",
-        "art.datasets.iterate:iterate_dataset",
-        "art.concurrency:limit_concurrency",
-        "art.http_errors:log_http_errors",
-        "art.tracking.provenance:record_provenance",
-        "art.retrying:retry",
+        "art.client.sft_dataset:iterate_dataset",
+        "art.retrying:limit_concurrency log_http_errors retry",
+        "art.tracking.folders:get_model_step",
+        "art.tracking.wandb:record_provenance",
+        "art.trajectories:format_message",
     ),
-    "art.utils.benchmark_rollout": names("art.benchmarking.rollout:benchmark_rollout"),
+    "art.utils.benchmark_rollout": names("art.runs.benchmarking:benchmark_rollout"),
     "art.utils.benchmarking": names(
-        "art.benchmarking.model_key:BenchmarkModelKey",
-        "art.benchmarking.model_key:filter_rename_model_split",
-        "art.benchmarking.aggregates:load_aggregated_trajectories",
-        "art.benchmarking.aggregates:load_latest_metrics",
-        "art.benchmarking.load:load_trajectories",
-        "art.benchmarking.constants:log_constant_metrics_wandb",
-        "art.benchmarking.comparison_chart:percentage_comparison_bar_chart",
-        "art.benchmarking.pull:pull_model_trajectories",
-        "art.benchmarking.progress_chart:training_progress_chart",
+        "art.runs.benchmark_charts:percentage_comparison_bar_chart training_progress_chart",
+        "art.runs.benchmarking:BenchmarkModelKey filter_rename_model_split load_aggregated_trajectories "
+        "load_latest_metrics load_trajectories log_constant_metrics_wandb pull_model_trajectories",
     ),
     "art.utils.benchmarking.charts": names(
-        "art.benchmarking.comparison_chart:percentage_comparison_bar_chart",
-        "art.benchmarking.progress_chart:training_progress_chart",
+        "art.runs.benchmark_charts:percentage_comparison_bar_chart training_progress_chart"
     ),
     "art.utils.benchmarking.charts.percentage_comparison_bar_chart": names(
-        "art.benchmarking.comparison_chart:percentage_comparison_bar_chart"
+        "art.runs.benchmark_charts:percentage_comparison_bar_chart"
     ),
     "art.utils.benchmarking.charts.training_progress_chart": names(
-        "art.benchmarking.progress_chart:training_progress_chart"
+        "art.runs.benchmark_charts:training_progress_chart"
     ),
-    "art.utils.benchmarking.filter_model_split": names(
-        "art.benchmarking.model_key:filter_rename_model_split"
-    ),
+    "art.utils.benchmarking.filter_model_split": names("art.runs.benchmarking:filter_rename_model_split"),
     "art.utils.benchmarking.load_aggregated_trajectories": names(
-        "art.benchmarking.aggregates:load_aggregated_trajectories"
+        "art.runs.benchmarking:load_aggregated_trajectories"
     ),
-    "art.utils.benchmarking.load_latest_metrics": names("art.benchmarking.aggregates:load_latest_metrics"),
-    "art.utils.benchmarking.load_trajectories": names("art.benchmarking.load:load_trajectories"),
+    "art.utils.benchmarking.load_latest_metrics": names("art.runs.benchmarking:load_latest_metrics"),
+    "art.utils.benchmarking.load_trajectories": names("art.runs.benchmarking:load_trajectories"),
     "art.utils.benchmarking.log_constant_metrics_wandb": names(
-        "art.benchmarking.constants:log_constant_metrics_wandb"
+        "art.runs.benchmarking:log_constant_metrics_wandb"
     ),
-    "art.utils.benchmarking.pull_model_trajectories": names("art.benchmarking.pull:pull_model_trajectories"),
-    "art.utils.benchmarking.types": names("art.benchmarking.model_key:BenchmarkModelKey"),
+    "art.utils.benchmarking.pull_model_trajectories": names("art.runs.benchmarking:pull_model_trajectories"),
+    "art.utils.benchmarking.types": names("art.runs.benchmarking:BenchmarkModelKey"),
     "art.utils.convert_moe_lora": names(instead="checkpoints are written as PEFT and vLLM read them"),
     "art.utils.deploy_model": names(
-        "art.deployment.provider:LoRADeploymentJob",
-        "art.deployment.provider:LoRADeploymentProvider",
-        "art.deployment.deploy:deploy_model",
+        "art.client.deployment:LoRADeploymentJob LoRADeploymentProvider deploy_model"
     ),
     "art.utils.deployment": names(
-        "art.deployment.provider:DeploymentConfig",
-        "art.deployment.provider:DeploymentResult",
-        "art.deployment.provider:LoRADeploymentJob",
-        "art.deployment.provider:LoRADeploymentProvider",
-        "art.deployment.together:TogetherDeploymentConfig",
-        "art.deployment.weights_and_biases:WandbDeploymentConfig",
-        "art.deployment.deploy:deploy_model",
+        "art.client.deployment:DeploymentConfig DeploymentResult LoRADeploymentJob "
+        "LoRADeploymentProvider deploy_model",
+        "art.client.deployment_providers:TogetherDeploymentConfig WandbDeploymentConfig",
     ),
     "art.utils.deployment.common": names(
-        "art.deployment.provider:DeploymentConfig",
-        "art.deployment.provider:DeploymentResult",
-        "art.deployment.deploy:deploy_model",
+        "art.client.deployment:DeploymentConfig DeploymentResult deploy_model"
     ),
-    "art.utils.deployment.legacy": names(
-        "art.deployment.provider:LoRADeploymentJob", "art.deployment.provider:LoRADeploymentProvider"
-    ),
-    "art.utils.deployment.together": names("art.deployment.together:TogetherDeploymentConfig"),
+    "art.utils.deployment.legacy": names("art.client.deployment:LoRADeploymentJob LoRADeploymentProvider"),
+    "art.utils.deployment.together": names("art.client.deployment_providers:TogetherDeploymentConfig"),
     "art.utils.deployment.wandb": names(
-        "art.deployment.weights_and_biases:WandbDeploymentConfig", "art.deployment.deploy:deploy_wandb"
+        "art.client.deployment:deploy_wandb", "art.client.deployment_providers:WandbDeploymentConfig"
     ),
-    "art.utils.format_message": names("art.message_text:format_message"),
-    "art.utils.get_model_step": names("art.folders:get_model_step", "art.folders:get_step_from_dir"),
-    "art.utils.get_repo_root_path": names("art.folders:get_repo_root_path"),
-    "art.utils.get_trajectory_messages": names("art.message_text:get_trajectory_messages"),
+    "art.utils.format_message": names("art.trajectories:format_message"),
+    "art.utils.get_model_step": names("art.tracking.folders:get_model_step get_step_from_dir"),
+    "art.utils.get_repo_root_path": names("art.tracking.folders:get_repo_root_path"),
+    "art.utils.get_trajectory_messages": names("art.trajectories:get_trajectory_messages"),
     "art.utils.group_aggregate": names(
-        instead="read the logs with `art.utils.benchmarking.load_trajectories` and aggregate with polars"
+        instead=("read the logs with `art.utils.benchmarking.load_trajectories` and aggregate with polars")
     ),
-    "art.utils.iterate_dataset": names(
-        "art.datasets.iterate:DatasetBatch", "art.datasets.iterate:iterate_dataset"
-    ),
+    "art.utils.iterate_dataset": names("art.client.sft_dataset:DatasetBatch iterate_dataset"),
     "art.utils.lifecycle": names(
         instead="`art.LocalBackend` ends its server by itself, and nothing outlives the program"
     ),
-    "art.utils.limit_concurrency": names("art.concurrency:limit_concurrency"),
-    "art.utils.litellm": names("art.litellm_choice:convert_litellm_choice_to_openai"),
-    "art.utils.log_http_errors": names("art.http_errors:log_http_errors"),
-    "art.utils.logging": names(
-        "art.tracking.console:_C",
-        "art.tracking.console:_ts",
-        "art.tracking.console:dim",
-        "art.tracking.console:err",
-        "art.tracking.console:info",
-        "art.tracking.console:ok",
-        "art.tracking.console:step",
-        "art.tracking.console:warn",
-    ),
+    "art.utils.limit_concurrency": names("art.retrying:limit_concurrency"),
+    "art.utils.litellm": names("art.openai:convert_litellm_choice_to_openai"),
+    "art.utils.log_http_errors": names("art.retrying:log_http_errors"),
+    "art.utils.logging": names("art.tracking.console:_C _ts dim err info ok step warn"),
     "art.utils.model_config": names(
-        instead="nothing needs them: what the assistant said is known by its tokens, not found by markers"
+        instead=("nothing needs them: what the assistant said is known by its tokens, not found by markers")
     ),
-    "art.utils.network": names("art.process.listening:find_free_tcp_port"),
+    "art.utils.network": names("art.process.resources:find_free_tcp_port"),
     "art.utils.old_benchmarking": names(
         "art.utils.old_benchmarking.display_image_grid:display_image_grid",
         "art.utils.old_benchmarking.generate_comparison_table:generate_comparison_table",
@@ -346,7 +374,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.utils.old_benchmarking.load_benchmarked_models:load_benchmarked_models",
     ),
     "art.utils.old_benchmarking.calculate_step_metrics": names(
-        "art.benchmarking.step_spread:calculate_step_std_dev"
+        "art.runs.benchmarking:calculate_step_std_dev"
     ),
     "art.utils.old_benchmarking.display_image_grid": names(
         unbuilt=_same(
@@ -377,73 +405,43 @@ PATHS: Mapping[str, str | Names] = {
         }
     ),
     "art.utils.output_dirs": names(
-        "art.folders:get_default_art_path",
-        "art.folders:get_model_dir",
-        "art.folders:get_models_dir",
-        "art.folders:get_output_dir_from_model_properties",
-        "art.folders:get_step_checkpoint_dir",
-        "art.folders:get_trajectories_dir",
-        "art.folders:get_trajectories_split_dir",
+        "art.tracking.folders:get_default_art_path get_model_dir get_models_dir "
+        "get_output_dir_from_model_properties get_step_checkpoint_dir get_trajectories_dir "
+        "get_trajectories_split_dir"
     ),
-    "art.utils.record_provenance": names("art.tracking.provenance:record_provenance"),
+    "art.utils.record_provenance": names("art.tracking.wandb:record_provenance"),
     "art.utils.retry": names("art.retrying:retry"),
     "art.utils.s3": names(
-        "art.errors:ForbiddenBucketCreationError",
-        "S3SyncError=art.errors:StorageError",
-        "art.storage.store:Store",
-        "art.storage.pull:Wanted",
-        "art.storage.arriving:commit_here",
-        "art.storage.location:model_url",
-        "art.storage.pull:pull_model",
-        "art.storage.push:push_model",
+        "art.client.bucket_pull:Wanted commit_here pull_model",
+        "art.client.bucket_push:push_model",
+        "art.client.bucket_store:Store model_url",
+        "art.errors:ForbiddenBucketCreationError S3SyncError=StorageError",
         unbuilt=_S3,
     ),
     "art.utils.s3_checkpoint_utils": names(
-        "art.storage.steps:complete_steps",
-        "art.storage.copies:copy_checkpoint",
-        "art.storage.copies:local_checkpoint",
-        "art.storage.steps:local_steps",
-        "art.storage.copies:newest_of",
+        "art.client.bucket_pull:copy_checkpoint local_checkpoint newest_of",
+        "art.client.bucket_push:complete_steps local_steps",
     ),
     "art.utils.sft": names(
-        "art.datasets.chunks:SFTChunk",
-        "art.datasets.schedule:create_lr_schedule",
-        "art.datasets.chunks:create_sft_dataset_iterator",
-        "art.datasets.sft_file:get_file_row_count",
-        "art.datasets.sft_file:iterate_file",
-        "art.datasets.batch_size:resolve_sft_batch_size",
-        "art.datasets.sft_file:train_sft_from_file",
+        "art.client.learning_rates:create_lr_schedule",
+        "art.client.sft_dataset:SFTChunk create_sft_dataset_iterator get_file_row_count iterate_file "
+        "resolve_sft_batch_size train_sft_from_file",
     ),
-    "art.utils.strip_logprobs": names("art.logprobs:strip_logprobs"),
+    "art.utils.strip_logprobs": names("art.openai:strip_logprobs"),
     "art.utils.trajectory_logging": names(
-        "art.tracking.trajectory_log.parquet:append_groups",
-        "art.tracking.trajectory_log.json_lines:deserialize_trajectory_groups",
-        "art.tracking.trajectory_log.step_log:read_trajectory_groups",
-        "art.tracking.trajectory_log.step_log:read_trajectory_groups_parquet",
-        "art.tracking.trajectory_log.json_lines:serialize_trajectory_groups",
-        "art.tracking.trajectory_log.parquet:write_trajectory_groups_parquet",
+        "art.tracking.trajectory_lines:deserialize_trajectory_groups serialize_trajectory_groups",
+        "art.tracking.trajectory_log:append_groups read_trajectory_groups read_trajectory_groups_parquet "
+        "write_trajectory_groups_parquet",
     ),
     "art.utils.trajectory_migration": names(
-        "art.tracking.trajectory_log.migration:MigrationResult",
-        "art.tracking.trajectory_log.migration:auto_migrate_on_register",
-        "art.tracking.trajectory_log.json_lines:deserialize_trajectory_groups",
-        "art.tracking.trajectory_log.json_lines:dict_to_history",
-        "art.tracking.trajectory_log.json_lines:dict_to_message_or_choice",
-        "art.tracking.trajectory_log.json_lines:dict_to_trajectory",
-        "art.tracking.trajectory_log.json_lines:dict_to_trajectory_group",
-        "art.tracking.trajectory_log.json_lines:history_to_dict",
-        "art.tracking.trajectory_log.json_lines:message_or_choice_to_dict",
-        "art.tracking.trajectory_log.migration:migrate_all_models",
-        "art.tracking.trajectory_log.migration:migrate_checkpoints_to_new_structure",
-        "art.tracking.trajectory_log.migration:migrate_jsonl_to_parquet",
-        "art.tracking.trajectory_log.migration:migrate_model_dir",
-        "art.tracking.trajectory_log.migration:migrate_trajectories_dir",
-        "art.tracking.trajectory_log.json_lines:serialize_trajectory_groups",
-        "art.tracking.trajectory_log.json_lines:trajectory_group_to_dict",
-        "art.tracking.trajectory_log.json_lines:trajectory_to_dict",
+        "art.tracking.trajectory_lines:deserialize_trajectory_groups dict_to_history "
+        "dict_to_message_or_choice dict_to_trajectory dict_to_trajectory_group history_to_dict "
+        "message_or_choice_to_dict serialize_trajectory_groups trajectory_group_to_dict "
+        "trajectory_to_dict",
+        "art.tracking.trajectory_migration:MigrationResult auto_migrate_on_register migrate_all_models "
+        "migrate_checkpoints_to_new_structure migrate_jsonl_to_parquet migrate_model_dir "
+        "migrate_trajectories_dir",
     ),
     "art.vllm": names(instead="vLLM runs as a program of its own; docs/vllm.md says how a server starts it"),
-    "art.yield_trajectory": names(
-        "art.capture.yielded:capture_yielded_trajectory", "art.capture.yielded:yield_trajectory"
-    ),
+    "art.yield_trajectory": names("art.client.capture:capture_yielded_trajectory yield_trajectory"),
 }

@@ -1,19 +1,22 @@
 """What an inference engine is: token ids in, token ids and logprobs out, adapters by immutable name.
 
-Everything that serves tokens implements `Engine`: the builtin engine in its own process (`engine/builtin`),
-the light client that speaks to that process (`engine/remote`), vLLM behind its HTTP routes.
-`tests/contracts/test_engine.py` holds the tests that each of them must pass.
+Everything that serves tokens implements `Engine`: a worker process behind `art.engine.remote`, and a set of
+replicas. What runs inside a worker implements `ServedEngine`, which takes a sink in place of an iterator:
+the builtin engine and vLLM. `tests/contracts/test_engine.py` holds the tests that each of them must pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+from art.errors import ARTError
 
 if TYPE_CHECKING:
     from art.wire.engine import EngineHealth
+
 
 FinishReason = Literal["stop", "length"]
 TopLogprobs = Sequence[tuple[int, float]]
@@ -108,7 +111,7 @@ class Delta:
     top_logprobs: Sequence[TopLogprobs] = ()
     """One per id where they were asked for, of the same distribution as `logprobs`."""
     candidates: bytes = b""
-    """Among which ids each was drawn where top_k, top_p or min_p truncate: a record of `art.wire.candidates`,
+    """Among which ids each was drawn where top_k, top_p or min_p truncate: a record of `art.wire.samples`,
     or nothing from an engine that does not tell."""
 
 
@@ -202,3 +205,36 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop. Calling it twice is allowed."""
         ...
+
+
+Sink = Callable[[Delta | ARTError], None]
+"""Takes each delta of a request, or the error that ended it, on the event loop that began the request."""
+C = TypeVar("C")
+
+
+class ServedEngine(Protocol[C]):
+    """`art.engine.protocol.Engine` with begun requests in place of iterators; C is what identifies one."""
+
+    def health(self) -> EngineHealth: ...
+
+    def begin(self, request: GenerateRequest, sink: Sink) -> C:
+        """Put a request into the queue. Raises: OverloadedError, WorkerError."""
+        ...
+
+    def cancel(self, call: C) -> None:
+        """Free the request's place; after its end this does nothing."""
+        ...
+
+    async def load_adapter(self, name: str, path: Path) -> None: ...
+
+    async def unload_adapter(self, name: str) -> None: ...
+
+    async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]: ...
+
+    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]: ...
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
+    async def close(self) -> None: ...

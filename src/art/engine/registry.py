@@ -14,7 +14,7 @@ from typing import Any
 from art.engine.vllm.options import VllmOptions
 from art.errors import ConfigurationError
 from art.wire.engine import BuiltinOptions, checked_options
-from art.wire.strict import Strict
+from art.wire.records import Strict
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,36 @@
-"""One replica of an engine, and which of several gets a request."""
+"""A set of replicas of one engine, used as one `Engine`.
+
+a rollout's requests        stay on one replica, which has their prefixes (`choose_replica`)
+a replica dies              its requests go on elsewhere, or on itself once it is back (`Continuation`)
+an adapter is loaded        on every replica, or on none
+a replica comes (back) up   it gets all adapters before it gets a request (`Replicas`)
+asleep                      requests wait here, in no engine, until `wake`
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
 
-from art.engine.protocol import Engine, EngineInfo
-from art.errors import ARTError
+from art.engine.protocol import Delta, Engine, EngineInfo, GenerateRequest, Ranked
+from art.errors import (
+    ARTError,
+    DeadlineError,
+    NotFoundError,
+    OverloadedError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerStalledError,
+)
+from art.wire.samples import candidates_without_first
 
 BALANCE = 1.5
 """No replica gets a request for its affinity while it has more than so many times its fair share of them."""
@@ -39,7 +61,7 @@ class Replica:
         return self.number, self.starts
 
 
-def choose(replicas: Sequence[Replica], affinity: str | None) -> Replica:
+def choose_replica(replicas: Sequence[Replica], affinity: str | None) -> Replica:
     """The replica for a request: the least loaded, or the one where its rollout is at home.
 
     A rollout ranks the replicas by a hash of both names (rendezvous hashing: Thaler and Ravishankar, "Using
@@ -58,3 +80,511 @@ def choose(replicas: Sequence[Replica], affinity: str | None) -> Replica:
 
 def _weight(affinity: str, number: int) -> bytes:
     return hashlib.blake2b(f"{number}/{affinity}".encode(), digest_size=8).digest()
+
+
+class Continuation:
+    """What was told of a completion, and how another engine goes on with it.
+
+    Nothing told      the request is made again.
+    Ids were told     they become part of the prompt, and fewer are asked for: the distribution is the same.
+    It has a seed, or is greedy, or is bound to its own beginning (stop strings, a constraint, penalties,
+    min_tokens)       it is sampled again from its beginning, and what was told already is checked and left
+                      out: a seed's ids depend on their place, and a stop string may begin before the seam.
+
+    A stream that is bound to its beginning gets a seed if it has none, so that it can be sampled again: a
+    seed changes no distribution.
+    """
+
+    def __init__(self, request: GenerateRequest) -> None:
+        sampling = request.sampling
+        bound = bool(sampling.stop or sampling.min_tokens or sampling.constraint or sampling.penalised)
+        if request.stream and bound and sampling.seed is None and sampling.temperature > 0:
+            request = replace(request, sampling=replace(sampling, seed=secrets.randbits(63)))
+        self._request = request
+        self._again = bound or request.sampling.seed is not None or sampling.temperature == 0
+        self._told: list[int] = []
+        self._ahead = 0
+        """Ids of `_told` that the present engine has yet to sample again."""
+        self.broken = False
+        """Whether no engine can go on with it."""
+
+    def request(self) -> GenerateRequest:
+        """What to ask of the first engine, or of the next one."""
+        if not self._told:
+            return self._request
+        if self._again:
+            self._ahead = len(self._told)
+            return self._request
+        sampling = self._request.sampling
+        return replace(
+            self._request,
+            prompt_ids=[*self._request.prompt_ids, *self._told],
+            sampling=replace(sampling, max_tokens=sampling.max_tokens - len(self._told)),
+        )
+
+    def take(self, delta: Delta) -> Delta | None:
+        """What of an engine's delta is news; None when nothing is.
+
+        Raises WorkerDiedError when the engine samples other ids than the one before it told.
+        """
+        if not self._ahead:
+            if delta.finish_reason is None:
+                self._told.extend(delta.token_ids)
+            return delta
+        known, ids = self._told[-self._ahead :], delta.token_ids
+        if not _agree(known, ids) or (delta.finish_reason is not None and len(ids) < len(known)):
+            self.broken = True
+            raise WorkerDiedError(
+                f"an engine died when {len(self._told)} ids of request {self._request.request_id!r} had been "
+                f"told, and another does not sample the same ones again: ask again"
+            )
+        old = min(len(known), len(ids))
+        self._ahead -= old
+        if old == len(ids) and delta.finish_reason is None:
+            return None
+        news = replace(
+            delta,
+            token_ids=ids[old:],
+            logprobs=delta.logprobs[old:],
+            top_logprobs=delta.top_logprobs[old:],
+            candidates=candidates_without_first(delta.candidates, old),
+        )
+        if delta.finish_reason is None:
+            self._told.extend(news.token_ids)
+        return news
+
+
+def _agree(known: Sequence[int], ids: Sequence[int]) -> bool:
+    """Whether one begins with the other."""
+    return all(one == other for one, other in zip(known, ids, strict=False))
+
+
+_log = logging.getLogger(__name__)
+
+LOST = (WorkerDiedError, WorkerStalledError)
+
+T = TypeVar("T")
+Verify = Callable[[Engine, str], Awaitable[None]]
+"""Asked about each adapter that an engine has got; raises when the engine computes it wrongly."""
+OnFailure = Callable[[int, WorkerError], None]
+"""Told that the replica of that number does not answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaWaits:
+    """Longest waits of a request, in seconds."""
+
+    up: float = 300.0
+    """For a replica that is started again, while no other is up."""
+    awake: float = 6 * 3600.0
+
+
+class Replicas:
+    """The replicas of a pool. `failed` is told of each one that does not answer.
+
+    Who owns the engines puts them in place (`join`) and says when one is gone for good (`give_up`).
+    """
+
+    def __init__(self, replicas: int, *, waits: ReplicaWaits | None, failed: OnFailure | None) -> None:
+        self.replicas = [Replica(number=number) for number in range(replicas)]
+        self.adapters: dict[str, Path] = {}
+        """What every replica has loaded, or will have when it is back."""
+        self.asleep = False
+        self.turning = asyncio.Lock()
+        """One `sleep` or `wake` at a time."""
+        self.closed = False
+        self._waits = waits or ReplicaWaits()
+        self._failed = failed
+        self._changed = asyncio.Event()
+        self._checks: set[asyncio.Task[None]] = set()
+
+    @property
+    def up(self) -> list[Replica]:
+        """Those that take requests."""
+        return [replica for replica in self.replicas if replica.up]
+
+    async def join(self, number: int, engine: Engine, verify: Verify | None = None) -> None:
+        """Put an engine in its place. It takes requests when it has every adapter.
+
+        Raises what loading and `verify` raise; then its place stays empty.
+        """
+        replica = self.replicas[number]
+        replica.up = False
+        replica.info = await engine.info()
+        loaded = await self._catch_up(engine, set(), verify, asleep=False)
+        before = replica.engine
+        self._put(replica, engine, loaded)
+        if before is not None and before is not engine:
+            await before.close()
+
+    def give_up(self, number: int, failure: ARTError) -> None:
+        """This replica does not come back: nobody needs to wait for it."""
+        self.replicas[number].up, self.replicas[number].failure = False, failure
+        self.tell()
+
+    def _put(self, replica: Replica, engine: Engine, loaded: set[str]) -> None:
+        replica.engine, replica.adapters, replica.failure = engine, loaded, None
+        replica.up, replica.starts = True, replica.starts + 1
+        self.tell()
+
+    async def _catch_up(
+        self, engine: Engine, loaded: set[str], verify: Verify | None = None, *, asleep: bool | None
+    ) -> set[str]:
+        """Load what is missing, and sleep if the others do. There is no wait after the last look."""
+        lost: set[str] = set()
+        while True:
+            if missing := [name for name in self.adapters if name not in loaded | lost]:
+                name, path = missing[0], self.adapters[missing[0]]
+                if not path.exists():  # its checkpoint was deleted: it only waits for its last request
+                    lost.add(name)
+                    if not any(name in replica.adapters for replica in self.up):
+                        del self.adapters[name]
+                    continue
+                await engine.load_adapter(name, path)
+                loaded.add(name)
+                if verify is not None:
+                    await verify(engine, name)
+            elif stale := [name for name in loaded if name not in self.adapters]:
+                loaded.discard(stale[0])
+                await engine.unload_adapter(stale[0])
+            elif self.asleep is not asleep:
+                asleep = self.asleep
+                await (engine.sleep() if asleep else engine.wake())
+            else:
+                return loaded
+
+    def having(self, adapter: str | None) -> list[Replica]:
+        """Replicas that have an adapter; of one that nobody knows an engine says so."""
+        anywhere = adapter is None or adapter not in self.adapters
+        return [replica for replica in self.up if anywhere or adapter in replica.adapters]
+
+    def coming(self) -> bool:
+        """Whether a replica is down that may come back."""
+        return any(not replica.up and replica.failure is None for replica in self.replicas)
+
+    def awake(self) -> bool:
+        """Whether requests are let through."""
+        return self.closed or not (self.asleep or self.turning.locked())
+
+    async def someone(self, *, awake: bool = True) -> None:
+        """Wait until somebody is up, and awake if that matters."""
+        await self.until(lambda: (self.awake() or not awake) and bool(self.up or not self.coming()))
+        self.check_open()
+        if not self.up:
+            raise self.gone()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that `tell` is called after. Raises DeadlineError."""
+        if condition():
+            return
+        what, seconds = ("to wake", self._waits.awake) if self.asleep else ("to be up", self._waits.up)
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition() and not self.closed:
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise DeadlineError(f"the engine was waited for {what} for {seconds:g} s") from error
+
+    def tell(self) -> None:
+        """Whoever waits looks again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def check_open(self) -> None:
+        """Raises WorkerError after `close`."""
+        if self.closed:
+            raise WorkerError("the engine is closed")
+
+    def gone(self) -> ARTError:
+        """Why nobody answers."""
+        failures = [replica.failure for replica in self.replicas if replica.failure is not None]
+        return failures[0] if failures else WorkerDiedError("no replica of the engine is up")
+
+    async def on_each(
+        self, call: Callable[[Engine], Awaitable[T]], among: Sequence[Replica] | None = None
+    ) -> dict[int, T]:
+        """Call several replicas at once (None: all that are up). Those that die are left out, unless all
+        do.
+        """
+        replicas = self.up if among is None else among
+        pairs = [(replica, replica.engine) for replica in replicas if replica.engine is not None]
+        asked = [asyncio.ensure_future(_awaited(call(engine))) for _, engine in pairs]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        done: dict[int, T] = {}
+        lost: list[BaseException] = []
+        for (replica, engine), answer in zip(pairs, answers, strict=True):
+            if isinstance(answer, LOST):
+                self.suspect(replica, engine, answer)
+                lost.append(answer)
+            elif not isinstance(answer, BaseException):
+                done[replica.number] = answer
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, LOST):
+                raise answer
+        if lost and not done:
+            raise lost[0]
+        return done
+
+    async def drop(self, name: str) -> None:
+        """Take back what some replicas loaded and others refused."""
+        for replica in self.up:
+            replica.adapters.discard(name)
+            assert replica.engine is not None
+            try:
+                await replica.engine.unload_adapter(name)
+            except NotFoundError:
+                continue  # it is one of those that refused it
+            except ARTError as error:
+                _log.warning("adapter %s stays loaded on replica %d: %s", name, replica.number, error)
+
+    def suspect(self, replica: Replica, engine: Engine, error: WorkerError) -> None:
+        """No more requests for a replica that was lost, until it is known what became of it."""
+        if isinstance(error, LOST) and replica.engine is engine and replica.up and not self.closed:
+            replica.up = False
+            self.tell()
+            check = asyncio.create_task(self._check(replica, engine, error))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+
+    async def _check(self, replica: Replica, engine: Engine, error: WorkerError) -> None:
+        life = replica.life
+        if isinstance(error, WorkerDiedError):  # or was it only a connection that broke?
+            try:
+                await engine.info()
+                loaded = await self._catch_up(engine, set(replica.adapters), asleep=None)
+            except ARTError as failure:
+                _log.info("replica %d does not answer: %s", replica.number, failure)
+            else:
+                if replica.life == life and not replica.up:
+                    self._put(replica, engine, loaded)
+                return
+        if self._failed is not None:
+            self._failed(replica.number, error)
+
+    async def close(self) -> None:
+        """Everybody who waits fails; every engine is closed."""
+        self.closed = True
+        self.tell()
+        for check in self._checks:
+            check.cancel()
+        engines = [replica.engine for replica in self.replicas if replica.engine is not None]
+        await asyncio.gather(*(engine.close() for engine in engines))
+
+
+async def _awaited(answer: Awaitable[T]) -> T:
+    return await answer
+
+
+DEATHS = 3
+"""A request under which so many engines died is not tried again: it may be what ends them."""
+
+
+@dataclass(slots=True, eq=False)
+class _Attempts:
+    """Who was asked for a completion or for scores, and how it went."""
+
+    tried: set[tuple[int, int]] = field(default_factory=set)
+    deaths: int = 0
+    last: ARTError | None = None
+
+    def failed(self, error: ARTError) -> None:
+        self.last = error
+        self.deaths += isinstance(error, LOST)
+
+    @property
+    def over(self) -> bool:
+        return self.deaths >= DEATHS
+
+
+class EnginePool:
+    """See `art.engine.protocol.Engine`."""
+
+    def __init__(
+        self, replicas: int, *, waits: ReplicaWaits | None = None, failed: OnFailure | None = None
+    ) -> None:
+        self.members = Replicas(replicas, waits=waits, failed=failed)
+        self._held = 0
+        """Requests that wait here: for `wake`, or for a replica."""
+
+    @property
+    def held(self) -> int:
+        """Requests that wait here, in no engine's queue."""
+        return self._held
+
+    @classmethod
+    async def of(cls, *engines: Engine) -> EnginePool:
+        """A pool of engines that run."""
+        pool = cls(len(engines))
+        for number, engine in enumerate(engines):
+            await pool.members.join(number, engine)
+        return pool
+
+    async def info(self) -> EngineInfo:
+        """Of all that are up: counts are sums, the context is the shortest, adapters are what all have."""
+        await self.members.someone(awake=False)
+        infos = list((await self.members.on_each(lambda engine: engine.info())).values())
+        shared = set(infos[0].adapters).intersection(*(info.adapters for info in infos))
+        return replace(
+            infos[0],
+            max_context=min(info.max_context for info in infos),
+            adapters=tuple(name for name in infos[0].adapters if name in shared),
+            running=sum(info.running for info in infos),
+            waiting=sum(info.waiting for info in infos) + self._held,
+            max_waiting=sum(info.max_waiting for info in infos),
+        )
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """See `Engine.generate`. An engine's death is not the request's, unless `DEATHS` of them die under
+        it, or no other can go on exactly where it was.
+        """
+        course, attempts = Continuation(request), _Attempts()
+        while True:
+            replica = self._only(request.adapter, attempts) or await self._choose(
+                request.adapter, request.affinity, attempts
+            )
+            engine = _begin(replica, attempts)
+            try:
+                async with aclosing(engine.generate(course.request())) as deltas:  # type: ignore[type-var]
+                    async for delta in deltas:
+                        if (news := course.take(delta)) is not None:
+                            yield news
+                return
+            except OverloadedError as error:
+                attempts.failed(error)
+            except WorkerError as error:
+                if course.broken:
+                    raise
+                attempts.failed(error)
+                self.members.suspect(replica, engine, error)
+            finally:
+                replica.open -= 1
+
+    async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """See `Engine.score`: by one replica. `score_each` asks all."""
+        return await self._by_one(adapter, lambda engine: engine.score(adapter, rows))
+
+    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+        """See `Engine.rank`: by one replica."""
+        return await self._by_one(adapter, lambda engine: engine.rank(adapter, rows, most))
+
+    async def _by_one(self, adapter: str | None, ask: Callable[[Engine], Awaitable[T]]) -> T:
+        attempts = _Attempts()
+        while True:
+            replica = await self._choose(adapter, None, attempts)
+            engine = _begin(replica, attempts)
+            try:
+                return await ask(engine)
+            except WorkerError as error:
+                attempts.failed(error)
+                self.members.suspect(replica, engine, error)
+            finally:
+                replica.open -= 1
+
+    async def score_each(
+        self, adapter: str | None, rows: Sequence[Sequence[int]]
+    ) -> dict[int, list[list[float]]]:
+        """The scores of every replica that is up, by its number. Raises WorkerError when none answers."""
+        await self.members.someone()
+        having = self.members.having(adapter)
+        return await self.members.on_each(lambda engine: engine.score(adapter, rows), having)
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """See `Engine.load_adapter`. What one replica refuses, none keeps; one that dies gets it when it is
+        back.
+        """
+        members = self.members
+        await members.someone()
+        before = members.adapters.get(name)
+        members.adapters[name] = path  # whoever comes up from now on loads it
+        try:
+            done = await members.on_each(lambda engine: engine.load_adapter(name, path))
+        except BaseException as error:
+            if before is not None:
+                members.adapters[name] = before
+            else:
+                members.adapters.pop(name, None)
+                if isinstance(error, ARTError):
+                    await members.drop(name)
+            raise
+        for number in done:
+            members.replicas[number].adapters.add(name)
+        members.tell()
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `Engine.unload_adapter`."""
+        members = self.members
+        await members.someone()
+        known = members.adapters.pop(name, None) is not None
+        having = [replica for replica in members.up if name in replica.adapters]
+        for replica in having:
+            replica.adapters.discard(name)
+        # An unknown name is refused by an engine, in its own words.
+        await members.on_each(lambda engine: engine.unload_adapter(name), having if known else members.up[:1])
+
+    async def sleep(self) -> None:
+        """See `Engine.sleep`. New requests wait in the pool. `wake` is to follow, also where this fails."""
+        async with self.members.turning:
+            self.members.asleep = True
+            await self.members.on_each(lambda engine: engine.sleep())
+
+    async def wake(self) -> None:
+        """See `Engine.wake`."""
+        try:
+            async with self.members.turning:
+                if self.members.asleep:
+                    self.members.asleep = False
+                    await self.members.on_each(lambda engine: engine.wake())
+        finally:
+            self.members.tell()
+
+    async def close(self) -> None:
+        """See `Engine.close`: requests that wait fail."""
+        await self.members.close()
+
+    def _only(self, adapter: str | None, attempts: _Attempts) -> Replica | None:
+        """Where there is one replica and it can begin at once, there is nothing to choose."""
+        members = self.members
+        if len(members.replicas) != 1 or attempts.last is not None:
+            return None
+        if members.closed or not members.awake() or not (found := members.having(adapter)):
+            return None
+        return found[0]
+
+    async def _choose(self, adapter: str | None, affinity: str | None, attempts: _Attempts) -> Replica:
+        """The replica of a request, as soon as there is one that has not failed it."""
+        members, last = self.members, attempts.last
+
+        def fit() -> list[Replica]:
+            return [one for one in members.having(adapter) if one.life not in attempts.tried]
+
+        hopeless = attempts.over or not (isinstance(last, LOST) and members.coming())
+        if last is not None and hopeless and (attempts.over or not fit()):
+            raise last
+        if not (members.awake() and fit()):
+            await self._hold(lambda: members.awake() and bool(fit() or not members.coming()))
+        members.check_open()
+        if not (found := fit()):
+            raise last or members.gone()
+        return choose_replica(found, affinity)
+
+    async def _hold(self, until: Callable[[], bool]) -> None:
+        """A request waits. Raises OverloadedError when too many do."""
+        infos = [replica.info for replica in self.members.replicas if replica.info is not None]
+        most = sum(info.max_waiting for info in infos)
+        if self._held >= most:
+            raise OverloadedError(
+                f"{self._held} requests wait for the engine, the limit is {most}; try again later",
+                code="queue_full",
+            )
+        self._held += 1
+        try:
+            await self.members.until(until)
+        finally:
+            self._held -= 1
+
+
+def _begin(replica: Replica, attempts: _Attempts) -> Engine:
+    assert replica.engine is not None
+    attempts.tried.add(replica.life)
+    replica.open += 1
+    return replica.engine

@@ -1,7 +1,7 @@
 """Work for strangers under hard limits: each task in a fork of a process that is kept for it.
 
-    us          Bounded("art.constraints.proof", setup, limits).ask(task)
-    the helper  python -m art.process.bounded art.constraints.proof     prepares once, forks for each task
+    us          Bounded("art.engine.constraints", setup, limits).ask(task)
+    the helper  python -m art.process.bounded art.engine.constraints     prepares once, forks for each task
     the fork    limits of CPU time and memory, one task, one answer, the end
 
 A task cannot be stopped where it runs in a thread; a fork can be killed, and takes its memory with it. What
@@ -26,8 +26,7 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
-from art.environment import inherited_variables
-from art.process.parent import die_with_parent
+from art.process.environment import die_with_parent, inherited_variables
 
 _KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TMPDIR")
 """Variables that an interpreter needs. Keys are not among them."""

@@ -20,8 +20,7 @@ import threading
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from art.environment import inherited_variables
-from art.process.parent import die_with_parent
+from art.process.environment import die_with_parent, inherited_variables
 
 TERM_SECONDS = 3.0
 """After the parent is gone, this long for the program to stop in order."""

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from art.constraints.grammar import AS_TAUGHT, alternatives
+from art.engine.constraints import AS_TAUGHT, alternatives
 from art.engine.protocol import Constraint
 from art.errors import RequestError
-from art.rendering.chat import Tool
-from art.rendering.held_calls import CallMarkers
+from art.rendering.chat_renderer import Tool
+from art.rendering.reply import CallMarkers
 
 Thinking = Literal["no", "may", "open"]
 """Whether a reply may begin with a thought, or the prompt has begun one."""

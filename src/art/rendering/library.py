@@ -19,10 +19,9 @@ from art.rendering.call_grammar import (
     check_plain,
     reply_grammar,
 )
-from art.rendering.chat import Message, Parsed, SpecialTokensInText, Tool
-from art.rendering.completion import read_completion
-from art.rendering.formats import Formats
-from art.rendering.reply import END_THINK, TAIL, first_prompt, reply_ids, thinks
+from art.rendering.chat_renderer import Message, Parsed, SpecialTokensInText, Tool
+from art.rendering.reply import END_THINK, TAIL, first_prompt, read_completion, reply_ids, thinks
+from art.rendering.template import ChatFormats
 from art.rendering.tokenizer import FastTokenizer
 
 _INEXPRESSIBLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -41,7 +40,7 @@ class LibraryRenderer:
         tokenizer: FastTokenizer,
         *,
         stop_token_ids: Sequence[int] = (),
-        formats: Formats | None = None,
+        formats: ChatFormats | None = None,
         template: str | None = None,
         told: Mapping[str, Any] | None = None,
         special_tokens_in_text: SpecialTokensInText = "text",

@@ -1,7 +1,7 @@
-"""A given assistant message as the ids that the model would have to sample to say it.
+"""An assistant's reply: a given message as the ids that the model would sample, and sampled ids as a message.
 
-No chat format offers this: a rendering mixes what is sampled with what the format adds. So a short probe is
-written twice, once up to where the assistant begins to write and once with the message in it. What the
+No chat format offers the first: a rendering mixes what is sampled with what the format adds. So a short probe
+is written twice, once up to where the assistant begins to write and once with the message in it. What the
 second adds is the reply, up to and with the id that ends a turn:
 
     probe and opening    <|im_start|>user a <|im_end|> <|im_start|>assistant
@@ -11,14 +11,78 @@ second adds is the reply, up to and with the id that ends a turn:
 Three things are in the way, and each has a step here: an opening whose last id merges with what follows, an
 opening that has begun a thought which the written message does not begin, and formats without an end of turn
 (the model samples the marker of whoever speaks next).
+
+In the other direction nothing that the model said is lost. Whether free text becomes a call is known when its
+last brace is there. A reply that a grammar holds to calls is one from the first word on, so its arguments can
+be streamed piece by piece:
+
+    sampled so far      <tool_call> {"name": "search", "arguments": {"keyword": "atl
+    the call            search, {"keyword": "atl
+
+A whole reply is read by the same rules as one that goes on. So a call that was cut off is a call with the
+arguments that are there, and what was streamed of it stays true. Arguments are the text that was written,
+never JSON that was read and written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from json.decoder import JSONDecoder
 from typing import Any, Protocol
 
-from art.rendering.chat import Message, Tool
+from art.rendering.chat_renderer import Message, Parsed, Tool, ToolCall
+
+_DECODER = JSONDecoder()
+_SPACE = " \t\n\r"
+
+
+def raw_member(text: str, key: str) -> str | None:
+    """The text of `key`'s value in the object `text`; None when it is no object, or has no such key.
+
+    Parsing and writing again would turn `1e3` into `1000.0`: programs should see what the model wrote.
+
+    >>> raw_member('{"name": "f", "arguments": {"x": 1e3, "ok": false}}', "arguments")
+    '{"x": 1e3, "ok": false}'
+    """
+    position = _skip(text, 0)
+    if text[position : position + 1] != "{":
+        return None
+    found: str | None = None
+    position = _skip(text, position + 1)
+    try:
+        while text[position : position + 1] == '"':
+            name, position = _DECODER.raw_decode(text, position)
+            position = _skip(text, position)
+            if text[position : position + 1] != ":":
+                return None
+            start = _skip(text, position + 1)
+            _, position = _DECODER.raw_decode(text, start)
+            if name == key:
+                found = text[start:position]
+            position = _skip(text, position)
+            if text[position : position + 1] == ",":
+                position = _skip(text, position + 1)
+    except json.JSONDecodeError:
+        return None
+    return found if text[position : position + 1] == "}" else None
+
+
+def is_object(text: str) -> bool:
+    """Whether the text is one valid JSON object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _skip(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _SPACE:
+        position += 1
+    return position
+
 
 _USER: dict[str, Any] = {"role": "user", "content": "a"}
 THINK, END_THINK = "<think>", "</think>"
@@ -166,3 +230,195 @@ def _end_of_turn(
     if not stops:
         raise UnsayableError("the model's chat format has no token that ends a turn")
     return stops[0]
+
+
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"arguments"\s*:\s*(?=\{)')
+_STRUCTURE = re.compile(r'[{}\[\]]|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class CallMarkers:
+    """The ids around a call that is written as `{"name": ..., "arguments": {...}}`."""
+
+    opening: int
+    closing: int
+
+
+def read_held(
+    renderer: Any,
+    tokenizer: Text,
+    body: list[int],
+    prompt_ids: Sequence[int],
+    tools: list[Tool],
+    markers: CallMarkers,
+    *,
+    partial: bool,
+) -> Parsed | None:
+    """The message of a reply that was held to calls; None where none has begun.
+
+    `body`: its ids, without those that end the turn. `partial`: they go on; only what stays so is told.
+    What stands behind a call and is none is left out: nothing but a call was possible there.
+    """
+    start = _first_call(tokenizer, body, prompt_ids, markers)
+    if start is None:
+        return None
+    try:
+        before = renderer.parse_response(body[:start], tools=tools, prompt_ids=list(prompt_ids))
+    except (ValueError, RecursionError):
+        return None
+    if before.tool_calls:
+        return None  # what looked like a thought was none
+    content: str = before.content
+    calls: list[ToolCall] = []
+    for first, end in _blocks(body, start, markers):
+        closed = end < len(body)
+        raw = tokenizer.decode(body[first + 1 : end])
+        call = begun_call(raw if closed else raw.rstrip("\ufffd"))
+        if call is None and closed:
+            call = _in_other_order(raw)
+        if call is not None:
+            calls.append(call)
+        elif not calls and (closed or not partial):
+            rest = tokenizer.decode(body[first : end + 1]).strip()
+            content = f"{content}\n{rest}" if content and rest else content or rest
+    reasoning = (before.reasoning_content or "").strip() or None
+    return Parsed(content=content, reasoning=reasoning, tool_calls=tuple(calls))
+
+
+def begun_call(raw: str) -> ToolCall | None:
+    """The call whose text begins so, with its arguments as far as they are there; None before they begin.
+
+    >>> begun_call('{"name": "read", "arguments": {"x": [1, ')
+    ToolCall(name='read', arguments='{"x": [1, ')
+    >>> begun_call('{"name": "read", "arguments": {"x": "}"}}')
+    ToolCall(name='read', arguments='{"x": "}"}')
+    >>> begun_call('{"name": "read", "argu')
+    """
+    head = _HEAD.match(raw)
+    if head is None:
+        return None
+    return ToolCall(name=head[1], arguments=raw[head.end() : _end_of_object(raw, head.end())])
+
+
+def _end_of_object(text: str, start: int) -> int:
+    """Behind the brace that ends the object at `start`; the end of the text, where there is none yet."""
+    depth = 0
+    for part in _STRUCTURE.finditer(text, start):
+        if part[0] in "{[":
+            depth += 1
+        elif part[0] in "}]":
+            depth -= 1
+            if depth == 0:
+                return part.end()
+    return len(text)
+
+
+def _in_other_order(raw: str) -> ToolCall | None:
+    """A whole call whose name does not come first."""
+    try:
+        name = json.loads(raw)["name"]
+        arguments = raw_member(raw, "arguments")
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return None
+    if not isinstance(name, str) or not name or arguments is None or not is_object(arguments):
+        return None
+    return ToolCall(name=name, arguments=arguments)
+
+
+def _first_call(
+    tokenizer: Text, body: list[int], prompt_ids: Sequence[int], markers: CallMarkers
+) -> int | None:
+    """Where the calls begin: behind the thought, if there is one. None: not yet, or not for certain."""
+    start = _index(body, markers.opening)
+    if start is None:
+        return None
+    if THINK not in tokenizer.decode(body[:start]) and not thinks(tokenizer, prompt_ids):
+        return start
+    closing = tokenizer.encode(END_THINK)
+    over = _index(body, closing[0]) if len(closing) == 1 else None
+    return None if over is None else _index(body, markers.opening, over)
+
+
+def _blocks(body: list[int], start: int, markers: CallMarkers) -> list[tuple[int, int]]:
+    """Each call's opening marker and its closing one; the end of the ids, where there is none."""
+    blocks, at = [], _index(body, markers.opening, start)
+    while at is not None:
+        end = _index(body, markers.closing, at)
+        blocks.append((at, len(body) if end is None else end))
+        at = None if end is None else _index(body, markers.opening, end)
+    return blocks
+
+
+def _index(ids: list[int], wanted: int, start: int = 0) -> int | None:
+    try:
+        return ids.index(wanted, start)
+    except ValueError:
+        return None
+
+
+def read_completion(
+    renderer: Any,
+    tokenizer: Text,
+    ids: list[int],
+    prompt_ids: list[int],
+    tools: list[Tool] | None,
+    *,
+    stops: Container[int],
+    partial: bool,
+    held: CallMarkers | None = None,
+) -> Parsed:
+    """See `ChatRenderer.parse`. `renderer` is of the library `renderers`; `stops` are ids that end a turn;
+    `held`: the reply was held to calls between these markers.
+    """
+    if held is not None and tools:
+        read = read_held(renderer, tokenizer, _until(stops, ids), prompt_ids, tools, held, partial=partial)
+        if read is not None:
+            return read
+    try:
+        parsed = renderer.parse_response(ids, tools=tools, prompt_ids=prompt_ids)
+    except (ValueError, RecursionError):
+        # A model may write JSON that no parser takes: a thousand brackets, a number of 5,000 digits.
+        return Parsed(content="" if partial else tokenizer.decode(_until(stops, ids)).strip())
+    reasoning = (parsed.reasoning_content or "").strip() or None
+    content: str = parsed.content
+    if not parsed.tool_calls or partial:
+        return Parsed(content=content, reasoning=reasoning)
+    body = _until(stops, ids)
+    if not tools:
+        span = parsed.tool_calls[0].token_span
+        rest = tokenizer.decode(body[span[0] :]) if span else "\n".join(c.raw for c in parsed.tool_calls)
+        return Parsed(content=_join(content, rest), reasoning=reasoning)
+    calls: list[ToolCall] = []
+    for attempt in parsed.tool_calls:
+        call = _read_call(attempt)
+        if call is not None:
+            calls.append(call)
+            continue
+        span = attempt.token_span
+        content = _join(content, tokenizer.decode(body[span[0] : span[1]]) if span else attempt.raw)
+    return Parsed(content=content, reasoning=reasoning, tool_calls=tuple(calls))
+
+
+def _until(stops: Container[int], ids: list[int]) -> list[int]:
+    end = next((n for n, token_id in enumerate(ids) if token_id in stops), len(ids))
+    return ids[:end]
+
+
+def _join(content: str, rest: str) -> str:
+    rest = rest.strip()
+    return f"{content}\n{rest}" if content and rest else content or rest
+
+
+def _read_call(attempt: Any) -> ToolCall | None:
+    """The call with its arguments as written, or None when the attempt is malformed."""
+    if attempt.status != "ok" or not isinstance(attempt.name, str):
+        return None
+    written = raw_member(attempt.raw, "arguments")
+    if written is not None and is_object(written):
+        return ToolCall(name=attempt.name, arguments=written)
+    arguments = attempt.arguments
+    if isinstance(arguments, str) and is_object(arguments):
+        return ToolCall(name=attempt.name, arguments=arguments)
+    if isinstance(arguments, dict):
+        return ToolCall(name=attempt.name, arguments=json.dumps(arguments, ensure_ascii=False))
+    return None

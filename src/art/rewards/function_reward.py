@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any, Literal, get_args
 
 from art.errors import BudgetExceededError, ConfigurationError
-from art.rewards.reward import Reward, Score, settled
+from art.rewards.reward import Reward, Score, results_or_first_error
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
@@ -44,7 +44,7 @@ class FunctionReward(Reward):
     async def scores(self, group: TrajectoryGroup) -> Sequence[Score]:
         if self._sees == "trajectory":
             calls = [self._one(trajectory) for trajectory in group.trajectories]
-            return settled(await asyncio.gather(*calls, return_exceptions=True))
+            return results_or_first_error(await asyncio.gather(*calls, return_exceptions=True))
         values = await self._call(group)
         if isinstance(values, Unscored):
             return [Score(value=values)] * len(group)

@@ -1,20 +1,24 @@
-"""What every reward is: scores for the trajectories of a group, by a name; sums of them with weights."""
+"""What every reward is, and sums of them.
+
+A `Reward` scores the trajectories of a group and has a name. `Weighted` is a sum with weights, each source
+kept by its name.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from statistics import fmean
+from typing import TypeVar
 
 from art.errors import BudgetExceededError, ConfigurationError, LlmError, VerifierError
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
-
-if TYPE_CHECKING:
-    from art.rewards.weighted import Weighted
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -74,9 +78,9 @@ class Reward(ABC):
         `Unscored(reason)`, never a number. Raises ConfigurationError where the source gave scores for
         another number of trajectories, BudgetExceededError.
         """
-        judged = await judge(self, group)
+        judged = await judge_group(self, group)
         scored = [
-            _scored(self, trajectory, score)
+            _with_score(self, trajectory, score)
             for trajectory, score in zip(group.trajectories, judged.scores, strict=True)
         ]
         update = {
@@ -90,12 +94,12 @@ class Reward(ABC):
 
     def optional(self) -> Weighted:
         """In a sum: a trajectory that this source cannot score gets the mean of its group for this part."""
-        from art.rewards.weighted import Part, Weighted
+        Part = WeightedPart
 
         return Weighted((Part(reward=self, optional=True),))
 
     def __mul__(self, weight: float) -> Weighted:
-        from art.rewards.weighted import Part, Weighted
+        Part = WeightedPart
 
         return Weighted((Part(reward=self),)) * weight
 
@@ -103,7 +107,6 @@ class Reward(ABC):
         return self * weight
 
     def __add__(self, other: Reward | int) -> Weighted:
-        from art.rewards.weighted import Weighted
 
         return Weighted.of(self) + other
 
@@ -114,7 +117,7 @@ class Reward(ABC):
         return self + (-1.0) * other if isinstance(other, Reward) else NotImplemented
 
 
-async def judge(reward: Reward, group: TrajectoryGroup) -> GroupScores:
+async def judge_group(reward: Reward, group: TrajectoryGroup) -> GroupScores:
     """What `reward` says of the group, checked: as many scores as trajectories, numbers that are finite.
 
     A judge or verifier that failed as a whole leaves all of them unscored; only a spent budget is raised.
@@ -129,10 +132,10 @@ async def judge(reward: Reward, group: TrajectoryGroup) -> GroupScores:
         log.warning("reward %r could not score a group: %s", reward.name, error)
         lost = Score(value=Unscored(f"{reward.name}: {type(error).__name__}: {error}"))
         return GroupScores(scores=[lost] * len(group))
-    return replace(judged, scores=checked(reward.name, judged.scores, len(group)))
+    return replace(judged, scores=finite_scores(reward.name, judged.scores, len(group)))
 
 
-def checked(source: str, scores: Sequence[Score], count: int) -> list[Score]:
+def finite_scores(source: str, scores: Sequence[Score], count: int) -> list[Score]:
     """The scores of a source, which are numbers that are finite, or `Unscored`.
 
     Raises ConfigurationError where there are not `count` of them.
@@ -145,7 +148,7 @@ def checked(source: str, scores: Sequence[Score], count: int) -> list[Score]:
     return [_finite(source, score) for score in scores]
 
 
-def settled(outcomes: Sequence[T | BaseException]) -> list[T]:
+def results_or_first_error(outcomes: Sequence[T | BaseException]) -> list[T]:
     """The results of calls that ran side by side. Raises the first error, when all have ended."""
     results = []
     for outcome in outcomes:
@@ -155,7 +158,7 @@ def settled(outcomes: Sequence[T | BaseException]) -> list[T]:
     return results
 
 
-def lines(reward: Reward, score: Score) -> list[str]:
+def score_log_lines(reward: Reward, score: Score) -> list[str]:
     """What the log of a trajectory says of its score."""
     said = [f"{reward.label} explanation: {score.explanation}"] if score.explanation else []
     if isinstance(score.value, Unscored):
@@ -163,7 +166,7 @@ def lines(reward: Reward, score: Score) -> list[str]:
     return [*said, *score.notes]
 
 
-def figures(reward: Reward, score: Score) -> dict[str, float]:
+def score_metrics(reward: Reward, score: Score) -> dict[str, float]:
     """What the metrics of a trajectory hold of its score."""
     own = {} if isinstance(score.value, Unscored) else {f"reward/{reward.name}": score.value}
     return {**score.metrics, **own}
@@ -178,16 +181,148 @@ def _finite(source: str, score: Score) -> Score:
     return replace(score, value=Unscored(f"{source}: gave {value!r}, which is no reward"))
 
 
-def _scored(reward: Reward, trajectory: Trajectory, score: Score) -> Trajectory:
+def _with_score(reward: Reward, trajectory: Trajectory, score: Score) -> Trajectory:
     before = trajectory.reward
     came_with = {} if isinstance(before, Unscored) else {"independent_reward": before}
     # `model_copy` keeps what subclasses add, required or not; the containers are copied, the messages shared.
     update = {
         "reward": score.value,
-        "metrics": {**trajectory.metrics, **came_with, **figures(reward, score)},
-        "logs": [*trajectory.logs, *lines(reward, score)],
+        "metrics": {**trajectory.metrics, **came_with, **score_metrics(reward, score)},
+        "logs": [*trajectory.logs, *score_log_lines(reward, score)],
         "metadata": dict(trajectory.metadata),
         "messages_and_choices": list(trajectory.messages_and_choices),
         "additional_histories": list(trajectory.additional_histories),
     }
     return trajectory.model_copy(update=update)
+
+
+ALARM = "judge/alarm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedPart:
+    """One term of a sum."""
+
+    reward: Reward
+    weight: float = 1.0
+    optional: bool = False
+    """Where this source gives no score, the mean of the group's others stands in: no help and no harm. Where
+    it scored none of the group, the part is left out."""
+
+
+class Weighted(Reward):
+    """The sum of weight x value over its parts, which are asked side by side.
+
+    Example: 0.7 * 0.5 (ruler) + 0.3 * 1.0 (form) = 0.65, with metrics `reward/ruler` 0.5, `reward/form` 1.0
+    and `reward/<name>` 0.65. Values are taken as they are: nothing is normalised. A part without a score
+    leaves the trajectory unscored, unless it is optional and another part has a score.
+    """
+
+    def __init__(self, parts: Sequence[WeightedPart], *, name: str = "total") -> None:
+        """Raises ConfigurationError where two parts, or a part and the sum, have one name, or a weight is no
+        finite number.
+        """
+        self.name = name
+        self.parts = tuple(parts)
+        names = [name for part in self.parts for name in _metric_names(part.reward)]
+        for part in self.parts:
+            if not math.isfinite(part.weight):
+                raise ConfigurationError(
+                    f"weight {part.weight!r} of reward {part.reward.name!r}: a number is needed"
+                )
+        for taken in names:
+            if names.count(taken) > 1 or taken == name:
+                raise ConfigurationError(
+                    f"two rewards of a sum are called {taken!r}; give one another `name=`: their metrics are "
+                    f"`reward/<name>`. Parts: {', '.join(names)}; sum: {name}"
+                )
+
+    @classmethod
+    def of(cls, reward: Reward) -> Weighted:
+        """The reward as a sum of itself; a sum that was given no name of its own stays what it is."""
+        if isinstance(reward, Weighted) and reward.name == "total":
+            return reward
+        return cls((WeightedPart(reward=reward),))
+
+    def named(self, name: str) -> Weighted:
+        """The same sum with a name of its own: one term in sums of its own."""
+        return Weighted(self.parts, name=name)
+
+    def optional(self) -> Weighted:
+        """Each of its parts is optional."""
+        return Weighted([replace(part, optional=True) for part in self.parts], name=self.name)
+
+    async def scores(self, group: TrajectoryGroup) -> Sequence[Score]:
+        return (await self.judge(group)).scores
+
+    async def judge(self, group: TrajectoryGroup) -> GroupScores:
+        """Raises BudgetExceededError of a part, when the others have ended."""
+        calls = [judge_group(part.reward, group) for part in self.parts]
+        judged = results_or_first_error(await asyncio.gather(*calls, return_exceptions=True))
+        stand_ins = [_mean(one.scores) for one in judged]
+        rows = zip(*(one.scores for one in judged), strict=True)
+        return GroupScores(
+            scores=[self._sum(row, stand_ins) for row in rows],
+            metrics=_merged_metrics(
+                {p.reward.name: j.metrics for p, j in zip(self.parts, judged, strict=True)}
+            ),
+            notes=tuple(note for one in judged for note in one.notes),
+        )
+
+    def _sum(self, row: Sequence[Score], stand_ins: Sequence[float]) -> Score:
+        total, missing = 0.0, []
+        for part, score, stand_in in zip(self.parts, row, stand_ins, strict=True):
+            if not isinstance(score.value, Unscored):
+                total += part.weight * score.value
+            elif part.optional:
+                total += part.weight * stand_in
+            else:
+                missing.append(score.value.reason)
+        reasons = [score.value.reason for score in row if isinstance(score.value, Unscored)]
+        if len(reasons) == len(row):  # of what nobody scored, a mean of others would be made up
+            missing = reasons
+        metrics: dict[str, float] = {}
+        notes: list[str] = []
+        for part, score in zip(self.parts, row, strict=True):
+            metrics |= score_metrics(part.reward, score)
+            notes += score_log_lines(part.reward, score)
+        value = Unscored("; ".join(missing)) if missing else total
+        return Score(value=value, metrics=metrics, notes=tuple(notes))
+
+    def __mul__(self, weight: float) -> Weighted:
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            return NotImplemented
+        if self.name != "total":
+            return Weighted.of(self) * weight
+        return Weighted([replace(part, weight=part.weight * weight) for part in self.parts])
+
+    def __add__(self, other: Reward | int) -> Weighted:
+        if isinstance(other, Reward):
+            return Weighted((*Weighted.of(self).parts, *Weighted.of(other).parts))
+        return Weighted.of(self) if other == 0 else NotImplemented
+
+
+def _metric_names(reward: Reward) -> list[str]:
+    """Of the metrics that it writes: a sum's parts have their own."""
+    inner = reward.parts if isinstance(reward, Weighted) else ()
+    return [reward.name, *(name for part in inner for name in _metric_names(part.reward))]
+
+
+def _merged_metrics(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Metrics of groups by source, in one: a name that several use gets the source behind it, as in
+    `judge/agreement/<source>`. `judge/alarm` rings while one of them does.
+    """
+    uses = Counter(key for one in metrics.values() for key in one)
+    told = {
+        key if uses[key] == 1 else f"{key}/{source}": value
+        for source, one in metrics.items()
+        for key, value in one.items()
+    }
+    if uses[ALARM] > 1:
+        told[ALARM] = max(one.get(ALARM, 0.0) for one in metrics.values())
+    return told
+
+
+def _mean(scores: Sequence[Score]) -> float:
+    known = [score.value for score in scores if not isinstance(score.value, Unscored)]
+    return fmean(known) if known else 0.0

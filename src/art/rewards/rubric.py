@@ -1,21 +1,241 @@
-"""The reward of a rubric: absolute, by weighted criteria."""
+"""The reward of a rubric: a judge sees each trajectory alone and decides by weighted criteria.
+
+Each criterion gets its own verdict and reason. Scores are absolute: they do not depend on the rest of the
+group, and rise when the whole policy gets better.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Unpack
+import hashlib
+import math
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Unpack
 
-from art.rewards.judged import JudgedReward
-from art.rewards.judging.criterion import Criterion
-from art.rewards.judging.judge_channel import DEFAULT_JUDGE, JudgeOptions, judge_channel
-from art.rewards.judging.rubric_prompt import STANDARDS
-from art.rewards.judging.rubric_scorer import RubricScorer
-from art.rewards.judging.ruler_scorer import PROMPT_TOKENS
-from art.rewards.judging.views import DIGEST_CHARS
+from art.errors import ARTError, ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
+from art.rewards.judge_questions import JudgeExperience
+from art.rewards.judge_view import CAUTION, DIGEST_CHARS, View, block, present_views, signature
+from art.rewards.judged import DEFAULT_JUDGE, JudgedReward, JudgeOptions, judge_channel
+from art.rewards.llm.channel import Channel
+from art.rewards.llm.request import Request
+from art.rewards.reward import Score
+from art.rewards.ruler_scorer import PROMPT_TOKENS, GivenScore, RulerAnswer, read_ruler_answer
+from art.types import Unscored
 
 if TYPE_CHECKING:
-    from art.rewards.checks import JudgeChecks
-    from art.rewards.judging.judge_channel import JudgeModel
+    from art.rewards.judge_checks import JudgeChecks
+    from art.rewards.judged import JudgeModel
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One thing that a good attempt has. weight: its share of the reward, beside those of the others.
+
+    Example: Criterion("sources", "Every claim names the document that it was taken from.", weight=2).
+    """
+
+    name: str
+    description: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or not self.description.strip():
+            raise ConfigurationError(f"Criterion({self.name!r}, {self.description!r}): give both, in words")
+        object.__setattr__(self, "name", self.name.strip())  # as answers are read
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ConfigurationError(
+                f"Criterion({self.name!r}, weight={self.weight!r}): must be above 0; turn what is bad "
+                "around, so that 1 is good"
+            )
+
+
+def criteria_of(given: Iterable[Criterion] | Mapping[str, str]) -> tuple[Criterion, ...]:
+    """Criteria as they are, or from {name: description}. Raises ConfigurationError for none, and for two of a
+    name."""
+    if isinstance(given, Mapping):
+        criteria = tuple(Criterion(name, description) for name, description in given.items())
+    else:
+        criteria = tuple(given)
+    if not criteria:
+        raise ConfigurationError(
+            "a rubric without criteria judges nothing: give Criterion(name, description)"
+        )
+    for one in criteria:
+        if not isinstance(one, Criterion):
+            raise ConfigurationError(
+                f"criterion {one!r} is a {type(one).__name__}: use Criterion(name, text)"
+            )
+    names = [one.name for one in criteria]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(f"criteria {twice!r} are there more than once: give each a name of its own")
+    return criteria
+
+
+STANDARDS = "Judge by each criterion on its own. 1: met in full; 0: not met at all; between them: in part."
+
+_TASK = (
+    "Below are the trajectory of an agent and a list of criteria. Your job is to give the trajectory a score "
+    "between 0 and 1 by each criterion. Take into consideration your best judgement of the agent's goal."
+)
+_FORM = (
+    'Answer with one JSON object, {"verdicts": [{"criterion": "...", "reason": "...", "score": 0.5}, ...]}: '
+    "one entry for each criterion, named as in the list."
+)
+
+
+def rubric_request(
+    view: View, criteria: Sequence[Criterion], *, standards: str = STANDARDS, salt: str = ""
+) -> Request:
+    """The question as it is sent; the criteria stand in the given order."""
+    listed = block("criteria", [{"name": one.name, "description": one.description} for one in criteria])
+    shown = present_views([view], salt=salt)
+    system = f"{_TASK}\n\nGrading standards:\n{standards.strip()}\n\n{CAUTION}\n\n{_FORM}"
+    return Request(
+        messages=(
+            {"role": "system", "content": system},
+            {"role": "user", "content": f"{listed}\n\n{shown.text}"},
+        ),
+        schema=_schema([one.name for one in criteria]),
+        schema_name="verdicts",
+        salt=salt,
+    )
+
+
+def read_verdicts(answer: Any, wanted: Collection[str]) -> RulerAnswer:
+    """The scores and reasons by criterion. Raises ValueError where none can be used."""
+    verdicts = answer.get("verdicts", [answer]) if isinstance(answer, dict) else answer
+    if not isinstance(verdicts, list):
+        raise ValueError('the answer must be {"verdicts": [...]}, a list with an entry for each criterion')
+    entries = [
+        {"trajectory_id": one.get("criterion"), "explanation": one.get("reason"), "score": one.get("score")}
+        for one in verdicts
+        if isinstance(one, dict)
+    ]
+    return read_ruler_answer({"scores": entries}, wanted)
+
+
+def _schema(names: Sequence[str]) -> dict[str, Any]:
+    entry = {
+        "type": "object",
+        "properties": {
+            "criterion": {"type": "string", "enum": list(names)},
+            "reason": {"type": "string"},
+            "score": {"type": "number"},
+        },
+        "required": ["criterion", "reason", "score"],
+        "additionalProperties": False,
+    }
+    return {
+        "type": "object",
+        "properties": {"verdicts": {"type": "array", "items": entry}},
+        "required": ["verdicts"],
+        "additionalProperties": False,
+    }
+
+
+QUESTIONS = 3
+"""About one trajectory: the first, and about what has no verdict after it."""
+
+
+class RubricScorer:
+    """Scores views by asking a judge about one at a time: a question for each, equal ones once."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        criteria: Iterable[Criterion] | Mapping[str, str],
+        *,
+        standards: str = STANDARDS,
+        name: str = "rubric",
+        max_prompt_tokens: int = PROMPT_TOKENS,
+    ) -> None:
+        """criteria: or {name: description}. standards: what holds for all of them.
+
+        max_prompt_tokens: of one question, estimated; longer tool outputs are digested further, and a
+        trajectory that is too long even so is unscored. Raises ConfigurationError.
+        """
+        self.criteria = criteria_of(criteria)
+        if not isinstance(standards, str) or not standards.strip():
+            raise ConfigurationError(f"standards={standards!r}: say how to judge, or leave it out")
+        self.channel, self.standards, self.name = channel, standards, name
+        self._experience = JudgeExperience(max_prompt_tokens)
+
+    async def score(
+        self, views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = ""
+    ) -> list[Score]:
+        """One score for each view: the weighted mean of its criteria's, which are in its metrics as
+        `<name>/<criterion>`. `Unscored(reason)` where a criterion has no verdict.
+
+        order: says nothing here; in which order the criteria stand is drawn from the trajectory and `salt`.
+        Raises ConfigurationError, and BudgetExceededError where nothing could be asked.
+        """
+        firsts: dict[str, View] = {}
+        keys = [signature(view) for view in views]
+        for key, view in zip(keys, views, strict=True):
+            firsts.setdefault(key, view)
+        judged = await self._experience.ask_all(
+            self._experience.ask_about([view], lambda fits: self._judge(fits[0], salt))
+            for view in firsts.values()
+        )
+        by_key = dict(zip(firsts, map(self._or_unscored, judged), strict=True))
+        return [by_key[key] for key in keys]
+
+    async def _judge(self, view: View, salt: str) -> Score:
+        """Ask until each criterion has a verdict, a few times at most; in another order each time.
+
+        Raises LlmError where the first question got no answer for other reasons than its content.
+        """
+        dice = random.Random(hashlib.sha256(f"{salt}\n{signature(view)}".encode()).digest())
+        missing = dice.sample(self.criteria, len(self.criteria))
+        given: dict[str, GivenScore] = {}
+        why = ""
+        for _ in range(QUESTIONS):
+            try:
+                further, problems = await self._ask(view, missing, salt)
+            except LlmError as error:
+                again = isinstance(error, LlmRefusedError | LlmAnswerError)
+                if not given and not again:
+                    raise
+                why = f"no verdict by {', '.join(one.name for one in missing)}: {error}"
+                if not again:
+                    break
+            else:
+                given |= further
+                why = f"no verdict ({'; '.join(f'{name}: {said}' for name, said in problems.items())})"
+                missing = [one for one in missing if one.name in problems]
+                if not missing:
+                    return self._total(given)
+            missing.reverse()
+        return self._unscored(why)
+
+    async def _ask(
+        self, view: View, criteria: Sequence[Criterion], salt: str
+    ) -> tuple[dict[str, GivenScore], dict[str, str]]:
+        """Verdicts by criterion, and what is wrong with the others."""
+        request = rubric_request(view, criteria, standards=self.standards, salt=salt)
+        names = [one.name for one in criteria]
+        answer = await self.channel.ask_json(request, lambda said: read_verdicts(said, names))
+        return answer.given, answer.problems
+
+    def _total(self, given: Mapping[str, GivenScore]) -> Score:
+        weights = sum(one.weight for one in self.criteria)
+        value = sum(one.weight * given[one.name].score for one in self.criteria) / weights
+        verdicts = [(one.name, given[one.name]) for one in self.criteria]
+        return Score(
+            value=value,
+            explanation="\n".join(
+                f"{name} {verdict.score:g}: {verdict.explanation}" for name, verdict in verdicts
+            ),
+            metrics={f"{self.name}/{name}": verdict.score for name, verdict in verdicts},
+            notes=tuple(f"{name}: {verdict.note}" for name, verdict in verdicts if verdict.note),
+        )
+
+    def _or_unscored(self, judged: Score | ARTError) -> Score:
+        return judged if isinstance(judged, Score) else self._unscored(str(judged))
+
+    def _unscored(self, reason: str) -> Score:
+        return Score(value=Unscored(f"{self.name}: {reason}"))
 
 
 class Rubric(JudgedReward):

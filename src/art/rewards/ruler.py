@@ -1,26 +1,95 @@
-"""RULER: a judge scores the trajectories of a group, each seen beside the others."""
+"""RULER as a reward: a judge scores the trajectories of a group, each seen beside the others.
+
+The class is `Ruler`. The functions `ruler` and `ruler_score_group` share one of each kind.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic import BaseModel
 
 from art.errors import ConfigurationError, LlmAnswerError, LlmError
-from art.rewards.judging.judge_channel import DEFAULT_JUDGE
-from art.rewards.judging.ruler_prompt import DEFAULT_RUBRIC
-from art.rewards.judging.views import view_of
-from art.rewards.ruler_reward import shared_ruler
+from art.rewards.judge_view import DIGEST_CHARS, view_of
+from art.rewards.judged import DEFAULT_JUDGE, JudgedReward, JudgeOptions, judge_channel
+from art.rewards.ruler_scorer import DEFAULT_RUBRIC, PROMPT_TOKENS, RulerScorer
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
 if TYPE_CHECKING:
-    from art.messages import Messages, Tools
-    from art.rewards.judging.judge_channel import JudgeModel
+    from art.openai import Messages, Tools
+    from art.rewards.judge_checks import JudgeChecks
+    from art.rewards.judged import JudgeModel
 
 __all__ = ["DEFAULT_RUBRIC", "Response", "TrajectoryScore", "ruler", "ruler_score_group"]
+
+SHARED_RULERS = 16
+"""Judges that are kept for the functions; more take turns."""
+
+
+class Ruler(JudgedReward):
+    """The reward of RULER: `after_each=Ruler("openai/o3").score_group`, or a term of a sum.
+
+    Metrics of a trajectory: `ruler_score`, `reward/ruler`, `independent_reward` (the reward it came with). A
+    trajectory without a score has the reward `Unscored(reason)`. docs/ruler.md has costs and failures.
+    """
+
+    def __init__(
+        self,
+        judge_model: JudgeModel = DEFAULT_JUDGE,
+        *,
+        rubric: str = DEFAULT_RUBRIC,
+        name: str = "ruler",
+        max_prompt_tokens: int = PROMPT_TOKENS,
+        digest_chars: int = DIGEST_CHARS,
+        checks: JudgeChecks | None = None,
+        **asking: Unpack[JudgeOptions],
+    ) -> None:
+        """rubric: what good means. judge_model: see `judge_channel`. max_prompt_tokens: of one question,
+        estimated; larger groups are split. checks: what the judge undergoes while it trains. asking:
+        base_url, api_key, params, cache, budget, pace, attempts, deadline, as `JudgeOptions` has them.
+
+        Raises ConfigurationError.
+        """
+        self.channel = judge_channel(judge_model, name=name, **asking)
+        scorer = RulerScorer(self.channel, rubric=rubric, name=name, max_prompt_tokens=max_prompt_tokens)
+        super().__init__(scorer, checks=checks, digest_chars=digest_chars)
+
+
+class RulerOptions:
+    """Whatever it holds, compared by identity: models are not hashable."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RulerOptions) and other.held is self.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
+
+def shared_ruler(judge_model: JudgeModel, params: Mapping[str, Any] | None, rubric: str) -> Ruler:
+    """The same `Ruler` for equal arguments in one event loop: all calls share its pace and its questions."""
+    try:
+        told = json.dumps(dict(params or {}), sort_keys=True)
+    except TypeError:
+        return Ruler(judge_model, params=params, rubric=rubric)
+    judge = judge_model if isinstance(judge_model, str) else RulerOptions(judge_model)
+    return _opened(asyncio.get_running_loop(), judge, told, rubric)
+
+
+@lru_cache(maxsize=SHARED_RULERS)
+def _opened(loop: asyncio.AbstractEventLoop, judge: str | RulerOptions, params: str, rubric: str) -> Ruler:
+    return Ruler(
+        judge.held if isinstance(judge, RulerOptions) else judge, params=json.loads(params), rubric=rubric
+    )
+
 
 log = logging.getLogger(__name__)
 

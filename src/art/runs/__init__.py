@@ -1,5 +1,7 @@
-"""What every run from tasks to a report has, whatever its tasks are: AutoRL and MCP-RL are made of it.
+"""A run: roll out, score, train, log, resume. The parts that all kinds of runs share, and the kinds.
 
-In the order of a run: its settings, its folder, attempts, the course (before, training, after), the
-comparison with its interval, the report.
+The shared parts, in the order of a run: its settings, its folder, rollouts at tasks, the judges, the
+training run (rollouts before, training, rollouts after), the comparison with its interval, the report. The
+kinds: `pipeline` (rollouts go on while the trainer works), `autorl` (from the description of a task), MCP-
+RL and `quickstart`.
 """

@@ -1,26 +1,92 @@
-"""Before and after, side by side: the judge sees both sides' attempts at a task as one group."""
+"""The policy before and after training, side by side.
+
+The judge sees both sides' rollouts at a task as one group.
+
+An `Estimate` is a mean and how sure it is: its interval of 95 % by Student's t.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from art.environments.measure import (
+    Figures,
+    Measure,
+    mean_figures,
+    mean_of_known,
+    measured_value,
+    rollout_metrics,
+)
 from art.gather import gather_trajectory_groups
-from art.runs.estimate import Estimate
-from art.runs.measure import Figures, Measure, mean, mean_figures, metrics_of, value_of
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
 if TYPE_CHECKING:
     from art.rewards.reward import Reward
 
+
+T_975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145),
+    *(2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048),
+    *(2.045, 2.042),
+)
+"""The 97.5 % quantile of Student's t with 1, 2, ... 30 degrees of freedom."""
+T_ABOVE = 1.96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The mean of independent values, with a 95 % interval by Student's t.
+
+    >>> Estimate.of([0.0, 0.2, 0.4])
+    Estimate(mean=0.2, low=-0.297, high=0.697, count=3)
+    """
+
+    mean: float
+    low: float | None
+    """None where a single value tells nothing of the spread."""
+    high: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate | None:
+        """None without values."""
+        if not values:
+            return None
+        count, mean = len(values), math.fsum(values) / len(values)
+        if count == 1:
+            return cls(mean=round(mean, 3), low=None, high=None, count=1)
+        variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+        quantile = T_975[count - 2] if count - 2 < len(T_975) else T_ABOVE
+        half = quantile * math.sqrt(variance / count)
+        return cls(mean=round(mean, 3), low=round(mean - half, 3), high=round(mean + half, 3), count=count)
+
+    @property
+    def above_zero(self) -> bool:
+        """Whether the whole interval is."""
+        return self.low is not None and self.low > 0
+
+    @property
+    def below_zero(self) -> bool:
+        """Whether the whole interval is."""
+        return self.high is not None and self.high < 0
+
+    def signed(self) -> str:
+        """For people: "+0.20 (95 % interval -0.30 to +0.70)"."""
+        if self.low is None or self.high is None:
+            return f"{self.mean:+.2f} (a single value: no interval)"
+        return f"{self.mean:+.2f} (95 % interval {self.low:+.2f} to {self.high:+.2f})"
+
+
 EVEN = 1e-9
 Verdict = Literal["better", "worse", "no difference shown", "not judged"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class ComparisonSide:
     """One side: means over its attempts at the test tasks."""
 
     attempts: int
@@ -33,7 +99,7 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRow:
+class TaskComparison:
     """One test task: means over the attempts of each side, None where nothing is known."""
 
     task: str
@@ -50,8 +116,8 @@ class TaskRow:
 class Comparison:
     """The model before and after its training: the same test tasks, the same seeds, one judgement."""
 
-    before: Side
-    after: Side
+    before: ComparisonSide
+    after: ComparisonSide
     judged: Estimate | None = None
     """Mean over the tasks of what the judge gives after, less before; None: not judged."""
     measured: Estimate | None = None
@@ -62,7 +128,7 @@ class Comparison:
     losses: int = 0
     unjudged: int = 0
     """Tasks without a verdict on both sides."""
-    tasks: tuple[TaskRow, ...] = ()
+    tasks: tuple[TaskComparison, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -81,7 +147,7 @@ async def compare(
     *,
     per_task: int,
     judge: Reward | None,
-    figures: Figures = metrics_of,
+    figures: Figures = rollout_metrics,
     measure: Measure | None = None,
 ) -> Comparison:
     """Judge both sides of each task in one group: scores mean something only beside each other.
@@ -90,7 +156,7 @@ async def compare(
     """
     verdicts = await _judged(before, after, judge)
     rows = [
-        TaskRow(
+        TaskComparison(
             task=task,
             judged_before=verdict[0],
             judged_after=verdict[1],
@@ -106,8 +172,12 @@ async def compare(
     judged = [new - old for old, new in known]
     truth = [(row.measured_before, row.measured_after) for row in rows]
     return Comparison(
-        before=await _side(before, per_task, figures, measure, mean([old for old, _ in known])),
-        after=await _side(after, per_task, figures, measure, mean([new for _, new in known])),
+        before=await _comparison_side(
+            before, per_task, figures, measure, mean_of_known([old for old, _ in known])
+        ),
+        after=await _comparison_side(
+            after, per_task, figures, measure, mean_of_known([new for _, new in known])
+        ),
         judged=Estimate.of(judged),
         measured=Estimate.of([new - old for old, new in truth if old is not None and new is not None]),
         wins=sum(one > EVEN for one in judged),
@@ -134,23 +204,25 @@ async def _judged(
     for place, group in zip(pairs, groups, strict=True):
         scores = [None if isinstance(one.reward, Unscored) else one.reward for one in group]
         old = len(before[place])
-        found[place] = mean(scores[:old]), mean(scores[old:])
+        found[place] = mean_of_known(scores[:old]), mean_of_known(scores[old:])
     return found
 
 
 async def _measured(attempts: Sequence[Trajectory], measure: Measure | None) -> float | None:
-    return None if measure is None else mean([await value_of(one, measure) for one in attempts])
+    return (
+        None if measure is None else mean_of_known([await measured_value(one, measure) for one in attempts])
+    )
 
 
-async def _side(
+async def _comparison_side(
     attempts: Sequence[Sequence[Trajectory]],
     per_task: int,
     figures: Figures,
     measure: Measure | None,
     judged: float | None,
-) -> Side:
+) -> ComparisonSide:
     flat = [one for row in attempts for one in row]
-    return Side(
+    return ComparisonSide(
         attempts=len(flat),
         failed=per_task * len(attempts) - len(flat),
         judged=judged,

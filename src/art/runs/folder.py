@@ -1,22 +1,157 @@
-"""The folder of a run: what it was asked to do, what has been done of it, what came of it."""
+"""The folder of a run: what the run was asked to do, one row for each step, and what it has found.
+
+A step has a row (`StepRow`) once it is trained. Before that it is written down as a `StepIntent`, so that a
+kill between the commit of a step and its row loses nothing.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from art.client.learning_rates import Leg, legs_to
+from art.client.older_backends import as_backend
+from art.environments.measure import mean_of_known
 from art.errors import ConfigurationError
-from art.process.durable import write_whole
-from art.runs.intent import Intent
-from art.runs.step import StepRow
-from art.schedule import Leg, legs_to
-from art.trajectories import Trajectory
+from art.process.files import write_whole
+from art.tracking.folders import get_model_dir
+from art.tracking.model_files import read_history
+from art.trajectories import PydanticException, Trajectory, TrajectoryGroup
+from art.types import TrainResult, Unscored
 
 if TYPE_CHECKING:
+    from art.model import TrainableModel
     from art.runs.settings import RunSettings
+
+
+JUDGE = "judge/"
+"""Begins the names of what the judge's checks find, in the metrics of a group."""
+ALARM = "judge/alarm"
+REASON_CHARS = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRow:
+    """One line of `steps.jsonl`."""
+
+    step: int
+    reward: float | None
+    """Mean over the attempts that the judge scored; None: none was."""
+    rollouts: int
+    failed: int
+    unscored: int
+    trained: int | None
+    """Rollouts with a gradient; the rest had a zero advantage, no score, or failed. None: nobody said."""
+    learning_rate: float
+    seconds_rollouts: float
+    """With the judge."""
+    seconds_training: float | None
+    """None: nobody was there when it ended."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What is known of the attempts without the judge: means, by name."""
+    judge: dict[str, float] = field(default_factory=dict)
+    """Figures of the judge's checks, means over the groups; empty without checks."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Why attempts failed, as the kind of error and what it says: how many of each."""
+    recovered: bool = False
+    """The process ended between the step's commit and this row, which the next one wrote."""
+
+
+def mean_reward(groups: Sequence[TrajectoryGroup]) -> tuple[float | None, int]:
+    """Over the attempts with a score (None: none has one), and how many have none."""
+    rewards = [one.reward for group in groups for one in group]
+    scored = [reward for reward in rewards if not isinstance(reward, Unscored)]
+    return mean_of_known(scored), len(rewards) - len(scored)
+
+
+def failures_of(groups: Sequence[TrajectoryGroup]) -> dict[str, int]:
+    """Why attempts failed, the most frequent reason first.
+
+    Example: {"McpError: MCP server 'serve' is gone": 2, "McpTimeoutError: ...": 1}.
+    """
+    found = Counter(
+        f"{failure_kind(error)}: {' '.join(error.message.split())}"[:REASON_CHARS]
+        for group in groups
+        for error in group.exceptions
+    )
+    return dict(found.most_common())
+
+
+def failure_kind(error: PydanticException) -> str:
+    """The name of its class, which it keeps as "<class 'module.Name'>"."""
+    return error.type.rstrip("'>").rpartition(".")[2].rpartition("'")[2]
+
+
+def judge_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Means of what the judge's checks say, over the groups of which they say it."""
+    found: dict[str, list[float]] = {}
+    metrics: list[Mapping[str, float | int | bool]] = [group.metrics for group in groups]
+    for name, value in (item for one in metrics for item in one.items() if item[0].startswith(JUDGE)):
+        found.setdefault(name, []).append(float(value))
+    return {name: sum(values) / len(values) for name, values in sorted(found.items())}
+
+
+TRAINED = "data/sheet/trained_rollouts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepIntent:
+    """What is known of a step before its gradient, and the job that is to make it."""
+
+    job_id: str
+    row: StepRow
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"job_id": self.job_id, "row": asdict(self.row)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> StepIntent:
+        """The inverse of `to_dict`."""
+        return cls(job_id=data["job_id"], row=StepRow(**data["row"]))
+
+    def options(self, model: TrainableModel[Any, Any]) -> dict[str, Any]:
+        """For the backend's `train`: the job's name, where the backend can be asked about it later."""
+        return (
+            {"job_id": self.job_id, "expected_step": self.row.step - 1} if backend_knows_jobs(model) else {}
+        )
+
+    async def recover(self, model: TrainableModel[Any, Any]) -> StepRow | None:
+        """The row of the step that an earlier process began; None: it was not committed.
+
+        Waits for a job that the server still has. Raises what the backend raises.
+        """
+        backend: Any = as_backend(model.backend())
+        result = await backend.training_result(model, self.job_id) if backend_knows_jobs(model) else None
+        if result is None and await model.get_step() < self.row.step:
+            return None
+        logged = logged_train_metrics(model, self.row.step)
+        metrics = (result.metrics if result is not None else {}) or logged
+        if metrics and not logged:
+            await model.log(split="train", metrics=metrics, step=self.row.step)
+        return replace(row_with_result(self.row, TrainResult(self.row.step, dict(metrics))), recovered=True)
+
+
+def row_with_result(row: StepRow, result: TrainResult) -> StepRow:
+    """The row with what the trainer says."""
+    trained = result.metrics.get(TRAINED)
+    return replace(row, step=result.step, trained=None if trained is None else int(trained))
+
+
+def backend_knows_jobs(model: TrainableModel[Any, Any]) -> bool:
+    """Whether the backend tells afterwards what came of a job. Programs may bring backends that do not."""
+    return hasattr(as_backend(model.backend()), "training_result")
+
+
+def logged_train_metrics(model: TrainableModel[Any, Any], step: int) -> dict[str, float]:
+    """The training metrics of a step in the model's own log; empty where the kill came first."""
+    rows = read_history(Path(get_model_dir(model)) / "history.jsonl")
+    return next((row for row in rows if row.get("step") == step and TRAINED in row), {})
+
 
 RUN, STEPS, INTENT = "run.json", "steps.jsonl", "step-under-way.json"
 REPORT, REPORT_JSON = "report.md", "report.json"
@@ -77,14 +212,14 @@ class RunFolder:
         self.write_text(STEPS, "".join(json.dumps(asdict(one)) + "\n" for one in rows))
         (self.path / INTENT).unlink(missing_ok=True)
 
-    def begin_step(self, intent: Intent) -> None:
+    def begin_step(self, intent: StepIntent) -> None:
         """To be called before the step is trained; its row ends it."""
         self.write(INTENT, intent.to_dict())
 
-    def step_under_way(self) -> Intent | None:
+    def step_under_way(self) -> StepIntent | None:
         """The step that was begun and has no row."""
         data = self.read(INTENT)
-        intent = None if data is None else Intent.from_dict(data)
+        intent = None if data is None else StepIntent.from_dict(data)
         return None if intent is None or any(row.step == intent.row.step for row in self.steps()) else intent
 
     def evaluation(self, step: int) -> list[list[Trajectory]] | None:

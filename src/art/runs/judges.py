@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from art.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from art.llm.budget import Budget
-    from art.llm.cache import AnswerCache
-    from art.llm.channel import Channel
-    from art.llm.request import Llm
-    from art.rewards.checks import JudgeChecks
+    from art.rewards.judge_checks import JudgeChecks
+    from art.rewards.llm.budget import Budget
+    from art.rewards.llm.cache import AnswerCache
+    from art.rewards.llm.channel import Channel
+    from art.rewards.llm.request import Llm
     from art.rewards.reward import Reward
 
 
@@ -79,7 +79,7 @@ class Candidate:
         checks: JudgeChecks | None = None,
     ) -> Candidate:
         """Raises ConfigurationError where it cannot be asked, or its price is needed and not known."""
-        from art.rewards.judging.judge_channel import judge_llm
+        from art.rewards.judged import judge_llm
         from art.rewards.reward import Reward
 
         if isinstance(judge, Reward):
@@ -96,9 +96,9 @@ class Candidate:
     def with_rubric(self, rubric: str | None) -> Judge:
         """RULER that goes by the rubric, None for its own; the user's own reward as it is."""
         from art.rewards.judged import JudgedReward
-        from art.rewards.judging.ruler_prompt import DEFAULT_RUBRIC
         from art.rewards.reward import Reward
-        from art.rewards.ruler_reward import Ruler
+        from art.rewards.ruler import Ruler
+        from art.rewards.ruler_scorer import DEFAULT_RUBRIC
 
         if isinstance(self.judge, Reward):
             return Judge(training=self.judge, comparing=self.judge, channel=None)

@@ -1,16 +1,104 @@
-"""What came of a run, for people and for programs: with what it does not show, too."""
+"""The report of a run, for people and for programs.
+
+It has the run's figures, its costs, and why the figures may be worth less than they look.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from art.runs.cautions import about_the_judge, about_the_training
 from art.runs.comparison import Comparison, Verdict
-from art.runs.costs import Costs, costs_section
-from art.runs.step import StepRow
+from art.runs.folder import ALARM, StepRow
+
+if TYPE_CHECKING:
+    from art.rewards.llm.channel import Channel
+
+
+FEW_TASKS = 10
+MANY_UNSCORED = 0.1
+FEW_TRAINED = 0.5
+"""Share of attempts with a gradient below which a report says what to do about it."""
+
+
+def judge_warnings(comparison: Comparison, noun: str, *, same_judge: bool) -> Iterable[str]:
+    """noun: what a task is called. same_judge: whether the judge that compared is the one that trained."""
+    judged = comparison.judged
+    if same_judge and judged is not None:
+        yield (
+            "The judge that compared is the one that trained: what it likes is what the model was taught. "
+            "Read the attempts, or have another model compare."
+        )
+    if judged is not None and judged.count < FEW_TASKS:
+        yield f"{judged.count} test {noun}s are few: raise `num_test` for an interval that says more."
+    if comparison.unjudged:
+        yield f"{comparison.unjudged} of {len(comparison.tasks)} test {noun}s have no verdict."
+
+
+def training_warnings(steps: Sequence[StepRow], stopped: str | None) -> Iterable[str]:
+    alarms = [str(row.step) for row in steps if row.judge.get(ALARM)]
+    if alarms:
+        yield f"The judge's checks raised an alarm in steps {', '.join(alarms)}."
+    rollouts, unscored = (sum(getattr(row, name) for row in steps) for name in ("rollouts", "unscored"))
+    told = [(row.trained, row.rollouts) for row in steps if row.trained is not None]
+    trained, asked = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0)
+    failures: Counter[str] = Counter()
+    for row in steps:
+        failures.update(row.failures)
+    if failures:
+        ((reason, count),) = failures.most_common(1)
+        yield (
+            f"{failures.total()} attempts failed, and count neither as good nor as bad; {count} of them with "
+            f"{reason}"
+        )
+    if unscored > MANY_UNSCORED * rollouts:
+        yield f"{unscored} of {rollouts} attempts got no score from the judge, and taught nothing."
+    if trained < FEW_TRAINED * asked:
+        yield (
+            f"Only {trained} of {asked} attempts could teach anything: the others were as good as their "
+            "whole group, or had no score. Make attempts differ: a higher temperature, larger groups, tasks "
+            "that the base model does sometimes."
+        )
+    recovered = [str(row.step) for row in steps if row.recovered]
+    if recovered:
+        yield (
+            f"The run was killed just after it committed steps {', '.join(recovered)}; what their rows lack, "
+            "nobody has measured."
+        )
+    if stopped:
+        yield f"Training stopped before its end: {stopped}."
+
+
+Costs = Mapping[str, Mapping[str, float | None]]
+"""By role (generator, judge): calls, cached, prompt_tokens, ..., and usd, None where no price is known."""
+
+
+def channel_costs(channel: Channel) -> dict[str, float | None]:
+    """What was asked through a channel in this process; US dollars are None where no price is known."""
+    totals: dict[str, float | None] = asdict(channel.totals)
+    known = getattr(channel.llm, "pricing", None) is not None or totals["usd"]
+    return {**totals, "usd": totals["usd"] if known else None}
+
+
+def costs_section(costs: Costs, seconds: float) -> list[str]:
+    """Lines of Markdown. seconds: of the call."""
+    lines = [
+        "## Costs of this call\n",
+        "| | calls | kept answers | tokens in | tokens out | US dollars |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for role, totals in costs.items():
+        usd, counts = (
+            totals.get("usd"),
+            (totals.get(name) or 0 for name in ("calls", "cached", "prompt_tokens", "completion_tokens")),
+        )
+        told = "not known" if usd is None else f"{usd:.4f}"
+        lines.append(f"| {role} | {' | '.join(f'{count:.0f}' for count in counts)} | {told} |")
+    return [*lines, f"\n{seconds:.0f} s.\n"]
+
 
 QUOTED_CHARS = 600
 EXAMPLES = 3
@@ -51,8 +139,8 @@ class RunReport:
     def cautions(self) -> list[str]:
         """Why the numbers may be worth less than they look."""
         return [
-            *about_the_judge(self.comparison, self.NOUN, same_judge=self.same_judge),
-            *about_the_training(self.steps, self.stopped),
+            *judge_warnings(self.comparison, self.NOUN, same_judge=self.same_judge),
+            *training_warnings(self.steps, self.stopped),
         ]
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, Self
 
 from art.backend import Keyword
-from art.errors import ConfigurationError
-from art.remote.keywords import Declared, declared_keywords
-from art.schedule import Leg, share_at
-from art.spelling import did_you_mean
+from art.client.learning_rates import Leg, share_at
+from art.client.train_options import Declared, declared_keywords
+from art.errors import ConfigurationError, did_you_mean
 
 Count = Annotated[int, Keyword(least=1)]
 Share = Annotated[float, Keyword(least=0, most=1)]

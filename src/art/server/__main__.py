@@ -21,7 +21,7 @@ from importlib.metadata import version
 from typing import Any
 
 from art.errors import ARTError
-from art.server.process import Ready, run
+from art.server.process import ServerReady, run
 from art.server.settings import parse_settings
 
 
@@ -47,7 +47,7 @@ def main() -> int:
     return 0
 
 
-def _tell_ready(ready: Ready) -> None:
+def _tell_ready(ready: ServerReady) -> None:
     _tell({"ready": True, "port": ready.port, "version": version("agent-reinforcement-trainer")})
 
 

@@ -23,15 +23,14 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Route, Router
 
 from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
-from art.process.disk import disk_error, disk_trouble
-from art.server.bodies import Beside
-from art.server.counts import NO_ROUTE, ControlCounts, Counts, Seen
+from art.process.files import disk_error, disk_trouble
+from art.server.catalog import Catalog
+from art.server.counts import NO_ROUTE, ControlCounts, CountedRequest, Counts
 from art.server.dialects.anthropic import AnthropicMessages, AnthropicTokens
-from art.server.dialects.chat import ChatCompletions
-from art.server.dialects.chat_sampling import Sampler
+from art.server.dialects.chat_completions import ChatCompletions
+from art.server.dialects.completion_service import CompletionService
 from art.server.dialects.completions import Completions
 from art.server.dialects.dialect import Dialect
-from art.server.dialects.lookups import Lookups
 from art.server.dialects.responses import Responses
 from art.server.http import (
     ClientGoneError,
@@ -42,21 +41,17 @@ from art.server.http import (
     send_error,
     send_json,
 )
+from art.server.large_bodies import TenantThreads
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
-from art.server.models.catalog import Catalog
-from art.server.rollouts.entry import ADDRESSED, scoped_request
-from art.server.rollouts.rollouts import Rollouts
+from art.server.rollouts import ADDRESSED, ScopedRollouts, scoped_request
+from art.server.routes.gateway_routes import TOKENIZATION, Lookups, rollout_routes, tokenization_routes
 from art.server.routes.metrics import Metrics, nothing_controlled
 from art.server.routes.openapi import openapi_route
-from art.server.routes.rollouts import rollout_routes
-from art.server.routes.tokenization import TOKENIZATION, tokenization_routes
 from art.server.settings import LimitSettings
-from art.server.tenants.auth import Asker, KeyCheck
-from art.server.tenants.in_flight import InFlight
-from art.server.tenants.tenancy import Tenant, with_tenant
-from art.server.tenants.tenants import TenantKeys
-from art.wire.headers import ROLLOUT_HEADER
+from art.server.tenancy import Tenant, with_tenant
+from art.server.tenants import Caller, KeyCheck, TenantConcurrency, TenantKeys
+from art.wire.rollouts import ROLLOUT_HEADER
 
 _log = logging.getLogger(__name__)
 
@@ -90,10 +85,12 @@ class App:
         self._data_dir = ledger.path.parent.parent
         self._control_health = control_health
         self._version = version("agent-reinforcement-trainer")
-        self.rollouts = Rollouts(ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes)
+        self.rollouts = ScopedRollouts(
+            ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes
+        )
         self.counts = Counts()
-        completions = InFlight(limits.tenant_in_flight, "completions")
-        self._sampler = Sampler(
+        completions = TenantConcurrency(limits.tenant_in_flight, "completions")
+        self._sampler = CompletionService(
             catalog,
             ledger,
             stitcher,
@@ -105,7 +102,7 @@ class App:
         metrics = Metrics(
             self.counts, catalog=catalog, ledger=ledger, stitcher=stitcher, control=control_counts
         )
-        self._requests = InFlight(limits.tenant_in_flight, "requests")
+        self._requests = TenantConcurrency(limits.tenant_in_flight, "requests")
         self._dialects = _dialects(self._sampler, limits)
         self._routes = Router(
             routes=[
@@ -136,9 +133,9 @@ class App:
         finally:
             self.counts.requests.end(seen)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, seen: Seen) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, seen: CountedRequest) -> None:
         tenant: Tenant = None
-        asker = Asker(tenant=None)
+        asker = Caller(tenant=None)
         started = False
 
         async def watched(event: Any) -> None:
@@ -170,7 +167,9 @@ class App:
                 raise
             await self._refusal(scope)(send, failed, tenant)
 
-    async def _dispatch(self, scope: Scope, asker: Asker, receive: Receive, send: Send, seen: Seen) -> None:
+    async def _dispatch(
+        self, scope: Scope, asker: Caller, receive: Receive, send: Send, seen: CountedRequest
+    ) -> None:
         if scope["path"].startswith(_BY_ADDRESS):
             scope = _named_rollout(scope)
         if asker.rollout_id is not None:
@@ -230,9 +229,9 @@ class App:
         return health
 
 
-def _dialects(sampler: Sampler, limits: LimitSettings) -> dict[str, Dialect]:
+def _dialects(sampler: CompletionService, limits: LimitSettings) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
-    beside = Beside()
+    beside = TenantThreads()
     return {
         "/v1/chat/completions": ChatCompletions(sampler, limits, beside),
         "/v1/completions": Completions(sampler, limits, beside),

@@ -1,6 +1,9 @@
-"""The control half of the server, put together: which models there are, and who does what with them.
+"""The control half of the server: which models there are, and who registers, trains and deletes them.
 
-models -> pairs -> stages -> arrivals, job runner -> jobs -> deletions
+registered models -> workers -> served models -> checkpoint imports, job runner -> jobs -> deletions
+
+Nothing that is being read is deleted: a model with an unfinished job, the newest checkpoint and those that
+running jobs read stay.
 """
 
 from __future__ import annotations
@@ -8,29 +11,112 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from art.errors import ARTError
-from art.server.checkpoints.arrivals import Arrivals
-from art.server.checkpoints.in_use import InUse
-from art.server.control_settings import ControlSettings
+from art.errors import ARTError, RequestError
+from art.server.catalog import Catalog
+from art.server.checkpoints.checkpoints import CheckpointRefs
+from art.server.checkpoints.registered_models import (
+    RegisteredModels,
+    Registration,
+    adapter_folder,
+    base_of_adapter,
+    resolve_base,
+)
 from art.server.counts import ControlCounts
-from art.server.data_layout import DataLayout
-from art.server.jobs.jobs import Jobs
-from art.server.jobs.runner import JobRunner
-from art.server.jobs.store import JobStore
-from art.server.jobs.teacher_settings import TeacherSettings
+from art.server.data_folder import DataLayout
+from art.server.jobs.job_store import JobStore
+from art.server.jobs.training_jobs import JobRunner, TrainingJobs
 from art.server.ledger.ledger import Ledger
-from art.server.models.base_models import adapter_folder, base_of_adapter, resolve_base
-from art.server.models.catalog import Catalog
-from art.server.models.deletions import Deletions
-from art.server.models.models import Models, Registration
-from art.server.models.stages import Stages
-from art.server.tenants.tenancy import tenant_of
-from art.server.workers.options import PairOptions
-from art.server.workers.pairs import WorkerPairs
-from art.wire.models import ModelInfo, RegisterRequest
+from art.server.promotion.checkpoint_imports import CheckpointImports
+from art.server.promotion.promote import ServedModels
+from art.server.settings import ControlSettings, TeacherSettings
+from art.server.tenancy import tenant_of
+from art.server.workers.base_model import ServerWorkers
+from art.server.workers.supervisor import WorkerOptions
+from art.wire.models import DeleteCheckpointsReply, ModelInfo, RegisterRequest, UnloadStepsReply
+
+
+class ModelDeletions:
+    """One for the server. `arrivals` keep others off a model, `jobs` tell whether it is trained."""
+
+    def __init__(
+        self,
+        models: RegisteredModels,
+        *,
+        stages: ServedModels,
+        catalog: Catalog,
+        arrivals: CheckpointImports,
+        jobs: TrainingJobs,
+        in_use: CheckpointRefs,
+    ) -> None:
+        self._models = models
+        self._stages = stages
+        self._catalog = catalog
+        self._arrivals = arrivals
+        self._jobs = jobs
+        self._in_use = in_use
+
+    async def delete_checkpoints(
+        self, project: str, name: str, keep: Sequence[int]
+    ) -> DeleteCheckpointsReply:
+        """Remove every checkpoint but those to keep, the newest, and what running jobs read.
+
+        Raises NotFoundError.
+        """
+        model = self._models.get(project, name)
+        checkpoints = self._models.checkpoints(model)
+        kept = {*keep, checkpoints.newest()}
+        doomed = [
+            step
+            for step in checkpoints.steps()
+            if step not in kept and checkpoints.path(step) not in self._in_use
+        ]
+        loaded = self._catalog.loaded_steps(project, name)
+        for step in doomed:
+            stage = self._stages.opened(model.key)
+            if step in loaded and stage is not None:
+                stage.retire(step)
+            await asyncio.to_thread(checkpoints.delete, step)
+        return DeleteCheckpointsReply(deleted=doomed)
+
+    def unload_steps(self, project: str, name: str, keep: Sequence[int]) -> UnloadStepsReply:
+        """Unload every step but those to keep and the newest, each when its last request has ended.
+
+        Raises NotFoundError.
+        """
+        model = self._models.get(project, name)
+        newest, loaded = self._models.checkpoints(model).newest(), self._catalog.loaded_steps(project, name)
+        stage = self._stages.opened(model.key)
+        if stage is None:
+            return UnloadStepsReply(unloaded=[])
+        gone = [step for step in sorted(loaded) if step not in keep and step != newest]
+        for step in gone:
+            stage.retire(step)
+        return UnloadStepsReply(unloaded=gone)
+
+    async def delete_model(self, project: str, name: str) -> None:
+        """Remove a model: its name, its adapters and its checkpoints. Requests that use it come to their end.
+
+        Raises NotFoundError, RequestError (409) while a job of it is queued or running.
+        """
+        model = self._models.get(project, name)
+        async with self._arrivals.exclusive(project, name), self._stages.opening(model):
+            self._models.get(project, name)  # two may have asked
+            if self._jobs.busy(model.key):
+                raise RequestError(
+                    f"model {model.key} has an unfinished training job; delete it when that has ended",
+                    status=409,
+                    code="model_busy",
+                )
+            # Nothing is awaited between this question and the end of the model.
+            doomed = self._models.forget(model)
+            self._stages.remove(model)
+        if doomed is not None:
+            await asyncio.to_thread(shutil.rmtree, doomed)
+
 
 _log = logging.getLogger(__name__)
 
@@ -44,18 +130,18 @@ class Control:
         data_dir: Path,
         catalog: Catalog,
         ledger: Ledger,
-        options: PairOptions,
+        options: WorkerOptions,
         settings: ControlSettings | None = None,
         teachers: TeacherSettings | None = None,
     ) -> None:
         self.settings = settings or ControlSettings()
         self.layout = DataLayout(data_dir.resolve())
         self.catalog = catalog
-        self.models = Models(self.layout)
-        self.in_use = InUse()
-        self._pairs = WorkerPairs(catalog, options=options, layout=self.layout, settings=self.settings)
-        self._stages = Stages(self.models, pairs=self._pairs, catalog=catalog, settings=self.settings)
-        self.arrivals = Arrivals(
+        self.models = RegisteredModels(self.layout)
+        self.in_use = CheckpointRefs()
+        self._pairs = ServerWorkers(catalog, options=options, layout=self.layout, settings=self.settings)
+        self._stages = ServedModels(self.models, pairs=self._pairs, catalog=catalog, settings=self.settings)
+        self.arrivals = CheckpointImports(
             self.models,
             stage_of=self._stages.undisturbed,
             rows=self._stages.rows,
@@ -69,14 +155,14 @@ class Control:
             teachers=teachers or TeacherSettings(),
             in_use=self.in_use,
         )
-        self.jobs = Jobs(
+        self.jobs = TrainingJobs(
             JobStore(self.layout.jobs_file),
             run=runner.run,
             trainer_of=lambda project, name: self.models.get(project, name).base_model,
             worker_failed=runner.worker_failed,
             settings=self.settings,
         )
-        self.deletions = Deletions(
+        self.deletions = ModelDeletions(
             self.models,
             stages=self._stages,
             catalog=catalog,

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from art.server.catalog import Target
 from art.server.http import Event, Send
-from art.server.models.served import Target
-from art.server.tenants.tenancy import tenant_of
+from art.server.tenancy import tenant_of
 
 NO_ROUTE = "(none)"
 """Of a request that was refused before its route was known."""
@@ -58,7 +58,7 @@ class Histogram:
         return list(zip([*map(str, self._bounds), "+Inf"], accumulate(self._counts), strict=True))
 
 
-class Seen:
+class CountedRequest:
     """One request while it is answered."""
 
     __slots__ = ("begun", "method", "route", "status")
@@ -89,12 +89,12 @@ class RequestCounts:
         self.seconds: dict[tuple[str, str], Histogram] = {}
         """By route and method, from the request's head to the last byte of its reply."""
 
-    def begin(self, method: str) -> Seen:
+    def begin(self, method: str) -> CountedRequest:
         """A request came; `end` must follow."""
         self.in_flight += 1
-        return Seen(method)
+        return CountedRequest(method)
 
-    def end(self, seen: Seen) -> None:
+    def end(self, seen: CountedRequest) -> None:
         """It was answered, or will not be."""
         self.in_flight -= 1
         self.ended[seen.route, seen.method, seen.status] += 1

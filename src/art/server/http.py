@@ -20,7 +20,7 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
-from art.server.tenants.tenancy import Tenant, told
+from art.server.tenancy import Tenant, redact_for_tenant
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -161,7 +161,7 @@ def error_body(error: ARTError, tenant: Tenant = None) -> dict[str, Any]:
     status, _ = status_of(error)
     code = error.code if isinstance(error, ServerError) else _CODES.get(type(error), "internal_error")
     param = error.param if isinstance(error, ServerError) else None
-    message = _shortened(told(tenant, str(error)))
+    message = _shortened(redact_for_tenant(tenant, str(error)))
     return {"error": {"message": message, "type": _kind(status), "param": param, "code": code}}
 
 

@@ -1,15 +1,24 @@
-"""A server's life: lock, ledger, control, listen, tell, serve, and all of it backwards."""
+"""A server's life: lock, ledger, control, listen, tell, serve, and all of it backwards.
+
+The end that a server was asked for comes even if its event loop or a thread of it never returns. Signals and
+the end of standard input are answered by the event loop, which closes the rooms in order. Where it is stuck
+nobody would listen: so a thread hears the signal too, and starts a clock (`LastExit`) that needs neither the
+loop nor the interpreter. When it runs out, all stacks are written to the log and the process ends; the
+workers end with it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
+import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,20 +26,67 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from art.errors import ConfigurationError
-from art.process.listening import listen
-from art.process.open_files import raise_file_limit
+from art.process.resources import listen, raise_file_limit
 from art.server.app import App
+from art.server.catalog import Catalog
 from art.server.control import Control
-from art.server.data_layout import DataLayout
-from art.server.data_lock import DataLock
-from art.server.ending import LastExit
+from art.server.data_folder import DataFolderLock, DataLayout
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
-from art.server.models.catalog import Catalog
-from art.server.routes.control import control_routes
+from art.server.routes.control_routes import control_routes
 from art.server.settings import ServerSettings, resolve_key, resolve_teacher
-from art.server.tenants.tenants import TENANTS_FILE, TenantKeys
-from art.server.workers.options import PairOptions
+from art.server.tenants import TENANTS_FILE, TenantKeys
+from art.server.workers.supervisor import WorkerOptions
+
+
+class LastExit:
+    """The clock of one server."""
+
+    def __init__(self, seconds: float) -> None:
+        """`seconds`: from the first word of the end to the process's own."""
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._armed = self._over = False
+
+    def arm(self) -> None:
+        """Start the clock, once. Any thread may."""
+        with self._lock:
+            if not self._armed and not self._over:
+                self._armed = True
+                faulthandler.dump_traceback_later(self._seconds, exit=True, file=sys.stderr)
+
+    def disarm(self) -> None:
+        """The server has ended in order."""
+        with self._lock:
+            self._over = True
+            if self._armed:
+                faulthandler.cancel_dump_traceback_later()
+
+    @contextlib.contextmanager
+    def hears(self, *numbers: int) -> Iterator[None]:
+        """The clock starts with one of these signals, which the event loop gets as before."""
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        before = signal.set_wakeup_fd(here.fileno(), warn_on_full_buffer=False)
+        # A daemon: it waits for signals that may never come.
+        threading.Thread(
+            target=self._listen, args=(there, before, numbers), name="ending", daemon=True
+        ).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            here.close()
+
+    def _listen(self, there: socket.socket, before: int, numbers: tuple[int, ...]) -> None:
+        with there:
+            while told := there.recv(64):
+                if before >= 0:
+                    with contextlib.suppress(OSError):  # the loop has as many as it can take, or has ended
+                        os.write(before, told)
+                if set(told) & set(numbers):
+                    self.arm()
+
 
 _BACKLOG = 4096
 _LAST_REPLIES_SECONDS = 5
@@ -41,7 +97,7 @@ Until = Callable[[Callable[[], None]], asyncio.Future[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ready:
+class ServerReady:
     """What is known once the server serves."""
 
     host: str
@@ -52,7 +108,7 @@ class Ready:
 async def serve(
     settings: ServerSettings,
     *,
-    on_ready: Callable[[Ready], None],
+    on_ready: Callable[[ServerReady], None],
     until: Until | None = None,
     last: LastExit | None = None,
 ) -> None:
@@ -78,7 +134,7 @@ async def serve(
         )
         await app.rollouts.load()
         with _listen(settings) as listener:
-            ready = Ready(host=settings.host, port=int(listener.getsockname()[1]), key=key)
+            ready = ServerReady(host=settings.host, port=int(listener.getsockname()[1]), key=key)
             served = with_origins(app, settings.allow_origins)
             server = _Server(_uvicorn_config(served, settings), lambda: on_ready(ready), last)
             watches = [asyncio.ensure_future(app.counts.lag.watch())]
@@ -93,7 +149,7 @@ async def serve(
 
 @contextlib.asynccontextmanager
 async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledger, Stitcher, Control]]:
-    lock = DataLock(settings.server_dir)
+    lock = DataFolderLock(settings.server_dir)
     async with contextlib.AsyncExitStack() as rooms:
         rooms.callback(lock.release)
         ledger = _ledger(settings)
@@ -108,7 +164,7 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
             data_dir=settings.data_dir,
             catalog=catalog,
             ledger=ledger,
-            options=PairOptions(
+            options=WorkerOptions(
                 engine=settings.engine.name,
                 engine_options=settings.engine.options,
                 replicas=settings.engine.replicas,
@@ -230,7 +286,7 @@ def _has(module: str) -> bool:
 def run(
     settings: ServerSettings,
     *,
-    on_ready: Callable[[Ready], None],
+    on_ready: Callable[[ServerReady], None],
     until: Until | None = None,
 ) -> None:
     """`serve` in an event loop of its own, the fast one where it is installed."""

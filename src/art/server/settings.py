@@ -1,7 +1,8 @@
-"""The server's settings, and the only place of the project that reads the environment.
+"""The server's settings: the only module that reads the environment.
 
-A parent process hands them over as one JSON line on standard input; `art serve` builds the same record from
-its options. Unknown names are refused.
+A parent process hands `ServerSettings` over as one JSON line on standard input; `art serve` builds the same
+record from its options. Unknown names are refused. Every wait of the control half has a deadline in
+`ControlSettings`; times are in seconds.
 """
 
 from __future__ import annotations
@@ -11,17 +12,78 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from art.errors import ConfigurationError
-from art.process.disk import disk_error
-from art.process.durable import write_first
-from art.server.control_settings import ControlSettings
-from art.server.jobs.teacher_settings import TeacherSettings
-from art.wire.flaws import flaws_without_values
-from art.wire.strict import Strict
+from art.process.files import disk_error, write_first
+from art.wire.records import Strict, flaws_without_values
+
+
+class ControlSettings(Strict):
+    """Defaults fit a laptop and a GPU machine alike; a large model needs a longer `start`."""
+
+    serve_registered: bool = False
+    """Serve the models of the data folder from the start on, not only when they are registered again."""
+    new_ledger: bool = False
+    """Begin a new ledger where the folder's is lost. Otherwise the server refuses to start without it."""
+    start: float = Field(default=300.0, gt=0)
+    """Until a worker must serve, its model loaded."""
+    stop: float = Field(default=10.0, gt=0)
+    """Until a worker must have ended after its stdin was closed."""
+    ending: float = Field(default=60.0, gt=0)
+    """From SIGTERM or the end of stdin to the end of the process, whatever is stuck in it."""
+    health_interval: float = Field(default=2.0, gt=0)
+    health_deadline: float = Field(default=60.0, gt=0)
+    """A worker that has not answered for so long has stalled: its stacks are kept, it is started again."""
+    restarts: int = Field(default=5, ge=0)
+    """So many restarts within ten minutes; then the worker is given up."""
+    restart_wait: float = Field(default=0.2, ge=0)
+    """Before the first restart; doubles up to ten seconds."""
+    call: float = Field(default=120.0, gt=0)
+    """Longest wait for a worker to open, save, score or load."""
+    train_idle: float = Field(default=600.0, gt=0)
+    """Longest silence of a running training step; then the trainer has stalled."""
+    job: float = Field(default=6 * 3600.0, gt=0)
+    """Longest run of one attempt at a training job."""
+    job_attempts: int = Field(default=3, ge=1)
+    """How often a job is tried when a worker fails under it."""
+    queued_jobs: int = Field(default=64, ge=1)
+    """Unfinished training jobs of one model; more are refused with 429."""
+    heartbeat: float = Field(default=5.0, gt=0)
+    """A blank line in an event stream that has nothing to tell."""
+    drain: float = Field(default=600.0, gt=0)
+    """Longest wait for the last request of an old adapter."""
+    keep_loaded: int = Field(default=3, ge=1)
+    """Newest steps of a model that stay in the engine; older ones are loaded again when asked for."""
+    parity: Literal["refuse", "warn"] = "refuse"
+    """What becomes of a model whose engine and trainer compute different logprobs when it is first served."""
+    sleep_engine: Literal["auto", "always", "never"] = "auto"
+    """Whether the engine gives its memory back while a step is trained; requests wait until it is saved.
+    auto: where an engine and the trainer share a GPU."""
+    max_off_policy_steps: int = Field(default=16, ge=0)
+    """Rollouts with samples of older steps than so many before the current one are not trained: they are
+    stale, whatever a job allows."""
+
+
+class TeacherSettings(Strict):
+    """A training job names its teacher's URL: one on this machine, or one of those listed here."""
+
+    urls: list[str] = Field(default_factory=list)
+    """Endpoints such as "https://teacher.example.org/v1". The key is sent to these alone."""
+    key: str | None = Field(default=None, repr=False)
+    concurrency: int = Field(default=8, ge=1)
+    """Requests at once."""
+    request: float = Field(default=300.0, gt=0)
+    """Deadline of one request."""
+    total: float = Field(default=3600.0, gt=0)
+    """Deadline of a whole batch."""
+    attempts: int = Field(default=5, ge=1)
+    """How often a request is tried when the teacher is full (429), fails (5xx) or does not answer."""
+    retry_wait: float = Field(default=1.0, ge=0)
+    """Before the second attempt; doubles from then on, unless the teacher says how long."""
+
 
 KEY_VARIABLE = "ART_API_KEY"
 TEACHER_KEY_VARIABLE = "ART_TEACHER_KEY"

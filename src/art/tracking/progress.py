@@ -26,7 +26,7 @@ class Progress(Protocol):
         """`done` of `total` in this phase."""
 
 
-class Silent:
+class SilentProgress:
     """Nobody watches."""
 
     def advance(self, n: int, values: Mapping[str, float]) -> None:
@@ -36,7 +36,7 @@ class Silent:
         pass
 
 
-class Bar:
+class ProgressBar:
     """A bar drawn by `rich`, without its thread: it is drawn when something happened, at most five times a
     second.
     """
@@ -79,7 +79,7 @@ def open_progress(description: str | None, total: int | None) -> Iterator[Progre
     watches: no bar.
     """
     if description is None or not _watched():
-        yield Silent()
+        yield SilentProgress()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -97,5 +97,5 @@ def open_progress(description: str | None, total: int | None) -> Iterator[Progre
     )
     with bar:
         task = bar.add_task(description, total=total, values="")
-        yield Bar(bar, task, description)
+        yield ProgressBar(bar, task, description)
         bar.refresh()

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.tracking.averages import Summary, summarize
-from art.tracking.builder import MetricsBuilder
-from art.tracking.folder_lock import locked
-from art.tracking.history import append_row
+from art.tracking.folders import lock_folder
+from art.tracking.metrics_builder import MetricsBuilder
+from art.tracking.model_files import append_history_row, read_sums, write_sums
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
-from art.tracking.state import read_sums, write_sums
 from art.tracking.wandb import WandbSink
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ COST_CONTEXTS = {"train": "train", "val": "eval", "test": "eval"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class LogEntry:
     """What one call of `model.log` says. groups None: numbers only."""
 
     groups: list[TrajectoryGroup] | None
@@ -86,7 +85,7 @@ class RunLog:
         if self._trained_step is None:
             self._since = time.monotonic()
 
-    def write(self, model: AnyModel, entry: Entry) -> None:
+    def write(self, model: AnyModel, entry: LogEntry) -> None:
         """Write trajectories, row and sums, then report. What is refused is refused before anything is
         written. Blocking; safe from several threads and processes.
         """
@@ -98,17 +97,17 @@ class RunLog:
             if entry.split in SPLITS:
                 self._builder.check(amounts)
             if entry.groups is not None and not entry.stored:
-                from art.tracking.trajectory_log.step_log import log_groups
+                from art.tracking.trajectory_log import log_groups
 
                 log_groups(folder / "trajectories" / entry.split, entry.step, entry.groups)
-            with locked(folder):
+            with lock_folder(folder):
                 if entry.split in SPLITS:
                     self._go_on(folder, read_sums(folder))
                     amounts = self._add_up(model, entry, amounts, summary.scenarios)
                     self._sums = self._builder.state_dict()
                     write_sums(folder, self._sums)
                 row = self._row(entry, {**averages, **amounts})
-                append_row(folder / "history.jsonl", row)
+                append_history_row(folder / "history.jsonl", row)
         self.wandb.log(model, row)
 
     def _go_on(self, folder: Path, found: dict[str, Any]) -> None:
@@ -117,12 +116,12 @@ class RunLog:
             self._builder.load_state_dict(found)
             self._folder, self._sums = folder, found
 
-    def _row(self, entry: Entry, metrics: Mapping[str, float]) -> dict[str, Any]:
+    def _row(self, entry: LogEntry, metrics: Mapping[str, float]) -> dict[str, Any]:
         routed = {route(name, entry.split): value for name, value in metrics.items()}
         return history_row(routed, step=entry.step, wall_clock=time.monotonic() - self._started)
 
     def _add_up(
-        self, model: AnyModel, entry: Entry, amounts: dict[str, float], scenarios: frozenset[str]
+        self, model: AnyModel, entry: LogEntry, amounts: dict[str, float], scenarios: frozenset[str]
     ) -> dict[str, float]:
         """The amounts of this entry and those that waited for it, with sums over the run."""
         context = COST_CONTEXTS[entry.split]
@@ -153,7 +152,7 @@ def gpus(model: AnyModel) -> int:
     return len(named) or 1
 
 
-def _numbers(entry: Entry, summary: Summary) -> tuple[dict[str, float], dict[str, float]]:
+def _numbers(entry: LogEntry, summary: Summary) -> tuple[dict[str, float], dict[str, float]]:
     """Averages, and amounts that add up over the run; without the split in their names."""
     given = {name: number(name, value) for name, value in entry.metrics.items()}
     for name in given:

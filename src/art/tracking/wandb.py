@@ -1,27 +1,151 @@
-"""Rows of the log as a run of Weights & Biases. The library is loaded when the first run is opened."""
+"""Rows of the log as runs of Weights & Biases. The library is loaded when the first run is opened.
+
+`OpenRuns` holds the runs that are open in this process. `record_provenance` writes where a model comes from
+into its artifact's metadata.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from art.environment import WANDB_API_KEY, variable
 from art.errors import ConfigurationError
-from art.hidden_key import without_keys
-from art.nested import deep_merge
-from art.tracking.wandb_runs import RunKey, open_runs
+from art.process.environment import WANDB_API_KEY, variable
+from art.tracking.names import SECTIONS, SPLITS
+from art.wire.nested import deep_merge, without_keys
 
 if TYPE_CHECKING:
     from art.backend import AnyModel
+
+
+X_AXIS = "training_step"
+_NOT_IN_AN_ID = re.compile(r"[/\\#?%:]")
+
+
+class RunKey(NamedTuple):
+    """Whose run it is. `run_id` None: the name."""
+
+    entity: str | None
+    project: str
+    name: str
+    run_id: str | None
+
+
+class OpenRuns:
+    """One run for a key, however many models report to it. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._runs: dict[RunKey, _Run] = {}
+        self._lock = threading.Lock()
+
+    def open(self, key: RunKey, config: Mapping[str, Any], patience_s: float | None = None) -> Any:
+        """W&B's run, started if it is not open. patience_s: how long that may take; None: as it does."""
+        with self._lock:
+            return self._get(key, config, patience_s).run
+
+    def log(
+        self,
+        key: RunKey,
+        config: Mapping[str, Any],
+        row: Mapping[str, Any],
+        patience_s: float | None = None,
+    ) -> None:
+        """Tell the run a row. One that the program has ended goes on."""
+        with self._lock:
+            run = self._get(key, config, patience_s)
+            try:
+                run.log(row)
+            except import_module("wandb").UsageError:
+                del self._runs[key]
+                self._get(key, config, patience_s).log(row)
+
+    def configure(self, key: RunKey, config: Mapping[str, Any]) -> None:
+        """Tell an open run more of its config; one that is not open gets it at its start."""
+        with self._lock:
+            if key in self._runs:
+                self._runs[key].run.config.update(dict(config), allow_val_change=True)
+
+    def _get(self, key: RunKey, config: Mapping[str, Any], patience_s: float | None) -> _Run:
+        if key not in self._runs:
+            wandb = import_module("wandb")
+            settings = {} if patience_s is None else {"init_timeout": patience_s}
+            started = wandb.init(
+                entity=key.entity,
+                project=key.project,
+                name=key.name,
+                id=self._free_id(key),
+                config=dict(config),
+                resume="allow",
+                reinit="create_new",
+                settings=wandb.Settings(**settings),
+            )
+            self._runs[key] = _Run(started)
+        return self._runs[key]
+
+    def _free_id(self, key: RunKey) -> str:
+        """The run's id, which lets a later process resume it.
+
+        W&B tells runs with one id apart by entity and project, but opens only one of them at a time in a
+        process: the second gets an id that also says where it belongs.
+        """
+        told = key.run_id or key.name
+        safe = _NOT_IN_AN_ID.sub("-", told)
+        if safe != told:  # two names must not become one run
+            safe = f"{safe}-{_digest(told)}"
+        if any(run.run.id == safe for run in self._runs.values()):
+            return f"{safe}-{_digest(f'{key.entity}/{key.project}/{key.name}')}"
+        return safe
+
+
+@lru_cache(maxsize=1)
+def open_runs() -> OpenRuns:
+    """Those of this process: W&B's own service is one for a process, too."""
+    return OpenRuns()
+
+
+class _Run:
+    """A run and the axes it knows."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+        self._defined: set[str] = set()
+        for axis in (X_AXIS, "time/wall_clock_sec"):
+            run.define_metric(axis)
+        for section in sorted(SECTIONS | SPLITS | {"discarded"}):
+            self._define(f"{section}/*")
+
+    def _define(self, name: str) -> None:
+        if name not in self._defined:
+            self._defined.add(name)
+            self.run.define_metric(name, step_metric=X_AXIS)
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """W&B's own step only counts calls: rows may come in any order of training steps."""
+        for name in row:
+            section, _, rest = name.partition("/")
+            if section == "costs" and "/" in rest:
+                self._define(name)
+            elif rest:
+                self._define(f"{section}/*")
+        self.run.log({name: value for name, value in row.items() if name not in ("step", "recorded_at")})
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
 
 SINKS = ("wandb",)
 UNASKED_PATIENCE_S = 15.0
 """Of a run that was not asked for by name: without a network, W&B itself tries for 100 s and more."""
 
-_LOGGER = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def check_sinks(names: list[str] | None) -> None:
@@ -33,7 +157,7 @@ def check_sinks(names: list[str] | None) -> None:
 
 @lru_cache(maxsize=1024)
 def _tell_unknown(name: str) -> None:
-    _LOGGER.warning(
+    _log.warning(
         "report_metrics has %r: nothing is sent there; known: %s. Rows are in history.jsonl as ever.",
         name,
         ", ".join(SINKS),
@@ -101,7 +225,7 @@ class WandbSink:
 
     def _give_up(self, why: str) -> None:
         self._given_up = True
-        _LOGGER.warning(why)
+        _log.warning(why)
 
 
 def _key(model: AnyModel) -> RunKey:
@@ -119,3 +243,27 @@ def _check_immutable(old: Mapping[str, Any], new: Mapping[str, Any], path: tuple
         elif before != value:
             name = ".".join(here)
             raise ConfigurationError(f"W&B config is immutable once set. Conflicting value for '{name}'.")
+
+
+PROVENANCE = "wandb.provenance"
+
+
+def record_provenance(run: Any, provenance: str) -> None:
+    """Append to the list `wandb.provenance` of the run's newest artifact `{entity}/{project}/{name}:latest`.
+
+    The run's own config gets the same list, which also works without a network. An artifact that cannot be
+    reached, or that does not exist yet, is told in the log: provenance never stops a training.
+    """
+    wandb = import_module("wandb")  # the run is its own, so it is there
+    known = list(run.config.get(PROVENANCE) or ())
+    run.config.update({PROVENANCE: [*known, provenance]}, allow_val_change=True)
+    if run.offline:
+        _log.info("provenance %r of run %s stays in its config: the run is offline", provenance, run.name)
+        return
+    path = f"{run.entity}/{run.project}/{run.name}:latest"
+    try:
+        artifact = wandb.Api().artifact(path)
+        artifact.metadata[PROVENANCE] = [*(artifact.metadata.get(PROVENANCE) or ()), provenance]
+        artifact.save()
+    except (wandb.errors.CommError, wandb.errors.UsageError, ValueError) as error:
+        _log.warning("provenance %r of %s stays in the run's config: %s", provenance, path, error)

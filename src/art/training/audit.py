@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from art.samples.batch import build_batch
-from art.samples.teacher import scored_paths
-from art.samples.types import Batch, GroupRow, RolloutRow, SampleRow
+from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.batch.teacher import scored_paths
 from art.training.policy import Policy, choose_placement, load_policy
 from art.training.trainer import Trainer
 from art.wire.training import LoraSpec

@@ -13,10 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from art.errors import CheckpointError, TrainingError
-from art.training.checkpoint import CRITIC_FILE
+from art.training.checkpoint import CRITIC_FILE, read_tensors
 from art.training.losses.base import LossInputs, LossOutput
-from art.training.memory import MOMENTS
-from art.training.tensors import read_tensors
+from art.training.optimizer import MOMENTS
 from art.wire.algorithm import CriticSpec
 
 

@@ -1,23 +1,70 @@
-"""What is known only by asking the policies before the first update: their logprobs, the critic's values.
+"""The pass before the first update: logprobs of the policies that a step asks (its own, the base without an
+adapter, another step's), and the critic's values.
 
 Letters: E = loss entries of the batch.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from art.training.columns import Columns
+from art.engine.builtin.peft_folder import read_adapter
+from art.training.causal_lm import without_dropout
+from art.training.checkpoint import read_checkpoint
 from art.training.critic import Critic
 from art.training.distributions import Distributions
-from art.training.dropout import without_dropout
-from art.training.packing.types import Packing
+from art.training.lora import lora_of
+from art.training.minibatches import EntryColumns
+from art.training.packing.runs import Packing
 from art.training.policy import Policy
-from art.training.reference import References
+from art.training.weights import Weights
+from art.wire.models import STATE_FILE
+from art.wire.training import LoraSpec
+
+_NAME = "reference"
+
+
+class References:
+    """Inside a context the reference computes, without dropout; afterwards `active` does again as before,
+    its weights and gradients untouched.
+    """
+
+    def __init__(self, policy: Policy, weights: Weights, active: str) -> None:
+        self._policy, self._weights, self._active = policy, weights, active
+
+    @contextmanager
+    def base(self) -> Iterator[None]:
+        """The model that everything started from."""
+        with without_dropout(self._policy.causal_lm), self._weights.disabled():
+            yield
+
+    @contextmanager
+    def checkpoint(self, folder: Path) -> Iterator[None]:
+        """A checkpoint, verified as when a model is opened, or any LoRA of PEFT. Raises CheckpointError."""
+        spec = self._spec(folder)
+        with without_dropout(self._policy.causal_lm):
+            try:
+                self._weights.attach(_NAME, spec, seed=0)
+                try:
+                    self._weights.load(_NAME, folder)
+                    yield
+                finally:
+                    self._weights.remove(_NAME)
+            finally:
+                self._weights.activate(self._active)
+
+    def _spec(self, folder: Path) -> LoraSpec | None:
+        """What the folder holds; None: all weights."""
+        if (folder / STATE_FILE).is_file():
+            return read_checkpoint(
+                folder, base_model=self._policy.name, base_fingerprint=self._policy.fingerprint
+            ).lora
+        return lora_of(read_adapter(folder))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -33,7 +80,7 @@ def score_entries(
     policy: Policy,
     packing: Packing,
     drawn: Distributions,
-    columns: Columns,
+    columns: EntryColumns,
     critic: Critic | None = None,
     *,
     dropout: bool = False,

@@ -17,7 +17,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from art.engine.builtin.output_layer import widen
-from art.training.sampling import Kept, SamplingRows, kept, temper
+from art.training.sampling import KeptTokens, SamplingRows, kept_tokens, temper
 
 CHUNK_ELEMENTS = 2**24
 """Logits that are computed at once: 64 MiB in float32. With 152k ids, half as many cost a tenth more time."""
@@ -173,7 +173,7 @@ def _slope(
     norm_C: torch.Tensor,
     grad_N: torch.Tensor,
     chunk: _Chunk,
-    processed: tuple[Kept, torch.Tensor] | None,
+    processed: tuple[KeptTokens, torch.Tensor] | None,
 ) -> torch.Tensor:
     """Gradient of the chunk's logits; `logits_CV` itself is left as it is."""
     plain_N = grad_N
@@ -194,11 +194,11 @@ def _slope(
     return slope_CV
 
 
-def _tempered(logits_CV: torch.Tensor, chunk: _Chunk) -> tuple[torch.Tensor, Kept, torch.Tensor]:
+def _tempered(logits_CV: torch.Tensor, chunk: _Chunk) -> tuple[torch.Tensor, KeptTokens, torch.Tensor]:
     """Logprobs of the processed targets, and what the backward pass needs: the kept set and its norm."""
     assert chunk.where_M is not None and chunk.sampling is not None
     row_M, id_M = chunk.row_N[chunk.where_M], chunk.id_N[chunk.where_M]
     scores_MV = temper(logits_CV[row_M], chunk.sampling)
-    keep = kept(scores_MV, chunk.sampling)
+    keep = kept_tokens(scores_MV, chunk.sampling)
     norm_M = scores_MV.masked_fill(~keep.mask(scores_MV, id_M), float("-inf")).logsumexp(-1)
     return scores_MV.gather(1, id_M[:, None])[:, 0] - norm_M, keep, norm_M

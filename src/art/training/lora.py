@@ -1,8 +1,13 @@
-"""LoRA adapters on one base model, through PEFT: attach, activate, save, load, remove."""
+"""LoRA adapters on one base model, through PEFT: attach, activate, save, load, remove.
+
+A plain adapter is one that another program wrote: PEFT's two files, without optimizer, RNG or manifest of
+ours.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import warnings
 from collections.abc import Collection, Iterator
@@ -14,11 +19,61 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from safetensors.torch import save_file
 
-from art.errors import ConfigurationError
-from art.training.decoder import decoder_of
+from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
+from art.errors import CheckpointError, ConfigurationError
+from art.training.causal_lm import decoder_of
+from art.training.checkpoint import TrainerState, check_same, read_tensors, verify_files
+from art.training.optimizer import seeded_rng, spell_rng
 from art.training.policy import Policy
-from art.training.tensors import check_same, read_tensors
+from art.wire.models import ADAPTER_CONFIG_FILE, MANIFEST_FILE, STATE_FILE
 from art.wire.training import LoraSpec
+
+LOG = logging.getLogger(__name__)
+
+
+def is_plain_adapter(folder: Path) -> bool:
+    """Whether a checkpoint folder is PEFT's alone."""
+    return not (folder / STATE_FILE).exists() and (folder / ADAPTER_CONFIG_FILE).is_file()
+
+
+def read_plain_adapter(folder: Path, policy: Policy, lora: LoraSpec | None, *, seed: int) -> TrainerState:
+    """The state that such a folder begins with: its step is its name (`0007`), its optimizer fresh.
+
+    Whether the weights fit the base is told by their shapes, when they are loaded; nothing in the folder says
+    more. Raises CheckpointError when it is broken, uses an option of PEFT that is not supported, or is no
+    step.
+    """
+    if (folder / MANIFEST_FILE).is_file():
+        verify_files(folder)
+    adapter = read_adapter(folder)
+    if not folder.name.isdigit():
+        raise CheckpointError(f"{str(folder)!r} has no step for a name, such as 0000")
+    found = lora_of(adapter)
+    if lora is not None:  # dropout is a setting of training: no weights depend on it
+        found = found.model_copy(update={"dropout": lora.dropout})
+    LOG.warning(
+        "%s was written by another program: it is step %d with a fresh optimizer", folder, int(folder.name)
+    )
+    return TrainerState(
+        step=int(folder.name),
+        base_model=policy.name,
+        base_fingerprint=policy.fingerprint,
+        lora=found,
+        optimizer=None,
+        rng=spell_rng(seeded_rng(seed)),
+    )
+
+
+def lora_of(adapter: PeftAdapter) -> LoraSpec:
+    """The shape of an adapter that PEFT wrote. Raises CheckpointError when its ranks differ."""
+    ranks = {int(down.shape[0]) for down, _ in adapter.weights.values()}
+    if len(ranks) != 1:
+        raise CheckpointError(
+            f"adapter {str(adapter.path)!r} has ranks {sorted(ranks)}; only one rank everywhere is supported"
+        )
+    targets = sorted({name.rpartition(".")[2] for name in adapter.weights})
+    return LoraSpec(r=ranks.pop(), alpha=adapter.alpha, targets=targets, use_rslora=adapter.rank_stabilized)
+
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
@@ -28,7 +83,7 @@ FUSED = frozenset({"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"}
 """Families whose kernels read the weight of `out_proj` past its adapter; PEFT refuses it."""
 
 
-class Adapters:
+class LoraAdapters:
     """Several LoRAs on one base, by short internal names (PEFT allows no dots). One is active at a time."""
 
     def __init__(self, policy: Policy) -> None:

@@ -1,14 +1,134 @@
-"""AdamW of a step: its numbers may change from step to step, its moments stay."""
+"""AdamW and what it depends on beside the weights: learning rate, moments by parameter name, state of the
+RNG. The numbers may change from step to step, the moments stay.
+
+The rate of a step is a linear warm-up, then constant or falling. Where none is given, it is that of the
+literature for a model's size: 5e-5 x (2000 / hidden size)^e for all weights and ten times that for a LoRA; e
+is 0.0775 for Qwen models, 0.781 for Llama. (Thinking Machines, "LoRA without regret" and the Tinker
+cookbook's `get_lr`, 2025.) Other families take Qwen's e, the cautious one for small models.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from art.errors import TrainingError
+from art.training.checkpoint import check_same, read_tensors
 from art.wire.training import OptimizerSpec
+
+BASE_RATE = 5e-5
+LORA_FACTOR = 10.0
+EXPONENTS = {"llama": 0.781}
+QWEN_EXPONENT = 0.0775
+
+
+def rate_by_size(config: Any, *, lora: bool) -> float:
+    """The literature's rate for a model with this configuration (`hidden_size`, `model_type`).
+
+    >>> from types import SimpleNamespace
+    >>> round(rate_by_size(SimpleNamespace(hidden_size=2560, model_type="qwen3"), lora=True), 6)
+    0.00049
+    """
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    exponent = EXPONENTS.get(text.model_type, QWEN_EXPONENT)
+    return float(BASE_RATE * (LORA_FACTOR if lora else 1.0) * (2000 / text.hidden_size) ** exponent)
+
+
+def rate_at(spec: OptimizerSpec, step: int, rate: float) -> float:
+    """The rate of the step that starts from `step` (0: the first), of a full rate of `rate`.
+
+    The first of W warm-up steps has 1 / (W + 1) of it: a step without any would waste its rollouts. A fall
+    ends just above 0 at the last of `total_steps`, and steps beyond keep that rate.
+
+    >>> spec = OptimizerSpec(learning_rate=1.0, warmup_steps=1, schedule="linear", total_steps=5)
+    >>> [rate_at(spec, step, 1.0) for step in range(6)]
+    [0.5, 1.0, 0.75, 0.5, 0.25, 0.25]
+    """
+    if step < spec.warmup_steps:
+        return rate * (step + 1) / (spec.warmup_steps + 1)
+    if spec.schedule == "constant" or spec.total_steps is None:
+        return rate
+    last = spec.total_steps - 1
+    done = (min(step, last) - spec.warmup_steps) / (spec.total_steps - spec.warmup_steps)
+    return rate * (1 - done if spec.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
+
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""What AdamW remembers of each parameter."""
+
+Parameters = Mapping[str, torch.nn.Parameter]
+Rng = dict[str, torch.Tensor]
+"""Generator states by kind of device."""
+
+
+def save_moments(optimizer: torch.optim.AdamW, parameters: Parameters, path: Path) -> None:
+    """AdamW's memory by parameter name; no tensor at all before the first step."""
+    moments = {
+        f"{moment}.{name}": optimizer.state[parameter][moment].detach().cpu().contiguous()
+        for name, parameter in parameters.items()
+        if parameter in optimizer.state
+        for moment in MOMENTS
+    }
+    save_file(moments, str(path))
+
+
+def load_moments(optimizer: torch.optim.AdamW, parameters: Parameters, path: Path) -> None:
+    """Give the optimizer the memory that `save_moments` wrote.
+
+    Raises CheckpointError when the file is unreadable or its tensors are not those of `parameters`.
+    """
+    moments = read_tensors(path)
+    if not moments:
+        return
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    check_same(
+        path,
+        {f"{m}.{name}": () if m == "step" else shapes[name] for m in MOMENTS for name in shapes},
+        moments,
+    )
+    for name, parameter in parameters.items():
+        # AdamW keeps its step counts on the CPU.
+        optimizer.state[parameter] = {
+            m: moments[f"{m}.{name}"].to("cpu" if m == "step" else parameter.device) for m in MOMENTS
+        }
+
+
+def seeded_rng(seed: int) -> Rng:
+    """The state of a generator that was just seeded; the generators themselves stay as they are."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return get_rng()
+
+
+def get_rng() -> Rng:
+    rng = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        rng["cuda"] = torch.cuda.get_rng_state()
+    return rng
+
+
+def set_rng(rng: Rng) -> None:
+    torch.set_rng_state(rng["cpu"])
+    if "cuda" in rng and torch.cuda.is_available():
+        torch.cuda.set_rng_state(rng["cuda"])
+
+
+def spell_rng(rng: Rng) -> dict[str, str]:
+    """As hexadecimal text, for JSON."""
+    return {device: state.numpy().tobytes().hex() for device, state in rng.items()}
+
+
+def parse_rng(text: Mapping[str, str]) -> Rng:
+    """What `spell_rng` wrote."""
+    return {
+        device: torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
+        for device, state in text.items()
+    }
 
 
 def make_optimizer(parameters: Sequence[torch.nn.Parameter], spec: OptimizerSpec) -> torch.optim.AdamW:

@@ -16,22 +16,26 @@ from typing import Any
 
 import torch
 
-from art.constraints.grammar import Grammars
-from art.engine.positions import longest_fixed
+from art.batch.batch_types import LossEntries, TokenTree
+from art.engine.constraints import Grammars
+from art.engine.limits import longest_fixed
 from art.errors import ConfigurationError
-from art.samples.types import LossEntries, TokenTree
-from art.training.accelerators import Accelerator, load_causal_lm
-from art.training.activations import decoder_layers, recomputed
-from art.training.attention.kernel import choose_kernel
+from art.training.attention.checks import adopt_tree_attention, choose_kernel
 from art.training.attention.pieces import BLOCK, TreePlan
-from art.training.attention.plan import LONG, plan_attention
-from art.training.attention.probe import adopt_tree_attention
-from art.training.decoder import check_head, decoder_of
+from art.training.attention.tree_plan import LONG, plan_attention
+from art.training.causal_lm import (
+    Accelerator,
+    check_head,
+    decoder_layers,
+    decoder_of,
+    load_causal_lm,
+    recomputed,
+)
 from art.training.distributions import Distributions, targets_of
 from art.training.logprobs import LogitHead, target_logprobs
-from art.training.pack import pack
-from art.training.packing.types import MicroBatch, Packing
-from art.training.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
+from art.training.packing.pack import pack
+from art.training.packing.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
+from art.training.packing.runs import MicroBatch, Packing
 
 LOG = logging.getLogger(__name__)
 

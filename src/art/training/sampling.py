@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from art.constraints.guide import unpack
+from art.engine.constraints import unpack_mask
 
 NUCLEUS = 1024
 """How many of the most probable tokens are looked at first for top_p."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Bias:
+class TargetBias:
     """What is added to some ids' logits."""
 
     ids: torch.Tensor
@@ -36,7 +36,7 @@ class Shapes:
 
     bias_N: torch.Tensor
     mask_N: torch.Tensor
-    biases: tuple[Bias, ...]
+    biases: tuple[TargetBias, ...]
     bits_KB: torch.Tensor
     """Bytes: one bit for each id that was allowed."""
 
@@ -59,7 +59,7 @@ class Shapes:
         masked_M = (self.mask_N >= 0).nonzero()[:, 0]
         if len(masked_M):
             shift_8 = torch.arange(8, dtype=torch.uint8, device=logits_NV.device)
-            allowed_MV = unpack(self.bits_KB[self.mask_N[masked_M]], shift_8, logits_NV.shape[1])
+            allowed_MV = unpack_mask(self.bits_KB[self.mask_N[masked_M]], shift_8, logits_NV.shape[1])
             logits_NV[masked_M] = logits_NV[masked_M].masked_fill(~allowed_MV, float("-inf"))
         return logits_NV
 
@@ -152,7 +152,7 @@ class SamplingRows:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Kept:
+class KeptTokens:
     """The kept tokens of each processed target: scores above `floor_M`, and those equal to it up to an id.
 
     Two numbers a target say it, so that the backward pass needs no second sort.
@@ -179,7 +179,7 @@ def temper(logits_MV: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     return (logits_MV - largest_M1).div_(rows.temperature_N[:, None].to(logits_MV.dtype))
 
 
-def kept(scores_MV: torch.Tensor, rows: SamplingRows) -> Kept:
+def kept_tokens(scores_MV: torch.Tensor, rows: SamplingRows) -> KeptTokens:
     """Which tokens top_k, top_p and min_p leave, in this order. Scores are tempered, their maximum is 0."""
     vocabulary = scores_MV.shape[1]
     floor_M = torch.full_like(scores_MV[:, 0], float("-inf"))
@@ -195,7 +195,7 @@ def kept(scores_MV: torch.Tensor, rows: SamplingRows) -> Kept:
     lowest_M = rows.min_p_N.to(scores_MV.dtype).log()  # of 0: -inf, which keeps all
     last_id_M = torch.where(lowest_M > floor_M, vocabulary, last_id_M)
     floor_M = torch.maximum(floor_M, lowest_M)
-    return Kept(floor_M=floor_M, last_id_M=last_id_M, recorded=rows.recorded)
+    return KeptTokens(floor_M=floor_M, last_id_M=last_id_M, recorded=rows.recorded)
 
 
 def _top_k_floor(scores_MV: torch.Tensor, top_k_M: torch.Tensor) -> torch.Tensor:

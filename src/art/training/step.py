@@ -14,24 +14,20 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from art.algorithms.needs import needs_first_pass, needs_reference, needs_sequences, update_count
-from art.samples.types import LossEntries, TokenTree
-from art.training.columns import Columns, make_columns
-from art.training.constrained import follow
+from art.batch.algorithms.facts import needs_first_pass, needs_reference, needs_sequences, update_count
+from art.batch.batch_types import LossEntries, TokenTree
 from art.training.critic import Critic
-from art.training.distributions import Distributions
-from art.training.first_pass import FirstScores, reference_context, score_entries
+from art.training.device_memory import with_half_budget_retry
+from art.training.distributions import Distributions, follow_constraints
+from art.training.first_pass import FirstScores, References, reference_context, score_entries
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.losses.compose import Loss
-from art.training.memory import get_rng, set_rng
-from art.training.minibatches import Ints, minibatches, normalizer_of, take
-from art.training.optimizer import has_gradient, step_optimizer
-from art.training.out_of_memory import with_half_budget_retry
-from art.training.packing.types import MicroBatch, Packing
+from art.training.minibatches import EntryColumns, Ints, make_columns, minibatches, normalizer_of, take
+from art.training.optimizer import get_rng, has_gradient, set_rng, step_optimizer
+from art.training.packing.runs import MicroBatch, Packing
 from art.training.policy import EntryScores, Policy
-from art.training.reference import References
-from art.training.shaping import shape
 from art.training.tally import Progress, Tally
+from art.training.token_advantages import shape_advantages
 from art.wire.training import TrainRequest
 
 T = TypeVar("T")
@@ -87,7 +83,7 @@ class _Step:
         self.learner, self.tree, self.entries, self.request = learner, tree, entries, request
         self.algorithm = request.algorithm
         policy = learner.policy
-        masks = follow(tree, entries, request.sampling, policy.grammars, policy.head.vocab_size)
+        masks = follow_constraints(tree, entries, request.sampling, policy.grammars, policy.head.vocab_size)
         self.drawn = Distributions(
             specs=request.sampling,
             sampling_E=entries.sampling_E,
@@ -102,7 +98,7 @@ class _Step:
         self.packed: tuple[int, Packing] | None = None
         self.longest = int(tree.depth_T.max(initial=-1)) + 1
 
-    def prepare(self) -> tuple[Columns, dict[str, float]]:
+    def prepare(self) -> tuple[EntryColumns, dict[str, float]]:
         """Everything that is fixed before the first update, and metrics of it."""
         policy, algorithm = self.learner.policy, self.algorithm
         columns = make_columns(self.entries, dtype=policy.dtype, device=policy.device)
@@ -122,9 +118,9 @@ class _Step:
         if unknown:
             columns.sampled_E = columns.sampled_E.where(~columns.sampled_E.isnan(), first.logprobs_E)
         columns.value_E = first.values_E
-        return shape(columns, algorithm, first, self.request.rewards)
+        return shape_advantages(columns, algorithm, first, self.request.rewards)
 
-    def gradient(self, columns: Columns, rows_E: Ints, tally: Tally) -> None:
+    def gradient(self, columns: EntryColumns, rows_E: Ints, tally: Tally) -> None:
         """Accumulate the gradient of one update's entries."""
         optimizer = self.learner.optimizer
         normalizer = normalizer_of(self.entries, rows_E, self.request.normalizer, self.algorithm)
@@ -162,7 +158,7 @@ class _Step:
     def _backward(
         self,
         micro: MicroBatch,
-        columns: Columns,
+        columns: EntryColumns,
         normalizer: float,
         tally: Tally,
         slopes_E: torch.Tensor | None,
@@ -186,7 +182,7 @@ class _Step:
         tally.add(micro, plan, inputs, scores.entropies_E, known_E)
 
     def _value_loss(
-        self, micro: MicroBatch, columns: Columns, scores: EntryScores, inputs: LossInputs
+        self, micro: MicroBatch, columns: EntryColumns, scores: EntryScores, inputs: LossInputs
     ) -> LossOutput:
         critic, spec = self.learner.critic, self.algorithm.critic
         assert critic is not None and spec is not None
@@ -196,7 +192,7 @@ class _Step:
         return critic.loss(values_E, columns.value_E[rows_E], columns.return_E[rows_E], inputs, spec)
 
     def _slopes(
-        self, packing: Packing, rows_E: Ints, columns: Columns, normalizer: float, tally: Tally
+        self, packing: Packing, rows_E: Ints, columns: EntryColumns, normalizer: float, tally: Tally
     ) -> torch.Tensor:
         """d loss / d logprob of every entry, for a loss that looks at sequences which were cut.
 
@@ -226,7 +222,7 @@ class _Step:
         return self.packed[1]
 
     def _inputs(
-        self, columns: Columns, logprobs_E: torch.Tensor, entry_E: Ints, normalizer: float
+        self, columns: EntryColumns, logprobs_E: torch.Tensor, entry_E: Ints, normalizer: float
     ) -> LossInputs:
         inputs = columns.inputs(logprobs_E, entry_E, normalizer=normalizer, ratio=self.algorithm.ratio)
         # One update: the policy before it is the one that computes now.
@@ -236,7 +232,7 @@ class _Step:
             return dataclasses.replace(inputs, proximal_logprobs_E=logprobs_E.detach())
         return inputs
 
-    def _first_pass(self, columns: Columns, critic: Critic | None = None) -> FirstScores:
+    def _first_pass(self, columns: EntryColumns, critic: Critic | None = None) -> FirstScores:
         def run(budget: int) -> FirstScores:
             self.budget = budget
             packing = self._pack(np.arange(len(self.entries)), budget)

@@ -13,7 +13,7 @@ import torch
 
 from art.training.attention.pieces import TreePlan
 from art.training.losses.base import LossInputs, LossOutput
-from art.training.packing.types import MicroBatch, Packing
+from art.training.packing.runs import MicroBatch, Packing
 
 Progress = Callable[[int, int], None]
 """Called with (forwarded tokens, all tokens of the step) after each micro-batch."""

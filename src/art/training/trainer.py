@@ -1,37 +1,154 @@
-"""The trainer: one base model in memory, any number of open models (a LoRA, its optimizer and its RNG) on
-it.
+"""The trainer: one base model in memory, any number of open models (a LoRA, its optimizer and its RNG) on it.
+
+An open model goes to a checkpoint and comes back from one. A step that fails after its first update leaves
+nothing behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from art.algorithms.needs import update_count
+from art.batch.algorithms.facts import update_count
+from art.batch.batch_types import LossEntries, TokenTree
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, TokenMismatchError, TrainingError
-from art.samples.types import LossEntries, TokenTree
-from art.training.checkpoint import TrainerState, read_checkpoint, write_checkpoint
-from art.training.critic import Critic
-from art.training.free_memory import Peak
+from art.training.checkpoint import (
+    OPTIMIZER_FILE,
+    TokenizerFiles,
+    TrainerState,
+    read_checkpoint,
+    write_checkpoint,
+)
+from art.training.critic import Critic, load_critic, save_critic
+from art.training.device_memory import MemoryPeak
+from art.training.first_pass import References
+from art.training.lora import is_plain_adapter, read_plain_adapter
 from art.training.losses.registry import make_loss
-from art.training.memory import get_rng, seeded_rng, set_rng
 from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlanner
-from art.training.open_model import START, OpenModel
-from art.training.optimizer import make_optimizer
-from art.training.plain_adapter import is_plain, read_plain
+from art.training.optimizer import (
+    Rng,
+    get_rng,
+    load_moments,
+    make_optimizer,
+    parse_rng,
+    rate_at,
+    rate_by_size,
+    save_moments,
+    seeded_rng,
+    set_rng,
+    spell_rng,
+)
 from art.training.policy import Policy
-from art.training.probe import probe
-from art.training.rates import rate_by_size
-from art.training.reference import References
-from art.training.schedule import rate_at
-from art.training.snapshot import fresh_moments, unchanged_on_failure
 from art.training.step import Learner, train_step
 from art.training.tally import Progress
-from art.training.tokenizer_files import TokenizerFiles
-from art.training.weights import Weights
-from art.wire.training import RATE_BY_SIZE, LoraSpec, ProbeReply, TrainRequest
+from art.training.weights import Weights, probe_weights
+from art.wire.training import RATE_BY_SIZE, LoraSpec, OptimizerSpec, ProbeReply, TrainingKind, TrainRequest
+
+
+@contextmanager
+def unchanged_on_failure(
+    parameters: Mapping[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    critic: Critic | None,
+    *,
+    several: bool,
+) -> Iterator[None]:
+    """Put weights and moments back when the block raises. Without `several` updates or a critic nothing needs
+    to be kept: an update fails before it moves anything.
+    """
+    if not several and critic is None:
+        yield
+        return
+    weights = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    moments = copy.deepcopy(optimizer.state_dict())
+    values = None if critic is None else critic.state()
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(weights[name])
+        optimizer.load_state_dict(moments)
+        if critic is not None and values is not None:
+            critic.load(values)
+        raise
+
+
+@contextmanager
+def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[None]:
+    """Where `when` is true, the block begins without moments; those from before are back when it raises, or
+    made no update.
+    """
+    if not when:
+        yield
+        return
+    kept = optimizer.state
+    optimizer.state = defaultdict(dict)
+    try:
+        yield
+    except BaseException:
+        optimizer.state = kept
+        raise
+    if not optimizer.state:
+        optimizer.state = kept
+
+
+START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
+"""Numbers of an optimizer that has not stepped yet; each step brings its own."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainedModel:
+    """One open model."""
+
+    adapter: str
+    lora: LoraSpec | None
+    """None: all weights are trained."""
+    parameters: dict[str, torch.nn.Parameter]
+    optimizer: torch.optim.AdamW
+    spec: OptimizerSpec | None = None
+    kind: TrainingKind = "rl"
+    """What the moments were made by."""
+    step: int = 0
+    update: int = 0
+    """Updates of the step in the making; 0 between steps."""
+    rng: Rng
+    critic: Critic | None = None
+
+    def restore(self, state: TrainerState, checkpoint: Path, make_critic: Callable[[], Critic]) -> None:
+        """Everything but the weights. Raises: CheckpointError."""
+        if not is_plain_adapter(checkpoint):
+            load_moments(self.optimizer, self.parameters, checkpoint / OPTIMIZER_FILE)
+        if state.critic:
+            self.critic = make_critic()
+            load_critic(self.critic, checkpoint)
+        self.spec, self.step, self.rng = state.optimizer, state.step, parse_rng(state.rng)
+        self.kind = state.kind
+
+    def save(self, folder: Path) -> list[str]:
+        """Write everything but the weights; the files."""
+        save_moments(self.optimizer, self.parameters, folder / OPTIMIZER_FILE)
+        critic = [] if self.critic is None else save_critic(self.critic, folder)
+        return [OPTIMIZER_FILE, *critic]
+
+    def state(self, base_model: str, base_fingerprint: str) -> TrainerState:
+        """What a checkpoint says of it."""
+        return TrainerState(
+            step=self.step,
+            base_model=base_model,
+            base_fingerprint=base_fingerprint,
+            lora=self.lora,
+            optimizer=self.spec,
+            kind=self.kind,
+            rng=spell_rng(self.rng),
+            critic=self.critic is not None,
+        )
 
 
 class Trainer:
@@ -46,7 +163,7 @@ class Trainer:
         self._score_budget = token_budget or LARGEST["cpu"]
         self._weights = Weights(policy)
         self._tokenizer = TokenizerFiles(policy.source)
-        self._open: dict[str, OpenModel] = {}
+        self._open: dict[str, TrainedModel] = {}
         self._opened = 0
 
     @property
@@ -81,8 +198,8 @@ class Trainer:
         return model.step
 
     def _read(self, checkpoint: Path, lora: LoraSpec | None, seed: int) -> TrainerState:
-        if is_plain(checkpoint):
-            return read_plain(checkpoint, self.policy, lora, seed=seed)
+        if is_plain_adapter(checkpoint):
+            return read_plain_adapter(checkpoint, self.policy, lora, seed=seed)
         return read_checkpoint(
             checkpoint, base_model=self.policy.name, base_fingerprint=self.policy.fingerprint
         )
@@ -108,7 +225,7 @@ class Trainer:
         )
         compute = request.compute
         self.policy.logit_rows = compute.logit_rows
-        peak = Peak(self.policy.device)
+        peak = MemoryPeak(self.policy.device)
         set_rng(model.rng)
         learner, several = self._learner(model, request), update_count(request.algorithm) > 1
         with (
@@ -135,7 +252,7 @@ class Trainer:
             model.update += 1
         return metrics
 
-    def _learner(self, model: OpenModel, request: TrainRequest) -> Learner:
+    def _learner(self, model: TrainedModel, request: TrainRequest) -> Learner:
         if request.algorithm.critic is not None and model.critic is None:
             model.critic = self._critic()
         return Learner(
@@ -150,7 +267,7 @@ class Trainer:
         hidden = self.policy.causal_lm.config.get_text_config().hidden_size
         return Critic(hidden, dtype=self.policy.dtype, device=self.policy.device)
 
-    def _rate(self, model: OpenModel, request: TrainRequest) -> float:
+    def _rate(self, model: TrainedModel, request: TrainRequest) -> float:
         if request.rate is not None:
             return request.rate
         rate = request.optimizer.learning_rate
@@ -158,7 +275,7 @@ class Trainer:
             rate = self._rate_by_size(model)
         return rate_at(request.optimizer, model.step, rate) * request.rate_factor
 
-    def _rate_by_size(self, model: OpenModel) -> float:
+    def _rate_by_size(self, model: TrainedModel) -> float:
         return rate_by_size(self.policy.causal_lm.config, lora=model.lora is not None)
 
     def check(self, tree: TokenTree, request: TrainRequest, entries: LossEntries) -> None:
@@ -200,9 +317,11 @@ class Trainer:
     def probe(
         self, lora: LoraSpec | None, path: Path, rows: Sequence[Sequence[int]], *, seed: int
     ) -> ProbeReply:
-        """See `art.training.probe`. Open models stay as they are."""
+        """See `art.training.weights`. Open models stay as they are."""
         lora = self._weights.resolve(lora)
-        return probe(self.policy, self._weights, lora, path, rows, seed=seed, budget=self._score_budget)
+        return probe_weights(
+            self.policy, self._weights, lora, path, rows, seed=seed, budget=self._score_budget
+        )
 
     def save(self, name: str, path: Path) -> list[str]:
         """Write a checkpoint folder that must not exist; returns its files.
@@ -235,18 +354,18 @@ class Trainer:
         if model is not None:
             self._weights.remove(model.adapter)
 
-    def _attach(self, lora: LoraSpec | None, seed: int) -> OpenModel:
+    def _attach(self, lora: LoraSpec | None, seed: int) -> TrainedModel:
         self._opened += 1
         adapter = f"a{self._opened}"
         self._weights.attach(adapter, lora, seed=seed)
         parameters = self._weights.parameters(adapter)
         optimizer = make_optimizer(list(parameters.values()), START)
         optimizer.register_step_post_hook(lambda *_: self._weights.stepped(adapter))
-        return OpenModel(
+        return TrainedModel(
             adapter=adapter, lora=lora, parameters=parameters, optimizer=optimizer, rng=seeded_rng(seed)
         )
 
-    def _model(self, name: str) -> OpenModel:
+    def _model(self, name: str) -> TrainedModel:
         if name not in self._open:
             raise NotFoundError(
                 f"Model {name!r} is not open in the trainer. Open: {sorted(self._open)!r}.",

@@ -1,23 +1,232 @@
-"""What is trained of a model: a LoRA beside the base (`LoraSpec`), or all weights (None)."""
+"""What is trained of a model: a LoRA beside the base (`LoraSpec`), or all weights (None).
+
+In full fine-tuning a checkpoint is a model of its own. One set of weights is in the model at a time; the
+base's and those of other open models wait in main memory. A model that computes in bfloat16 is trained, kept
+and saved in float32, because small updates would round to nothing: a gradient moves from the model to its
+master as soon as it is accumulated, and adds up there over the micro-batches (Micikevicius et al., "Mixed
+precision training", arXiv:1710.03740).
+
+`probe_weights` writes a LoRA that changes what the model computes before anything is trained, to see whether
+the engine applies one as the trainer does. A fresh adapter shows nothing, its B being zero.
+"""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch.utils.hooks import RemovableHandle
+from transformers.utils import logging
 
-from art.training.full import FullWeights
-from art.training.lora import Adapters
+from art.errors import CheckpointError
+from art.training.checkpoint import check_same
+from art.training.lora import LoraAdapters
 from art.training.policy import Policy
-from art.wire.training import LoraSpec
+from art.wire.training import LoraSpec, ProbeReply
+
+
+class MasterWeights:
+    """What an optimizer moves: parameters that are exact enough themselves, masters of the others."""
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+        self.exact = {key: _master(one) for key, one in parameters.items()}
+        """By the parameters' names."""
+        self._coarse = [key for key, one in parameters.items() if self.exact[key] is not one]
+        self._hooks: list[RemovableHandle] = []
+
+    def train(self, wanted: bool) -> None:
+        """Whether the model's parameters have gradients, which are collected."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        for parameter in self._parameters.values():
+            parameter.requires_grad_(wanted)
+        if wanted:
+            for key in self._coarse:
+                hook = partial(self._collect, self.exact[key])
+                self._hooks.append(self._parameters[key].register_post_accumulate_grad_hook(hook))
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Give the model what the masters hold."""
+        for key in self._coarse:
+            self._parameters[key].copy_(self.exact[key])
+
+    @staticmethod
+    def _collect(master: torch.nn.Parameter, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            gradient = parameter.grad.to(master.dtype)
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            parameter.grad = None
+
+
+def _master(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    if parameter.dtype in (torch.float32, torch.float64):
+        return parameter
+    return torch.nn.Parameter(parameter.detach().to(torch.float32))
+
+
+CONFIG_FILE = "config.json"
+_BASE = ""
+"""The name of the weights that were loaded."""
+
+
+class FullWeights:
+    """Sets of all weights by name, each in its turn in the policy's model."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        # Before any LoRA is attached: PEFT gives the layers it adapts other names.
+        self._state: dict[str, torch.Tensor] = policy.causal_lm.state_dict(keep_vars=True)
+        self._parameters = dict(policy.causal_lm.named_parameters())
+        self._masters: MasterWeights | None = None
+        """What is trained, while any set is attached."""
+        self._active = _BASE
+        self._waiting: dict[str, dict[str, torch.Tensor]] = {}
+        """Copies in main memory: the base's while any set is attached, and sets that are not active."""
+        self._names: set[str] = set()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._names)
+
+    def attach(self, name: str) -> None:
+        """A set that starts as the base."""
+        if not self._names:
+            self._masters = MasterWeights(self._parameters)
+            self._waiting[_BASE] = self._copies()
+        self.rest()
+        self._names.add(name)
+        self._switch(name)
+
+    def activate(self, name: str) -> None:
+        """Put this set into the model."""
+        if name != self._active:
+            self.rest()
+            self._write(self._waiting.pop(name))
+            self._switch(name)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """The optimizer moved the active set, or somebody put it back: the model takes its values."""
+        self._exact.refresh()
+
+    def rest(self) -> None:
+        """Put the base's weights into the model, where they are not trained."""
+        if self._active != _BASE:
+            self._waiting[self._active] = self._copies()
+            self._write(self._waiting[_BASE])
+            self._switch(_BASE)
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Inside, the model has the base's weights."""
+        active = self._active
+        self.rest()
+        try:
+            yield
+        finally:
+            self.activate(active)
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """What is trained, by name, shared ones once. Every set uses the same ones in its turn."""
+        return self._exact.exact
+
+    def save(self, name: str, folder: Path) -> list[str]:
+        """Write the model as transformers does, so that it loads from this folder; returns its files."""
+        self.activate(name)
+        before = set(folder.iterdir())
+        with _no_progress_bars():
+            self._policy.causal_lm.save_pretrained(folder, state_dict=self._exact_state())
+        return sorted(file.name for file in set(folder.iterdir()) - before)
+
+    def load(self, name: str, folder: Path) -> None:
+        """Copy the weights of a saved model into a set.
+
+        Raises CheckpointError when the folder holds no model, or another one than this set's.
+        """
+        weights = _read(folder, torch.promote_types(self._policy.dtype, torch.float32))
+        self.activate(name)
+        check_same(folder, {key: tuple(one.shape) for key, one in self._parameters.items()}, weights)
+        self._write(weights)
+
+    def remove(self, name: str) -> None:
+        """Forget a set. The base's weights return to the model when it was the active one."""
+        if name == self._active:
+            self._write(self._waiting[_BASE])
+            self._switch(_BASE)
+        self._waiting.pop(name, None)
+        self._names.discard(name)
+        if not self._names:
+            self._waiting.clear()
+            self._masters = None
+
+    @property
+    def _exact(self) -> MasterWeights:
+        assert self._masters is not None, "no set is attached"
+        return self._masters
+
+    def _exact_state(self) -> dict[str, torch.Tensor]:
+        """The model's state with its masters in it."""
+        exact = {id(one): self._exact.exact[key] for key, one in self._parameters.items()}
+        return {key: exact.get(id(value), value).detach() for key, value in self._state.items()}
+
+    def _switch(self, name: str) -> None:
+        self._active = name
+        self._exact.train(name != _BASE)
+
+    def _copies(self) -> dict[str, torch.Tensor]:
+        return {key: one.detach().to("cpu", copy=True) for key, one in self.parameters().items()}
+
+    @torch.no_grad()
+    def _write(self, weights: Mapping[str, torch.Tensor]) -> None:
+        for key, parameter in self.parameters().items():
+            parameter.copy_(weights[key])
+        self.refresh()
+
+
+def _read(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Parameters of a saved model, read by transformers itself: its names on disk may differ."""
+    from transformers import AutoModelForCausalLM
+
+    if not (folder / CONFIG_FILE).is_file():
+        raise CheckpointError(f"{str(folder)!r} holds no model of all weights: it lacks {CONFIG_FILE!r}.")
+    try:
+        with torch.random.fork_rng(), _no_progress_bars():
+            model, found = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, trust_remote_code=False, local_files_only=True, output_loading_info=True
+            )
+    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+        raise CheckpointError(f"The model in {str(folder)!r} cannot be read: {error}") from error
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if found.get(what):
+            raise CheckpointError(f"The model in {str(folder)!r} has {what}: {sorted(found[what])[:3]!r}.")
+    return {key: one.detach() for key, one in model.named_parameters()}
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """They are no lines of a log."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 class Weights:
     """Trained weights by short internal names (no dots). One of them computes at a time, the others wait."""
 
     def __init__(self, policy: Policy) -> None:
-        self._adapters = Adapters(policy)
+        self._adapters = LoraAdapters(policy)
         self._full = FullWeights(policy)
         self._whole = False
         """Whether those that compute are a whole set."""
@@ -83,3 +292,54 @@ class Weights:
         """Forget these weights. Others must be activated before anything is computed."""
         kind = self._full if name in self._full.names else self._adapters
         kind.remove(name)
+
+
+STRENGTH = 0.1
+"""Frobenius norm of each layer's change, relative to the layer's own weight."""
+_NAME = "probe"
+
+
+def probe_weights(
+    policy: Policy,
+    weights: Weights,
+    lora: LoraSpec | None,
+    folder: Path,
+    rows: Sequence[Sequence[int]],
+    *,
+    seed: int,
+    budget: int,
+) -> ProbeReply:
+    """Logprobs of rows under the base, and under a LoRA with random B, which is written into a new folder.
+
+    `lora` None (all weights are trained): under the base alone, and nothing is written. Afterwards weights
+    are to be activated before anything is computed. Raises ConfigurationError for unknown targets.
+    """
+    if lora is None:
+        weights.rest()
+        return ProbeReply(base=policy.row_logprobs(rows, budget=budget))
+    weights.attach(_NAME, lora, seed=seed)
+    try:
+        _fill(policy.causal_lm, seed)
+        with weights.disabled():
+            base = policy.row_logprobs(rows, budget=budget)
+        scores = policy.row_logprobs(rows, budget=budget)
+        folder.mkdir(parents=True)
+        weights.save(_NAME, folder)
+    finally:
+        weights.remove(_NAME)
+    return ProbeReply(base=base, probe=scores)
+
+
+@torch.no_grad()
+def _fill(causal_lm: torch.nn.Module, seed: int) -> None:
+    """Draw each B, so large that ||scaling B A|| is about `STRENGTH` ||W||."""
+    generator = torch.Generator().manual_seed(seed)
+    for _, module in sorted(causal_lm.named_modules()):
+        if _NAME not in getattr(module, "lora_B", {}):
+            continue
+        down, up = module.lora_A[_NAME].weight, module.lora_B[_NAME].weight
+        drawn = torch.randn(up.shape, generator=generator)
+        # The expected norm of a product with independent rows: ||B A|| = sd(B) sqrt(out) ||A||.
+        norm = float(down.float().norm()) * up.shape[0] ** 0.5 * module.scaling[_NAME]
+        size = STRENGTH * float(module.get_base_layer().weight.float().norm()) / norm
+        up.copy_(drawn * size)

@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from art.errors import ARTError, ConfigurationError
-from art.process.collector import resume_collector
-from art.process.listening import listen
-from art.process.memory import keep_freed_memory
-from art.process.threads import cpu_threads
-from art.wire.flaws import flaws_without_values
-from art.wire.trainer_start import TrainerConfig
+from art.process.resources import cpu_threads, keep_freed_memory, listen, resume_collector
+from art.wire.records import flaws_without_values
+from art.wire.training import TrainerConfig
 
 if TYPE_CHECKING:
     from art.training.trainer import Trainer
@@ -74,7 +71,7 @@ def _serve(
 ) -> None:
     import uvicorn
 
-    from art.training.app import make_app
+    from art.training.trainer_app import make_app
 
     app = make_app(trainer, thread, config)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))

@@ -1,0 +1,1 @@
+"""The JSON shapes that cross a process: one file for each conversation."""

@@ -7,7 +7,7 @@
     kl           distance to a reference   -> a term of the loss, or a part of the advantage
     mismatch     sampler against trainer   -> a weight for what the two disagree about
 
-A named algorithm is one combination (`art.algorithms`); a combination that makes no sense is
+A named algorithm is one combination (`art.batch.algorithms`); a combination that makes no sense is
 refused there with the reason. A *sequence* is all that one rollout sampled, over all its turns.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from art.wire.strict import Strict
+from art.wire.records import Strict
 
 Estimator = Literal[
     "group",

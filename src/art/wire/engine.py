@@ -33,9 +33,8 @@ from pydantic import Field, ValidationError
 
 from art import errors
 from art.errors import ARTError, ConfigurationError, OverloadedError, ServerError, WorkerError
-from art.wire.constraint import ConstraintBody
-from art.wire.flaws import first_flaw
-from art.wire.strict import MaybeNaN, Strict
+from art.wire.records import MaybeNaN, Strict, first_flaw
+from art.wire.samples import ConstraintBody
 
 DType = Literal["auto", "float32", "bfloat16"]
 Options = TypeVar("Options", bound=Strict)
@@ -203,7 +202,7 @@ class DeltaMessage(Strict):
     stop_string: str | None = None
     top_logprobs: list[list[tuple[int, float]]] = Field(default_factory=list)
     candidates: str = ""
-    """Base64 of a record of `art.wire.candidates`."""
+    """Base64 of a record of `art.wire.samples`."""
 
 
 class EngineErrorBody(Strict):

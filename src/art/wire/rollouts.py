@@ -1,4 +1,7 @@
-"""The conversation about scoped rollouts: programs that know nothing of us, given an address and a key."""
+"""The conversation about scoped rollouts: programs that know nothing of ART, given an address and a key.
+
+With it, the names that travel beside an OpenAI request or reply.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,16 @@ from typing import Any
 
 from pydantic import Field
 
-from art.wire.strict import Strict
+from art.wire.records import Strict
+
+ROLLOUT_HEADER = "x-art-rollout"
+"""Request header: the rollout a completion belongs to. Without it conversations are matched by their text."""
+
+SAMPLE_FIELD = "sample_id"
+STEP_FIELD = "step"
+TOKENS_FIELD = "completion_tokens"
+"""Extra fields of each `Choice` of a reply; the tokens only of a choice that is complete."""
+
 
 ANY_NAME = "*"
 """As an alias: whatever name is asked for stands for the model."""

@@ -1,12 +1,31 @@
-"""What the ledger tells: one sample, one rollout."""
+"""What is known of a sampled completion: its row in the ledger and the distribution of its tokens.
+
+That distribution is the model's own, shaped by the request: cut down to candidates by top_k, top_p and
+min_p, held to a constraint, or of a kind that the trainer does not compute (`UNTRAINABLE`).
+
+A candidates record holds, for a completion or a part of it, the ids that were left when each token was
+drawn, as int32; records of parts are joined by `+`:
+
+    count, id, id, ...    for one sampled token after the other, its ids in rising order
+
+A count of 0 says that the set was not recorded: it had more than MAX_CANDIDATES ids. A record that is
+empty says it of all tokens: nothing truncated, or the engine does not tell.
+
+    >>> record = candidates_record([3, 7]) + candidates_record([]) + candidates_record([2])
+    >>> [one.tolist() for one in split_candidates(record)]
+    [[3, 7], [], [2]]
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from array import array
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from art.wire.strict import Strict
+from art.wire.records import Strict
 
 
 class SampleInfo(Strict):
@@ -38,3 +57,62 @@ class RolloutInfo(Strict):
     rollout_id: str
     samples: list[SampleInfo]
     forks: dict[str, int] = Field(default_factory=dict)
+
+
+MAX_CANDIDATES = 128
+"""Ids of a set that is recorded: at most 516 bytes a token."""
+CANDIDATES_NOT_RECORDED = array("i", [0]).tobytes()
+_BYTES = 4
+
+
+def candidates_record(ids: Sequence[int]) -> bytes:
+    """Of one token; of too many ids, that they are not recorded."""
+    return array("i", [len(ids), *ids]).tobytes() if len(ids) <= MAX_CANDIDATES else CANDIDATES_NOT_RECORDED
+
+
+def split_candidates(record: bytes) -> list[array[int]]:
+    """The set of each token. Raises ValueError for bytes that are no record."""
+    if len(record) % _BYTES:
+        raise ValueError(f"{len(record)} bytes are not whole int32 numbers")
+    numbers: array[int] = array("i")
+    numbers.frombytes(record)
+    sets, at = [], 0
+    while at < len(numbers):
+        stop = at + 1 + numbers[at]
+        if not at < stop <= len(numbers):
+            raise ValueError(f"a set of {numbers[at]} ids at number {at} of {len(numbers)}")
+        sets.append(numbers[at + 1 : stop])
+        at = stop
+    return sets
+
+
+def candidates_without_first(record: bytes, tokens: int) -> bytes:
+    """The record of the tokens after so many."""
+    rest = split_candidates(record)[tokens:]
+    return b"".join(map(candidates_record, rest))
+
+
+class ConstraintBody(Strict):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["json_schema", "regex", "choice", "lark"]
+    text: str
+
+
+UntrainableReason = Literal["greedy", "penalties", "constraint", "teacher", "unknown"]
+
+UNTRAINABLE: Mapping[str, str] = MappingProxyType(
+    {
+        "greedy": "drawn greedily (temperature 0, top_k 1 or min_p 1): there is no other choice to compare "
+        "with; give the calls that are to learn a temperature above 0",
+        "penalties": "drawn with frequency_penalty, presence_penalty, repetition_penalty or min_tokens, "
+        "which the trainer does not compute; leave them out of the calls that are to learn",
+        "constraint": "drawn under a constraint by another engine than the builtin one, whose masks the "
+        "trainer does not know; leave response_format and the like out of the calls that are to learn",
+        "teacher": "drawn from another distribution than the model's own, of which a teacher's server gives "
+        "no logprobs; use temperature 1 without top_p, top_k, min_p, logit_bias and constraints",
+        "unknown": "drawn from a distribution that the trainer does not compute; use temperature, top_p, "
+        "top_k, min_p and logit_bias alone",
+    }
+)
+"""What each reason means, and the remedy."""

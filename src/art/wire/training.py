@@ -1,6 +1,7 @@
 """The conversation between the server and a trainer worker.
 
-Control is JSON; a batch is one safetensors body. The worker's routes (all under a bearer key, loopback only):
+The worker reads one line when it starts, a `TrainerConfig`. Then control is JSON, and a batch is one
+safetensors body. Its routes (all under a bearer key, loopback only):
 
     GET  /health            -> TrainerHealth
     POST /open              OpenRequest -> OpenReply            make or restore LoRA and optimizer of a model
@@ -10,14 +11,15 @@ Control is JSON; a batch is one safetensors body. The worker's routes (all under
     POST /probe             ProbeRequest -> ProbeReply          a LoRA to compare engine and trainer with
     POST /close             CloseRequest -> {}                  forget a model
 
-A request that is refused before anything ran (wrong key, unknown model, another step, a batch that is none,
-an unknown loss) is an HTTP error with `{"error": ErrorBody}`, whose `type` is the name of the class in
-`art.errors`. A step that fails while it runs ends its stream with an `error` event, `code` being that name;
-adapter and optimizer are unchanged. The same batch for the same (model, step, update) sent again, while it
-runs or after, gets the same events and trains nothing twice. A model in the middle of a step of several
-updates cannot be saved: open its checkpoint again to give the step up.
+A request that is refused before anything ran (wrong key, unknown model, another step, a batch that is
+none, an unknown loss) is an HTTP error with `{"error": ErrorBody}`, whose `type` is the name of the
+class in `art.errors`. A step that fails while it runs ends its stream with an `error` event, `code`
+being that name; adapter and optimizer are unchanged. The same batch for the same (model, step, update)
+sent again, while it runs or after, gets the same events and trains nothing twice. A model in the middle
+of a step of several updates cannot be saved: open its checkpoint again to give the step up.
 
-The batch is the token tree of all samples of a step (depth-first order, `end`, see docs/architecture.md):
+The batch is the token tree of all samples of a step (depth-first order, `end`, see
+docs/architecture.md):
 
     tokens_T  int32  the id of each node              parent_T int32  index of the token before it, or -1
     end_T     int32  index after its last descendant   depth_T  int32  its position (RoPE)
@@ -29,12 +31,12 @@ The batch is the token tree of all samples of a step (depth-first order, `end`, 
     entry_candidates_E int32 (where the sampler recorded any)  number of its set of candidates, or -1
     candidates_end_K  int32  index after its last id   candidates_id_J  int32  ids, rising in each set
 
-An entry with a set of candidates was drawn from those ids, whatever top_k, top_p and min_p leave under the
-trainer's policy (arXiv:2512.02556, "keep sampling mask").
+An entry with a set of candidates was drawn from those ids, whatever top_k, top_p and min_p leave under
+the trainer's policy (arXiv:2512.02556, "keep sampling mask").
 
 A logprob is NaN where nobody sampled the token (somebody wrote it for the assistant): the trainer's own,
-before the step's first update, takes its place. Entries lie in the order in which each rollout sampled them.
-The header's metadata holds `request`: the JSON of a `TrainRequest`.
+before the step's first update, takes its place. Entries lie in the order in which each rollout sampled
+them. The header's metadata holds `request`: the JSON of a `TrainRequest`.
 
 Worked example. Prompt [5, 6], two completions [7, 8] and [7, 9], advantages +1 and -1:
 
@@ -49,8 +51,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
 from art.wire.algorithm import Algorithm
-from art.wire.constraint import ConstraintBody
-from art.wire.strict import MaybeNaN, Strict
+from art.wire.records import MaybeNaN, Strict
+from art.wire.samples import ConstraintBody
 
 
 class LoraSpec(Strict):
@@ -250,3 +252,37 @@ class TrainerHealth(Strict):
     models: dict[str, int] = Field(default_factory=dict)
     """Open models and their steps."""
     busy: bool = False
+
+
+class TrainerConfig(Strict):
+    """How a trainer worker is started: one line of JSON on its standard input; the key is on no command line.
+
+    `python -m art.training.worker` answers with one line on standard output: `{"ready": true, "port": 41234}`
+    once it serves, or `{"ready": false, "error": "..."}`. It ends when its standard input ends.
+    """
+
+    base_model: str
+    """The name that checkpoints and health carry."""
+    model_path: str | None = None
+    """Folder or hub name to load the weights from; None: `base_model` itself."""
+    key: str = Field(min_length=16)
+    """Bearer key of every route."""
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+    """0 chooses a free one."""
+    device: str = "auto"
+    """auto: the first GPU if there is one, else the CPU."""
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    """auto: float32 on a CPU, bfloat16 on a GPU."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of torch; None: one for a small model, otherwise torch's own choice."""
+    token_budget: int | None = Field(default=None, ge=1)
+    """Tokens forwarded at once; memory follows it. A longer single path is forwarded whole. None: as many as
+    the memory plan allows, at most 8192 on a CPU and 32768 on a GPU.
+    """
+    attention: Literal["auto", "rectangles", "flex", "dense"] = "auto"
+    """auto: rectangles on a CPU, FlexAttention on CUDA, a dense mask where these fail their check."""
+    checkpoint_activations: Literal["auto", "on", "off"] = "auto"
+    """on: layers are computed twice instead of kept. auto: when memory is too small otherwise."""
+    accelerator: Literal["auto", "none", "liger", "unsloth"] = "auto"
+    """auto: liger-kernel on CUDA where it is installed."""

@@ -7,7 +7,7 @@ import json
 import sys
 
 from art.errors import ARTError
-from art.llm import Budget, Channel, Request, resolve_llm
+from art.rewards.llm import Budget, Channel, Request, resolve_llm
 
 
 async def main(base_url: str, key: str) -> dict[str, object]:

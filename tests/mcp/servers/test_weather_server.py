@@ -10,12 +10,20 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from art.mcp.servers.weather.server import create_server
-from art.mcp.servers.weather.service import CONDITIONS, DAYS, PLACES, REGIONS, UnknownNameError, draw, shipped
-from art.process.listening import find_free_tcp_port
+from art.environments.mcp.servers.weather import (
+    CONDITIONS,
+    DAYS,
+    PLACES,
+    REGIONS,
+    UnknownNameError,
+    create_server,
+    draw,
+    shipped,
+)
+from art.process.resources import find_free_tcp_port
 from waiting import until
 
-COMMAND = StdioServerParameters(command=sys.executable, args=["-m", "art.mcp.servers.weather"])
+COMMAND = StdioServerParameters(command=sys.executable, args=["-m", "art.environments.mcp.servers.weather"])
 
 
 async def test_over_stdio_it_lists_tools_that_only_read_and_answers_calls() -> None:
@@ -39,7 +47,7 @@ def listens(port: int) -> bool:
 
 async def test_with_http_it_answers_at_the_port_that_was_given() -> None:
     port = find_free_tcp_port()
-    program = [sys.executable, "-m", "art.mcp.servers.weather", "--http", "--port", str(port)]
+    program = [sys.executable, "-m", "art.environments.mcp.servers.weather", "--http", "--port", str(port)]
     process = await asyncio.create_subprocess_exec(*program, stderr=subprocess.DEVNULL)
     try:
         await until(lambda: listens(port))

@@ -5,10 +5,17 @@ from typing import Any
 
 import pytest
 
+from art.environments.mcp.servers.weather import shipped
+from art.environments.mcp.servers.weather.tasks import (
+    DONE,
+    GUESSED,
+    PHRASINGS,
+    Question,
+    quality,
+    questions,
+    scenarios,
+)
 from art.errors import ConfigurationError
-from art.mcp.servers.weather.service import shipped
-from art.mcp.servers.weather.tasks import PHRASINGS, Question, questions, scenarios
-from art.mcp.servers.weather.truth import DONE, GUESSED, quality
 
 ALL = [question for kind in PHRASINGS for question in questions(shipped(), kind)]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from art.rewards.checks import JudgeWatch
-from art.rewards.judging.view import View
-from art.rewards.judging.views import views_of
+from art.rewards.judge_view import View, views_of
+from art.rewards.judge_watch import JudgeWatch
 from art.rewards.reward import Score
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored

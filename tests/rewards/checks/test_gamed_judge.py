@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from art.llm import AnswerCache
+from art.environments.testing import LlmServer, TruthfulJudge
 from art.rewards import Alarm, JudgeChecks, Ruler
-from art.testing import LlmServer, TruthfulJudge
+from art.rewards.llm import AnswerCache
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 

@@ -10,8 +10,9 @@ import pytest
 from formula_judge import FormulaJudge, attempts, watched
 
 from art.errors import ConfigurationError, LlmUnavailableError
-from art.rewards.checks import Alarm, CalibrationGroup, JudgeChecks, JudgeWatch, calibrate
 from art.rewards.function_reward import FunctionReward
+from art.rewards.judge_checks import Alarm, CalibrationGroup, JudgeChecks, calibrate
+from art.rewards.judge_watch import JudgeWatch
 from art.trajectories import Trajectory
 from art.types import Unscored
 

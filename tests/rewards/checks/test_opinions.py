@@ -7,9 +7,18 @@ from formula_judge import scores_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.rewards.checks.correlation import Covariation, covariation, pair_agreement, pair_conflict, ranks
-from art.rewards.checks.opinions import agreement, holdout_gap, length_sums, scored_by_both
-from art.rewards.judging.view import View
+from art.rewards.judge_agreement import (
+    Covariation,
+    agreement,
+    covariation,
+    holdout_gap,
+    length_sums,
+    pair_agreement,
+    pair_conflict,
+    ranks,
+    scored_by_both,
+)
+from art.rewards.judge_view import View
 from art.types import Unscored
 
 values = st.lists(st.integers(0, 9).map(float), min_size=2, max_size=9)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from art.errors import ConfigurationError, VerifierError
-from art.rewards.verifiers.limits import MB, Limits
-from art.rewards.verifiers.process import Child, Ending, library
+from art.rewards.verifiers.limited_process import MB, LimitedProcess, Limits, ProcessEnding, module_folders
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="walls are of Linux")
 SECRET = "sk-this-is-a-secret"
@@ -21,9 +20,11 @@ SECRET = "sk-this-is-a-secret"
 
 def run(
     source: str, *, given: bytes = b"", wall_s: float = 60.0, **limits: Any
-) -> tuple[str, str, Ending, Child]:
-    places = library(packages=False)
-    with Child("program", Limits(wall_s=wall_s, **limits), wall_s=wall_s, source=source, **places) as child:
+) -> tuple[str, str, ProcessEnding, LimitedProcess]:
+    places = module_folders(packages=False)
+    with LimitedProcess(
+        "program", Limits(wall_s=wall_s, **limits), wall_s=wall_s, source=source, **places
+    ) as child:
         said = child.talk(given).decode(errors="replace")
         ending = child.finish()
         return said, child.errors.decode(errors="replace"), ending, child
@@ -255,8 +256,12 @@ print(libc.mount(b"tmpfs", b"/box", b"tmpfs", 0, None), libc.setuid(0) if os.get
 
 
 def test_a_child_that_nobody_wants_any_more_ends() -> None:
-    child = Child(
-        "program", Limits(), wall_s=None, source="import time; time.sleep(300)", **library(packages=False)
+    child = LimitedProcess(
+        "program",
+        Limits(),
+        wall_s=None,
+        source="import time; time.sleep(300)",
+        **module_folders(packages=False),
     )
     process = child._process
     child.close()
@@ -267,8 +272,8 @@ def test_a_child_that_nobody_wants_any_more_ends() -> None:
 def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     mark = f"orphan-{time.monotonic_ns()}"
     program = (
-        "from art.rewards.verifiers.process import *\nimport time\n"
-        "child = Child('program', Limits(), wall_s=None, source='import time; time.sleep(300)', "
+        "from art.rewards.verifiers.limited_process import *\nimport time\n"
+        "child = LimitedProcess('program', Limits(), wall_s=None, source='import time; time.sleep(300)', "
         f"library=[], readable=[sys.base_prefix], note={mark!r})\n"
         "print(child._process.pid, child.base, flush=True)\ntime.sleep(300)"
     )
@@ -292,7 +297,7 @@ def _is_running(number: int) -> bool:
 
 def test_a_child_that_cannot_start_says_why() -> None:
     with pytest.raises(VerifierError, match="KeyError: 'readable'"):
-        Child("program", Limits(), wall_s=5.0, source="", library=[])
+        LimitedProcess("program", Limits(), wall_s=5.0, source="", library=[])
 
 
 @pytest.mark.parametrize("field", ["wall_s", "cpu_s", "processes"])

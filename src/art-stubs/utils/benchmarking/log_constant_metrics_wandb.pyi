@@ -1,5 +1,5 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
-from art.benchmarking.constants import log_constant_metrics_wandb as log_constant_metrics_wandb
+from art.runs.benchmarking import log_constant_metrics_wandb as log_constant_metrics_wandb
 
 __all__ = ["log_constant_metrics_wandb"]
 

@@ -1,5 +1,5 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
-from art.benchmarking.model_key import BenchmarkModelKey as BenchmarkModelKey
+from art.runs.benchmarking import BenchmarkModelKey as BenchmarkModelKey
 
 __all__ = ["BenchmarkModelKey"]
 

@@ -1,6 +1,6 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
-from art.deployment.provider import LoRADeploymentJob as LoRADeploymentJob
-from art.deployment.provider import LoRADeploymentProvider as LoRADeploymentProvider
+from art.client.deployment import LoRADeploymentJob as LoRADeploymentJob
+from art.client.deployment import LoRADeploymentProvider as LoRADeploymentProvider
 
 __all__ = ["LoRADeploymentJob", "LoRADeploymentProvider"]
 

@@ -1,5 +1,5 @@
 # Written by tests/compat/make_stubs.py of art.compat.import_paths.
-from art.deployment.together import TogetherDeploymentConfig as TogetherDeploymentConfig
+from art.client.deployment_providers import TogetherDeploymentConfig as TogetherDeploymentConfig
 
 __all__ = ["TogetherDeploymentConfig"]
 

@@ -1,0 +1,1 @@
+"""The builtin engine: continuous batching with torch, over the model classes of transformers."""

@@ -12,8 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from art.constraints.grammar import Grammars
-from art.constraints.guide import Guide
+from art.engine.constraints import Grammars, Guide
 from art.engine.protocol import Constraint
 from art.errors import ARTError, OverloadedError, WorkerError
 from art.process.bounded import Bounded, WorkCancelledError

@@ -12,20 +12,15 @@ from concurrent.futures import Future
 import numpy as np
 import torch
 
-from art.constraints.grammar import Grammars
-from art.constraints.guide import Guide
-from art.engine.builtin.batch import Batch, make_batch
 from art.engine.builtin.cache import BUCKET, RowCache, cache_budget
-from art.engine.builtin.catalog import AdapterCatalog
-from art.engine.builtin.model import CausalModel
+from art.engine.builtin.catalog import AdapterCatalog, ModelFolder, WholeModels
+from art.engine.builtin.model import CausalModel, rank_rows
 from art.engine.builtin.peft_folder import PeftAdapter
-from art.engine.builtin.sampler import Drawn, request_seed, sample
+from art.engine.builtin.sampler import Drawn, make_bias, make_penalties, request_seed, sample, shape_logits
 from art.engine.builtin.scheduler import Scheduler
-from art.engine.builtin.scoring import rank_rows
-from art.engine.builtin.sequence import NOWHERE, Sequence, appended
-from art.engine.builtin.shaping import make_bias, make_penalties, shape
-from art.engine.builtin.stops import StopStrings, TokenizerLoader
-from art.engine.builtin.whole import ModelFolder, WholeModels
+from art.engine.builtin.sequence import NOWHERE, Sequence, StopStrings, TokenizerLoader, appended
+from art.engine.builtin.step_batch import StepBatch, make_batch
+from art.engine.constraints import Grammars, Guide
 from art.engine.limits import check_ranked, check_request, check_rows
 from art.engine.protocol import Delta, GenerateRequest, Ranked
 from art.errors import ARTError, RequestError, WorkerError
@@ -195,21 +190,21 @@ class EngineCore:
             self.scheduler.make_room()
 
     @torch.inference_mode()
-    def _forward(self, batch: Batch) -> torch.Tensor:
+    def _forward(self, batch: StepBatch) -> torch.Tensor:
         self.steps += 1
         return self.model.forward(batch.ids, batch.positions, batch.wanted, batch.adapter_T, batch.attention)
 
     @torch.inference_mode()
-    def _sample(self, batch: Batch, logits: torch.Tensor) -> tuple[Drawn, dict[int, RequestError]]:
+    def _sample(self, batch: StepBatch, logits: torch.Tensor) -> tuple[Drawn, dict[int, RequestError]]:
         """What the sampled rows drew, and those of them whose constraint failed."""
         if not len(batch.sampled):
             return Drawn([], [], {}, {}), {}
         running = [self.scheduler.running[row] for row in batch.sampled.tolist()]
         counts = np.asarray([len(one.completion) for one in running])
-        logits, failed = shape(logits, running)
+        logits, failed = shape_logits(logits, running)
         return sample(logits, self.scheduler.sampling, batch.sampled, counts), failed
 
-    def _deliver(self, batch: Batch, drawn: Drawn, failed: dict[int, RequestError]) -> list[Event]:
+    def _deliver(self, batch: StepBatch, drawn: Drawn, failed: dict[int, RequestError]) -> list[Event]:
         table, running = self.scheduler.table, self.scheduler.running
         table.computed[batch.rows] += batch.counts
         table.ids[batch.sampled, table.known[batch.sampled]] = drawn.tokens

@@ -12,20 +12,63 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from art.constraints.guide import Guide
-from art.engine.builtin.calls import Call, Order, send, within
-from art.engine.builtin.compiling import Compilers
+from art.engine.builtin.catalog import read_folder
+from art.engine.builtin.compiling import Compilers, Waiter
 from art.engine.builtin.core import EngineCore, Event
 from art.engine.builtin.model import load_model
 from art.engine.builtin.sequence import Sequence as Running
-from art.engine.builtin.whole import read_folder
-from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
-from art.engine.served import Sink
-from art.errors import ARTError, OverloadedError, WorkerError
+from art.engine.constraints import Guide
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked, Sink
+from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class CompletionCall:
+    """One `generate`; `sink` takes its news on `loop`."""
+
+    loop: asyncio.AbstractEventLoop
+    sink: Sink
+    sequence: Running | None = None
+    cancelled: bool = False
+    waiter: Waiter | None = None
+    """What waits for its constraint."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepThreadTask:
+    """Something to do between two steps, and what to do instead when the engine has ended."""
+
+    run: Callable[[], None]
+    fail: Callable[[ARTError], None]
+
+
+def deliver(loop: asyncio.AbstractEventLoop, items: list[tuple[CompletionCall, Delta | ARTError]]) -> None:
+    """Tell each caller its news, in one turn of their loop."""
+
+    def put() -> None:
+        for call, news in items:
+            if not call.cancelled:
+                call.sink(news)
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(put)
+
+
+async def answer_within(future: Future[T], seconds: float, what: str) -> T:
+    """The step thread's answer. Raises: DeadlineError, and what the answer raises."""
+    try:
+        # Shielded: a caller who gives up must not cancel what the step thread will complete.
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), seconds)
+    except TimeoutError as error:
+        raise DeadlineError(f"the engine did not finish within {seconds:.0f} s: {what}") from error
+
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +77,15 @@ CONTROL_SECONDS = 120.0
 one."""
 DRAIN_SECONDS = 1800.0
 
-T = TypeVar("T")
-
 
 class BuiltinEngine:
     """See `art.engine.protocol.Engine`. Made with `await BuiltinEngine.start(...)`."""
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
-        self._inbox: deque[Order] = deque()
+        self._inbox: deque[StepThreadTask] = deque()
         self._wakeup = threading.Condition()
-        self._calls: dict[Running, Call] = {}
+        self._calls: dict[Running, CompletionCall] = {}
         self._begun = 0
         """Calls accepted, counted under the lock; `_ended` is counted on the step thread."""
         self._ended = 0
@@ -88,14 +129,14 @@ class BuiltinEngine:
         finally:
             self.cancel(call)
 
-    def begin(self, request: GenerateRequest, sink: Sink) -> Call:
+    def begin(self, request: GenerateRequest, sink: Sink) -> CompletionCall:
         """Put a request into the queue; `sink` is called with each delta, or with the error that ended it.
 
         Raises: OverloadedError, WorkerError.
         """
         self._check_alive()
         limit = self._core.options.max_waiting + self._core.scheduler.max_running
-        call = Call(asyncio.get_running_loop(), sink)
+        call = CompletionCall(asyncio.get_running_loop(), sink)
         constraint, stops = request.sampling.constraint, request.sampling.stop_token_ids
         guide = None if constraint is None else self._core.grammars.kept(constraint, stops)
         with self._wakeup:
@@ -115,13 +156,13 @@ class BuiltinEngine:
                 self._post(self._entry(call, lambda: self._submit(call, request, guide)))
         return call
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: CompletionCall) -> None:
         """Free the request's place; after its end this does nothing."""
         if not call.cancelled:
             call.cancelled = True
             withdrawn = call.waiter is not None and self._compilers.withdraw(call.waiter)
             with self._wakeup:
-                self._post(Order(lambda: self._cancel(call, withdrawn), lambda error: None))
+                self._post(StepThreadTask(lambda: self._cancel(call, withdrawn), lambda error: None))
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`. A whole model is read between two steps: requests wait that long."""
@@ -131,7 +172,7 @@ class BuiltinEngine:
     async def unload_adapter(self, name: str) -> None:
         """See `Engine.unload_adapter`."""
         gone = await self._call(lambda: self._core.drop_adapter(name), f"unload adapter {name!r}")
-        await within(gone, DRAIN_SECONDS, f"the last request of adapter {name!r}")
+        await answer_within(gone, DRAIN_SECONDS, f"the last request of adapter {name!r}")
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `Engine.score`."""
@@ -146,7 +187,7 @@ class BuiltinEngine:
     async def sleep(self) -> None:
         """See `Engine.sleep`."""
         asleep = await self._call(self._core.sleep, "sleep")
-        await within(asleep, DRAIN_SECONDS, "the running requests before sleep")
+        await answer_within(asleep, DRAIN_SECONDS, "the running requests before sleep")
 
     async def wake(self) -> None:
         """See `Engine.wake`."""
@@ -166,11 +207,11 @@ class BuiltinEngine:
         if self._stopping:
             raise WorkerError("the engine is closed")
 
-    def _entry(self, call: Call, run: Callable[[], None]) -> Order:
+    def _entry(self, call: CompletionCall, run: Callable[[], None]) -> StepThreadTask:
         """An order about a call that is not running yet."""
-        return Order(run, lambda error: send(call.loop, [(call, error)]))
+        return StepThreadTask(run, lambda error: deliver(call.loop, [(call, error)]))
 
-    def _opened(self, call: Call, request: GenerateRequest, opened: Guide | ARTError) -> None:
+    def _opened(self, call: CompletionCall, request: GenerateRequest, opened: Guide | ARTError) -> None:
         """A constraint was compiled, or could not be; this runs on the compiler's thread."""
         if isinstance(opened, ARTError):
             order = self._entry(call, lambda: self._refuse(call, opened))
@@ -179,7 +220,7 @@ class BuiltinEngine:
         with self._wakeup:
             self._post(order)
 
-    def _post(self, order: Order) -> None:
+    def _post(self, order: StepThreadTask) -> None:
         """Give an order; the lock is held."""
         if self._gone:
             order.fail(WorkerError(self._error or "the engine is closed"))
@@ -199,8 +240,8 @@ class BuiltinEngine:
                 done.set_exception(error)
 
         with self._wakeup:
-            self._post(Order(run, done.set_exception))
-        return await within(done, CONTROL_SECONDS, what)
+            self._post(StepThreadTask(run, done.set_exception))
+        return await answer_within(done, CONTROL_SECONDS, what)
 
     # The rest runs on the step thread.
 
@@ -225,7 +266,7 @@ class BuiltinEngine:
             order.run()
         return not self._stopping
 
-    def _submit(self, call: Call, request: GenerateRequest, guide: Guide | None) -> None:
+    def _submit(self, call: CompletionCall, request: GenerateRequest, guide: Guide | None) -> None:
         if call.cancelled:
             self._ended += 1
             return
@@ -237,11 +278,11 @@ class BuiltinEngine:
         self._calls[call.sequence] = call
         self._core.submit(call.sequence)
 
-    def _refuse(self, call: Call, error: ARTError) -> None:
+    def _refuse(self, call: CompletionCall, error: ARTError) -> None:
         self._ended += 1
-        send(call.loop, [(call, error)])
+        deliver(call.loop, [(call, error)])
 
-    def _cancel(self, call: Call, withdrawn: bool) -> None:
+    def _cancel(self, call: CompletionCall, withdrawn: bool) -> None:
         if withdrawn:  # it never came here
             self._ended += 1
         elif call.sequence is not None and self._calls.pop(call.sequence, None) is not None:
@@ -249,7 +290,7 @@ class BuiltinEngine:
             self._core.cancel(call.sequence)
 
     def _deliver(self, events: list[Event]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Call, Delta | ARTError]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[CompletionCall, Delta | ARTError]]] = {}
         for sequence, news in events:
             call = self._calls[sequence]
             by_loop.setdefault(call.loop, []).append((call, news))
@@ -257,7 +298,7 @@ class BuiltinEngine:
                 del self._calls[sequence]
                 self._ended += 1
         for loop, items in by_loop.items():
-            send(loop, items)
+            deliver(loop, items)
 
     def _fail_all(self, error: ARTError) -> None:
         with self._wakeup:
@@ -266,7 +307,7 @@ class BuiltinEngine:
         for order in orders:
             order.fail(error)
         for call in self._calls.values():
-            send(call.loop, [(call, error)])
+            deliver(call.loop, [(call, error)])
         self._core.abandon(error)
         self._calls.clear()
         self._ended = self._begun

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from art.engine.builtin.flat import FlatForward
 from art.engine.builtin.peft_folder import PeftAdapter
-from art.engine.builtin.stacks import Stack, Stacks
+from art.engine.builtin.recorded_forward import FlatForward, Stack, Stacks
 from art.errors import CheckpointError
 
 BASE = 0

@@ -1,5 +1,8 @@
-"""Load a causal language model of the ecosystem and forward packed tokens through it. No model code is
-changed; the output layer of a model in 16 bits computes in float32."""
+"""Loads a causal language model of the ecosystem and forwards packed tokens through it.
+
+No model code is changed; the output layer of a model in 16 bits computes in float32. Rows to score are
+forwarded in groups of similar length.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from art.engine.builtin.attention import ATTENTION, Attends, PackedAttention, ShapeProbe, rows_attention
-from art.engine.builtin.batch import fresh_part
-from art.engine.builtin.flat import FlatForward
 from art.engine.builtin.lora import AdapterLayers, Routing
 from art.engine.builtin.output_layer import widen
-from art.engine.builtin.recording import record
-from art.engine.builtin.stacks import adapter_turns
-from art.engine.positions import longest_fixed
+from art.engine.builtin.recorded_forward import FlatForward, adapter_turns, record_forward
+from art.engine.builtin.step_batch import fresh_part
+from art.engine.limits import longest_fixed
 from art.engine.protocol import Ranked
 from art.errors import ConfigurationError
-from art.process.threads import cpu_threads
+from art.process.resources import cpu_threads
 from art.wire.engine import BuiltinOptions
 
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -135,7 +136,7 @@ def load_model(name: str, options: BuiltinOptions) -> CausalModel:
         )
     routing = Routing()
     shapes = _probe(name, module, config, device)
-    flat = record(module, device, config.vocab_size, partial(_through_modules, module))
+    flat = record_forward(module, device, config.vocab_size, partial(_through_modules, module))
     model = CausalModel(
         name=name,
         module=module,
@@ -235,3 +236,20 @@ def _check_against_own_attention(model: CausalModel) -> None:
             f"{model.name!r} ({type(module).__name__}): our logprobs differ from the model's "
             f"own by {difference:.2g} (limit {limit}): its attention is of an unknown kind"
         )
+
+
+SCORE_TOKENS = 8192
+"""Padded tokens of one pass."""
+
+
+def rank_rows(model: CausalModel, adapter: int, rows: list[list[int]], most: int = 0) -> list[Ranked]:
+    """Logprob of each id given those before it, temperature 1, and the `most` probable ids in its place; rows
+    of at least two ids, in their order.
+    """
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+    ranked: dict[int, Ranked] = {}
+    while order:
+        count = max(1, SCORE_TOKENS // len(rows[order[-1]]))
+        order, group = order[:-count], order[-count:]
+        ranked.update(zip(group, model.rank(adapter, [rows[i] for i in group], most), strict=True))
+    return [ranked[index] for index in range(len(rows))]

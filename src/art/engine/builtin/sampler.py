@@ -1,26 +1,145 @@
-"""Draw one token per row, all rows in a few tensor operations.
+"""Shapes the logits of a step and draws one token per row, all rows in a few tensor operations.
 
-R rows, V vocabulary. The distribution: logits / temperature, then top_k, then top_p, then min_p (the order of
-`transformers`), renormalised. The logprob reported is that of exactly this distribution.
+Logits are biased, penalised for what was there before, and masked by a constraint or by `min_tokens`, in this
+order, which is vLLM's; rows that ask for none of it are not touched. The distribution then is logits /
+temperature, then top_k, then top_p, then min_p (the order of `transformers`), renormalised. The logprob
+reported is that of exactly this distribution.
 
 Randomness is a function, not a stream: the uniform number of a row's n-th token is a hash of (seed, n), so a
 seeded request draws the same tokens whatever runs beside it. The token is the first whose cumulative
 probability exceeds it.
+
+R rows, M of them shaped, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch import device as Device
 
+from art.engine.constraints import Bits, Guide, unpack_mask
+from art.engine.limits import check_bias
 from art.engine.protocol import Sampling, TopLogprobs
-from art.wire.candidates import CANDIDATES_NOT_RECORDED, MAX_CANDIDATES, candidates_record
+from art.errors import RequestError
+from art.wire.samples import CANDIDATES_NOT_RECORDED, MAX_CANDIDATES, candidates_record
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogitBias:
+    """What is added to some ids' logits."""
+
+    ids: Tensor
+    values: Tensor
+
+
+class Penalties:
+    """What ids that were there before lose or gain, and how often each was. (Keskar et al., CTRL,
+    arXiv 1909.05858: repetition. OpenAI's API: frequency and presence.)
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
+        self._sampling, self._prompt = sampling, prompt
+        self._count_V: Tensor | None = None
+        self._known_V: Tensor | None = None
+
+    def count(self, token: int) -> None:
+        """An id was sampled."""
+        assert self._count_V is not None and self._known_V is not None
+        self._count_V[token] += 1
+        self._known_V[token] = True
+
+    def apply(self, logits_V: Tensor) -> Tensor:
+        """The penalised logits of its next id."""
+        if self._count_V is None or self._known_V is None:  # not before: a request that waits holds nothing
+            with torch.inference_mode(False):  # they are counted on between two steps
+                self._count_V = torch.zeros(len(logits_V), device=logits_V.device)
+                self._known_V = torch.zeros_like(self._count_V, dtype=torch.bool)
+                self._known_V[torch.as_tensor(self._prompt, device=logits_V.device)] = True
+        asked = self._sampling
+        factor = asked.repetition_penalty
+        repeated_V = torch.where(logits_V > 0, logits_V / factor, logits_V * factor)
+        logits_V = torch.where(self._known_V, repeated_V, logits_V)
+        logits_V = logits_V - asked.frequency_penalty * self._count_V
+        return logits_V - asked.presence_penalty * (self._count_V > 0)
+
+
+class ShapedRow(Protocol):
+    """A request, as far as it shapes its own distribution."""
+
+    @property
+    def guide(self) -> Guide | None: ...
+
+    @property
+    def bias(self) -> LogitBias | None: ...
+
+    @property
+    def penalties(self) -> Penalties | None: ...
+
+    @property
+    def forbidden(self) -> frozenset[int]: ...
+
+
+def make_penalties(sampling: Sampling, prompt: Sequence[int]) -> Penalties | None:
+    """None where nothing is penalised."""
+    return Penalties(sampling, prompt) if sampling.penalised else None
+
+
+def make_bias(pairs: Sequence[tuple[int, float]], vocabulary: int, device: Device) -> LogitBias | None:
+    """Raises: RequestError for an id that the model does not have and for a number beyond 100."""
+    check_bias(pairs, vocab_size=vocabulary)
+    if not pairs:
+        return None
+    ids, values = zip(*pairs, strict=True)
+    return LogitBias(
+        ids=torch.tensor(ids, device=device), values=torch.tensor(values, dtype=torch.float32, device=device)
+    )
+
+
+def shape_logits(logits_RV: Tensor, rows: Sequence[ShapedRow]) -> tuple[Tensor, dict[int, RequestError]]:
+    """The logits to sample from, and the rows whose constraint cannot be followed any further."""
+    shaped = [number for number, one in enumerate(rows) if _is_shaped(one)]
+    failed: dict[int, RequestError] = {}
+    if not shaped:
+        return logits_RV, failed
+    vocabulary, device = logits_RV.shape[1], logits_RV.device
+    where_M = torch.tensor(shaped, device=device)
+    scores_MV = logits_RV[where_M].float()
+    masked: list[int] = []
+    masks: list[Bits] = []
+    for at, number in enumerate(shaped):
+        one = rows[number]
+        if one.bias is not None:
+            scores_MV[at].index_add_(0, one.bias.ids, one.bias.values)
+        if one.penalties is not None:
+            scores_MV[at] = one.penalties.apply(scores_MV[at])
+        if one.forbidden:
+            scores_MV[at, torch.tensor(sorted(one.forbidden), device=device)] = -torch.inf
+        if one.guide is None:
+            continue
+        try:
+            masks.append(one.guide.allowed(vocabulary))
+            masked.append(at)
+        except RequestError as error:
+            failed[number] = error
+    if masked:
+        bits = torch.from_numpy(np.stack(masks)).to(device)
+        shift_8 = torch.arange(8, dtype=torch.uint8, device=device)
+        scores_MV[masked] = scores_MV[masked].masked_fill(~unpack_mask(bits, shift_8, vocabulary), -torch.inf)
+    return logits_RV.float().index_copy(0, where_M, scores_MV), failed
+
+
+def _is_shaped(one: ShapedRow) -> bool:
+    return bool(one.guide or one.bias or one.penalties or one.forbidden)
+
 
 MASK_64 = (1 << 64) - 1
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -78,7 +197,7 @@ class Drawn:
     tops: dict[int, TopLogprobs]
     """Of the rows that asked for them, by their place among the rows."""
     candidates: dict[int, bytes]
-    """Of the rows that truncate: records of `art.wire.candidates`."""
+    """Of the rows that truncate: records of `art.wire.samples`."""
 
 
 def sample(logits_RV: Tensor, table: SamplingTable, rows_R: np.ndarray, count_R: np.ndarray) -> Drawn:

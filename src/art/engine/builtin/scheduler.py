@@ -1,5 +1,14 @@
-"""Who runs: requests wait for their owner's turn, get a cache row (with a prefix that is there already), and
-leave when they end."""
+"""Schedules requests: they wait for their owner's turn, get a cache row (with a prefix that is there
+already), and leave when they end.
+
+Owners are compared by the tokens that were forwarded for them while they had requests here; the one with the
+fewest is next (the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models", 2024).
+An owner that comes begins where the one with the fewest stands: time spent away earns nothing.
+
+Worked example: owner `a` has sent 500 requests of 100 tokens, then `b` sends one. `a` stands at 20,000, `b`
+begins there too, and with `a`'s next request (100 more) `b` is the one with fewer: it waits for one request,
+not for 500.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +16,67 @@ from collections import Counter
 
 import numpy as np
 
-from art.engine.builtin.cache import BUCKET, RowCache, bucket
-from art.engine.builtin.rows import EMPTY, Match, RowTable
+from art.engine.builtin.cache import BUCKET, EMPTY, PrefixMatch, RowCache, RowTable, bucket
 from art.engine.builtin.sampler import SamplingTable
 from art.engine.builtin.sequence import NOWHERE, Sequence
-from art.engine.builtin.waiting import SAMPLED_COST, SequenceQueue
+from art.process.fair_queue import FairQueue
+
+SAMPLED_COST = 2
+"""A sampled token costs as much as so many of a prompt."""
+
+
+class SequenceQueue(FairQueue[Sequence]):
+    """Waiting requests by owner. Counters are kept of owners with open requests, waiting or running."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: Counter[str] = Counter()
+        self._served: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._owners = 0
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._queues.get(sequence.owner, ())
+
+    @property
+    def owners(self) -> int:
+        """Owners with open requests."""
+        return len(self._open)
+
+    def number(self, owner: str) -> int:
+        """An owner with open requests, as a number."""
+        return self._numbers[owner]
+
+    def open(self, sequence: Sequence) -> None:
+        """A request arrives, and begins to wait."""
+        owner = sequence.owner
+        if owner not in self._open:
+            self._served[owner] = min(self._served.values(), default=0)
+            self._owners += 1
+            self._numbers[owner] = self._owners
+        self._open[owner] += 1
+        self.put(owner, sequence)
+
+    def charge(self, owner: str, tokens: int) -> None:
+        """So many tokens were forwarded for an owner."""
+        self._served[owner] += tokens
+
+    def close(self, sequence: Sequence) -> None:
+        """An open request has ended, however it ended; one that waits is removed separately."""
+        self._open[sequence.owner] -= 1
+        if not self._open[sequence.owner]:
+            for table in (self._open, self._served, self._numbers):
+                del table[sequence.owner]
+
+    def _next_owner(self) -> str:
+        return min(self._queues, key=self._served.__getitem__)
+
 
 WORTH_WAITING = 16
 """A request waits one step when a prompt that is being read now shares this many more ids with it than the
 cache."""
 FIRST_ROWS = 16
-NOTHING = Match(EMPTY, 0, 0)
+NOTHING = PrefixMatch(EMPTY, 0, 0)
 """No row begins like the prompt."""
 
 
@@ -111,7 +170,7 @@ class Scheduler:
             return False
         return self._place(sequence, ids, self._match(sequence, ids))
 
-    def _match(self, sequence: Sequence, ids: np.ndarray) -> Match:
+    def _match(self, sequence: Sequence, ids: np.ndarray) -> PrefixMatch:
         return self.table.match(sequence.adapter, ids[:-1]) if self.reuse else NOTHING
 
     def _send_back_youngest(self, owner: str) -> None:
@@ -120,7 +179,7 @@ class Scheduler:
         self.waiting.put_back(sequence.owner, sequence)
         self.preempted += 1
 
-    def _place(self, sequence: Sequence, ids: np.ndarray, match: Match) -> bool:
+    def _place(self, sequence: Sequence, ids: np.ndarray, match: PrefixMatch) -> bool:
         size = self.cache.rows, self.cache.capacity
         if not self._fit_request(len(ids) + 1):
             return False
@@ -145,7 +204,7 @@ class Scheduler:
         self.running[row] = sequence
         return True
 
-    def _choose_row(self, match: Match) -> int:
+    def _choose_row(self, match: PrefixMatch) -> int:
         """The matching row itself if it is idle and holds no more than the prefix, else a free or the oldest
         one."""
         table, rows = self.table, self.cache.rows

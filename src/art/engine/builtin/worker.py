@@ -7,7 +7,7 @@ import sys
 
 from art.engine.builtin.engine import BuiltinEngine
 from art.engine.worker_process import run_worker
-from art.process.memory import keep_freed_memory
+from art.process.resources import keep_freed_memory
 from art.wire.engine import BuiltinOptions, WorkerStart, checked_options
 
 

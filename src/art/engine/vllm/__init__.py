@@ -1,0 +1,1 @@
+"""vLLM as an engine: its server is started or attached to, and spoken to through its stock HTTP routes."""

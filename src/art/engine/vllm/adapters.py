@@ -24,7 +24,7 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 
-class Adapters:
+class VllmAdapters:
     """The LoRAs of one vLLM server."""
 
     def __init__(self, client: VllmClient, base: str, options: VllmOptions) -> None:

@@ -1,4 +1,5 @@
-"""vLLM's stock HTTP routes, one function each. Nothing of vLLM is imported.
+"""vLLM's stock HTTP routes, one function each, with our requests and its replies translated. Nothing of vLLM
+is imported.
 
 aiohttp and not httpx: at 64 concurrent completions a request cost 0.2 ms of CPU here against 11 ms, at 1,000
 against 21 ms.
@@ -13,9 +14,199 @@ from typing import Any
 import aiohttp
 import orjson
 
-from art.engine.protocol import Delta
-from art.engine.vllm.requests import read_choice
+from art.engine.protocol import Constraint, Delta, GenerateRequest, Ranked, Sampling
 from art.errors import ARTError, NotFoundError, RequestError, WorkerDiedError, WorkerError, WorkerStalledError
+
+LEAST_TEMPERATURE = 0.01
+"""Below, vLLM samples at another temperature than it was asked for."""
+SEEDS = 1 << 63
+IMPOSSIBLE = -9999.0
+"""What vLLM writes for a logprob of minus infinity."""
+KINDS = {"json_schema": "json", "regex": "regex", "lark": "grammar"}
+"""Kinds of constraints -> fields of `structured_outputs`."""
+
+
+def completion_body(
+    request: GenerateRequest, model: str, limit: int, end: int | None = None
+) -> dict[str, Any]:
+    """The body of a completion. `limit`: tokens that the context leaves. `end`: the tokenizer's end of text.
+
+    Everything that has a default on the server's side is given: a model's own generation_config must not
+    change what is sampled. Raises: RequestError for what vLLM cannot do exactly.
+    """
+    sampling = request.sampling
+    _check_truncation(sampling)
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": list(request.prompt_ids),
+        "max_tokens": min(sampling.max_tokens, limit),
+        "temperature": _temperature(sampling),
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "logprobs": sampling.top_logprobs,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "ignore_eos": sampling.constraint is None,  # a turn ends with our stop ids
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "stop": [string for string in sampling.stop if string],
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+        "stream": request.stream,
+    }
+    if sampling.min_tokens:
+        body["min_tokens"] = min(sampling.min_tokens, body["max_tokens"])
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed % SEEDS
+    bias = {str(token): bias for token, bias in sampling.logit_bias}
+    if sampling.constraint is not None:
+        body["structured_outputs"] = _structured(sampling.constraint)
+        if not _ends(sampling, end):
+            bias[str(end)] = -100.0
+    if bias:
+        body["logit_bias"] = bias
+    return body
+
+
+def score_body(row: list[int], model: str) -> dict[str, Any]:
+    """The body that scores a row of at least two ids.
+
+    The last id is scored as one that might be sampled, not as part of the prompt: so a row may be as long as
+    the context, of which vLLM wants one token left.
+    """
+    return {
+        "model": model,
+        "prompt": row[:-1],
+        "max_tokens": 1,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "prompt_logprobs": 0,
+        "logprobs": 0,
+        "logprob_token_ids": [row[-1]],
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "ignore_eos": True,
+    }
+
+
+def read_scores(reply: dict[str, Any], row: list[int]) -> list[float]:
+    """The logprobs of `row[1:]`. Raises: WorkerError when the reply lacks one."""
+    try:
+        choice = reply["choices"][0]
+        known = choice["prompt_logprobs"][1:]
+        scores = [float(at[str(token)]["logprob"]) for at, token in zip(known, row[1:-1], strict=True)]
+        last = choice["logprobs"]["top_logprobs"][0][f"token_id:{row[-1]}"]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise WorkerError(f"vLLM's scores of {len(row)} ids cannot be read: {error!r}") from error
+    return [*scores, float(last)]
+
+
+def rank_body(row: list[int], model: str, most: int) -> dict[str, Any]:
+    """The body that ranks a row, which leaves one token of the context."""
+    body = score_body(row, model)
+    del body["logprob_token_ids"]
+    return {**body, "prompt": row, "prompt_logprobs": most, "logprobs": None}
+
+
+def read_ranked(reply: dict[str, Any], row: list[int], most: int) -> Ranked:
+    """What a reply says of `row[1:]`. Raises: WorkerError when it lacks something."""
+    try:
+        known = reply["choices"][0]["prompt_logprobs"][1:]
+        told = [{int(token): float(one["logprob"]) for token, one in at.items()} for at in known]
+        return Ranked(
+            logprobs=[at[token] for at, token in zip(told, row[1:], strict=True)],
+            tops=[sorted(at.items(), key=lambda pair: -pair[1])[:most] for at in told] if most else [],
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise WorkerError(f"vLLM's scores of {len(row)} ids cannot be read: {error!r}") from error
+
+
+def read_choice(choice: dict[str, Any], most: int = 0) -> Delta:
+    """One choice of a completion, whole or streamed, with the `most` probable ids. Raises: WorkerError."""
+    ids = choice.get("token_ids") or []
+    told = choice.get("logprobs") or {}
+    logprobs = told.get("token_logprobs") or []
+    reason = choice.get("finish_reason")
+    if len(ids) != len(logprobs):
+        raise WorkerError(f"vLLM gave {len(ids)} ids and {len(logprobs)} logprobs")
+    if reason not in ("stop", "length", None):
+        raise WorkerError(f"vLLM ended a request with {reason!r}")
+    stopped_by = choice.get("stop_reason")
+    return Delta(
+        token_ids=ids,
+        logprobs=logprobs,
+        finish_reason=reason,
+        stop_string=stopped_by if isinstance(stopped_by, str) else None,
+        top_logprobs=[_top(at, most) for at in told.get("top_logprobs") or []] if most else (),
+    )
+
+
+def _top(known: dict[str, float], most: int) -> list[tuple[int, float]]:
+    """vLLM adds the sampled id where it is none of the most probable, and ids that cannot be sampled."""
+    possible = ((int(name.rpartition(":")[2]), value) for name, value in known.items() if value > IMPOSSIBLE)
+    return sorted(possible, key=lambda pair: -pair[1])[:most]
+
+
+def _temperature(sampling: Sampling) -> float:
+    if 0 < sampling.temperature < LEAST_TEMPERATURE:
+        raise RequestError(
+            f"temperature {sampling.temperature!r}: vLLM samples at {LEAST_TEMPERATURE} or above, or "
+            "greedily at 0",
+            status=400,
+            code="invalid_temperature",
+        )
+    return sampling.temperature
+
+
+def _check_truncation(sampling: Sampling) -> None:
+    """Ours is top_k, top_p, min_p; vLLM's min_p, top_k, top_p. That matters with both of the last two."""
+    if sampling.min_p > 0 and sampling.top_p < 1:
+        raise RequestError(
+            f"min_p {sampling.min_p!r} with top_p {sampling.top_p!r}: vLLM truncates by min_p first, and "
+            "would sample from another distribution than the trainer computes; give one of the two",
+            status=400,
+            code="unsupported_parameter",
+        )
+
+
+def _ends(sampling: Sampling, end: int | None) -> bool:
+    """Whether the end of text ends it: the one id that vLLM allows where a constraint's text may end."""
+    if end is None:
+        raise RequestError(
+            "the model's tokenizer has no end-of-text token: vLLM cannot end a constrained text",
+            status=400,
+            code="unsupported_parameter",
+        )
+    if sampling.stop_token_ids and end not in sampling.stop_token_ids:
+        raise RequestError(
+            f"vLLM ends a constrained text with the tokenizer's end-of-text id {end}, which is not among "
+            f"the stop ids {list(sampling.stop_token_ids)}",
+            status=400,
+            code="unsupported_parameter",
+        )
+    return bool(sampling.stop_token_ids)
+
+
+def _structured(constraint: Constraint) -> dict[str, Any]:
+    if constraint.kind == "choice":
+        try:
+            return {"choice": orjson.loads(constraint.text)}
+        except orjson.JSONDecodeError as error:
+            raise RequestError(
+                f"the choice {constraint.text!r} is not a JSON list of texts: {error}",
+                status=400,
+                code="invalid_constraint",
+            ) from error
+    return {KINDS[constraint.kind]: constraint.text}
+
 
 CONNECT_SECONDS = 10.0
 CONTROL_SECONDS = 110.0

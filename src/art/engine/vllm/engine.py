@@ -1,8 +1,8 @@
-"""`art.engine.served.ServedEngine` over a vLLM server: who waits, who runs, and what is refused here.
+"""`ServedEngine` over a vLLM server: which requests wait, which run, and which are refused here.
 
-Waiting requests wait here and not in vLLM: owners take turns, a request that is cancelled while it waits
-costs nothing, and sleep holds what has not begun. A few more than vLLM has places for are sent, so that a
-place never waits for the next request's way.
+Waiting requests wait here and not in vLLM: owners take turns and each owner's requests keep their order, a
+request that is cancelled while it waits costs nothing, and sleep holds what has not begun. A few more than
+vLLM has places for are sent, so that a place never waits for the next request's way.
 """
 
 from __future__ import annotations
@@ -16,17 +16,38 @@ from pathlib import Path
 from typing import Any
 
 from art.engine.limits import check_bias, check_ranked, check_request, check_rows
-from art.engine.protocol import Delta, GenerateRequest, Ranked
-from art.engine.served import Sink
-from art.engine.vllm.adapters import Adapters
-from art.engine.vllm.client import VllmClient
+from art.engine.protocol import Delta, GenerateRequest, Ranked, Sink
+from art.engine.vllm.adapters import VllmAdapters
+from art.engine.vllm.client import (
+    VllmClient,
+    completion_body,
+    rank_body,
+    read_ranked,
+    read_scores,
+    score_body,
+)
+from art.engine.vllm.launch import VllmProcess
 from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.requests import completion_body, rank_body, read_ranked, read_scores, score_body
-from art.engine.vllm.served import Served
-from art.engine.vllm.server_process import VllmProcess
 from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
 from art.process.fair_queue import FairQueue
 from art.wire.engine import EngineHealth
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmServerFacts:
+    """The server and the one model that it serves."""
+
+    base_model: str
+    model: str
+    """Its name there."""
+    max_context: int
+    vocab_size: int
+    device: str
+    dtype: str
+    end_of_text: int | None
+    version: str
+    sleep_mode: bool
+
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +58,7 @@ SCORES_AT_ONCE = 16
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class VllmCall:
     """One `generate`."""
 
     request: GenerateRequest
@@ -50,13 +71,13 @@ class Call:
 class VllmEngine:
     """See `art.engine.protocol.Engine`; made by `art.engine.vllm.start`."""
 
-    def __init__(self, client: VllmClient, served: Served, options: VllmOptions) -> None:
+    def __init__(self, client: VllmClient, served: VllmServerFacts, options: VllmOptions) -> None:
         self.served = served
         self._client = client
         self._options = options
-        self._adapters = Adapters(client, served.model, options)
-        self._waiting: FairQueue[Call] = FairQueue()
-        self._running: set[Call] = set()
+        self._adapters = VllmAdapters(client, served.model, options)
+        self._waiting: FairQueue[VllmCall] = FairQueue()
+        self._running: set[VllmCall] = set()
         self._places = options.max_running + max(4, options.max_running // 8)
         self._asleep = False
         self._quiet = asyncio.Event()
@@ -85,7 +106,7 @@ class VllmEngine:
             error=self._error,
         ).model_copy(update=self._counters)
 
-    def begin(self, request: GenerateRequest, sink: Sink) -> Call:
+    def begin(self, request: GenerateRequest, sink: Sink) -> VllmCall:
         """See `ServedEngine.begin`."""
         if self._error:
             raise WorkerError(self._error)
@@ -97,13 +118,13 @@ class VllmEngine:
                 f"{open_now} requests are waiting or running, the limit is {limit}; try again later",
                 code="queue_full",
             )
-        call = Call(request, sink)
+        call = VllmCall(request, sink)
         self._adapters.begin(request.adapter)
         self._waiting.put(request.owner, call)
         self._send_on()
         return call
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: VllmCall) -> None:
         """See `ServedEngine.cancel`: the connection is closed, and vLLM forgets the request."""
         if call.ended:
             return
@@ -220,7 +241,7 @@ class VllmEngine:
             self._quiet.clear()
             call.task = asyncio.create_task(self._run(call))
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: VllmCall) -> None:
         request = call.request
         try:
             # Checked at the beginning: an adapter may leave while its requests wait for their turn.
@@ -242,7 +263,7 @@ class VllmEngine:
                 self._quiet.set()
             self._send_on()
 
-    def _news(self, call: Call, news: Delta | ARTError) -> None:
+    def _news(self, call: VllmCall, news: Delta | ARTError) -> None:
         if call.ended:
             return
         if isinstance(news, ARTError) or news.finish_reason is not None:

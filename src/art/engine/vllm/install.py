@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from art.engine.vllm.launch import MODULE
-from art.engine.vllm.runtime import python_of
-from art.engine.vllm.versions import TESTED
+from art.engine.vllm.runtime import TESTED, python_of
 from art.errors import ConfigurationError
-from art.process.durable import write_whole
-from art.process.file_lock import take_lock
+from art.process.files import take_lock, write_whole
 
 MARKER = "art-runtime.json"
 LOCK_SECONDS = 3600.0

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from art.wire.strict import Strict
+from art.wire.records import Strict
 
 LoraRank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
 """The limits that vLLM knows."""

@@ -1,25 +1,171 @@
-"""A vLLM server started or found, looked at, and made an engine of."""
+"""Starts a vLLM server or attaches to one that somebody else runs, looks at it, and makes an engine of it.
+
+Before anything is sent, it is known what the server is: its model, its context, its vocabulary, and the id
+that it ends a text with.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from art.engine.vllm.attach import attach
 from art.engine.vllm.client import VllmClient
-from art.engine.vllm.engine import VllmEngine
-from art.engine.vllm.launch import Launch, prepare
-from art.engine.vllm.model_config import vocabulary_size
+from art.engine.vllm.engine import VllmEngine, VllmServerFacts
+from art.engine.vllm.launch import Launch, VllmProcess, prepare_launch
 from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.runtime import Runtime, find_runtime
-from art.engine.vllm.served import Served
-from art.engine.vllm.server_process import VllmProcess
-from art.engine.vllm.tokenizer import end_of_text
-from art.errors import ARTError, DeadlineError, WorkerDiedError
+from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
+from art.errors import ARTError, ConfigurationError, DeadlineError, WorkerDiedError
+from art.process.environment import variable
 from art.wire.engine import WorkerStart
+
+
+def vocabulary_size(base_model: str) -> int:
+    """Ids that the model has an embedding for. `base_model`: a folder, or a name on the hub.
+
+    Raises: ConfigurationError.
+    """
+    path = model_file(base_model, "config.json")
+    config = json.loads(path.read_text(encoding="utf-8"))
+    size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
+    if not isinstance(size, int):
+        raise ConfigurationError(f"the configuration of {base_model!r} gives no vocab_size")
+    return size
+
+
+def model_file(base_model: str, name: str) -> Path:
+    """One small file of a model. Raises: ConfigurationError."""
+    folder = Path(base_model)
+    if folder.is_dir():
+        if not (folder / name).is_file():
+            raise ConfigurationError(f"the model folder {base_model!r} has no {name}")
+        return folder / name
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(base_model, name))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ConfigurationError(f"no {name} of the base model {base_model!r}: {error}") from error
+
+
+def end_of_text(base_model: str) -> int | None:
+    """The tokenizer's `eos_token` as an id; None when it has none. `base_model`: a folder, or a hub name.
+
+    Raises: ConfigurationError when the tokenizer's files cannot be had.
+    """
+    from tokenizers import Tokenizer
+
+    config = json.loads(model_file(base_model, "tokenizer_config.json").read_text(encoding="utf-8"))
+    token = config.get("eos_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        return None
+    try:
+        found: int | None = Tokenizer.from_file(str(model_file(base_model, "tokenizer.json"))).token_to_id(
+            text
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"the tokenizer of {base_model!r} cannot be read: {error}") from error
+    return found
+
+
+PROBE_ID = 0
+"""Any id: its logprob at two temperatures tells which logprobs the server gives."""
+
+
+async def attach(start: WorkerStart, options: VllmOptions) -> VllmEngine:
+    """The engine over this replica's server. Raises: ConfigurationError, WorkerError."""
+    if start.replica >= len(options.urls):
+        raise ConfigurationError(
+            f"replica {start.replica} has no server: urls names {len(options.urls)}; give one for "
+            "each replica"
+        )
+    url = options.urls[start.replica]
+    client = VllmClient(url, await asyncio.to_thread(_key, options))
+    try:
+        version = str((await client.get("/version"))["version"])
+        check_version(version, f"run vLLM {TESTED} at {url}")
+        model = await _base(client, url, start.base_model)
+        await _check_logprobs(client, url, model["id"])
+        served = VllmServerFacts(
+            base_model=start.base_model,
+            model=model["id"],
+            max_context=int(model["max_model_len"]),
+            vocab_size=await asyncio.to_thread(vocabulary_size, start.base_model),
+            end_of_text=await asyncio.to_thread(end_of_text, start.base_model),
+            device="remote",
+            dtype="bfloat16" if options.dtype == "auto" else options.dtype,
+            version=version,
+            sleep_mode=False,
+        )
+        return VllmEngine(client, served, options)
+    except BaseException:
+        await client.close()
+        raise
+
+
+async def _base(client: VllmClient, url: str, base_model: str) -> dict[str, Any]:
+    """The base model's card. Adapters have a parent, or are listed after it."""
+    cards: list[dict[str, Any]] = (await client.get("/v1/models"))["data"]
+    bases = [card for card in cards if card.get("parent") is None]
+    names = {card.get("root"): card for card in bases} | {card["id"]: card for card in bases}
+    if base_model not in names:
+        raise ConfigurationError(
+            f"the vLLM server at {url} serves {', '.join(map(repr, names))}, not {base_model!r}: register "
+            "models with that base, or attach to another server"
+        )
+    return names[base_model]
+
+
+async def _check_logprobs(client: VllmClient, url: str, model: str) -> None:
+    """The logprob of one id must depend on the temperature: it is that of what is sampled from."""
+
+    async def logprob(temperature: float) -> float:
+        body = {
+            "model": model,
+            "prompt": [PROBE_ID],
+            "max_tokens": 1,
+            "temperature": temperature,
+            "logprobs": 0,
+            "logprob_token_ids": [PROBE_ID],
+            "return_tokens_as_token_ids": True,
+            "ignore_eos": True,
+        }
+        reply = await client.post("/v1/completions", body)
+        return float(reply["choices"][0]["logprobs"]["top_logprobs"][0][f"token_id:{PROBE_ID}"])
+
+    if await logprob(1.0) == await logprob(2.0):
+        raise ConfigurationError(
+            f"the vLLM server at {url} gives logprobs of the model, not of the distribution that is sampled "
+            "from; start it with --logprobs-mode processed_logprobs"
+        )
+    try:
+        await client.post("/v1/unload_lora_adapter", {"lora_name": "art-probe-no-such-adapter"})
+    except ARTError as error:
+        if "art-probe" not in str(error):
+            raise ConfigurationError(
+                f"the vLLM server at {url} takes no adapters while it runs ({error}); start it "
+                "with --enable-lora and the variable VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+            ) from error
+
+
+def _key(options: VllmOptions) -> str | None:
+    if options.key_file is not None:
+        try:
+            return Path(options.key_file).expanduser().read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"key_file {str(options.key_file)!r}: {error}") from error
+    if options.key_variable is not None:
+        key = variable(options.key_variable)
+        if key is None:
+            raise ConfigurationError(f"key_variable: the environment has no {options.key_variable!r}")
+        return key
+    return None
+
 
 PAUSE_SECONDS = 0.2
 
@@ -34,7 +180,7 @@ async def start_vllm(start: WorkerStart, options: VllmOptions) -> tuple[VllmEngi
     runtime = await find_runtime(options.environment)
     folder = Path(tempfile.mkdtemp(prefix="art-vllm-"))
     try:
-        launch = await prepare(start.base_model, runtime, options, folder, start.device)
+        launch = await prepare_launch(start.base_model, runtime, options, folder, start.device)
         process = await VllmProcess.start(launch.command, launch.environment, str(folder))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -57,7 +203,7 @@ async def _engine(
     client: VllmClient,
     model: dict[str, Any],
 ) -> VllmEngine:
-    served = Served(
+    served = VllmServerFacts(
         base_model=start.base_model,
         model=model["id"],
         max_context=int(model["max_model_len"]),

@@ -11,9 +11,14 @@ from typing import Any
 
 from art.errors import VerifierError
 from art.rewards.reward import Score
-from art.rewards.verifiers.limits import Limits, side_by_side
-from art.rewards.verifiers.pool import Guard, Isolation
-from art.rewards.verifiers.process import Child, Ending, library
+from art.rewards.verifiers.check_pool import IsolationGuard, IsolationLevel
+from art.rewards.verifiers.limited_process import (
+    LimitedProcess,
+    Limits,
+    ProcessEnding,
+    module_folders,
+    process_count,
+)
 from art.rewards.verifiers.verifier import Answer, Verifier, last_answer
 
 FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
@@ -38,7 +43,7 @@ class _CodeVerifier(Verifier):
         partial: bool = False,
         packages: bool = False,
         at_once: int | None = None,
-        isolation: Isolation = "best",
+        isolation: IsolationLevel = "best",
     ) -> None:
         """limits: of each process. partial: the share that passed, instead of 1 for all and else 0. packages:
         the code may import what is installed here. at_once: how many answers are run side by side (the
@@ -46,8 +51,8 @@ class _CodeVerifier(Verifier):
         """
         super().__init__(expected, key=key, name=name, answer=answer)
         self._limits, self._partial, self._packages = limits, partial, packages
-        self._guard = Guard(name, isolation)
-        self._threads = ThreadPoolExecutor(side_by_side(at_once), thread_name_prefix="art-code")
+        self._guard = IsolationGuard(name, isolation)
+        self._threads = ThreadPoolExecutor(process_count(at_once), thread_name_prefix="art-code")
 
     async def verify(self, answer: str, expected: Any) -> Score:
         loop = asyncio.get_running_loop()
@@ -56,9 +61,9 @@ class _CodeVerifier(Verifier):
     def _run(self, source: str, expected: Any) -> Score:
         raise NotImplementedError
 
-    def _child(self, work: str, *, wall_s: float | None = None, **order: Any) -> Child:
-        places = library(packages=self._packages)
-        child = Child(work, self._limits, wall_s=wall_s or self._limits.wall_s, **places, **order)
+    def _child(self, work: str, *, wall_s: float | None = None, **order: Any) -> LimitedProcess:
+        places = module_folders(packages=self._packages)
+        child = LimitedProcess(work, self._limits, wall_s=wall_s or self._limits.wall_s, **places, **order)
         try:
             self._guard.check(child.walls)
         except VerifierError:
@@ -114,7 +119,7 @@ class CodeTests(_CodeVerifier):
             with self._child("tests", wall_s=2 * self._limits.wall_s, **order) as harness:
                 return self._verdict(solution, harness, len(tests))
 
-    def _verdict(self, solution: Child, harness: Child, total: int) -> Score:
+    def _verdict(self, solution: LimitedProcess, harness: LimitedProcess, total: int) -> Score:
         words = _words(harness.ask(b""))
         lost = ""
         while "call" in words:
@@ -191,12 +196,12 @@ def _words(line: bytes | None) -> dict[str, Any]:
     return words if isinstance(words, dict) else {}
 
 
-def _how_it_ended(child: Child) -> str:
+def _how_it_ended(child: LimitedProcess) -> str:
     child.end_input()
     return _reason(child.finish(), child.errors)
 
 
-def _reason(ending: Ending, errors: bytes) -> str:
+def _reason(ending: ProcessEnding, errors: bytes) -> str:
     said = errors.decode(errors="replace").strip().splitlines()
     fates = {
         "deadline": "it did not end in time",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from art.errors import ConfigurationError, VerifierError
-from art.rewards.reward import Reward, Score, settled
+from art.rewards.reward import Reward, Score, results_or_first_error
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
@@ -64,7 +64,7 @@ class Verifier(Reward):
 
     async def scores(self, group: TrajectoryGroup) -> Sequence[Score]:
         calls = [self._one(trajectory, group) for trajectory in group.trajectories]
-        return settled(await asyncio.gather(*calls, return_exceptions=True))
+        return results_or_first_error(await asyncio.gather(*calls, return_exceptions=True))
 
     async def _one(self, trajectory: Trajectory, group: TrajectoryGroup) -> Score:
         try:

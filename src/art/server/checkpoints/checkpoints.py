@@ -1,12 +1,19 @@
-"""One model's checkpoints on disk: whole or absent, never half.
+"""One model's checkpoints on disk: whole or absent, never half; what each holds, its files, and who uses it.
 
 A step is written into a hidden folder beside its place, synced, and renamed: the rename is the commit.
 `job.json` in the folder says which job made it and with what result, so that a restart never trains a
 committed step again.
+
+Two kinds of folders are checkpoints: our own (`trainer_state.json`, optimizer, RNG, manifest), and a plain
+PEFT folder that another program wrote (`adapter_config.json` and `adapter_model.safetensors`). The second
+kind resumes with a fresh optimizer. Its shape (`CheckpointShape`) is read from its small files. Checkpoints
+that running jobs read beside the newest, references and teachers, are not deleted (`CheckpointRefs`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import filecmp
 import hashlib
@@ -14,16 +21,164 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from art.errors import CheckpointError, DiskError
-from art.process.disk import disk_error, disk_trouble
-from art.process.durable import flush, write_flushed
-from art.wire.checkpoint import ADAPTER_CONFIG_FILE, ADAPTER_FILE, JOB_FILE, MANIFEST_FILE, STATE_FILE
+from art.errors import CheckpointError, DiskError, NotFoundError, RequestError
+from art.process.files import disk_error, disk_trouble, flush, write_flushed
 from art.wire.jobs import TrainResultInfo
-from art.wire.strict import Strict
+from art.wire.models import (
+    ADAPTER_CONFIG_FILE,
+    ADAPTER_FILE,
+    JOB_FILE,
+    MANIFEST_FILE,
+    STATE_FILE,
+    Manifest,
+    manifest_entry,
+)
+from art.wire.records import Strict, first_flaw
+from art.wire.training import LoraSpec
+
+DEFAULT_LORA = LoraSpec()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointShape:
+    """Of one checkpoint folder."""
+
+    base_model: str
+    lora: LoraSpec | None
+    """None: all weights."""
+    plain: bool
+    """Whether it is a PEFT folder without our state."""
+
+
+def read_shape(folder: Path) -> CheckpointShape:
+    """Raises CheckpointError that names what the folder lacks."""
+    if (folder / STATE_FILE).is_file():
+        state = _json(folder / STATE_FILE)
+        return _shape_of(folder / STATE_FILE, state.get("base_model"), state.get("lora"), plain=False)
+    if not (folder / ADAPTER_FILE).is_file():
+        raise CheckpointError(
+            f"{folder} is no checkpoint: it has neither {STATE_FILE!r} nor {ADAPTER_FILE!r}. Restore or "
+            "remove it."
+        )
+    config = _json(folder / ADAPTER_CONFIG_FILE)
+    return _shape_of(
+        folder / ADAPTER_CONFIG_FILE,
+        config.get("base_model_name_or_path"),
+        lora_of_peft(folder, config),
+        plain=True,
+    )
+
+
+def lora_of_peft(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a `LoraSpec` of a PEFT folder. Raises CheckpointError for another method than LoRA.
+
+    Targets come from the names of the tensors: the configuration may spell them as a pattern, as Unsloth
+    does.
+    """
+    if config.get("peft_type") != "LORA":
+        raise CheckpointError(f"{folder} is a {config.get('peft_type')!r} adapter; only LoRA works")
+    return {
+        "r": config.get("r"),
+        "alpha": config.get("lora_alpha"),
+        "dropout": config.get("lora_dropout") or 0.0,
+        "use_rslora": bool(config.get("use_rslora")),
+        "targets": sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in _tensors(folder)}),
+    }
+
+
+def _tensors(folder: Path) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / ADAPTER_FILE
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return [name for name in file.keys() if ".lora_" in name]
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): it is cut or changed; restore it") from error
+
+
+def shape_for(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> LoraSpec | None:
+    """The adapter of a new model that begins with this checkpoint: what the request leaves at its default
+    is taken from the checkpoint.
+
+    Raises RequestError (409) for a setting that the request chose and the checkpoint contradicts.
+    """
+    if not leaves_open(found.lora, lora):
+        raise _unfit(folder, lora, found.lora)
+    return found.lora
+
+
+def check_shape(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> None:
+    """Whether a registered model can go on from this checkpoint. Raises RequestError (409)."""
+    there = found.lora
+    if there is not None and lora is not None and lora.targets == "all-linear":
+        there = there.model_copy(update={"targets": lora.targets})  # spelled out: the trainer compares them
+    if there != lora:
+        raise _unfit(folder, lora, found.lora)
+
+
+def leaves_open(there: LoraSpec | None, wanted: LoraSpec | None) -> bool:
+    """Whether every setting of `wanted` is that of `there`, or the default, which chooses nothing.
+
+    >>> leaves_open(LoraSpec(r=8, targets=["q_proj"]), LoraSpec())
+    True
+    >>> leaves_open(LoraSpec(r=8), LoraSpec(r=4))
+    False
+    """
+    if there is None or wanted is None:
+        return there is wanted
+    for field in LoraSpec.model_fields:
+        old, new, usual = (_sorted(getattr(spec, field)) for spec in (there, wanted, DEFAULT_LORA))
+        if new not in (old, usual):
+            return False
+    return True
+
+
+def _sorted(value: object) -> object:
+    return sorted(set(value)) if isinstance(value, list) else value
+
+
+def _unfit(folder: Path, wanted: LoraSpec | None, there: LoraSpec | None) -> RequestError:
+    remedy = "register with full_finetuning" if there is None else "leave the settings that differ out"
+    return RequestError(
+        f"the checkpoint {folder} holds {lora_str(there)}, the model {lora_str(wanted)}: {remedy} when a new "
+        "model is registered, or use another name",
+        status=409,
+        code="checkpoint_unfit",
+        param="lora",
+    )
+
+
+def lora_str(lora: LoraSpec | None) -> str:
+    return "all weights" if lora is None else f"the LoRA {lora.model_dump_json()}"
+
+
+def _shape_of(path: Path, base_model: object, lora: object, *, plain: bool) -> CheckpointShape:
+    try:
+        spec = None if lora is None else LoraSpec.model_validate(lora)
+    except ValidationError as error:
+        raise CheckpointError(f"{path}: {first_flaw(error)}; restore the file") from error
+    return CheckpointShape(base_model=str(base_model or ""), lora=spec, plain=plain)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); restore it") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} holds no JSON object; restore it")
+    return found
+
 
 _STEP = re.compile(r"\d{4,}")
 
@@ -231,3 +386,85 @@ def _link_or_copy(source: Path, target: Path) -> None:
 def _copy_synced(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
     flush(target)
+
+
+def manifest_of(checkpoints: Checkpoints, step: int) -> Manifest:
+    """Size and digest of each file. A plain adapter from elsewhere has no manifest: it is read for one.
+
+    Raises NotFoundError for a step that is not there, CheckpointError for a manifest that cannot be read.
+    """
+    folder = _folder(checkpoints, step)
+    path = folder / MANIFEST_FILE
+    if not path.exists():
+        files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.is_symlink()]
+        return Manifest(files={file.name: manifest_entry(file) for file in files if file.name != JOB_FILE})
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise CheckpointError(f"the manifest of step {step} cannot be read: restore {path}") from error
+    if MANIFEST_FILE not in manifest.files:
+        manifest.files[MANIFEST_FILE] = manifest_entry(path)
+    return manifest
+
+
+def file_of(checkpoints: Checkpoints, step: int, name: str) -> Path:
+    """Where one of these files lies. Raises NotFoundError for any other name."""
+    known = manifest_of(checkpoints, step).files
+    path = _folder(checkpoints, step) / name
+    if name not in known or "/" in name or not path.is_file() or path.is_symlink():
+        raise NotFoundError(
+            f"step {step} has no file {name!r}; its files: {', '.join(known)}",
+            status=404,
+            code="file_not_found",
+        )
+    return path
+
+
+def _folder(checkpoints: Checkpoints, step: int) -> Path:
+    steps = checkpoints.steps()
+    if step not in steps:
+        raise NotFoundError(
+            f"the model has no checkpoint of step {step}; its steps: {steps}", status=404, code="step_missing"
+        )
+    return checkpoints.path(step)
+
+
+class CheckpointRefs:
+    """Folders and how many jobs read each."""
+
+    def __init__(self) -> None:
+        self._folders: Counter[Path] = Counter()
+
+    @contextmanager
+    def reading(self, folder: str | None) -> Iterator[None]:
+        """Inside, the folder is in use. None: none is."""
+        if folder is None:
+            yield
+            return
+        path = Path(folder).resolve()
+        self._folders[path] += 1
+        try:
+            yield
+        finally:
+            self._folders[path] -= 1
+
+    def __contains__(self, folder: Path) -> bool:
+        return self._folders[folder.resolve()] > 0
+
+
+@contextlib.asynccontextmanager
+async def lock_within(lock: asyncio.Lock, seconds: float, model: str) -> AsyncIterator[None]:
+    """Hold it inside the block. Raises RequestError (409, `model_busy`) when others kept it for so long."""
+    try:
+        await asyncio.wait_for(lock.acquire(), seconds)
+    except TimeoutError as error:
+        raise RequestError(
+            f"model {model} was in use for {seconds:g} s (registered, forked, pulled or trained): try again "
+            "when that has ended",
+            status=409,
+            code="model_busy",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,7 +1,8 @@
-"""POST /v1/completions: raw prompts, continued. Each prompt x n is a sample."""
+"""POST /v1/completions: raw prompts are continued, whole or as a stream. Each prompt x n is a sample."""
 
 from __future__ import annotations
 
+import codecs
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -10,22 +11,178 @@ from typing import Any
 import orjson
 
 from art.engine.protocol import Ranked, TopLogprobs
-from art.server.bodies import Beside, aside
-from art.server.dialects.chat_reply import Completion, partial_choice, usage_of
-from art.server.dialects.chat_sampling import Sampler
-from art.server.dialects.completions_reply import TokenTexts
-from art.server.dialects.completions_request import CompletionsRequest, read_completions_request
-from art.server.dialects.completions_stream import CompletionChunks
-from art.server.dialects.dialect import Dialect, rollout_of
-from art.server.dialects.event_stream import stream_reply
-from art.server.dialects.prompt_scores import prompt_logprobs_of, prompt_scores
-from art.server.dialects.raw_prompts import RawPrepared, RawPrompts
-from art.server.dialects.told import Ended, StreamEvent, told
-from art.server.dialects.whole import Done, together, whole
-from art.server.http import Scope, Send, send_json
+from art.errors import ARTError
+from art.rendering.chat_renderer import ChatRenderer
+from art.server.chat.prompt_and_reply import (
+    Completion,
+    partial_choice,
+    prompt_logprobs_of,
+    prompt_scores,
+    token_spelling,
+    usage_of,
+)
+from art.server.dialects.completion_service import (
+    ChoiceFinished,
+    CommittedChoice,
+    CompletionService,
+    ReplyDelta,
+    StreamedChoice,
+    StreamEvent,
+    StreamStarted,
+    complete_request,
+    gather_or_cancel,
+    stream_reply_events,
+)
+from art.server.dialects.completions_request import (
+    CompletionsRequest,
+    PreparedRawPrompt,
+    RawPromptService,
+    read_completions_request,
+)
+from art.server.dialects.dialect import Dialect, data_event, rollout_of, send_stream
+from art.server.http import Scope, Send, error_body, send_json
+from art.server.large_bodies import TenantThreads, run_in_thread_if_large
 from art.server.settings import LimitSettings
-from art.server.tenants.tenancy import tenant_in
-from art.wire.headers import SAMPLE_FIELD
+from art.server.tenancy import tenant_in
+from art.wire.rollouts import SAMPLE_FIELD
+
+
+class TokenTexts:
+    """Logprobs of one choice in OpenAI's legacy shape; `text_offset` counts characters from its beginning."""
+
+    def __init__(self, renderer: ChatRenderer, *, start: int = 0, as_ids: bool = False) -> None:
+        """`start`: characters that are told before the first token (an echoed prompt's). `as_ids`: tokens
+        are called by their ids.
+        """
+        self._renderer = renderer
+        self._as_ids = as_ids
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = start
+
+    def logprobs(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float | None],
+        tops: Sequence[TopLogprobs | None] = (),
+    ) -> dict[str, Any]:
+        """The next tokens: their texts, logprobs and places. `tops`: the alternatives of each, or none."""
+        tokens, offsets = [], []
+        for token_id in token_ids:
+            spelled = self._renderer.token_bytes(token_id)
+            tokens.append(token_spelling(token_id, spelled, self._as_ids))
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(spelled))
+        return {
+            "text_offset": offsets,
+            "token_logprobs": list(logprobs),
+            "tokens": tokens,
+            "top_logprobs": [None if top is None else self._alternatives(top) for top in tops] or None,
+        }
+
+    def _alternatives(self, top: TopLogprobs) -> dict[str, float]:
+        """By text: of ids that are spelled alike (parts of characters), the most probable."""
+        known: dict[str, float] = {}
+        for token_id, logprob in top:
+            known.setdefault(
+                token_spelling(token_id, self._renderer.token_bytes(token_id), self._as_ids), logprob
+            )
+        return known
+
+
+_DONE = data_event(b"[DONE]")
+
+
+class CompletionChunks:
+    """Writes `text_completion` chunks."""
+
+    def __init__(self, asked: CompletionsRequest, prompts: Sequence[PreparedRawPrompt]) -> None:
+        self._asked = asked
+        self._prompts = prompts
+        self._choices: list[StreamedChoice] = []
+        self._texts: dict[int, TokenTexts] = {}
+        self._head: dict[str, Any] = {}
+
+    def write(self, event: StreamEvent) -> bytes:
+        """A chunk for what is new of a choice; the first one of each where its prompt is told."""
+        if isinstance(event, StreamStarted):
+            return self._begin(event.choices)
+        choice, finish, logprobs = event.choice, None, None
+        token_ids: Sequence[int] = ()
+        if isinstance(event, ChoiceFinished):
+            finish = event.finish
+        elif isinstance(event, ReplyDelta):
+            token_ids = event.delta.token_ids
+            if self._asked.logprobs and token_ids:
+                logprobs = self._texts[choice.index].logprobs(
+                    token_ids, event.delta.logprobs, event.delta.top_logprobs
+                )
+        told_ids = self._asked.sampling.return_token_ids and bool(token_ids)
+        if not (event.content or finish or logprobs or told_ids):
+            return b""
+        piece = self._piece(choice, event.content, finish=finish, logprobs=logprobs)
+        if told_ids:
+            piece["token_ids"] = list(token_ids)
+        return self._chunk([piece])
+
+    def close(self) -> bytes:
+        """The usage, where it was asked for."""
+        if not self._asked.sampling.include_usage:
+            return _DONE
+        prompt_tokens = sum(len(prepared.stitched.prompt_ids) for prepared in self._prompts)
+        usage = usage_of(prompt_tokens, [choice.completion for choice in self._choices])
+        return self._chunk([], usage) + _DONE
+
+    def fail(self, error: ARTError) -> bytes:
+        """The error as an event."""
+        return data_event(orjson.dumps(error_body(error, self._prompts[0].tenant))) + _DONE
+
+    def _begin(self, choices: list[StreamedChoice]) -> bytes:
+        first = choices[0]
+        self._choices = choices
+        self._head = {
+            "id": f"cmpl-{first.completion.sample_id}",
+            "object": "text_completion",
+            "created": int(first.prepared.created_at),
+            "model": first.prepared.request.model,
+            "system_fingerprint": first.prepared.fingerprint,
+        }
+        opening = []
+        for choice in choices:
+            renderer, prompt_ids = choice.prepared.target.renderer, choice.prepared.stitched.prompt_ids
+            text = renderer.decode(prompt_ids) if self._asked.echo else ""
+            self._texts[choice.index] = TokenTexts(
+                renderer, start=len(text), as_ids=self._asked.sampling.tokens_as_ids
+            )
+            piece = self._piece(choice, text)
+            if self._asked.sampling.return_token_ids:
+                piece["prompt_token_ids"] = list(prompt_ids)
+            if text or self._asked.sampling.return_token_ids:
+                opening.append(piece)
+        return self._chunk(opening) if opening else b""
+
+    def _piece(
+        self,
+        choice: StreamedChoice,
+        text: str,
+        *,
+        finish: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        return partial_choice(
+            choice.index,
+            {"text": text},
+            completion=choice.completion,
+            step=choice.prepared.target.step,
+            finish=finish,
+            logprobs=logprobs,
+        )
+
+    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
+        chunk = {**self._head, "choices": choices}
+        if self._asked.sampling.include_usage:
+            chunk["usage"] = usage
+        return data_event(orjson.dumps(chunk))
+
 
 _REMEMBERED_SHARE = 8
 """So small a share of what stitching may remember is for raw prompts."""
@@ -34,9 +191,11 @@ _REMEMBERED_SHARE = 8
 class Completions(Dialect):
     """Answers completions of raw prompts, whole or streamed."""
 
-    def __init__(self, sampler: Sampler, limits: LimitSettings, beside: Beside | None = None) -> None:
+    def __init__(
+        self, sampler: CompletionService, limits: LimitSettings, beside: TenantThreads | None = None
+    ) -> None:
         super().__init__(sampler, limits, beside)
-        self._raw = RawPrompts(max_tokens=limits.remembered_tokens // _REMEMBERED_SHARE)
+        self._raw = RawPromptService(max_tokens=limits.remembered_tokens // _REMEMBERED_SHARE)
 
     def read(self, scope: Scope, body: Any) -> CompletionsRequest:
         """The request of a decoded body. Raises: RequestError."""
@@ -48,7 +207,7 @@ class Completions(Dialect):
         rollout_id, tenant = rollout_of(scope), tenant_in(scope)
         async with self.sampler.catalog.lease(target):
             prompts = [
-                await aside(
+                await run_in_thread_if_large(
                     len(prompt),
                     self._raw.prepare,
                     asked.sampling,
@@ -61,15 +220,15 @@ class Completions(Dialect):
                 for prompt in asked.prompts
             ]
             if asked.sampling.stream:
-                events = self._remembered(told(self.sampler, *prompts))
-                if await stream_reply(events, CompletionChunks(asked, prompts), send):
+                events = self._remembered(stream_reply_events(self.sampler, *prompts))
+                if await send_stream(events, CompletionChunks(asked, prompts), send):
                     self.sampler.delivered(*prompts)
                 return
             scores = await prompt_scores(prompts, asked.scored)
             if not asked.samples:
                 await send_json(send, _reply(asked, prompts, [_nothing(one) for one in prompts], scores))
                 return
-            done = await together([whole(self.sampler, prepared) for prepared in prompts])
+            done = await gather_or_cancel([complete_request(self.sampler, prepared) for prepared in prompts])
             for prepared, samples in zip(prompts, done, strict=True):
                 for one in samples:
                     self._raw.remember(prepared, one.completion)
@@ -79,21 +238,21 @@ class Completions(Dialect):
     async def _remembered(self, events: AsyncIterator[StreamEvent]) -> AsyncIterator[StreamEvent]:
         async with aclosing(events):  # type: ignore[type-var]
             async for event in events:
-                if isinstance(event, Ended):
+                if isinstance(event, ChoiceFinished):
                     self._raw.remember(event.choice.prepared, event.choice.completion)
                 yield event
 
 
-def _nothing(prepared: RawPrepared) -> list[Done]:
+def _nothing(prepared: PreparedRawPrompt) -> list[CommittedChoice]:
     """Its choices where nothing is sampled."""
     empty = Completion(sample_id="", token_ids=[], logprobs=[], finish_reason="length")
-    return [Done(empty, {"content": ""}, "length")] * prepared.request.n
+    return [CommittedChoice(empty, {"content": ""}, "length")] * prepared.request.n
 
 
 def _reply(
     asked: CompletionsRequest,
-    prompts: Sequence[RawPrepared],
-    done: Sequence[list[Done]],
+    prompts: Sequence[PreparedRawPrompt],
+    done: Sequence[list[CommittedChoice]],
     scores: Sequence[Ranked | None],
 ) -> bytes:
     choices: list[dict[str, Any]] = []
@@ -118,7 +277,11 @@ def _reply(
 
 
 def _choice(
-    index: int, asked: CompletionsRequest, prepared: RawPrepared, one: Done, scored: Ranked | None
+    index: int,
+    asked: CompletionsRequest,
+    prepared: PreparedRawPrompt,
+    one: CommittedChoice,
+    scored: Ranked | None,
 ) -> dict[str, Any]:
     renderer, prompt_ids, completion = prepared.target.renderer, prepared.stitched.prompt_ids, one.completion
     text = one.message["content"]
@@ -145,7 +308,7 @@ def _choice(
 
 
 def _logprobs(
-    asked: CompletionsRequest, prepared: RawPrepared, completion: Completion, scored: Ranked | None
+    asked: CompletionsRequest, prepared: PreparedRawPrompt, completion: Completion, scored: Ranked | None
 ) -> dict[str, Any]:
     """Of the sampled ids and, behind an echo, of the prompt's before them."""
     ids, values = list(completion.token_ids), list[float | None](completion.logprobs)

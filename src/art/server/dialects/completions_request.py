@@ -1,16 +1,28 @@
-"""A request for completions of raw prompts: texts or ids, continued as they are."""
+"""A request of /v1/completions, and its raw prompts: ids, or texts that become ids as they are.
+
+A prompt that begins with all ids of an earlier completion of its rollout has that sample as its parent.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from art.engine.limits import MOST_TOP_LOGPROBS
 from art.errors import RequestError
-from art.server.dialects.chat_fields import whole_reader
-from art.server.dialects.chat_request import ChatRequest, read_chat_request
-from art.server.dialects.other_fields import check_other
-from art.server.dialects.refusal import refuse
+from art.rendering.chat_renderer import Parsed
+from art.server.catalog import Target
+from art.server.chat.chat_request import ChatRequest, read_chat_request, whole_reader
+from art.server.chat.prompt_and_reply import Completion, PreparedRequest, check_texts_fit
+from art.server.chat.request_fields import check_other_field, refuse
+from art.server.dialects.completion_service import request_id
+from art.server.ledger.schema import int_array
+from art.server.ledger.stitching import Conversation, Stitched, speaker_of
+from art.server.tenancy import Tenant
 
 Prompt = str | list[int]
 
@@ -85,7 +97,7 @@ def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
         raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
     for name, value in body.items():
         if name not in _OWN and name not in _AS_IN_CHAT:
-            check_other(name, value, (*_OWN, *_AS_IN_CHAT))
+            check_other_field(name, value, (*_OWN, *_AS_IN_CHAT))
     shared = {name: body[name] for name in _AS_IN_CHAT if name in body}
     samples = not (body.get("max_tokens") == 0 and _flag(body, "echo"))
     if not samples:
@@ -158,3 +170,108 @@ def _flag(body: dict[str, Any], name: str) -> bool:
     if value is None or isinstance(value, bool):
         return bool(value)
     refuse(f"{name} must be true or false, not {value!r}", name)
+
+
+_TURNS = 16
+"""Newest completions of a rollout that a prompt is compared with."""
+
+Rollout = tuple[Tenant, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedRawPrompt(PreparedRequest):
+    """A raw prompt. What follows it is text, whatever it looks like."""
+
+    def parse(self, token_ids: Sequence[int], *, partial: bool = False) -> Parsed:
+        """The text, without the id that ended it."""
+        renderer = self.target.renderer
+        ended = bool(token_ids) and token_ids[-1] in renderer.stop_token_ids
+        return Parsed(content=renderer.decode(token_ids[:-1] if ended else token_ids))
+
+
+class RawPromptService:
+    """Prepares raw prompts, and remembers the ids that the rollouts' newest completions ended with."""
+
+    def __init__(self, *, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._tokens = 0
+        self._answered: OrderedDict[Rollout, list[tuple[str, array[int]]]] = OrderedDict()
+
+    def prepare(
+        self,
+        request: ChatRequest,
+        target: Target,
+        prompt: Prompt,
+        rollout_id: str | None,
+        tenant: Tenant = None,
+        special: bool = False,
+    ) -> PreparedRawPrompt:
+        """`special`: with the special tokens that the tokenizer puts around a text.
+
+        Raises: RequestError for a prompt without ids, or with more than there is room for.
+        """
+        if isinstance(prompt, str):
+            check_texts_fit([prompt], target, param="prompt")
+            ids = target.renderer.encode(prompt, special=special)
+            text = target.renderer.decode(ids) if special else prompt
+        else:
+            text, ids = "", prompt
+        if not ids:
+            refuse("the prompt has no tokens: there is nothing to continue", "prompt")
+        room = target.max_context - len(ids)
+        if room < 1:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens; {target.name} has room for {target.max_context} tokens "
+                "of prompt and completion. Shorten the prompt.",
+                status=400,
+                code="context_length_exceeded",
+                param="prompt",
+            )
+        if not isinstance(prompt, str):
+            text = target.renderer.decode(ids)  # of as many as there is room for, not of millions
+        held = int_array(ids)
+        speaker = speaker_of(target.base_model, tenant, target.renderer)
+        parent, shared = (None, 0) if rollout_id is None else self._parent((tenant, rollout_id), held)
+        stitched = Stitched(
+            prompt_ids=ids,
+            conversation=Conversation.of_ids(speaker, held.tobytes()),
+            parent_id=parent,
+            shared=shared,
+        )
+        return PreparedRawPrompt(
+            # Those who look at what was said see the prompt as one message.
+            request=replace(request, messages=[{"role": "user", "content": text}]),
+            target=target,
+            stitched=stitched,
+            tenant=tenant,
+            rollout_id=rollout_id,
+            max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
+            created_at=time.time(),
+            request_id=request_id(rollout_id),
+            constraint=request.constraint,
+        )
+
+    def remember(self, prepared: PreparedRequest, completion: Completion) -> None:
+        """Keep a committed completion, so that prompts that go on from it are found to be its children."""
+        if prepared.rollout_id is None:
+            return
+        rollout = (prepared.tenant, prepared.rollout_id)
+        turns = self._answered.setdefault(rollout, [])
+        self._answered.move_to_end(rollout)
+        turns.append(
+            (completion.sample_id, int_array([*prepared.stitched.prompt_ids, *completion.token_ids]))
+        )
+        self._tokens += len(turns[-1][1])
+        if len(turns) > _TURNS:
+            self._tokens -= len(turns.pop(0)[1])
+        while self._tokens > self._max_tokens and self._answered:
+            _, forgotten = self._answered.popitem(last=False)
+            self._tokens -= sum(len(ids) for _, ids in forgotten)
+
+    def _parent(self, rollout: Rollout, ids: array[int]) -> tuple[str | None, int]:
+        """The sample that most of the prompt's first ids are, and how many."""
+        best: tuple[str | None, int] = (None, 0)
+        for sample_id, earlier in self._answered.get(rollout, ()):
+            if best[1] < len(earlier) <= len(ids) and ids[: len(earlier)] == earlier:
+                best = (sample_id, len(earlier))
+        return best

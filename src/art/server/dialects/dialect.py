@@ -1,25 +1,86 @@
-"""What all ways of asking for completions share: the body, a client that goes away, errors in their shape."""
+"""What all dialects share: the body, a client that goes away, errors in their shape, streams as server-sent
+events.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
+import orjson
 from starlette.routing import Route
 
 from art.errors import ARTError, RequestError
-from art.server.bodies import Beside, decode_json
-from art.server.dialects.chat_prepared import Prepared
-from art.server.dialects.chat_request import ChatRequest
-from art.server.dialects.chat_sampling import Sampler
-from art.server.dialects.length import check_request
+from art.server.catalog import Target
+from art.server.chat.chat_request import ChatRequest
+from art.server.chat.prompt_and_reply import PreparedRequest, check_messages_fit
+from art.server.dialects.completion_service import CompletionService, StreamEvent
 from art.server.http import CLIENT, Client, ClientGoneError, Receive, Scope, Send, read_bytes, send_error
-from art.server.models.served import Target
+from art.server.large_bodies import TenantThreads, decode_json
 from art.server.settings import LimitSettings
-from art.server.tenants.tenancy import Tenant, tenant_in
-from art.wire.headers import ROLLOUT_HEADER
+from art.server.tenancy import Tenant, tenant_in
+from art.wire.rollouts import ROLLOUT_HEADER
+
+_START = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")],
+}
+
+
+class StreamWriter(Protocol):
+    """A dialect's words for a stream. Each method gives bytes of server-sent events, empty for none."""
+
+    def write(self, event: StreamEvent) -> bytes:
+        """`StreamStarted` first, then what happens to the choices."""
+        ...
+
+    def close(self) -> bytes:
+        """After the last choice has ended."""
+        ...
+
+    def fail(self, error: ARTError) -> bytes:
+        """Instead of all that would have followed."""
+        ...
+
+
+async def send_stream(events: AsyncIterator[StreamEvent], writer: StreamWriter, send: Send) -> bool:
+    """Send the whole stream; False: it ended with an error.
+
+    Raises: ARTError before the first byte; later ones the writer tells.
+    """
+    started, failed = False, False
+    try:
+        async with aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                body = writer.write(event)
+                if not started:
+                    await send(_START)
+                    started = True
+                if body:
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+        last = writer.close()
+    except ARTError as error:
+        if not started:
+            raise
+        last, failed = writer.fail(error), True
+    await send({"type": "http.response.body", "body": last})
+    return not failed
+
+
+def data_event(body: bytes) -> bytes:
+    """One event without a name."""
+    return b"data: " + body + b"\n\n"
+
+
+def named_event(name: str, body: dict[str, Any]) -> bytes:
+    """One event with its name."""
+    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(body) + b"\n\n"
+
 
 _ROLLOUT = ROLLOUT_HEADER.encode()
 _ROLLOUT_LENGTH = 256
@@ -34,15 +95,17 @@ class Dialect(ABC):
     ...     target = await self.target_of(scope, request)
     ...     async with self.sampler.catalog.lease(target):
     ...         prepared = await self.prepare(scope, request, target)
-    ...         done = await whole(self.sampler, prepared)     # or stream_reply(...)
+    ...         done = await complete_request(self.sampler, prepared)     # or send_stream(...)
     ...         await send_json(send, written(done))
     ...         self.sampler.delivered(prepared)
     """
 
-    def __init__(self, sampler: Sampler, limits: LimitSettings, beside: Beside | None = None) -> None:
+    def __init__(
+        self, sampler: CompletionService, limits: LimitSettings, beside: TenantThreads | None = None
+    ) -> None:
         self.sampler = sampler
         self.limits = limits
-        self.beside = beside or Beside()
+        self.beside = beside or TenantThreads()
         self.routes: list[Route] = []
         """Further addresses: lookups of what was answered."""
 
@@ -74,7 +137,7 @@ class Dialect(ABC):
             return
         task = asyncio.current_task()
         assert task is not None
-        gone = _Gone(task)
+        gone = _ClientGone(task)
         client: Client | None = scope.get(CLIENT)
         if client is not None:
             client.when_gone(gone)
@@ -119,9 +182,9 @@ class Dialect(ABC):
                 param=request.effort_field,
             ) from error
 
-    async def prepare(self, scope: Scope, request: ChatRequest, target: Target) -> Prepared:
+    async def prepare(self, scope: Scope, request: ChatRequest, target: Target) -> PreparedRequest:
         """The prompt, in the rollout that the request names. Raises: RequestError."""
-        check_request(request, target)
+        check_messages_fit(request, target)
         return await self.sampler.prepare(request, target, rollout_of(scope), tenant=tenant_in(scope))
 
 
@@ -141,7 +204,7 @@ def rollout_of(scope: Scope) -> str | None:
     return None
 
 
-class _Gone:
+class _ClientGone:
     """Called when the client of a request has gone away: nobody waits for the reply."""
 
     __slots__ = ("_task", "happened")
@@ -155,7 +218,7 @@ class _Gone:
         self._task.cancel()
 
 
-async def _await_gone(receive: Receive, gone: _Gone) -> None:
+async def _await_gone(receive: Receive, gone: _ClientGone) -> None:
     """For servers that tell it no other way."""
     while (await receive())["type"] != "http.disconnect":
         continue

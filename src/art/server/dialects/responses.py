@@ -1,7 +1,13 @@
-"""POST /v1/responses, and the lookups of what it stored."""
+"""POST /v1/responses, and the lookups of what it stored.
+
+A response has items, each naming its sample. In a stream each item is opened, told and closed, all events
+numbered.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -9,21 +15,338 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from art.server.bodies import Beside
-from art.server.dialects.chat_sampling import Sampler
-from art.server.dialects.dialect import Dialect
-from art.server.dialects.event_stream import stream_reply
-from art.server.dialects.refusal import refuse
-from art.server.dialects.responses_items import Item
-from art.server.dialects.responses_reply import output_of, response_of, status_of_end
+from art.errors import ARTError, OverloadedError
+from art.rendering.reply import is_object
+from art.server.chat.prompt_and_reply import Completion, PreparedRequest, logprobs_of
+from art.server.chat.request_fields import refuse
+from art.server.dialects.completion_service import (
+    CallPiece,
+    ChoiceFinished,
+    CompletionService,
+    StreamEvent,
+    StreamStarted,
+    complete_request,
+    stream_reply_events,
+)
+from art.server.dialects.dialect import Dialect, named_event, send_stream
+from art.server.dialects.responses_items import Item, ResponseStore, response_id_of
 from art.server.dialects.responses_request import ResponsesRequest, read_responses_request
-from art.server.dialects.responses_store import ResponseStore
-from art.server.dialects.responses_stream import ResponseEvents
-from art.server.dialects.told import told
-from art.server.dialects.whole import whole
-from art.server.http import Scope, Send, send_json
+from art.server.http import Scope, Send, error_body, send_json
+from art.server.large_bodies import TenantThreads
 from art.server.settings import LimitSettings
-from art.server.tenants.tenancy import Tenant, tenant_in
+from art.server.tenancy import Tenant, tenant_in
+from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+
+_REPEATED: dict[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "prompt_cache_key": None,
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "user": None,
+}
+"""Fields that a response has of its request, and what they are where they were not sent."""
+
+
+def response_of(
+    asked: ResponsesRequest,
+    prepared: PreparedRequest,
+    completion: Completion,
+    *,
+    status: str,
+    output: list[Item],
+) -> dict[str, Any]:
+    """A response; `status`: `in_progress`, `completed`, `incomplete` or `failed`."""
+    ended = status in ("completed", "incomplete")
+    response: dict[str, Any] = {
+        "id": response_id_of(completion.sample_id),
+        "object": "response",
+        "created_at": int(prepared.created_at),
+        "completed_at": int(time.time()) if status == "completed" else None,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "model": asked.chat.model,
+        "output": output,
+        "service_tier": "default",
+        "top_logprobs": asked.chat.top_logprobs,
+        "truncation": "disabled",
+        "usage": _usage(prepared, completion, output) if ended else None,
+        **{name: asked.sent.get(name, default) for name, default in _REPEATED.items()},
+        SAMPLE_FIELD: completion.sample_id,
+        STEP_FIELD: prepared.target.step,
+        "system_fingerprint": prepared.fingerprint,
+    }
+    if ended:
+        response[TOKENS_FIELD] = len(completion.token_ids)
+    return response
+
+
+def output_of(
+    asked: ResponsesRequest,
+    prepared: PreparedRequest,
+    completion: Completion,
+    message: dict[str, Any],
+    status: str,
+) -> list[Item]:
+    """The items of an assistant's message: its reasoning, its text, its calls."""
+    sample_id, content, calls = completion.sample_id, message["content"], message.get("tool_calls", ())
+    reasoning = message.get("reasoning_content")
+    items = [reasoning_item(sample_id, reasoning, "completed")] if reasoning else []
+    if content or not (items or calls):
+        logprobs = text_logprobs(prepared, completion) if asked.logprobs else None
+        items.append(message_item(sample_id, content or "", status, logprobs))
+    for call in calls:
+        ends = status if call is calls[-1] else "completed"
+        items.append(call_item(sample_id, call, status_of_call(call, ends)))
+    return items
+
+
+def reasoning_item(sample_id: str, text: str | None, status: str) -> Item:
+    """What the model thought, in full; without a text there is no content yet."""
+    content = [] if text is None else [reasoning_part(text)]
+    own = {"id": _item_id("rs", sample_id), "type": "reasoning", "status": status}
+    return {**own, "summary": [], "content": content, SAMPLE_FIELD: sample_id}
+
+
+def message_item(
+    sample_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None
+) -> Item:
+    """What the model said; without a text there is no content yet."""
+    own = {"id": _item_id("msg", sample_id), "type": "message", "role": "assistant", "status": status}
+    return {**own, "content": [] if text is None else [text_part(text, logprobs)], SAMPLE_FIELD: sample_id}
+
+
+def call_item(sample_id: str, call: dict[str, Any], status: str, *, arguments: str | None = None) -> Item:
+    """A call; its `call_id` names the sample, too."""
+    number = call["id"].rpartition("_")[2]
+    function = call["function"]
+    return {
+        "id": f"{_item_id('fc', sample_id)}_{number}",
+        "type": "function_call",
+        "status": status,
+        "call_id": call["id"],
+        "name": function["name"],
+        "arguments": function["arguments"] if arguments is None else arguments,
+        SAMPLE_FIELD: sample_id,
+    }
+
+
+def text_part(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """A part of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+
+
+def reasoning_part(text: str) -> dict[str, Any]:
+    """A part of a reasoning item."""
+    return {"type": "reasoning_text", "text": text}
+
+
+def text_logprobs(prepared: PreparedRequest, completion: Completion) -> list[dict[str, Any]]:
+    """One entry for each sampled id, those of reasoning and calls included."""
+    renderer = prepared.target.renderer
+    told = logprobs_of(renderer, completion.token_ids, completion.logprobs, completion.tops)
+    content: list[dict[str, Any]] = told["content"]
+    return content
+
+
+def status_of_end(finish: str) -> str:
+    """The status of a response whose choice ended so."""
+    return "incomplete" if finish == "length" else "completed"
+
+
+def status_of_call(call: dict[str, Any], status: str) -> str:
+    """`incomplete` for a last call in which a response of that status was cut off."""
+    whole = status != "incomplete" or is_object(call["function"]["arguments"])
+    return "completed" if whole else "incomplete"
+
+
+def _item_id(kind: str, sample_id: str) -> str:
+    return f"{kind}_{sample_id.rpartition('_')[2]}"
+
+
+def _usage(prepared: PreparedRequest, completion: Completion, output: list[Item]) -> dict[str, Any]:
+    prompt, sampled = len(prepared.stitched.prompt_ids), len(completion.token_ids)
+    thought = "".join(
+        part["text"] for item in output if item["type"] == "reasoning" for part in item["content"]
+    )
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": sampled,
+        # Counted from the text: where thinking ends among the ids is the format's own affair.
+        "output_tokens_details": {
+            "reasoning_tokens": min(sampled, len(prepared.target.renderer.encode(thought))) if thought else 0
+        },
+        "total_tokens": prompt + sampled,
+    }
+
+
+class ResponseEvents:
+    """Writes the events; `keep` is given the whole response before its end is told."""
+
+    def __init__(
+        self, asked: ResponsesRequest, prepared: PreparedRequest, keep: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._asked, self._prepared, self._keep = asked, prepared, keep
+        self._number = 0
+        self._output: list[Item] = []
+        self._texts: dict[str, str] = {}
+        """What was told of an open item, by its kind."""
+        self._thinking = True
+        self._calls: list[CallPiece] = []
+        """What is still to be told of them."""
+        self._call: dict[str, Any] | None = None
+        """The one that is open."""
+        self._completion: Completion | None = None
+        self._last = b""
+
+    def write(self, event: StreamEvent) -> bytes:
+        """The events of what is new."""
+        if isinstance(event, StreamStarted):
+            self._completion = event.choices[0].completion
+            response = self._response("in_progress")
+            return self._event("response.created", response=response) + self._event(
+                "response.in_progress", response=response
+            )
+        told = b""
+        # A thought that goes on after the answer has begun has no place any more.
+        if event.reasoning and self._thinking:
+            told += self._tell("reasoning", event.reasoning)
+        if event.content:
+            told += self._end_of_thought() + self._tell("message", event.content)
+        self._calls += event.calls
+        if isinstance(event, ChoiceFinished):
+            return told + self._end(event)
+        # How a text ended, and its logprobs, are known at the end of the reply.
+        return told if "message" in self._texts else told + self._tell_calls()
+
+    def close(self) -> bytes:
+        """The whole response."""
+        return self._last
+
+    def fail(self, error: ARTError) -> bytes:
+        """`response.failed`."""
+        code = "rate_limit_exceeded" if isinstance(error, OverloadedError) else "server_error"
+        message = error_body(error, self._prepared.tenant)["error"]["message"]
+        failed = {**self._response("failed"), "error": {"code": code, "message": message}}
+        return self._event("response.failed", response=failed)
+
+    def _tell(self, kind: str, text: str) -> bytes:
+        opened = b""
+        if kind not in self._texts:
+            opened = self._open(kind)
+        self._texts[kind] += text
+        if kind == "reasoning":
+            return opened + self._part_event("response.reasoning_text.delta", delta=text)
+        return opened + self._part_event("response.output_text.delta", delta=text, logprobs=[])
+
+    def _open(self, kind: str) -> bytes:
+        make, part = (reasoning_item, reasoning_part) if kind == "reasoning" else (message_item, text_part)
+        self._texts[kind] = ""
+        self._output.append(make(self._sample_id, None, "in_progress"))
+        return self._item_event("added") + self._part_event("response.content_part.added", part=part(""))
+
+    def _end_of_thought(self) -> bytes:
+        if not self._thinking:
+            return b""
+        self._thinking = False
+        if "reasoning" not in self._texts:
+            return b""
+        text = self._texts["reasoning"]
+        self._output[-1] = reasoning_item(self._sample_id, text, "completed")
+        return (
+            self._part_event("response.reasoning_text.done", text=text)
+            + self._part_event("response.content_part.done", part=reasoning_part(text))
+            + self._item_event("done")
+        )
+
+    def _end_of_text(self, status: str) -> bytes:
+        assert self._completion is not None
+        text = self._texts["message"]
+        logprobs = text_logprobs(self._prepared, self._completion) if self._asked.logprobs else []
+        self._output[-1] = message_item(self._sample_id, text, status, logprobs)
+        return (
+            self._part_event("response.output_text.done", text=text, logprobs=logprobs)
+            + self._part_event("response.content_part.done", part=text_part(text, logprobs))
+            + self._item_event("done")
+        )
+
+    def _end(self, event: ChoiceFinished) -> bytes:
+        status = status_of_end(event.finish)
+        told = self._end_of_thought()
+        if "message" not in self._texts and not (self._output or self._calls):
+            told += self._open("message")
+        if "message" in self._texts:
+            told += self._end_of_text(status)
+        told += self._tell_calls() + self._end_of_call(status)
+        response = self._response(status)
+        self._keep(response)
+        self._last = self._event(f"response.{status}", response=response)
+        return told
+
+    def _tell_calls(self) -> bytes:
+        told, pieces = b"", self._calls
+        self._calls = []
+        for piece in pieces:
+            if piece.opens:
+                told += self._end_of_thought() + self._end_of_call("completed")
+                self._output.append(call_item(self._sample_id, piece.call, "in_progress", arguments=""))
+                told += self._item_event("added")
+            self._call = piece.call
+            if piece.arguments:
+                told += self._call_event("delta", delta=piece.arguments)
+        return told
+
+    def _end_of_call(self, status: str) -> bytes:
+        """Of the one that is open, if any; `status`: of the response, if it ends with it."""
+        call, self._call = self._call, None
+        if call is None:
+            return b""
+        function = call["function"]
+        told = self._call_event("done", name=function["name"], arguments=function["arguments"])
+        self._output[-1] = call_item(self._sample_id, call, status_of_call(call, status))
+        return told + self._item_event("done")
+
+    @property
+    def _sample_id(self) -> str:
+        assert self._completion is not None
+        return self._completion.sample_id
+
+    def _response(self, status: str) -> dict[str, Any]:
+        assert self._completion is not None
+        output = [] if status == "in_progress" else self._output
+        return response_of(self._asked, self._prepared, self._completion, status=status, output=output)
+
+    def _item_event(self, what: str) -> bytes:
+        index = len(self._output) - 1
+        return self._event(f"response.output_item.{what}", output_index=index, item=self._output[index])
+
+    def _call_event(self, what: str, **fields: Any) -> bytes:
+        index = len(self._output) - 1
+        place = {"item_id": self._output[index]["id"], "output_index": index}
+        return self._event(f"response.function_call_arguments.{what}", **place, **fields)
+
+    def _part_event(self, kind: str, **fields: Any) -> bytes:
+        index = len(self._output) - 1
+        place = {"item_id": self._output[index]["id"], "output_index": index, "content_index": 0}
+        return self._event(kind, **place, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        number = self._number
+        self._number += 1
+        return named_event(kind, {"type": kind, "sequence_number": number, **fields})
+
 
 _LIST_LIMIT = 100
 
@@ -31,7 +354,9 @@ _LIST_LIMIT = 100
 class Responses(Dialect):
     """Answers the Responses API, whole or streamed."""
 
-    def __init__(self, sampler: Sampler, limits: LimitSettings, beside: Beside | None = None) -> None:
+    def __init__(
+        self, sampler: CompletionService, limits: LimitSettings, beside: TenantThreads | None = None
+    ) -> None:
         super().__init__(sampler, limits, beside)
         self._store = ResponseStore(max_bytes=limits.stored_responses)
         self.routes = [
@@ -57,10 +382,10 @@ class Responses(Dialect):
             prepared = await self.prepare(scope, asked.chat, target)
             if asked.chat.stream:
                 writer = ResponseEvents(asked, prepared, lambda one: self._keep(tenant, asked, one))
-                if await stream_reply(told(self.sampler, prepared), writer, send):
+                if await send_stream(stream_reply_events(self.sampler, prepared), writer, send):
                     self.sampler.delivered(prepared)
                 return
-            (done,) = await whole(self.sampler, prepared)
+            (done,) = await complete_request(self.sampler, prepared)
             status = status_of_end(done.finish)
             output = output_of(asked, prepared, done.completion, done.message, status)
             response = response_of(asked, prepared, done.completion, status=status, output=output)

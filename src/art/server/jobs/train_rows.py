@@ -1,21 +1,86 @@
-"""Ledger records -> the rows that training is built from, each checked to be the model's own."""
+"""Ledger records become the rows that training is built from, each checked to be the model's own.
+
+`sampling_distribution` says which distribution a sample was drawn from, or why the trainer does not compute
+it. `plot_batch` draws what a step trained: the token tree, and beside it what each trained token weighed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
+from typing import Any
 
+import numpy as np
+from pydantic import ValidationError
+
+from art.batch.balance_sheet import UNTRAINABLE as ALL_CONTEXT
+from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow, Untrainable
 from art.errors import RequestError
-from art.rendering.chat import ChatRenderer
-from art.samples.sheet import UNTRAINABLE as ALL_CONTEXT
-from art.samples.types import GroupRow, RolloutRow, SampleRow, Untrainable
-from art.server.jobs.drawn_from import drawn_from
-from art.server.jobs.sft_rows import assistant_rows
+from art.rendering.chat_renderer import ChatRenderer
+from art.server.jobs.sft_job import assistant_rows
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, TrainGroup, TrainJobRequest, TrainTrajectory
-from art.wire.training import PLAIN_SAMPLING
-from art.wire.untrainable import UNTRAINABLE
+from art.wire.samples import UNTRAINABLE
+from art.wire.training import PLAIN_SAMPLING, ComputeSpec, SamplingSpec
+
+_NEUTRAL: Mapping[str, Any] = MappingProxyType(
+    {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "min_tokens": 0}
+)
+"""What changes a distribution from token to token, and the value that does not."""
+_SHAPES_NOTHING = frozenset({"max_tokens", "seed", "stop", "stop_string", "metadata", "ignore_eos"})
+
+_SAME_MASKS = "builtin"
+"""The engine that forbids the same ids under a constraint as the trainer."""
+_COLDEST = 1e-6
+_GREEDY: Mapping[str, Callable[[float], bool]] = MappingProxyType(
+    {
+        "temperature": lambda value: value < _COLDEST,
+        "top_k": lambda value: value == 1,
+        "min_p": lambda value: value >= 1,
+    }
+)
+
+
+def sampling_distribution(record: SampleRecord, algorithm: Algorithm) -> SamplingSpec | Untrainable:
+    """The distribution that the sample's logprobs are of; it is the one that is trained.
+
+    A supervised algorithm trains the model's own, whatever drew the text. Untrainable: greedy sampling (it
+    explores nothing: there is no distribution to improve), penalties and min_tokens (the trainer does not
+    compute them), a constraint under another engine than the builtin one, anything unknown, and a
+    distribution other than the model's own where a teacher's server gives logprobs of its own.
+    """
+    if algorithm.advantage.kind == "none":
+        return PLAIN_SAMPLING
+    given = {name: value for name, value in record.sampling.items() if value is not None}
+    for name, is_greedy in _GREEDY.items():
+        if name in given and is_greedy(given[name]):
+            return Untrainable(reason="greedy", drawn=f"{name} = {given[name]!r}")
+    for name, neutral in _NEUTRAL.items():
+        if given.pop(name, neutral) != neutral:
+            return Untrainable(reason="penalties", drawn=f"{name} = {record.sampling[name]!r}")
+    constraint = given.get("constraint")
+    if constraint is None:
+        given.pop("stop_token_ids", None)
+    elif constraint.get("by") != _SAME_MASKS:
+        drawn = f"a {constraint.get('kind')} constraint by engine {constraint.get('by')!r}"
+        return Untrainable(reason="constraint", drawn=drawn)
+    else:
+        given["constraint"] = {"kind": constraint["kind"], "text": constraint["text"]}
+    for name, value in given.items():
+        if name not in SamplingSpec.model_fields and name not in _SHAPES_NOTHING:
+            return Untrainable(reason="unknown", drawn=f"{name} = {value!r}")
+    try:
+        spec = SamplingSpec(**{name: given[name] for name in SamplingSpec.model_fields if name in given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        return Untrainable(reason="unknown", drawn=f"{first['loc'][0]} = {first['input']!r}")
+    if spec != PLAIN_SAMPLING and algorithm.teacher is not None and algorithm.teacher.kind == "server":
+        return Untrainable(reason="teacher", drawn=repr(spec))
+    return spec
 
 
 def group_rows(
@@ -160,7 +225,7 @@ def check_origin(record: SampleRecord, rollout: str, model: str, *, removals: in
 
 
 def _row(record: SampleRecord, algorithm: Algorithm) -> SampleRow:
-    drawn = drawn_from(record, algorithm)
+    drawn = sampling_distribution(record, algorithm)
     untrainable = drawn if isinstance(drawn, Untrainable) else None
     sampling = PLAIN_SAMPLING if isinstance(drawn, Untrainable) else drawn
     return SampleRow(
@@ -177,3 +242,68 @@ def _row(record: SampleRecord, algorithm: Algorithm) -> SampleRow:
         truncated=record.finish_reason == "length",
         candidates=record.candidates if sampling.truncates else b"",
     )
+
+
+_WIDTH = 512
+"""Tokens of a row of the picture."""
+
+
+def plot_needs(compute: ComputeSpec) -> None:
+    """Raise RequestError when a picture is asked for and the server has no matplotlib."""
+    if compute.plot and find_spec("matplotlib") is None:
+        raise RequestError(
+            "plot_tensors=True draws with matplotlib, which the server does not have: install the extra "
+            "'plotting' there, or leave plot_tensors out",
+            status=400,
+            code="matplotlib_missing",
+            param="compute.plot",
+        )
+
+
+def plot_batch(batch: Batch, folder: Path, step: int) -> Path:
+    """Write `packed_tensors_plot_<step>.png`: ids, positions, advantages and logprobs of the tree's tokens.
+
+    Tokens lie in depth-first order, row after row; where nothing is trained the two lower pictures are
+    empty, and a token that several rollouts sampled shows their mean.
+    """
+    from matplotlib.figure import Figure
+
+    tree, entries = batch.tree, batch.entries
+    count_T = np.bincount(entries.token_E, minlength=len(tree))
+    columns = {
+        "token ids": tree.tokens_T.astype(np.float64),
+        "positions": tree.depth_T.astype(np.float64),
+        "advantages": _mean(entries.token_E, entries.advantage_E * entries.weight_E, count_T),
+        "logprobs when sampled": _mean(entries.token_E, entries.logprob_E, count_T),
+    }
+    figure = Figure(figsize=(12, 10), layout="constrained")
+    for axes, (title, values_T) in zip(figure.subplots(len(columns), 1), columns.items(), strict=True):
+        signed = title == "advantages"
+        extreme = float(np.nanmax(np.abs(values_T), initial=1e-12)) if signed else None
+        picture = axes.imshow(
+            _rows(values_T),
+            aspect="auto",
+            interpolation="nearest",
+            cmap="RdBu" if signed else "viridis",
+            vmin=-extreme if extreme is not None else None,
+            vmax=extreme,
+        )
+        axes.set_title(f"{title} ({len(tree)} tokens, step {step})")
+        figure.colorbar(picture, ax=axes)
+    path = folder / f"packed_tensors_plot_{step:04d}.png"
+    figure.savefig(path, dpi=100)
+    return path
+
+
+def _mean(token_E: np.ndarray, value_E: np.ndarray, count_T: np.ndarray) -> np.ndarray:
+    total_T = np.bincount(token_E, weights=value_E, minlength=len(count_T))
+    mean_T: np.ndarray = np.where(count_T > 0, total_T / np.maximum(count_T, 1), np.nan)
+    return mean_T
+
+
+def _rows(values_T: np.ndarray) -> np.ndarray:
+    width = min(_WIDTH, len(values_T))
+    rows = -(-len(values_T) // width)
+    padded = np.full(rows * width, np.nan)
+    padded[: len(values_T)] = values_T
+    return padded.reshape(rows, width)

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from art.server.tenants.tenancy import Tenant
+from art.server.tenancy import Tenant
 
 SCHEMA_VERSION = 6
 
@@ -146,7 +146,7 @@ class SampleRecord:
     shared: int = 0
     """So many ids of the prompt are the parent's: they are stored with it alone."""
     candidates: bytes = b""
-    """Among which ids each token was drawn: a record of `art.wire.candidates`. Stored compressed."""
+    """Among which ids each token was drawn: a record of `art.wire.samples`. Stored compressed."""
 
 
 def int_array(values: Sequence[int]) -> array[int]:

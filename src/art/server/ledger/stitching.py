@@ -1,4 +1,5 @@
-"""The prompt of a request: earlier ids plus the ids of what is new, never earlier text tokenised again.
+"""Stitching: the prompt of a request is earlier ids plus the ids of what is new, never earlier text tokenised
+again.
 
     request    system, user, assistant (answered before), user
     prompt     prompt_ids + completion_ids of that answer, exactly, then the ids of the last user message
@@ -6,24 +7,191 @@
 Where that cannot be done the whole conversation is rendered: a *fork*, with its reason. A conversation of
 which nothing was answered here is no fork. Each tenant has conversations, rollouts and samples of its own:
 the chain of a conversation's keys begins with its tenant.
+
+The keys (`Conversation`) are a hash chain over messages, blind to what clients do to a reply on its way back.
+Clients dump and load what they were given: `content` null or empty, null fields dropped or added, other key
+order, arguments parsed and written again, fields like `reasoning_content` or `sample_id` lost. None of that
+makes it another conversation. Other text does. Answered turns are kept in memory (`TurnIndex`), the least
+recently used forgotten first.
 """
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from art.rendering.chat import ChatRenderer, Message, Tool
-from art.server.bodies import LARGE, Beside, aside
-from art.server.ledger.conversation import Conversation
+import orjson
+
+from art.rendering.chat_renderer import ChatRenderer, Message, Tool
+from art.server.catalog import Target
+from art.server.large_bodies import LARGE, TenantThreads, run_in_thread_if_large
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord, int_array
-from art.server.ledger.turn_index import AnsweredTurn, Rollout, TurnIndex
-from art.server.models.served import Target
-from art.server.tenants.tenancy import Tenant, inside
+from art.server.tenancy import Tenant, internal_name
+from art.wire.message_identity import message_identity
+
+DIGEST = 16
+"""Bytes of a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantTurn:
+    """An assistant message: its index, and the key of the conversation that ends with it."""
+
+    index: int
+    key: bytes
+
+
+class Conversation:
+    """The keys of one request's messages."""
+
+    __slots__ = ("_chain", "turns")
+
+    def __init__(self, base_model: str, messages: Sequence[Mapping[str, Any]]) -> None:
+        self._chain = hashlib.blake2b(base_model.encode(), digest_size=DIGEST)
+        self.turns: list[AssistantTurn] = []
+        for index, message in enumerate(messages):
+            self._chain.update(_canonical(message))
+            if message["role"] == "assistant":
+                self.turns.append(AssistantTurn(index, self._chain.digest()))
+
+    @classmethod
+    def of_ids(cls, base_model: str, ids: bytes) -> Conversation:
+        """A prompt that is no conversation: no messages have its key."""
+        raw = cls(f"\0ids\0{base_model}", ())
+        raw._chain.update(ids)
+        return raw
+
+    @property
+    def key(self) -> bytes:
+        """Key of all messages."""
+        return self._chain.digest()
+
+    def key_with(self, reply: Mapping[str, Any]) -> bytes:
+        """Key of all messages and an assistant's reply to them."""
+        chain = self._chain.copy()
+        chain.update(_canonical(reply))
+        return chain.digest()
+
+
+def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> bytes:
+    """Key of a request's tools; empty without."""
+    return tools_key_and_size(tools)[0]
+
+
+def tools_key_and_size(tools: Sequence[Mapping[str, Any]] | None) -> tuple[bytes, int]:
+    """Their key, and the bytes of their JSON. Raises: TypeError."""
+    if not tools:
+        return b"", 0
+    chain = hashlib.blake2b(b"[", digest_size=DIGEST)
+    size = 0
+    for number, tool in enumerate(tools):
+        spelled = orjson.dumps(tool, option=orjson.OPT_SORT_KEYS)
+        chain.update(b"," + spelled if number else spelled)
+        size += len(spelled)
+    chain.update(b"]")
+    return chain.digest(), size
+
+
+def _canonical(message: Mapping[str, Any]) -> bytes:
+    functions = (call["function"] for call in message.get("tool_calls") or ())
+    calls = ((function["name"], function["arguments"]) for function in functions)
+    return message_identity(message["role"], message.get("content") or "", calls)
+
+
+Rollout = tuple[Tenant, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnsweredTurn:
+    """A sample as stitching needs it."""
+
+    sample_id: str
+    tenant: Tenant
+    rollout_id: str | None
+    key: bytes
+    """Of the conversation; those of two tenants are never the same."""
+    tools_key: bytes
+
+    prompt_ids: array[int]
+    completion_ids: array[int]
+    truncated: bool
+    """The reply was cut off at its token limit."""
+
+    @property
+    def rollout(self) -> Rollout | None:
+        """The rollout among everybody's."""
+        return None if self.rollout_id is None else (self.tenant, self.rollout_id)
+
+    @property
+    def tokens(self) -> int:
+        """Ids held."""
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+
+class TurnIndex:
+    """Finds an answered turn by its conversation's key, within a rollout or anywhere."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
+        self.forgot = False
+        """Whether a turn ever had to go: then only the ledger knows all."""
+        self._tokens = 0
+        self._turns: OrderedDict[str, AnsweredTurn] = OrderedDict()
+        self._newest: dict[tuple[Rollout | None, bytes], str] = {}
+        self._rollouts: dict[Rollout, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def add(self, turn: AnsweredTurn) -> None:
+        """Keep a turn; the newest one of a key is found first."""
+        if turn.sample_id in self._turns:
+            return
+        self._turns[turn.sample_id] = turn
+        self._tokens += turn.tokens
+        self._newest[None, turn.key] = turn.sample_id
+        if turn.rollout is not None:
+            self._newest[turn.rollout, turn.key] = turn.sample_id
+            self._rollouts[turn.rollout] = self._rollouts.get(turn.rollout, 0) + 1
+        while self._tokens > self.max_tokens and len(self._turns) > 1:
+            self._forget_oldest()
+
+    def find(self, key: bytes, rollout: Rollout | None) -> AnsweredTurn | None:
+        """The newest turn of this key in the rollout, else in any."""
+        sample_id = self._newest.get((rollout, key)) if rollout is not None else None
+        return self.get(sample_id or self._newest.get((None, key)))
+
+    def get(self, sample_id: str | None) -> AnsweredTurn | None:
+        """The turn of a sample."""
+        turn = self._turns.get(sample_id) if sample_id is not None else None
+        if turn is not None:
+            self._turns.move_to_end(turn.sample_id)
+        return turn
+
+    def knows_rollout(self, rollout: Rollout) -> bool:
+        """Whether a turn of the rollout is kept."""
+        return rollout in self._rollouts
+
+    def _forget_oldest(self) -> None:
+        sample_id, turn = self._turns.popitem(last=False)
+        self.forgot = True
+        self._tokens -= turn.tokens
+        for scope in {None, turn.rollout}:
+            if self._newest.get((scope, turn.key)) == sample_id:
+                del self._newest[scope, turn.key]
+        if turn.rollout is not None:
+            left = self._rollouts[turn.rollout] - 1
+            if left:
+                self._rollouts[turn.rollout] = left
+            else:
+                del self._rollouts[turn.rollout]
+
 
 HISTORY_EDITED = "history_edited"
 """A part of this conversation was answered here, but its newest reply differs from what was answered."""
@@ -67,7 +235,7 @@ class Stitcher:
         self._ledger = ledger
         self._ledger_has_more = not ledger_is_empty
         self._index = TurnIndex(max_tokens)
-        self._foreign = Beside()
+        self._foreign = TenantThreads()
         self._rendered: OrderedDict[tuple[bytes, bytes], list[int]] = OrderedDict()
 
     async def prompt(
@@ -89,7 +257,7 @@ class Stitcher:
         Raises: RequestError when the format cannot express the messages.
         """
         speaker = speaker_of(target.base_model, tenant, target.renderer)
-        conversation = await aside(size, Conversation, speaker, messages)
+        conversation = await run_in_thread_if_large(size, Conversation, speaker, messages)
         if not conversation.turns:
             return Stitched(
                 prompt_ids=await self._first(target, messages, tools, conversation, tools_key, size, tenant),
@@ -134,7 +302,7 @@ class Stitcher:
     ) -> R:
         if renderer.foreign:
             return await self._foreign.run(LARGE + 1, tenant, work, *arguments)
-        return await aside(size, work, *arguments)
+        return await run_in_thread_if_large(size, work, *arguments)
 
     async def _first(
         self,
@@ -193,7 +361,7 @@ class Stitcher:
 
 def speaker_of(base_model: str, tenant: Tenant, renderer: ChatRenderer) -> str:
     """What the keys of conversations begin with: whose they are, and with what."""
-    return inside(tenant, base_model) + renderer.variant
+    return internal_name(tenant, base_model) + renderer.variant
 
 
 def _extend(

@@ -1,36 +1,120 @@
 """What the routes about models have in common: bodies, names, replies and errors, in the names of who asks.
 
-From `model_asked`, `job_asked` and `read_body` on until `reply`, names are those of the inside.
+From `model_asked`, `job_asked` and `read_body` on until `record_reply`, names are those of the inside.
+Records are translated by the names of their fields, so that a new request or reply needs no entry here.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from art.errors import ARTError, CanaryError, CheckpointError, ParityError, RequestError
+from art.server.checkpoints.registered_models import resolve_base
+from art.server.data_folder import check_name
 from art.server.http import error_body, read_bytes, status_of
-from art.server.tenants.edge import arrived, leaving
-from art.server.tenants.tenancy import inside, tenant_in
-from art.wire.flaws import first_flaw
-from art.wire.pieces import PieceError, read_pieces
-from art.wire.strict import Strict
+from art.server.tenancy import (
+    SEPARATOR,
+    Tenant,
+    external_name,
+    internal_name,
+    redact_for_tenant,
+    tenant_in,
+    tenant_of,
+)
+from art.wire.models import ModelInfo, RegisterRequest
+from art.wire.records import PieceError, Strict, first_flaw, read_pieces
+
+R = TypeVar("R", bound=Strict)
+
+_NAMES = frozenset({"project", "job_id", "model", "inference_name"})
+_TEXTS = frozenset({"error"})
+_PATHS = frozenset({"checkpoint_dir", "checkpoint_path"})
+"""Folders of the operator's machine: nothing that a tenant could open."""
+
+
+def with_internal_names(tenant: Tenant, record: R) -> R:
+    """The request as the inside understands it. Raises RequestError (400) for a name that cannot be one."""
+    changes: dict[str, Any] = {}
+    job_id, from_project = (getattr(record, field, None) for field in ("job_id", "from_project"))
+    if job_id is not None:
+        changes["job_id"] = internal_name(tenant, check_job_id(job_id))
+    if from_project is not None:
+        changes["from_project"] = internal_name(tenant, from_project)
+    if isinstance(record, RegisterRequest):
+        check_name("name", record.name)
+        changes["project"] = internal_name(tenant, check_name("project", record.project))
+        if tenant is not None:
+            _check_base(record.base_model)
+    return record.model_copy(update=changes) if changes else record
+
+
+def with_external_names(tenant: Tenant, record: R) -> R:
+    """The reply in the words of who asked: own names as they know them, no paths for a tenant."""
+    changes: dict[str, Any] = {}
+    if tenant is None:
+        owner = tenant_of(record.project) if isinstance(record, ModelInfo) else None
+        if isinstance(record, ModelInfo) and owner is not None:
+            changes["inference_name"] = f"{record.project}/{record.name}"
+        return record.model_copy(update=changes) if changes else record
+    for field in type(record).model_fields:
+        value = getattr(record, field)
+        if field in _PATHS:
+            changes[field] = None
+        elif isinstance(value, Strict):
+            changes[field] = with_external_names(tenant, value)
+        elif field in _NAMES and isinstance(value, str):
+            changes[field] = external_name(tenant, value)
+        elif field in _TEXTS and isinstance(value, str):
+            changes[field] = redact_for_tenant(tenant, value)
+    if isinstance(record, ModelInfo):
+        changes["entity"] = tenant
+    return record.model_copy(update=changes)
+
+
+def check_job_id(job_id: str) -> str:
+    """The id itself. Raises RequestError (400) for one that could be read as a tenant's."""
+    if SEPARATOR in job_id:
+        raise RequestError(
+            f"job_id {job_id[:100]!r} may not hold a {SEPARATOR!r}",
+            status=400,
+            code="invalid_job_id",
+            param="job_id",
+        )
+    return job_id
+
+
+def _check_base(base_model: str) -> None:
+    """A tenant trains what the machine was given for everybody, not folders of the machine."""
+    plain = (
+        base_model.count("/") <= 1 and not base_model.startswith((".", "~", "/")) and "\\" not in base_model
+    )
+    if base_model.startswith("art/") or (plain and resolve_base(base_model).source == base_model):
+        return
+    raise RequestError(
+        f"base_model {base_model!r} is not for tenants: choose a built-in model (art/nano) or a "
+        "name of the hub (owner/name); folders are the operator's",
+        status=400,
+        code="base_model_not_allowed",
+        param="base_model",
+    )
+
 
 Body = TypeVar("Body", bound=Strict)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-MODEL = "/art/models/{project}/{name}"
+MODEL_ROUTE = "/art/models/{project}/{name}"
 LARGEST_BODY = 64 * 1024 * 1024
 _LARGE_BODY = 128 * 1024
 """Bytes; reading more at once would hold up every other request."""
 
 
-def named(endpoint: Endpoint) -> Endpoint:
+def answer_errors(endpoint: Endpoint) -> Endpoint:
     """The endpoint, its errors answered in OpenAI's shape."""
 
     async def answer(request: Request) -> Response:
@@ -67,7 +151,7 @@ async def read_body(
         raise _refusal(kind, error.field, str(error)) from error
     except UnicodeDecodeError as error:
         raise _refusal(kind, "", f"Invalid JSON: {error.reason}") from error
-    return arrived(tenant_in(request.scope), asked)
+    return with_internal_names(tenant_in(request.scope), asked)
 
 
 def _refusal(kind: type[Strict], field: str, problem: str) -> RequestError:
@@ -82,12 +166,14 @@ def _refusal(kind: type[Strict], field: str, problem: str) -> RequestError:
 
 def model_asked(request: Request) -> tuple[str, str]:
     """Project, as it is inside, and name."""
-    return inside(tenant_in(request.scope), request.path_params["project"]), request.path_params["name"]
+    return internal_name(tenant_in(request.scope), request.path_params["project"]), request.path_params[
+        "name"
+    ]
 
 
 def job_asked(request: Request) -> str:
     """The job's id, as it is inside."""
-    return inside(tenant_in(request.scope), request.path_params["job_id"])
+    return internal_name(tenant_in(request.scope), request.path_params["job_id"])
 
 
 def operator_only(request: Request, why: str = "it is about the server's files") -> None:
@@ -100,7 +186,7 @@ def operator_only(request: Request, why: str = "it is about the server's files")
         )
 
 
-def reply(request: Request, record: Strict) -> Response:
+def record_reply(request: Request, record: Strict) -> Response:
     """The record, in names of who asked."""
-    told = leaving(tenant_in(request.scope), record)
+    told = with_external_names(tenant_in(request.scope), record)
     return Response(told.model_dump_json(), media_type="application/json")

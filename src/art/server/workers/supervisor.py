@@ -1,5 +1,8 @@
-"""Keeps one worker alive: notices its death or stall, keeps the stacks, starts it again, and gives up in
-the end.
+"""The supervisor keeps one worker alive: notices its death or stall, keeps the stacks, starts it again, and
+gives up in the end.
+
+`StallWatch` reads from the health replies whether a worker that answers still gets anywhere. `WorkerOptions`
+say which engine and which trainer are started; `supervise` applies the server's deadlines and folders.
 """
 
 from __future__ import annotations
@@ -9,13 +12,46 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from art.errors import ARTError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
-from art.server.workers.pulse import Pulse
-from art.server.workers.workers import Worker, WorkerSpec
+from art.errors import (
+    ARTError,
+    ConfigurationError,
+    DeadlineError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerStalledError,
+)
+from art.server.data_folder import DataLayout
+from art.server.settings import ControlSettings
+from art.server.workers.worker_process import Worker, WorkerSpec, module_command
+
+
+class StallWatch:
+    """Watches `error`, `running` and `steps` of health replies; workers without these are never suspected."""
+
+    def __init__(self, worker: str, deadline: float) -> None:
+        """`worker`: how messages call it. `deadline`: seconds without a step while requests are running."""
+        self._worker = worker
+        self._deadline = deadline
+        self._steps: object = None
+        self._since = time.monotonic()
+
+    def check(self, health: Mapping[str, Any]) -> None:
+        """Raises WorkerError (it says itself that it is broken), WorkerStalledError (it makes no steps)."""
+        if health.get("error"):
+            raise WorkerError(f"worker {self._worker} is broken: {health['error']}")
+        now, steps = time.monotonic(), health.get("steps")
+        if not health.get("running") or steps != self._steps:
+            self._steps, self._since = steps, now
+        elif steps is not None and now - self._since > self._deadline:
+            raise WorkerStalledError(
+                f"worker {self._worker} has {health['running']} running requests and made no step for "
+                f"{self._deadline:g} s; its log holds its stacks"
+            )
+
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +182,7 @@ class Supervisor:
         """Wait for the worker's death, a failed health check, or a report."""
         ended, pulse = (
             asyncio.create_task(worker.wait()),
-            Pulse(f"{worker.spec.name!r} (pid {worker.pid})", worker.spec.health_deadline),
+            StallWatch(f"{worker.spec.name!r} (pid {worker.pid})", worker.spec.health_deadline),
         )
         signs: set[asyncio.Future[Any]] = {ended, self._suspicion}
         try:
@@ -203,3 +239,69 @@ class Supervisor:
             return None
         self._recent.append(now)
         return len(self._recent) - 1
+
+
+def supervise(
+    name: str,
+    module: str,
+    config: Mapping[str, Any],
+    *,
+    layout: DataLayout,
+    settings: ControlSettings,
+    when_up: WhenUp,
+    when_given_up: WhenGivenUp = lambda failure: None,
+) -> Supervisor:
+    """What keeps the worker `module` alive; it is not started yet. config: its start line, without a key."""
+    spec = WorkerSpec(
+        name=name,
+        command=module_command(module),
+        config=config,
+        log_path=layout.log_file(name),
+        start_deadline=settings.start,
+        stop_deadline=settings.stop,
+        health_interval=settings.health_interval,
+        health_deadline=settings.health_deadline,
+    )
+    policy = RestartPolicy(limit=settings.restarts, backoff=settings.restart_wait)
+    return Supervisor(spec, when_up=when_up, when_given_up=when_given_up, policy=policy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """What the workers of a base model are told.
+
+    >>> WorkerOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:0", "cuda:1"])
+    """
+
+    engine: str = "builtin"
+    engine_options: Mapping[str, Any]
+    trainer_options: Mapping[str, Any]
+    replicas: int = 1
+    devices: Sequence[str] | None = None
+    """Where each replica computes; None: where its options say."""
+
+    def __post_init__(self) -> None:
+        if self.devices is not None and len(self.devices) != self.replicas:
+            raise ConfigurationError(
+                f"engine.devices names {len(self.devices)} devices for {self.replicas} replicas: "
+                f"{list(self.devices)!r}; name one for each, in their order"
+            )
+
+    def device(self, replica: int) -> str | None:
+        """Where a replica computes, if that was chosen."""
+        return None if self.devices is None else self.devices[replica]
+
+
+def shared_gpu(engines: Sequence[str], trainer: str) -> bool:
+    """Whether an engine computes on the trainer's GPU.
+
+    >>> shared_gpu(["cuda:1", "cuda:0"], "cuda")
+    True
+    >>> shared_gpu(["cpu"], "cpu")
+    False
+    """
+    return _spelled(trainer).startswith("cuda") and _spelled(trainer) in map(_spelled, engines)
+
+
+def _spelled(device: str) -> str:
+    return "cuda:0" if device == "cuda" else device

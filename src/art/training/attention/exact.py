@@ -1,16 +1,32 @@
-"""Attention written out, block by block, for what no flash kernel computes: soft caps, and sinks where the
-rectangles cannot run. Any device and dtype; scores are recomputed in the backward, so only those of one
-block are in memory at once.
+"""Tree attention for any device and dtype: by one dense mask, and written out block by block.
 
-Letters: B = batch, H = query heads, K = key heads, R = rows of a block, S = its keys, D = head size.
+The dense mask is the reference; its memory and time grow with T squared. What no flash kernel computes (soft
+caps, and sinks where the rectangles cannot run) is written out; scores are recomputed in the backward, so
+only those of one block are in memory at once.
+
+Letters: B = batch, H = query heads, K = key heads, T = tokens, R = rows of a block, S = its keys, D = head
+size.
 """
 
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from art.training.attention.pieces import TreePlan
+
+
+def attend_dense(
+    query_BHTD: torch.Tensor, key_BKTD: torch.Tensor, value_BKTD: torch.Tensor, scale: float, plan: TreePlan
+) -> torch.Tensor:
+    """Attention of every token to its ancestors and itself, [B, H, T, D]."""
+    mask_TT = plan.dense_mask
+    shared = query_BHTD.shape[1] != key_BKTD.shape[1]
+    return scaled_dot_product_attention(
+        query_BHTD, key_BKTD, value_BKTD, attn_mask=mask_TT, scale=scale, enable_gqa=shared
+    )
+
 
 TOKENS = 2
 """The dimension of tokens."""

@@ -1,9 +1,15 @@
-"""Tree attention from torch's flash attention for CPUs, piece by piece, with gradients.
+"""Tree attention from torch's flash attention for CPUs, piece by piece, with gradients; with attention sinks
+where a model has them.
 
 The forward op returns the logsumexp, which merges the pieces of a row exactly; the backward op is exact per
 piece when it is given the row's merged output and logsumexp. Both are private operations of torch:
-`kernel.py` checks them before they are used. float32 and float64; bfloat16 is computed in
-float32, which is more exact and no slower. Grouped-query heads natively.
+`checks.py` checks them before they are used. float32 and float64; bfloat16 is computed in float32, which is
+more exact and no slower. Grouped-query heads natively.
+
+A sink (GPT-OSS) is one more score per head that takes its share of the softmax and has no value. With the
+logsumexp `l` of a row and its head's sink `s`, the row's output is scaled by `exp(l - logaddexp(l, s))`. The
+backward is exact when it is given that output and that sum; the sink's gradient is what the softmax's says
+for a key whose value is zero: `-p(sink) * (grad . out)`.
 
 Letters: B = 1, H = query heads, K = key heads, T = tokens, D = head size.
 """
@@ -142,3 +148,46 @@ def _square_keys(plan: TreePlan, tensor: torch.Tensor) -> Iterator[torch.Tensor]
             yield near
         else:
             yield torch.cat([tensor.index_select(TOKENS, square.ancestors), near], dim=TOKENS)
+
+
+def attend_with_sinks(
+    query_BHTD: torch.Tensor,
+    key_BKTD: torch.Tensor,
+    value_BKTD: torch.Tensor,
+    scale: float,
+    plan: TreePlan,
+    sinks_H: torch.Tensor,
+) -> torch.Tensor:
+    """Attention of every token to its ancestors, itself and its head's sink, [B, H, T, D]."""
+    out: torch.Tensor = _Sinks.apply(query_BHTD, key_BKTD, value_BKTD, sinks_H, scale, plan)
+    return out
+
+
+class _Sinks(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks_H: torch.Tensor,
+        scale: float,
+        plan: TreePlan,
+    ) -> torch.Tensor:
+        out, lse_BHT = merge_forward(q, k, v, scale, plan)
+        sink_BHT = sinks_H.to(lse_BHT.dtype)[None, :, None]
+        with_sink_BHT = torch.logaddexp(lse_BHT, sink_BHT)
+        out = (out * torch.exp(lse_BHT - with_sink_BHT).unsqueeze(-1)).to(q.dtype)
+        ctx.save_for_backward(q, k, v, sinks_H, out, with_sink_BHT)
+        ctx.scale, ctx.plan = scale, plan
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, sinks_H, out, lse_BHT = ctx.saved_tensors
+        pieces = merge_backward(grad, q, k, v, out, lse_BHT, ctx.scale, ctx.plan)
+        d_sinks = None
+        if ctx.needs_input_grad[3]:
+            share_BHT = torch.exp(sinks_H.to(lse_BHT.dtype)[None, :, None] - lse_BHT)
+            d_sinks = -(share_BHT * (grad * out).sum(-1)).sum((0, 2)).to(sinks_H.dtype)
+        return *pieces, d_sinks, None, None

@@ -11,14 +11,14 @@ from art.training.losses.base import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
+class CispoParams:
     epsilon: float = 1.0
     """The ratio counts at least 1 - epsilon."""
     epsilon_high: float = 4.0
     """The ratio counts at most 1 + epsilon_high."""
 
 
-def cispo(x: LossInputs, params: Params) -> LossOutput:
+def cispo(x: LossInputs, params: CispoParams) -> LossOutput:
     ratio_E = x.log_ratio_E.detach().exp()
     clipped_E = ratio_E.clamp(1 - params.epsilon, 1 + params.epsilon_high)
     return LossOutput(

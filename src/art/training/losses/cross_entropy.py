@@ -8,9 +8,9 @@ from art.training.losses.base import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
+class CrossEntropyParams:
     """None."""
 
 
-def cross_entropy(x: LossInputs, params: Params) -> LossOutput:
+def cross_entropy(x: LossInputs, params: CrossEntropyParams) -> LossOutput:
     return LossOutput(loss=-x.mean(x.logprobs_E), metrics={})

@@ -15,14 +15,14 @@ from art.training.losses.base import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
+class DppoParams:
     low: float = 0.2
     """With a negative advantage a probability may fall by so much."""
     high: float = 0.2
     """With a positive advantage a probability may rise by so much."""
 
 
-def dppo(x: LossInputs, params: Params) -> LossOutput:
+def dppo(x: LossInputs, params: DppoParams) -> LossOutput:
     moved_E = x.logprobs_E.detach().exp() - x.proximal_logprobs_E.exp()
     silent_E = torch.where(x.advantages_E > 0, moved_E > params.high, moved_E < -params.low)
     term_E = x.log_ratio_E.exp() * x.advantages_E

@@ -14,14 +14,14 @@ from art.training.losses.base import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
+class GmpoParams:
     epsilon: float = 0.4
     """A token's log ratio counts at least -epsilon."""
     epsilon_high: float = 0.4
     """A token's log ratio counts at most epsilon_high."""
 
 
-def gmpo(x: LossInputs, params: Params) -> LossOutput:
+def gmpo(x: LossInputs, params: GmpoParams) -> LossOutput:
     advantage_E = x.sequence_mean(x.advantages_E)
     log_E = x.token_log_ratio_E
     clipped_E = log_E.clamp(-params.epsilon, params.epsilon_high)

@@ -12,9 +12,9 @@ from art.training.losses.base import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
+class ImportanceSamplingParams:
     """None."""
 
 
-def importance_sampling(x: LossInputs, params: Params) -> LossOutput:
+def importance_sampling(x: LossInputs, params: ImportanceSamplingParams) -> LossOutput:
     return LossOutput(loss=-x.mean(x.log_ratio_E.exp() * x.advantages_E), metrics={})

@@ -18,7 +18,7 @@ from art.training.losses.base import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
+class PpoParams:
     epsilon: float = 0.2
     """The ratio earns nothing below 1 - epsilon."""
     epsilon_high: float = 0.2
@@ -44,7 +44,7 @@ class Params:
         return self.delta if self.dual_clip is None else self.dual_clip
 
 
-def ppo(x: LossInputs, params: Params) -> LossOutput:
+def ppo(x: LossInputs, params: PpoParams) -> LossOutput:
     ratio_E = x.log_ratio_E.exp()
     clipped_E = ratio_E.clamp(1 - params.epsilon, 1 + params.epsilon_high)
     bounded_E = ratio_E if params.bound is None else ratio_E.clamp(max=params.bound)

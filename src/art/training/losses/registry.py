@@ -1,13 +1,17 @@
-"""Losses by name. A new loss is one file and one line here; `tests/contracts/test_losses.py` tests it from
-then on.
+"""Losses by name, with their parameters: the fields of a loss's dataclass, each with values that its
+annotation allows.
+
+A new loss is one file and one line here; `tests/contracts/test_losses.py` tests it from then on.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from art.errors import ConfigurationError
 from art.training.losses import (
@@ -23,8 +27,39 @@ from art.training.losses import (
 )
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.losses.compose import Loss, compose
-from art.training.losses.params import bind_params
 from art.wire.algorithm import Algorithm
+
+_WORDS: Mapping[type, str] = MappingProxyType(
+    {float: "a finite number of at least 0", bool: "True or False", NoneType: "None"}
+)
+
+
+T = TypeVar("T")
+
+
+def bind_params(loss: str, kind: type[T], given: Mapping[str, Any]) -> T:
+    """An instance of the frozen dataclass `kind`, whose fields are floats, bools or may be None.
+
+    Raises ConfigurationError for unknown names, listing the known ones, and for values that do not fit.
+    """
+    hints = get_type_hints(kind)
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # any dataclass
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigurationError(
+                f"Loss {loss!r} has no parameter {name!r}. Known: {', '.join(known) or 'none at all'}."
+            )
+        allowed = get_args(hints[name]) or (hints[name],)
+        if not _fits(value, allowed):
+            words = " or ".join(_WORDS[one] for one in allowed)
+            raise ConfigurationError(f"{name!r} of loss {loss!r} is {value!r}; it is {words}.")
+    return kind(**given)
+
+
+def _fits(value: object, allowed: tuple[type, ...]) -> bool:
+    if value is None or isinstance(value, bool):  # a bool is an int for Python, not for a reader
+        return type(value) in allowed
+    return float in allowed and isinstance(value, int | float) and 0 <= value < math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,20 +74,23 @@ class LossKind:
 
 LOSSES: Mapping[str, LossKind] = MappingProxyType(
     {
-        "cispo": LossKind(function=cispo.cispo, params=cispo.Params),
+        "cispo": LossKind(function=cispo.cispo, params=cispo.CispoParams),
         "cross_entropy": LossKind(
-            function=cross_entropy.cross_entropy, params=cross_entropy.Params, has_ratio=False
+            function=cross_entropy.cross_entropy, params=cross_entropy.CrossEntropyParams, has_ratio=False
         ),
-        "dppo": LossKind(function=dppo.dppo, params=dppo.Params),
-        "gmpo": LossKind(function=gmpo.gmpo, params=gmpo.Params),
-        "grpo": LossKind(function=ppo.ppo, params=ppo.Params),
+        "dppo": LossKind(function=dppo.dppo, params=dppo.DppoParams),
+        "gmpo": LossKind(function=gmpo.gmpo, params=gmpo.GmpoParams),
+        "grpo": LossKind(function=ppo.ppo, params=ppo.PpoParams),
         "importance_sampling": LossKind(
-            function=importance_sampling.importance_sampling, params=importance_sampling.Params
+            function=importance_sampling.importance_sampling,
+            params=importance_sampling.ImportanceSamplingParams,
         ),
-        "ppo": LossKind(function=ppo.ppo, params=ppo.Params),
-        "reinforce": LossKind(function=reinforce.reinforce, params=reinforce.Params, has_ratio=False),
-        "sapo": LossKind(function=sapo.sapo, params=sapo.Params),
-        "vespo": LossKind(function=vespo.vespo, params=vespo.Params),
+        "ppo": LossKind(function=ppo.ppo, params=ppo.PpoParams),
+        "reinforce": LossKind(
+            function=reinforce.reinforce, params=reinforce.ReinforceParams, has_ratio=False
+        ),
+        "sapo": LossKind(function=sapo.sapo, params=sapo.SapoParams),
+        "vespo": LossKind(function=vespo.vespo, params=vespo.VespoParams),
     }
 )
 
@@ -62,7 +100,7 @@ def make_loss(algorithm: Algorithm) -> Loss:
     and the KL term where it is part of the loss. The ratio is taken at the algorithm's level.
 
     Raises ConfigurationError for unknown names and parameters, listing the known ones, and for wrong values.
-    Which parts fit each other is `art.algorithms.check_algorithm`'s to say.
+    Which parts fit each other is `art.batch.algorithms.check_algorithm`'s to say.
     """
     spec = algorithm.loss
     kind = LOSSES.get(spec.name)

@@ -8,9 +8,9 @@ from art.training.losses.base import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
+class ReinforceParams:
     """None."""
 
 
-def reinforce(x: LossInputs, params: Params) -> LossOutput:
+def reinforce(x: LossInputs, params: ReinforceParams) -> LossOutput:
     return LossOutput(loss=-x.mean(x.advantages_E * x.logprobs_E), metrics={})

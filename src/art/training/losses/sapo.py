@@ -15,7 +15,7 @@ from art.training.losses.base import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
+class SapoParams:
     tau: float = 1.0
     """How soon the gate closes where the advantage is positive."""
     tau_negative: float = 1.05
@@ -28,7 +28,7 @@ class Params:
             )
 
 
-def sapo(x: LossInputs, params: Params) -> LossOutput:
+def sapo(x: LossInputs, params: SapoParams) -> LossOutput:
     tau_E = x.choose(x.advantages_E > 0, params.tau, params.tau_negative)
     gate_E = torch.sigmoid(tau_E * (x.log_ratio_E.exp() - 1)) * 4 / tau_E
     return LossOutput(loss=-x.mean(gate_E * x.advantages_E), metrics={})

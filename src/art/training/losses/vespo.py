@@ -12,7 +12,7 @@ from art.training.losses.base import MAX_LOG_RATIO, LossInputs, LossOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
+class VespoParams:
     k: float = 2.0
     lam: float = 3.0
     k_negative: float = 3.0
@@ -21,7 +21,7 @@ class Params:
     """`lam` where the advantage is negative."""
 
 
-def vespo(x: LossInputs, params: Params) -> LossOutput:
+def vespo(x: LossInputs, params: VespoParams) -> LossOutput:
     negative_E = x.advantages_E < 0
     k_E = x.choose(negative_E, params.k_negative, params.k)
     lam_E = x.choose(negative_E, params.lam_negative, params.lam)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from . import kernel
-from .ending import used_up
+from .kernel import used_up_cpu
 from .wire import LINE_BYTES, Lines
 
 PLAIN_NUMBER: Final = re.compile(r"\s*-?[\d,. ]+%?\s*")
@@ -132,7 +132,7 @@ def _in_fork(check: Callable[..., tuple[float, str]], asked: dict[str, Any], ord
         return json.loads(text)
     except ValueError:
         code = os.waitstatus_to_exitcode(status)
-        return {"fate": "cpu" if used_up(code, usage, order["cpu_s"]) else "died", "code": code}
+        return {"fate": "cpu" if used_up_cpu(code, usage, order["cpu_s"]) else "died", "code": code}
 
 
 def _read_within(source: int, seconds: float) -> bytes | None:

@@ -1,9 +1,11 @@
-"""The calls of Linux that Python 3.11 does not have."""
+"""Linux calls that Python 3.11 does not have, and whether the kernel ended a process for its CPU time."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
+from typing import Any
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUTS = 0x20000, 0x8000000, 0x4000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -75,3 +77,10 @@ def drop_capabilities() -> None:
 def set_process(option: int, value: int) -> None:
     """`prctl(option, value)`."""
     check(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+
+
+def used_up_cpu(code: int, usage: Any, cpu_s: int) -> bool:
+    """Whether it was killed for its CPU time, which the kernel counts in ticks: more roughly than in
+    `usage`.
+    """
+    return code == -signal.SIGKILL and usage.ru_utime + usage.ru_stime >= 0.8 * cpu_s

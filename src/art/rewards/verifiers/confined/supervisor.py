@@ -18,8 +18,8 @@ import time
 from typing import Any
 
 from . import kernel
-from .ending import used_up
-from .walls import Walls, close_walls, leave_namespaces
+from .isolation import BuiltIsolation, isolate, leave_namespaces
+from .kernel import used_up_cpu
 from .work import Job, job_of
 
 CONFUSED = 97
@@ -30,7 +30,7 @@ def main() -> None:
     control = int(sys.argv[1])
     order = json.loads(_line(control))
     job = job_of(order)  # before the walls close: behind them, this file cannot be read
-    walls = Walls()
+    walls = BuiltIsolation()
     leave_namespaces(walls)
     if sys.platform == "linux":
         kernel.set_process(kernel.PR_SET_CHILD_SUBREAPER, 1)  # whatever leaves its parent becomes ours to end
@@ -52,19 +52,19 @@ def main() -> None:
     _end_orphans()
     _remove(order["base"])
     code = os.waitstatus_to_exitcode(status)
-    if fate == "ended" and used_up(code, usage, order["cpu_s"]):
+    if fate == "ended" and used_up_cpu(code, usage, order["cpu_s"]):
         fate = "cpu"
     seconds = round(usage.ru_utime + usage.ru_stime, 4)
     _say(control, {"fate": fate, "code": code, "cpu_s": seconds, "memory_bytes": usage.ru_maxrss * 1024})
     os._exit(0)
 
 
-def _run(walls: Walls, order: dict[str, Any], job: Job, told: int) -> None:
+def _run(walls: BuiltIsolation, order: dict[str, Any], job: Job, told: int) -> None:
     """The child: behind the walls, then under its limits, then what was ordered. It never returns."""
     code, confined = CONFUSED, False
     try:
         os.setsid()  # kill(0, ...) reaches a whole group, beyond the walls too: the supervisor is in another
-        folder = close_walls(
+        folder = isolate(
             walls, base=order["base"], readable=order["readable"], disk_bytes=order["disk_bytes"]
         )
         os.chdir(folder)

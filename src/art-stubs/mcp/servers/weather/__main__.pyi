@@ -1,0 +1,2 @@
+# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+from art.environments.mcp.servers.weather.__main__ import *

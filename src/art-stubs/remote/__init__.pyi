@@ -1,0 +1,5 @@
+# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+from art.client.remote_backend import RemoteBackend as RemoteBackend
+
+__all__ = ["RemoteBackend"]
+

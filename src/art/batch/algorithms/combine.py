@@ -1,0 +1,252 @@
+"""Exchanges parts of a named algorithm, and checks which parts fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from art.batch.algorithms.facts import LOSSES, SEQUENCE_LOSSES, TOKEN_CORRECTIONS, LossFacts, update_count
+from art.batch.algorithms.table import DEFAULT, find_row, spelling_hint
+from art.errors import ConfigurationError
+from art.wire.algorithm import Algorithm, MismatchSpec
+from art.wire.nested import deep_merge
+from art.wire.records import first_flaw
+
+TRUNCATIONS = frozenset({"token_truncate", "sequence_truncate"})
+WEIGHING_MASKS = frozenset({"token_mask", "sequence_mask"})
+"""Without a truncation beside them they let the weight through, not 1."""
+
+
+def check_algorithm(algorithm: Algorithm) -> None:
+    """Raise ConfigurationError for a combination that makes no sense, or in which a part would not act.
+
+    The values of a loss's parameters are checked where the loss is made, before a step begins.
+    """
+    facts = LOSSES.get(algorithm.loss.name)
+    if facts is None:
+        raise ConfigurationError(f"Unknown loss {algorithm.loss.name!r}. Known: {', '.join(sorted(LOSSES))}.")
+    refusals = [
+        *_params(algorithm, facts),
+        *_ratio(algorithm, facts),
+        *_updates(algorithm, facts),
+        *_credit(algorithm),
+        *_supervised(algorithm),
+        *_kl(algorithm),
+        *_mismatch(algorithm, facts),
+    ]
+    if refusals:
+        raise ConfigurationError(f"Algorithm {algorithm.name!r}: {' '.join(refusals)}")
+
+
+def _params(a: Algorithm, facts: LossFacts) -> Iterator[str]:
+    for name in a.loss.params:
+        if name not in facts.params:
+            known = ", ".join(facts.params) or "none at all"
+            yield f"Loss {a.loss.name!r} has no parameter {name!r}. Known: {known}."
+
+
+def _ratio(a: Algorithm, facts: LossFacts) -> Iterator[str]:
+    if a.ratio not in facts.levels:
+        yield (
+            f"Loss {a.loss.name!r} does not go with the ratio of level {a.ratio!r}: "
+            f"{facts.why or 'it does not clip token by token, as that level has it'}. "
+            f"It takes {' or '.join(map(repr, facts.levels))}."
+        )
+    if a.ratio_to == "trainer" and not facts.has_ratio and not a.mismatch:
+        yield f"ratio_to='trainer' would not act: loss {a.loss.name!r} has no ratio. Leave it out."
+    if a.ratio_to == "trainer" and facts.has_ratio and not a.mismatch and update_count(a) == 1:
+        yield (
+            "ratio_to='trainer' with a single update and no mismatch correction: the ratio is always 1, so "
+            "nothing is clipped and nothing corrected. Use ratio_to='sampler', several updates, a "
+            "correction, or loss 'reinforce', which says the same."
+        )
+
+
+def _updates(a: Algorithm, facts: LossFacts) -> Iterator[str]:
+    if facts.has_ratio or a.loss.name == "cross_entropy" or update_count(a) == 1:
+        return
+    if a.ratio_to == "sampler" and any(one.kind in TRUNCATIONS for one in a.mismatch):
+        return  # its weight is that of the policy of the moment
+    yield (
+        f"{update_count(a)} updates on one batch with loss {a.loss.name!r}, which has no ratio: from the "
+        "second on, the samples are another policy's. Use one update, loss 'importance_sampling', or a "
+        "mismatch correction 'token_truncate' with ratio_to='sampler'."
+    )
+
+
+def _credit(a: Algorithm) -> Iterator[str]:
+    """Advantages and who computes them."""
+    spec = a.advantage
+    kind = spec.kind
+    if kind == "gae" and a.critic is None:
+        yield "Advantages 'gae' come from a critic: add critic={}."
+    if a.critic is not None and kind != "gae":
+        yield f"A critic is only asked by advantages 'gae', not by {kind!r}: leave it out, or choose 'gae'."
+    if kind == "distillation" and a.teacher is None:
+        yield "Advantages 'distillation' need a teacher: add teacher={'kind': 'base'}, 'step' or 'server'."
+    if a.teacher is not None and kind != "distillation":
+        yield f"A teacher is only asked by advantages 'distillation', not by {kind!r}: leave it out."
+    if spec.gamma != 1 and kind not in ("gae", "reinforce++"):
+        yield f"gamma {spec.gamma!r} acts on advantages 'gae' and 'reinforce++', not on {kind!r}."
+    if spec.lam != 1 and kind != "gae":
+        yield f"lam {spec.lam!r} acts on advantages 'gae', not on {kind!r}."
+    if a.overlong is not None and kind in ("distillation", "none"):
+        yield f"The punishment of length (overlong) changes rewards, and advantages {kind!r} take none."
+    to_go = kind == "reinforce++" and a.kl is not None and a.kl.place == "reward"
+    by_token = kind in ("gae", "distillation") or spec.gamma != 1 or to_go
+    if by_token and a.ratio != "token" and a.loss.name != "cispo":
+        yield (
+            f"Advantages {kind!r} differ from token to token, and the ratio {a.ratio!r} of loss "
+            f"{a.loss.name!r} would average them over the sequence. Use ratio='token'."
+        )
+
+
+def _supervised(a: Algorithm) -> Iterator[str]:
+    supervised = a.loss.name == "cross_entropy"
+    if supervised != (a.advantage.kind == "none"):
+        yield (
+            f"Loss {a.loss.name!r} with advantages {a.advantage.kind!r}: 'cross_entropy' has advantages "
+            "'none', and every other loss has real ones (with 'none' each attempt would be as good as any)."
+        )
+    if supervised and (a.kl is not None or a.mismatch):
+        yield (
+            "Loss 'cross_entropy' with a KL term or a mismatch correction: both are about tokens that a "
+            "policy sampled, and these are shown. Leave them out."
+        )
+
+
+def _kl(a: Algorithm) -> Iterator[str]:
+    kl = a.kl
+    if kl is None:
+        return
+    if kl.place != "loss" and kl.importance:
+        yield f"kl.importance acts on a KL term in the loss, not on one in {kl.place!r}."
+    if kl.place == "loss" and kl.estimator == "k1" and not kl.importance:
+        yield (
+            "kl 'k1' in the loss pulls nowhere: its gradient is zero on average. Use 'k2' or 'k3', "
+            "importance=True, or place='reward' or 'advantage'."
+        )
+    if kl.place == "reward" and a.advantage.kind == "distillation":
+        yield "kl in the reward: advantages 'distillation' take no reward. Use place='advantage'."
+    if kl.place == "reward" and a.advantage.kind == "maxrl":
+        yield (
+            "kl in the reward with advantages 'maxrl', which divide by the group's mean reward: the KL may "
+            "make that 0 or negative. Use place='loss' or 'advantage'."
+        )
+    if kl.importance and kl.estimator == "k2":
+        yield "kl 'k2' times the ratio has the gradient of no divergence: importance is for 'k1' and 'k3'."
+    if a.teacher is not None and a.teacher.kind != "server" and kl.reference != "sampler":
+        yield (
+            f"A teacher {a.teacher.kind!r} and a KL reference {kl.reference!r} in one step: only one other "
+            "policy on the base is asked. Distillation is a KL term already; leave `kl` out."
+        )
+
+
+def _mismatch(a: Algorithm, facts: LossFacts) -> Iterator[str]:
+    counted = facts.has_ratio and a.ratio_to == "sampler"
+    for spec in a.mismatch:
+        yield from _bounds(spec)
+        if spec.kind in TRUNCATIONS and counted:
+            yield (
+                f"Mismatch {spec.kind!r} with ratio_to='sampler': the ratio corrects for the sampler "
+                "already, and the weight would do it again. Use ratio_to='trainer', or a mask."
+            )
+        if spec.kind in TOKEN_CORRECTIONS and (a.ratio != "token" or a.loss.name in SEQUENCE_LOSSES):
+            yield (
+                f"Mismatch {spec.kind!r} corrects single tokens, but the term of loss {a.loss.name!r} with "
+                f"ratio {a.ratio!r} belongs to a whole sequence. Use a 'sequence_' or 'geometric_' kind."
+            )
+    weighing = [spec.kind for spec in a.mismatch if spec.kind in TRUNCATIONS]
+    if not weighing and not counted:
+        weighing = [spec.kind for spec in a.mismatch if spec.kind in WEIGHING_MASKS]
+    if len(weighing) > 1:
+        yield (
+            f"Mismatch {weighing!r}: all weigh by the same ratio. Keep one; beside a truncation, masks only "
+            "mask."
+        )
+
+
+def _bounds(spec: MismatchSpec) -> Iterator[str]:
+    if spec.kind == "negative_mask":
+        if spec.low != 0:
+            yield f"Mismatch 'negative_mask' has only `high`; low {spec.low!r} would not act."
+    elif spec.low >= spec.high:
+        yield f"Mismatch {spec.kind!r}: low {spec.low!r} is below high {spec.high!r}, or nothing passes."
+
+
+KINDS = ("kind", "name")
+"""The field that says what a part is: one of another kind replaces the row's, one of the same adds to it."""
+
+
+def resolve(name: str = DEFAULT, /, **parts: Any) -> Algorithm:
+    """The row `name` with `parts` laid over it: nested dicts, specs of `art.wire.algorithm`, or, for a part
+    that is known by its kind alone, a string. None takes an optional part away.
+
+    >>> resolve("grpo", aggregation="token_mean").aggregation.kind
+    'token_mean'
+    >>> resolve("grpo", loss={"params": {"epsilon_high": 0.28}}).loss.params
+    {'epsilon': 0.2, 'epsilon_high': 0.28}
+
+    Raises ConfigurationError for unknown names and parts, listing the known ones, for wrong values, and for
+    combinations that make no sense, with the reason.
+    """
+    row = find_row(name)
+    merged = {**row.algorithm.model_dump(exclude_unset=True), "name": name}
+    for part, value in parts.items():
+        merged[part] = _merged(part, merged.get(part), value)
+    if "name" in parts:
+        raise ConfigurationError(f"The name of the algorithm is given twice: {name!r} and {parts['name']!r}.")
+    algorithm = _validated(merged)
+    check_algorithm(algorithm)
+    return algorithm
+
+
+def _merged(part: str, own: Any, given: Any) -> Any:
+    """What a part becomes."""
+    if part not in Algorithm.model_fields:
+        raise ConfigurationError(
+            f"An algorithm has no part {part!r}{spelling_hint(part, Algorithm.model_fields)}. "
+            f"Known: {', '.join(known for known in Algorithm.model_fields if known != 'name')}."
+        )
+    if isinstance(given, BaseModel):
+        return given.model_dump()
+    discriminator = _discriminator(part)
+    if isinstance(given, str) and discriminator is not None:
+        given = {discriminator: given}
+    if isinstance(given, list):
+        return [one.model_dump() if isinstance(one, BaseModel) else one for one in given]
+    if not isinstance(given, Mapping) or not isinstance(own, Mapping):
+        return given
+    if discriminator in given and given[discriminator] != own.get(discriminator):
+        return dict(given)
+    return deep_merge(own, given)
+
+
+def _discriminator(part: str) -> str | None:
+    spec = _spec(part)
+    return next((kind for kind in KINDS if kind in spec.model_fields), None) if spec else None
+
+
+def _spec(part: str) -> type[BaseModel] | None:
+    """The model of a part, or None where it is a plain value."""
+    if part == "mismatch":
+        return MismatchSpec
+    annotation = Algorithm.model_fields[part].annotation
+    for one in (annotation, *get_args(annotation)):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one
+    return None
+
+
+def _validated(merged: Mapping[str, Any]) -> Algorithm:
+    try:
+        return Algorithm.model_validate(merged)
+    except ValidationError as error:
+        flaw = first_flaw(error)
+        part, *inside = flaw.field.split(".")
+        told = f"{flaw}."
+        if flaw.kind == "extra_forbidden" and inside and (spec := _spec(part)) is not None:
+            told = f"{flaw.field}: no such field; known: {', '.join(spec.model_fields)}."
+        raise ConfigurationError(f"Algorithm {merged['name']!r}: {told}") from error

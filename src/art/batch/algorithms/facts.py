@@ -1,0 +1,123 @@
+"""What is known of an algorithm without computing it: its token term, and what a step needs for it (whole
+sequences, other policies' logprobs, a pass before the first update).
+
+The functions of the token terms are in `art.training.losses`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from art.wire.algorithm import Algorithm, RatioLevel
+
+ANY: tuple[RatioLevel, ...] = ("token", "sequence", "average", "geometric_average")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossFacts:
+    """What fits a token term."""
+
+    formula: str
+    """What is minimised. r: ratio, A: advantage, p: probability."""
+    params: tuple[str, ...] = ()
+    levels: tuple[RatioLevel, ...] = ANY
+    why: str = ""
+    """Why the other levels do not fit."""
+    has_ratio: bool = True
+
+
+_CLIP = LossFacts(
+    formula="-min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A)",
+    params=("epsilon", "epsilon_high", "dual_clip", "delta"),
+)
+
+LOSSES: Mapping[str, LossFacts] = MappingProxyType(
+    {
+        "cispo": LossFacts(
+            formula="-sg(clip(r, 1 - epsilon, 1 + epsilon_high)) A log p", params=("epsilon", "epsilon_high")
+        ),
+        "cross_entropy": LossFacts(
+            formula="-log p", levels=("token",), why="it has no ratio", has_ratio=False
+        ),
+        "dppo": LossFacts(
+            formula="-r A, 0 where A > 0 and p - p' > high or A <= 0 and p' - p > low",
+            params=("low", "high"),
+            levels=("token",),
+            why="it bounds the probability of one token",
+        ),
+        "gmpo": LossFacts(
+            formula="-A exp(mean(clip(log r, -epsilon, epsilon_high)))",
+            params=("epsilon", "epsilon_high"),
+            levels=("geometric",),
+            why="it takes the geometric mean of token ratios that it clips itself",
+        ),
+        "grpo": _CLIP,
+        "importance_sampling": LossFacts(formula="-r A"),
+        "ppo": _CLIP,
+        "reinforce": LossFacts(formula="-A log p", levels=("token",), why="it has no ratio", has_ratio=False),
+        "sapo": LossFacts(formula="-A (4 / tau) sigmoid(tau (r - 1))", params=("tau", "tau_negative")),
+        "vespo": LossFacts(
+            formula="-sg(w^k exp(lam (1 - w))) A log p, w = product of r",
+            params=("k", "lam", "k_negative", "lam_negative"),
+            levels=("token",),
+            why="it takes the product over the sequence itself",
+        ),
+    }
+)
+
+
+SEQUENCE_LOSSES = frozenset({"gmpo", "vespo"})
+TOKEN_CORRECTIONS = frozenset({"token_truncate", "token_mask"})
+
+
+def update_count(algorithm: Algorithm) -> int:
+    """Optimizer steps on one batch; where its size decides it and is not known yet, two: more than one."""
+    if algorithm.updates.sequences is not None:
+        return 2 * algorithm.updates.epochs
+    return algorithm.updates.minibatches * algorithm.updates.epochs
+
+
+def needs_sequences(algorithm: Algorithm) -> bool:
+    """A term looks at more than its own token, so the loss is only right where its sequence is whole."""
+    return (
+        algorithm.ratio != "token"
+        or algorithm.loss.name in SEQUENCE_LOSSES
+        or any(spec.kind not in TOKEN_CORRECTIONS for spec in algorithm.mismatch)
+    )
+
+
+def needs_proximal(algorithm: Algorithm) -> bool:
+    """The ratio divides by the trainer's logprobs before the first update, and they are not those of the
+    pass that trains: with a single update they are.
+    """
+    return algorithm.ratio_to == "trainer" and update_count(algorithm) > 1
+
+
+def needs_first_pass(algorithm: Algorithm) -> bool:
+    """Something must be computed with the step's first weights before they move: the ratio's denominator, or
+    advantages that depend on the policy's logprobs or a critic's values.
+    """
+    return (
+        needs_proximal(algorithm)
+        or algorithm.critic is not None
+        or algorithm.teacher is not None
+        or (algorithm.kl is not None and algorithm.kl.place != "loss")
+    )
+
+
+def taken_off_rewards(algorithm: Algorithm) -> bool:
+    """A KL is taken off the rewards of groups, so only the trainer, who computes it, knows the advantages."""
+    kl = algorithm.kl
+    return kl is not None and kl.place == "reward" and algorithm.advantage.kind != "gae"
+
+
+def needs_reference(algorithm: Algorithm) -> bool:
+    """Another policy on the same base scores the batch: a KL term's reference, or a teacher that is the base
+    or a step. What a sampler or a server has scored comes with the batch.
+    """
+    kl, teacher = algorithm.kl, algorithm.teacher
+    return (kl is not None and kl.reference != "sampler") or (
+        teacher is not None and teacher.kind != "server"
+    )

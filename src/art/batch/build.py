@@ -1,0 +1,285 @@
+"""Builds the batch of one training step from groups of rollouts and their ledger rows.
+
+    check every row -> rewards -> advantages -> fates -> weights -> token tree, loss entries, sheet
+
+Letters: T = nodes of the token tree, E = loss entries, S = trained rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from art.batch.advantages import BY_TRAINER, Advantage, advantages
+from art.batch.aggregation import Weighed, trains_without_advantage, weigh
+from art.batch.algorithms.facts import taken_off_rewards
+from art.batch.balance_sheet import CONTEXT, UNTRAINABLE, SheetAccount, check_balance
+from art.batch.batch_types import Batch, CandidateSets, GroupRow, IntArray, LossEntries, SampleRow
+from art.batch.checked_rollouts import CheckedRollout, check_rollouts
+from art.batch.token_tree import build_tree
+from art.errors import ConfigurationError
+from art.wire.algorithm import Algorithm
+from art.wire.samples import split_candidates
+from art.wire.training import PLAIN_SAMPLING, SamplingSpec
+
+
+def loss_entries(
+    samples: Sequence[SampleRow],
+    paths: Sequence[IntArray],
+    advantages: Sequence[Advantage],
+    weights: Sequence[float] | None = None,
+    *,
+    sequences: Sequence[int],
+    sampling: Sequence[int] | None = None,
+    places: bool = False,
+) -> LossEntries:
+    """One entry per sampled token per sample. Everything is given per sample.
+
+    `paths[i]`: the nodes of its prompt and completion. `advantages[i]`: one number, or one for each of its
+    tokens. `weights[i]`: of each of its tokens, by default 1. `sequences[i]`: the number of its rollout.
+    `sampling[i]`: that of its distribution. `places`: whether to say where in its completion each token is.
+    `LossEntries` has an example.
+    """
+    lengths = [len(sample.completion_ids) for sample in samples]
+    nodes = [path[len(path) - length :] for path, length in zip(paths, lengths, strict=True)]
+    token_E = np.concatenate([np.zeros(0, np.int32), *nodes])
+    logprobs = [
+        np.full(length, np.nan, np.float32) if one.given else np.asarray(one.completion_logprobs, np.float32)
+        for one, length in zip(samples, lengths, strict=True)
+    ]
+    each = [np.broadcast_to(value, length) for value, length in zip(advantages, lengths, strict=True)]
+    candidates_E, candidates = _candidates(samples)
+    return LossEntries(
+        token_E=token_E,
+        logprob_E=np.concatenate([np.zeros(0, np.float32), *logprobs]),
+        advantage_E=np.concatenate([np.zeros(0), *each]).astype(np.float32),
+        weight_E=np.repeat(np.asarray(weights or [1.0] * len(samples), np.float32), lengths),
+        sequence_E=np.repeat(np.asarray(sequences, np.int32), lengths),
+        sampling_E=np.repeat(np.asarray(sampling or [0] * len(samples), np.int32), lengths),
+        place_E=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]) if places else None,
+        candidates_E=candidates_E,
+        candidates=candidates,
+    )
+
+
+def _candidates(samples: Sequence[SampleRow]) -> tuple[IntArray | None, CandidateSets | None]:
+    """The recorded sets, equal ones once: where a policy is sure, nearly all are."""
+    if not any(sample.candidates for sample in samples):
+        return None, None
+    numbers: dict[bytes, int] = {}
+    number_E: list[int] = []
+    for sample in samples:
+        if not sample.candidates:
+            number_E += [-1] * len(sample.completion_ids)
+            continue
+        for ids in split_candidates(sample.candidates):
+            number_E.append(numbers.setdefault(ids.tobytes(), len(numbers)) if len(ids) else -1)
+    id_J = np.frombuffer(b"".join(numbers), np.int32)
+    size_K = np.array([len(ids) // id_J.itemsize for ids in numbers], np.int32)
+    sets = CandidateSets(end_K=np.cumsum(size_K, dtype=np.int32), id_J=id_J)
+    return np.array(number_E, np.int32), sets
+
+
+DEFAULT = Algorithm()
+LARGEST = float(np.finfo(np.float32).max)
+"""Advantages travel as float32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judged:
+    """An attempt that may be trained, and what its reward says."""
+
+    attempt: CheckedRollout
+    advantage: Advantage
+    trained: bool
+    """False: it only counts in what the loss is divided by."""
+
+    def of_samples(self) -> list[Advantage]:
+        """The advantage of each sample; a number per token is cut at the samples' ends."""
+        samples = self.attempt.samples
+        if np.ndim(self.advantage) == 0:
+            return [self.advantage] * len(samples)
+        ends = np.cumsum([len(row.completion_ids) for row in samples])
+        return list(np.split(np.asarray(self.advantage), ends[:-1]))
+
+
+def build_batch(
+    groups: Sequence[GroupRow],
+    *,
+    algorithm: Algorithm = DEFAULT,
+    max_length: int | None = None,
+) -> Batch:
+    """Check every sample, decide every rollout's fate, and lay the trained ones out as a token tree.
+
+    Samples that are `untrainable` get no loss entries: what they say is context where later prompts extend
+    it, and a rollout that has no others is not trained. All rewards count in their group's statistics.
+
+    A rollout with a sample of more than `max_length` ids is overlong, one whose last completion was cut may
+    be left out as truncated, one of an old policy is stale: their rewards count in their group's statistics
+    (long rollouts are the ones that become stale; a baseline without them would be that of the short ones),
+    their tokens are not trained. The batch may be `empty`, when no rollout has an advantage.
+
+    Two attempts with rewards 1 and 0, and one that failed:
+
+    >>> from art.batch.batch_types import RolloutRow, SampleRow
+    >>> def attempt(name, reward, last):
+    ...     sample = SampleRow(
+    ...         sample_id=name, prompt_ids=[5, 6], completion_ids=[7, last], completion_logprobs=[-0.5, -1.0]
+    ...     )
+    ...     return RolloutRow(rollout=name, reward=reward, samples=[sample])
+    >>> batch = build_batch([GroupRow(rollouts=[attempt("a", 1.0, 8), attempt("b", 0.0, 9)], failed=1)])
+    >>> batch.tree.tokens_T.tolist(), batch.entries.token_E.tolist(), batch.normalizer
+    ([5, 6, 7, 8, 9], [2, 3, 2, 4], 2.0)
+    >>> batch.entries.weight_E.tolist()  # of each token: every rollout counts the same
+    [0.5, 0.5, 0.5, 0.5]
+    >>> {fate: (row.rollouts, row.tokens) for fate, row in batch.sheet.fates.items()}
+    {'failed': (1, 0), 'trained': (2, 4)}
+
+    Raises TokenMismatchError (a row whose ids and logprobs cannot be what was sampled, or that is
+    named twice), ConfigurationError (a reward that is not finite or too large), UnbalancedSheetError.
+    """
+    account = SheetAccount()
+    attempts = list(check_rollouts(groups, algorithm, max_length))
+    _open(account, groups, attempts)
+    attempts = [attempts_G for group, attempts_G in zip(groups, attempts, strict=True) if not group.discarded]
+    judged = _judge(attempts, algorithm, account)
+    trained = [one for one in judged if one.trained]
+    counting = judged if algorithm.zero_advantage == "count" else trained
+    weighed = weigh(
+        [one.attempt.trainable_tokens for one in counting],
+        [one.attempt.group for one in counting],
+        algorithm.aggregation,
+    )
+    weights = [weight for one, weight in zip(counting, weighed.weight_S.tolist(), strict=True) if one.trained]
+    metrics = _reward_metrics(attempts, algorithm)
+    batch = _lay_out(trained, weights, weighed, account, algorithm, metrics)
+    if not taken_off_rewards(algorithm):
+        return batch
+    return replace(batch, rewards=_rewards(attempts, [one.attempt for one in trained]))
+
+
+def _rewards(
+    attempts: Sequence[Sequence[CheckedRollout]], trained: Sequence[CheckedRollout]
+) -> list[list[tuple[float, int]]]:
+    """What the trainer computes advantages from; a rollout has the number that its entries have."""
+    numbers = {id(attempt): number for number, attempt in enumerate(trained)}
+    return [
+        [(one.reward, numbers.get(id(one), -1)) for one in attempts_G if one.reward is not None]
+        for attempts_G in attempts
+    ]
+
+
+def _open(
+    account: SheetAccount, groups: Sequence[GroupRow], attempts: Sequence[Sequence[CheckedRollout]]
+) -> None:
+    """What started, before anything becomes of it; discarded groups end here."""
+    for group, attempts_G in zip(groups, attempts, strict=True):
+        account.start(rollouts=group.failed, tokens=0)
+        if group.failed:
+            account.book("failed", rollouts=group.failed, tokens=0)
+        for attempt in attempts_G:
+            account.start(rollouts=1, tokens=attempt.tokens)
+            if group.discarded and attempt.fate is not None:
+                account.book(attempt.fate, rollouts=1, tokens=attempt.tokens)
+            for row in attempt.rollout.samples:
+                if row.fork_reason is not None:
+                    account.fork(row.fork_reason)
+
+
+def _judge(
+    attempts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm, account: SheetAccount
+) -> list[_Judged]:
+    """The attempts that are trained or count; the others are booked."""
+    values = advantages(
+        [[one.reward for one in attempts_G] for attempts_G in attempts],
+        [[one.trainable_tokens for one in attempts_G] for attempts_G in attempts],
+        algorithm.advantage,
+    )
+    keep_all = trains_without_advantage(algorithm)
+    judged = []
+    for attempts_G, values_G in zip(attempts, values, strict=True):
+        for attempt, value in zip(attempts_G, values_G, strict=True):
+            if attempt.fate is not None or value is None:
+                account.book(attempt.fate or "unscored", rollouts=1, tokens=attempt.tokens)
+                if attempt.fate == UNTRAINABLE:
+                    _set_aside(account, attempt)
+                continue
+            if np.abs(value).max(initial=0.0) > LARGEST:
+                raise ConfigurationError(
+                    f"The advantage of rollout {attempt.rollout.rollout!r} is {value!r}, more than the "
+                    f"trainer can hold; its reward is {attempt.reward!r}: scale the rewards."
+                )
+            trained = keep_all or bool(np.any(value))
+            if not trained:
+                account.book("zero_advantage", rollouts=1, tokens=attempt.tokens)
+            judged.append(_Judged(attempt=attempt, advantage=value, trained=trained))
+    return judged
+
+
+def _set_aside(account: SheetAccount, attempt: CheckedRollout) -> int:
+    """Say why each sample that is context is not trained; returns their tokens."""
+    tokens = 0
+    for row in attempt.rollout.samples:
+        if row.untrainable is not None:
+            account.set_aside(row.untrainable.reason, tokens=len(row.completion_ids))
+            tokens += len(row.completion_ids)
+    return tokens
+
+
+def _lay_out(
+    trained: Sequence[_Judged],
+    weights: Sequence[float],
+    weighed: Weighed,
+    account: SheetAccount,
+    algorithm: Algorithm,
+    metrics: Mapping[str, float],
+) -> Batch:
+    owners = [number for number, one in enumerate(trained) for _ in one.attempt.samples]
+    samples = [row for one in trained for row in one.attempt.samples]
+    tree, paths = build_tree([ids for one in trained for ids in one.attempt.ids])
+    numbers: dict[SamplingSpec, int] = {}
+    entries = loss_entries(
+        samples,
+        paths,
+        [value for one in trained for value in one.of_samples()],
+        [weights[owner] for owner in owners],
+        sequences=owners,
+        sampling=[numbers.setdefault(row.sampling, len(numbers)) for row in samples],
+        places=any(spec.constraint is not None for spec in numbers),
+    )
+    if trained:  # counted from what will be trained, not from what was meant to be
+        account.book("trained", rollouts=len(trained), tokens=len(entries))
+    context = sum(_set_aside(account, one.attempt) for one in trained)
+    if context:
+        account.book(CONTEXT, rollouts=0, tokens=context)
+    return Batch(
+        tree=tree,
+        entries=entries,
+        sheet=check_balance(account.sheet()),
+        normalizer=weighed.normalizer,
+        sampling=tuple(numbers) or (PLAIN_SAMPLING,),
+        metrics={
+            "data/raw_tokens": float(sum(len(ids) for one in trained for ids in one.attempt.ids)),
+            "data/tree_tokens": float(len(tree)),
+            "data/entries": float(len(entries)),
+            "data/samples": float(len(samples)),
+            "data/given_tokens": float(np.isnan(entries.logprob_E).sum()),
+            **_advantage_metrics(entries, algorithm),
+            **metrics,
+        },
+    )
+
+
+def _advantage_metrics(entries: LossEntries, algorithm: Algorithm) -> dict[str, float]:
+    if algorithm.advantage.kind in BY_TRAINER or taken_off_rewards(algorithm):
+        return {}
+    return {"loss/advantage_abs": float(np.abs(entries.advantage_E).mean()) if len(entries) else 0.0}
+
+
+def _reward_metrics(attempts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm) -> dict[str, float]:
+    if algorithm.overlong is None:
+        return {}
+    penalties = [one.penalty for attempts_G in attempts for one in attempts_G if one.reward is not None]
+    return {"data/overlong_penalty_mean": float(np.mean(penalties)) if penalties else 0.0}

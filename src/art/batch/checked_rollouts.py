@@ -1,0 +1,201 @@
+"""The rollouts of a batch, checked: ids are ids, each has one logprob, its tokens are counted, and a rollout
+that cannot be trained says why.
+
+`overlong_penalty` is DAPO's soft punishment of length (arXiv 2503.14476, eq. 13): longer answers are worth
+gradually less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from art.batch.balance_sheet import UNTRAINABLE
+from art.batch.batch_types import GroupRow, IntArray, RolloutRow, SampleRow
+from art.errors import TokenMismatchError
+from art.wire.algorithm import Algorithm, OverlongSpec
+from art.wire.samples import split_candidates
+
+
+def overlong_penalty(tokens: int, spec: OverlongSpec) -> float:
+    """What is added to the reward of a rollout that sampled so many tokens: from 0 down to -penalty.
+
+    >>> spec = OverlongSpec(limit=100, band=20)
+    >>> [overlong_penalty(n, spec) for n in (80, 85, 100, 500)]
+    [0.0, -0.25, -1.0, -1.0]
+    """
+    over = max(0, tokens - (spec.limit - spec.band)) / spec.band
+    return -spec.penalty * min(1.0, over) if over else 0.0
+
+
+def checked_ids(rollout: str, turn: int, row: SampleRow) -> IntArray:
+    """`prompt_ids + completion_ids` of one sample, checked.
+
+    Raises TokenMismatchError naming the rollout, the turn (from 0) and the difference.
+    """
+    where = f"Turn {turn} of rollout {rollout!r} (sample {row.sample_id!r})"
+    prompt = _ids(where, "prompt", row.prompt_ids)
+    completion = _ids(where, "completion", row.completion_ids)
+    if len(prompt) == 0:
+        raise TokenMismatchError(f"{where} has no prompt ids; nothing predicts its first token.")
+    if row.given:
+        return np.concatenate([prompt, completion])
+    if len(row.completion_logprobs) != len(completion):
+        raise TokenMismatchError(
+            f"{where} has {len(row.completion_logprobs)} logprobs for {len(completion)} sampled ids. "
+            "Train only on completions that were sampled through an ART server."
+        )
+    _check_logprobs(where, row.completion_logprobs)
+    if row.candidates:
+        _check_candidates(where, row)
+    return np.concatenate([prompt, completion])
+
+
+def _ids(where: str, part: str, ids: Sequence[int]) -> IntArray:
+    if len(ids) == 0:
+        return np.zeros(0, np.int32)
+    array = np.asarray(ids)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        wrong = next((value for value in ids if not isinstance(value, int)), ids)
+        raise TokenMismatchError(f"{where} has {part} ids that are not whole numbers, such as {wrong!r}.")
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= 2**31:
+        raise TokenMismatchError(f"{where} has {part} ids outside 0..2^31-1: from {low} to {high}.")
+    return array.astype(np.int32)
+
+
+def _check_candidates(where: str, row: SampleRow) -> None:
+    """Each sampled id is in the set that it was drawn from."""
+    try:
+        sets = split_candidates(row.candidates)
+    except ValueError as error:
+        raise TokenMismatchError(f"{where} has candidates that are no record of them: {error}.") from error
+    if len(sets) != len(row.completion_ids):
+        raise TokenMismatchError(
+            f"{where} has {len(sets)} sets of candidates for {len(row.completion_ids)} sampled ids."
+        )
+    for at, (token, ids) in enumerate(zip(row.completion_ids, sets, strict=True)):
+        if len(ids) and token not in ids:
+            raise TokenMismatchError(
+                f"{where}: sampled id {at} is {token}, which is not among the {len(ids)} candidates that the "
+                "sampler recorded for it."
+            )
+
+
+def _check_logprobs(where: str, logprobs: Sequence[float]) -> None:
+    try:
+        array = np.asarray(logprobs, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TokenMismatchError(f"{where} has logprobs that are not numbers: {error}.") from error
+    wrong = np.flatnonzero(~(np.isfinite(array) & (array <= 0.0)))
+    if len(wrong):
+        at = int(wrong[0])
+        raise TokenMismatchError(
+            f"{where}: the logprob of sampled id {at} is {logprobs[at]!r}; "
+            "logprobs are finite and at most 0 (natural log of a probability)."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckedRollout:
+    """One rollout of one group."""
+
+    rollout: RolloutRow
+    group: int
+    samples: Sequence[SampleRow]
+    """Those that can be trained. The others are context: what they say is in the prompts after them."""
+    ids: Sequence[IntArray]
+    """Prompt and completion of each of `samples`."""
+    tokens: int
+    """Sampled, over all samples of the rollout."""
+    penalty: float
+    """Of its length, added to the reward."""
+    fate: str | None
+    """Why it is not trained whatever its advantage, or None."""
+
+    @property
+    def reward(self) -> float | None:
+        """The reward that advantages are computed from."""
+        return None if self.rollout.reward is None else self.rollout.reward + self.penalty
+
+    @property
+    def trainable_tokens(self) -> int:
+        return 0 if self.fate else _tokens(self.samples)
+
+
+def check_rollouts(
+    groups: Sequence[GroupRow], algorithm: Algorithm, max_length: int | None
+) -> Iterator[list[CheckedRollout]]:
+    """The attempts of each group, every row checked. Raises TokenMismatchError."""
+    owners: dict[str, str] = {}
+    for number, group in enumerate(groups):
+        attempts = [_checked(rollout, number, algorithm, max_length, owners) for rollout in group.rollouts]
+        if group.discarded:
+            attempts = [replace(attempt, fate=_discarded(attempt.fate)) for attempt in attempts]
+        yield attempts
+
+
+def _checked(
+    rollout: RolloutRow, group: int, algorithm: Algorithm, max_length: int | None, owners: dict[str, str]
+) -> CheckedRollout:
+    _claim(rollout, owners)
+    checked = [(row, checked_ids(rollout.rollout, turn, row)) for turn, row in enumerate(rollout.samples)]
+    trainable = [(row, ids) for row, ids in checked if row.untrainable is None]
+    tokens = _tokens(rollout.samples)
+    attempt = CheckedRollout(
+        rollout=rollout,
+        group=group,
+        samples=[row for row, _ in trainable],
+        ids=[ids for _, ids in trainable],
+        tokens=tokens,
+        penalty=overlong_penalty(tokens, algorithm.overlong) if algorithm.overlong else 0.0,
+        fate=None,
+    )
+    return replace(attempt, fate=_fate(attempt, algorithm, max_length))
+
+
+def _fate(attempt: CheckedRollout, algorithm: Algorithm, max_length: int | None) -> str | None:
+    rollout = attempt.rollout
+    if rollout.damaged:
+        return "damaged"
+    if attempt.tokens == 0:
+        return "no_samples"
+    if rollout.reward is None:
+        return "unscored"
+    if rollout.stale:
+        return "stale"
+    if algorithm.truncated == "drop" and rollout.samples[-1].truncated:
+        return "truncated"
+    if max_length is not None and any(len(row) > max_length for row in attempt.ids):
+        return "overlong"
+    return None if _tokens(attempt.samples) else UNTRAINABLE
+
+
+def _discarded(fate: str | None) -> str:
+    """Of a rollout of a discarded group: what it is worth training was not asked."""
+    return "discarded" if fate in (None, UNTRAINABLE) else fate
+
+
+def _tokens(samples: Sequence[SampleRow]) -> int:
+    """How many were sampled."""
+    return sum(len(row.completion_ids) for row in samples)
+
+
+def _claim(rollout: RolloutRow, owners: dict[str, str]) -> None:
+    """No sample may be trained twice in one step."""
+    for row in rollout.samples:
+        owner = owners.setdefault(row.sample_id, rollout.rollout)
+        if owner != rollout.rollout:
+            raise TokenMismatchError(
+                f"Sample {row.sample_id!r} is named by the rollouts {owner!r} and {rollout.rollout!r}; "
+                "it would be trained twice. Give each rollout its own completions; a reply that is context "
+                "only goes into its messages as a dict."
+            )
+    if len({row.sample_id for row in rollout.samples}) != len(rollout.samples):
+        raise TokenMismatchError(
+            f"Rollout {rollout.rollout!r} names a sample twice: "
+            f"{[row.sample_id for row in rollout.samples]!r}. "
+            "List each completion once, in the main history or in one additional history."
+        )

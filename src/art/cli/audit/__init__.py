@@ -1,1 +1,0 @@
-"""`art audit-model`: what holds for one real model, measured."""

@@ -1,1 +1,0 @@
-"""`art quickstart`: a language model learns a small task while you watch."""

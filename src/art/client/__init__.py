@@ -1,0 +1,1 @@
+"""The user's side: backends, their connection to a server, captures, and checkpoints in buckets."""

@@ -1,0 +1,250 @@
+"""The control connection to a server: calls that are asked again when the connection is lost.
+
+Beside it: where a model is found on a server, what belongs to one event loop (connections cannot move
+between loops), and the way from what a server answers to the exceptions of `art.errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel
+
+from art import errors
+from art.errors import OverloadedError, ServerUnreachableError, WorkerError
+from art.wire.models import ErrorBody
+from art.wire.records import read_reply
+
+if TYPE_CHECKING:
+    from art.backend import AnyModel
+
+
+# Codes of errors that are not about the request, and their classes here.
+_BY_CODE: dict[str, type[errors.ARTError]] = {
+    "worker_died": errors.WorkerDiedError,
+    "worker_stalled": errors.WorkerStalledError,
+    "worker_failed": errors.WorkerError,
+    "deadline_exceeded": errors.DeadlineError,
+    "invalid_configuration": errors.ConfigurationError,
+    "no_checkpoints": errors.CheckpointMissingError,
+    "disk_error": errors.DiskError,
+    "step_missing": errors.StepMissingError,
+    "canary_failed": errors.CanaryError,
+}
+
+
+def job_error(message: str, code: str | None) -> errors.ARTError:
+    """The error of a failed job. `code` names its class, or (like `step_conflict`) why it was refused."""
+    kind = getattr(errors, code or "TrainingError", None)
+    if isinstance(kind, type) and issubclass(kind, errors.ARTError):
+        if issubclass(kind, errors.ServerError):
+            return kind(message, status=400, code=code)
+        return kind(message)
+    if code in _BY_CODE:
+        return _BY_CODE[code](message)
+    if code is not None and code.endswith("_not_found"):
+        return errors.NotFoundError(message, status=404, code=code)
+    return errors.RequestError(message, status=409, code=code)
+
+
+def response_error(response: httpx.Response, asked: str) -> errors.ARTError:
+    """The error of a response with status >= 400. Its body must have been read. `asked` names the request."""
+    status, body = response.status_code, _body(response)
+    message = f"{asked}: {body.message}"
+    if body.code in _BY_CODE:
+        return _BY_CODE[body.code](message)
+    if status in (401, 403):
+        return errors.AuthenticationError(message, status=status, code=body.code)
+    if status == 404:
+        return errors.NotFoundError(message, status=status, code=body.code)
+    pause = retry_after(response)
+    if status == 429 or (status == 503 and pause is not None):
+        return errors.OverloadedError(message, status=status, code=body.code, retry_after=pause or 1.0)
+    if 400 <= status < 500:
+        return errors.RequestError(message, status=status, code=body.code)
+    return errors.ServerError(message, status=status, code=body.code)
+
+
+def retry_after(response: httpx.Response) -> float | None:
+    """Seconds of the Retry-After header, or None."""
+    try:
+        return max(0.0, float(response.headers.get("retry-after", "")))
+    except ValueError:
+        return None
+
+
+def _body(response: httpx.Response) -> ErrorBody:
+    try:
+        found = json.loads(response.content)["error"]
+        known = {name: found.get(name) for name in ErrorBody.model_fields}
+        return ErrorBody(**{**known, "message": str(found["message"]), "type": str(found.get("type"))})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ErrorBody.model_validate(
+            {"message": f"status {response.status_code}: {response.text[:500]!r}", "type": "?"}
+        )
+
+
+def model_path(model: AnyModel) -> str:
+    """The route of a model; others lie below it."""
+    return named_path(model.project, model.name)
+
+
+def named_path(project: str, name: str) -> str:
+    """The same of a model that is known by its names alone."""
+    return f"/art/models/{quote(project, safe='')}/{quote(name, safe='')}"
+
+
+T = TypeVar("T")
+
+
+class PerLoop(Generic[T]):
+    """A value for each event loop, made when that loop first asks. Several threads may ask.
+
+    A notebook or a program that calls `asyncio.run` again and again has many loops: what belongs to a closed
+    one is let go when the next loop comes.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        # Not weak: connections refer to their loop, so a weak key would live as long as its value.
+        self._values: dict[asyncio.AbstractEventLoop, T] = {}
+        self._lock = threading.Lock()
+
+    def get(self) -> T:
+        """The value of the running loop."""
+        loop = asyncio.get_running_loop()
+        value = self._values.get(loop)
+        if value is None:
+            value = self._make()
+            with self._lock:
+                for closed in [other for other in self._values if other.is_closed()]:
+                    del self._values[closed]
+                self._values[loop] = value
+        return value
+
+    def take(self) -> T | None:
+        """The running loop's value, which is forgotten here; None if there is none."""
+        with self._lock:
+            return self._values.pop(asyncio.get_running_loop(), None)
+
+    def alive(self) -> Iterator[T]:
+        """The values of all loops that are not closed."""
+        with self._lock:
+            values = list(self._values.items())
+        return (value for loop, value in values if not loop.is_closed())
+
+
+M = TypeVar("M", bound=BaseModel)
+CONNECT_S = 5.0
+WORKER_FAILURES = 3
+"""A failed worker is started again by the server; one that fails so often in one call will not come up."""
+
+
+class ServerConnection:
+    """JSON calls with a bearer key. `revive` is awaited when nobody answers: it may start the server
+    again. `state` says for messages what the server does, where that is known.
+    """
+
+    def __init__(
+        self,
+        address: Callable[[], Awaitable[tuple[str, str]]],
+        revive: Callable[[], Awaitable[None]],
+        state: Callable[[], str] | None = None,
+    ) -> None:
+        self._address, self._revive, self._state = address, revive, state
+        self.completions: Any = None
+        """The client whose connections those of all rollouts share; closed with this one."""
+        self._clients: PerLoop[dict[tuple[str, str], httpx.AsyncClient]] = PerLoop(dict)
+
+    async def client(self) -> httpx.AsyncClient:
+        """The HTTP client of this event loop: connections cannot move between loops."""
+        url, key = await self._address()
+        clients = self._clients.get()
+        if (url, key) not in clients:
+            clients[url, key] = httpx.AsyncClient(
+                base_url=url,
+                headers={"authorization": f"Bearer {key}"},
+                trust_env=not url.startswith("http://127.0.0.1"),
+            )
+        return clients[url, key]
+
+    async def revive(self) -> float:
+        """Called when nobody answered. Returns the seconds that it took: a server that is being started is
+        not one that is silent, and its start has a deadline of its own.
+        """
+        begun = asyncio.get_running_loop().time()
+        await self._revive()
+        return asyncio.get_running_loop().time() - begun
+
+    def state(self, error: Exception | None) -> str:
+        """What is known of a server that gave no answer."""
+        if self._state is not None:
+            return self._state()
+        if error is None or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return "is the server running and the address right?"
+        if isinstance(error, httpx.TimeoutException):
+            return "it takes connections and answers nothing: it is frozen, or far too busy"
+        return "it breaks connections off: it is ending, or starting again"
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        reply: type[M],
+        body: BaseModel | None = None,
+        *,
+        deadline_s: float = 120.0,
+    ) -> M:
+        """Ask until there is an answer: every route is safe to ask twice.
+
+        Raises ServerUnreachableError when nobody answered within `deadline_s` seconds, OverloadedError when
+        the queue stayed full for as long, WorkerError when a worker failed three times, and else the error
+        of the answer.
+        """
+        loop = asyncio.get_running_loop()
+        until, pause, failed_workers = loop.time() + deadline_s, 0.1, 0
+        content = body.model_dump_json() if body is not None else None
+        while True:
+            client = await self.client()
+            try:
+                response = await client.request(
+                    method,
+                    path,
+                    content=content,
+                    headers={"content-type": "application/json"} if content else None,
+                    timeout=httpx.Timeout(max(1.0, until - loop.time()), connect=CONNECT_S),
+                )
+            except httpx.TransportError as error:
+                if loop.time() + pause > until:
+                    raise ServerUnreachableError(
+                        f"nobody answers {method} {client.base_url}{path} within {deadline_s:g} s "
+                        f"({type(error).__name__}: {error}): {self.state(error)}"
+                    ) from error
+                until += await self.revive()
+            else:
+                if response.status_code < 400:
+                    return read_reply(reply, response.content)
+                failure = response_error(response, f"{method} {path}")
+                failed_workers += isinstance(failure, WorkerError)
+                again = (
+                    isinstance(failure, OverloadedError | WorkerError) and failed_workers < WORKER_FAILURES
+                )
+                pause = getattr(failure, "retry_after", 1.0)
+                if not again or loop.time() + pause > until:
+                    raise failure
+            await asyncio.sleep(pause)
+            pause = min(2.0, pause * 2)
+
+    async def close(self) -> None:
+        """Close the connections of this event loop; those of others close with theirs."""
+        completions, self.completions = self.completions, None
+        if completions is not None:
+            await completions.close()
+        for client in (self._clients.take() or {}).values():
+            await client.aclose()

@@ -1,0 +1,148 @@
+"""Completions become a trajectory: each continues the history that its request repeats, or begins one.
+
+Two messages are the same turn whatever a client did to it on its way back to the server. Clients drop nulls
+and reasoning, write `content` null or empty, strip replies, parse arguments and write them again. None of
+that makes it another conversation. Other text does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel
+
+from art.trajectories import History, Trajectory, get_messages
+from art.wire.message_identity import message_identity
+from art.wire.rollouts import SAMPLE_FIELD
+
+MessageKey = bytes
+
+
+def as_dict(message: Any) -> Any:
+    """A message as a dict. Replies that are sent back as they came are pydantic objects."""
+    return message.model_dump(mode="json", exclude_unset=True) if isinstance(message, BaseModel) else message
+
+
+def message_key(message: Mapping[str, Any]) -> MessageKey:
+    """Equal for two spellings of one message: its role, text and calls."""
+    functions = [as_dict(call).get("function") or as_dict(call) for call in message.get("tool_calls") or ()]
+    if message.get("function_call"):
+        functions.append(message["function_call"])
+    calls = ((str(call.get("name")), call.get("arguments")) for call in map(as_dict, functions))
+    return message_identity(str(message.get("role")), _text(message.get("content")), calls)
+
+
+def tools_key(tools: Any) -> str:
+    """Equal for two spellings of one list of tools; empty without tools."""
+    return _sorted([as_dict(tool) for tool in tools]) if tools else ""
+
+
+def _text(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [as_dict(part) for part in content]
+    if all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
+        return "".join(str(part.get("text") or "") for part in parts)
+    return _sorted(parts)
+
+
+def _sorted(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+class Recorder:
+    """Writes what it hears into one trajectory, until it is closed."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self.trajectory = trajectory
+        self._open = True
+        self._streams: list[Callable[[], None]] = []
+
+    def follow(self, settle: Callable[[], None]) -> None:
+        """Streams that nobody reads to their end or closes are taken in when this is closed."""
+        self._streams.append(settle)
+
+    def close(self) -> None:
+        """What comes later belongs to nobody: the trajectory may already be in training."""
+        for settle in self._streams:
+            settle()
+        self._open = False
+
+    def hear(
+        self, request: dict[str, Any], completion: ChatCompletion, *, parent_id: str | None = None
+    ) -> None:
+        """Add a completion. Of several choices the first continues the conversation, each other is a history.
+
+        A reply that was cut off before its end is context: no sample of it exists. `parent_id`: the sample
+        whose ids the prompt extends, which tells conversations of the same words apart.
+        """
+        if not self._open or not completion.choices:
+            return
+        messages = [as_dict(message) for message in request["messages"]]
+        tools = [as_dict(tool) for tool in request.get("tools") or ()] or None
+        first, *further = (_turn(choice) for choice in completion.choices)
+        history = self._matching(messages, tools, parent_id)
+        if history is None:
+            history = self._begin([], tools)
+        known = history.messages_and_choices
+        before = [*known, *messages[len(known) :]]
+        known[:] = [*before, first]
+        history.tools = tools
+        for turn in further:
+            # Earlier choices stay where they are: each is trained once.
+            self._begin([*_as_context(before), turn], tools)
+
+    def _begin(self, items: list[Any], tools: list[Any] | None) -> History:
+        history = History(messages_and_choices=items, tools=tools)
+        self.trajectory.additional_histories.append(history)
+        return history
+
+    def _matching(
+        self, messages: list[Any], tools: list[Any] | None, parent_id: str | None
+    ) -> Trajectory | History | None:
+        """The longest history that the request repeats from its first message on; an empty one fits any.
+
+        Of several with the same words, the one whose last turn the request names.
+        """
+        asked, offered = [message_key(message) for message in messages], tools_key(tools)
+        histories: list[Trajectory | History] = [self.trajectory, *self.trajectory.additional_histories]
+        fitting = [history for history in histories if _repeats(history, asked, offered)]
+
+        def likeness(history: Trajectory | History) -> tuple[int, bool]:
+            items = history.messages_and_choices
+            return len(items), bool(items) and _is_named(items[-1], messages[len(items) - 1], parent_id)
+
+        return max(fitting, key=likeness, default=None)
+
+
+def _repeats(history: Trajectory | History, asked: Sequence[MessageKey], offered: str) -> bool:
+    items = history.messages_and_choices
+    if len(items) > len(asked) or (items and tools_key(history.tools) != offered):
+        return False
+    return all(_item_key(item) == key for item, key in zip(items, asked, strict=False))
+
+
+def _is_named(item: Any, repeated: dict[str, Any], parent_id: str | None) -> bool:
+    """Whether a message is sent back as this very turn: by its sample, or by the ids of its calls."""
+    if not isinstance(item, Choice):
+        return False
+    if parent_id is not None:
+        return (item.model_extra or {}).get(SAMPLE_FIELD) == parent_id
+    called = [call.id for call in item.message.tool_calls or ()]
+    return bool(called) and called == [as_dict(call).get("id") for call in repeated.get("tool_calls") or ()]
+
+
+def _item_key(item: Any) -> MessageKey:
+    return message_key(item.message.model_dump(mode="json") if isinstance(item, Choice) else item)
+
+
+def _turn(choice: Choice) -> Any:
+    return choice if choice.finish_reason else get_messages([choice])[0]
+
+
+def _as_context(items: list[Any]) -> list[Any]:
+    return [get_messages([item])[0] if isinstance(item, Choice) else item for item in items]

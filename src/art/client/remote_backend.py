@@ -1,0 +1,412 @@
+"""`RemoteBackend`: models registered, sampled and trained on a server that is reached over HTTP.
+
+With it, the leases of steps that are in use: pinned in a context, and not deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Unpack
+from uuid import uuid4
+
+from art.backend import TrainOptions
+from art.client import sft_request as sft
+from art.client.connection import ServerConnection, model_path
+from art.client.jobs import JobDeadlines, follow_job, run_job
+from art.client.registration import REGISTER_S, ServerConfig, register_request, server_config
+from art.client.train_options import KEYWORDS, signed_with, with_defaults
+from art.client.train_request import (
+    check_any_trajectory,
+    check_rollouts,
+    check_sheet,
+    job_request,
+    train_groups,
+    warn_context_only,
+    warn_low_rate,
+    warn_untrained,
+)
+from art.errors import ARTError, ConfigurationError, NotFoundError, NotRegisteredError
+from art.tracking.names import NOTHING_TRAINED, sheet_metrics
+from art.types import TrainConfig, TrainResult, TrainSFTConfig
+from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
+from art.wire.models import (
+    DeleteCheckpointsReply,
+    DeleteCheckpointsRequest,
+    ForkReply,
+    ForkRequest,
+    ModelInfo,
+    RegisterRequest,
+    UnloadStepsReply,
+    UnloadStepsRequest,
+)
+
+if TYPE_CHECKING:
+    import openai
+
+    from art.backend import AnyModel, AnyTrainableModel
+    from art.trajectories import Trajectory, TrajectoryGroup
+
+
+ModelKey = tuple[str, str]
+"""Project and name."""
+
+_PINNED: ContextVar[Mapping[ModelKey, int]] = ContextVar("pinned steps", default=MappingProxyType({}))
+
+
+class StepLeases:
+    """The leases of one backend."""
+
+    def __init__(self) -> None:
+        self._held: Counter[tuple[ModelKey, int]] = Counter()
+
+    @asynccontextmanager
+    async def lease(self, model: AnyModel, step: int) -> AsyncIterator[None]:
+        """Inside, `pinned_step` is this step, in this task and those it starts. `with_held` has it."""
+        key = model.project, model.name
+        token = _PINNED.set({**_PINNED.get(), key: step})
+        self._held[key, step] += 1
+        try:
+            yield
+        finally:
+            self._held[key, step] -= 1
+            _PINNED.reset(token)
+
+    def with_held(self, model: AnyModel, steps: Iterable[int]) -> list[int]:
+        """The steps, and those of the model that somebody holds; sorted."""
+        mine = {
+            step for (key, step), count in self._held.items() if count and key == (model.project, model.name)
+        }
+        return sorted(mine.union(steps))
+
+
+def pinned_step(model: AnyModel) -> int | None:
+    """The step that this context is to sample from; None: the newest."""
+    return _PINNED.get().get((model.project, model.name))
+
+
+FORK_S = 1800.0
+"""A registered model waits for the end of its running job."""
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteBackend:
+    """Register, sample and train on a server: `RemoteBackend("https://gpu.example.org:8000", api_key)`.
+
+    deadlines: how long a training job may be silent, and take in all.
+    """
+
+    def __init__(self, base_url: str, api_key: str, *, deadlines: JobDeadlines | None = None) -> None:
+        self._url, self._key = base_url.rstrip("/").removesuffix("/v1"), api_key
+        self._deadlines = deadlines or JobDeadlines()
+        self._registered: dict[tuple[str, str], RegisterRequest] = {}
+        self._leases = StepLeases()
+        self._told_context: set[tuple[str, str]] = set()
+        self._told_rate: set[str] = set()
+        self._connection = ServerConnection(self._address, self._revive)
+
+    async def _address(self) -> tuple[str, str]:
+        """Where the server is, and its key."""
+        return self._url, self._key
+
+    async def _revive(self) -> None:
+        """Nobody answered. A server that somebody else runs can only be waited for."""
+
+    async def register(self, model: AnyModel) -> None:
+        """Make the model known to the server and tell it where it is served."""
+        if not model.trainable:
+            return
+        trainable: AnyTrainableModel = model  # type: ignore[assignment]
+        server = server_config(trainable._openai_client_config)
+        request = register_request(trainable, server)
+        self._place(server)
+        info = await self._connection.call("POST", "/art/models", ModelInfo, request, deadline_s=REGISTER_S)
+        self._registered[model.project, model.name] = request
+        url, key = await self._address()
+        model.inference_base_url, model.inference_api_key = f"{url}/v1", key
+        model.inference_model_name = info.inference_name
+
+    def _place(self, server: ServerConfig) -> None:
+        """Let the server listen where the configuration says. Raises ConfigurationError where it cannot."""
+        if server.place:
+            raise ConfigurationError(
+                f"_openai_client_config['server_args'] gives {', '.join(server.place)}, but this server runs "
+                f"already, at {self._url}; that is for LocalBackend"
+            )
+
+    def openai_client(self, model: AnyTrainableModel) -> openai.AsyncOpenAI:
+        """A client that names the rollout with each request."""
+        from art.client.openai_client import openai_client
+
+        if model.inference_base_url is None or model.inference_api_key is None:
+            raise RuntimeError(f"model {model.name!r} has no endpoint; register it first")
+        return openai_client(
+            base_url=model.inference_base_url, api_key=model.inference_api_key, revive=self._revive
+        )
+
+    @signed_with(KEYWORDS)
+    async def train(
+        self,
+        model: AnyTrainableModel,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        **options: Unpack[TrainOptions],
+    ) -> TrainResult:
+        """One training step on groups of trajectories; the new step is served when this returns.
+
+        `docs/options.md` says what each keyword does. `algorithm` takes a name of `docs/algorithms.md`, a
+        dict of a name and parts, or an `art.Algorithm`; without one it is `art`, by which every trajectory
+        counts the same, with the loss that `loss_fn` names. An unknown one is refused, with the name that
+        was meant.
+
+        Raises RolloutsFailedError where every rollout failed, TokenMismatchError for choices without a
+        sample, ConfigurationError for options that would not act or do not fit each other,
+        UnbalancedSheetError when rollouts are unaccounted for, DeadlineError, and the job's own error.
+        """
+        chosen = with_defaults(options)
+        if (path := chosen["kl_ref_adapter_path"]) is not None:
+            chosen["kl_ref_adapter_path"] = await self._reference_folder(model, path)
+        return await self._train(model, trajectory_groups, chosen)
+
+    async def _train(
+        self,
+        model: AnyTrainableModel,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        options: TrainOptions,
+    ) -> TrainResult:
+        given = bool(options["allow_training_without_logprobs"])
+        sent = list(trajectory_groups)
+        check_any_trajectory(sent)
+        groups = train_groups(sent, given=given)
+        aside = train_groups(options.get("discarded_groups") or (), given=given, after=groups)
+        job_id = options.get("job_id") or uuid4().hex
+        request = job_request(job_id, groups, aside, model._internal_config, options)
+        info = await run_job(
+            self._connection,
+            f"{model_path(model)}/train",
+            request,
+            deadlines=self._deadlines,
+            title=f"train {model.name}" if options["verbose"] else None,
+        )
+        check_sheet(info.sheet, [*request.groups, *request.discarded])
+        warn_untrained(info.sheet, model.name, info.step)
+        warn_context_only(info.sheet, model.name, info.step, self._told_context)
+        warn_low_rate(request.optimizer.learning_rate, info.metrics, model.name, self._told_rate)
+        result = self._trained(info)
+        if not options["save_checkpoint"]:
+            result.checkpoint_path = None
+        return result
+
+    async def _reference_folder(self, model: AnyTrainableModel, path: str) -> str:
+        """A reference adapter's folder as the server knows it."""
+        return path
+
+    async def train_sft(
+        self,
+        model: AnyTrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        *,
+        expected_step: int | None = None,
+        verbose: bool = False,
+    ) -> TrainResult:
+        """Supervised training on what assistants say in the trajectories, dicts and choices alike.
+
+        One call makes one step, whatever the number of its batches; the new step is served when this
+        returns. Without trajectories nothing happens. Raises ConfigurationError, RequestError,
+        UnbalancedSheetError, DeadlineError, and the job's own error.
+        """
+        request = sft.sft_request(
+            uuid4().hex,
+            trajectories,
+            config or TrainSFTConfig(),
+            model._internal_config,
+            expected_step=expected_step,
+        )
+        if request is None:
+            return TrainResult(await self.get_step(model))
+        sft.check_sft_size(request)
+        info = await run_job(
+            self._connection,
+            f"{model_path(model)}/train_sft",
+            request,
+            deadlines=self._deadlines,
+            title=f"train {model.name}" if verbose else None,
+            submit_s=sft.SUBMIT_S,
+        )
+        check_rollouts(info.sheet, sum(len(batch) for batch in request.batches))
+        return self._trained(info)
+
+    def _trained(self, info: TrainResultInfo) -> TrainResult:
+        return self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})
+
+    def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> TrainResult:
+        return TrainResult(info.step, metrics, sheet=info.sheet, checkpoint_path=info.checkpoint_path)
+
+    async def get_step(self, model: AnyTrainableModel) -> int:
+        """The newest step of the model on the server."""
+        return (await self._connection.call("GET", model_path(model), ModelInfo)).step
+
+    async def delete_checkpoints(self, model: AnyTrainableModel, keep_steps: Iterable[int]) -> list[int]:
+        """Delete all checkpoints but these, the newest and those on lease; returns the deleted steps."""
+        request = DeleteCheckpointsRequest(keep_steps=self._leases.with_held(model, keep_steps))
+        path = f"{model_path(model)}/delete_checkpoints"
+        return (await self._connection.call("POST", path, DeleteCheckpointsReply, request)).deleted
+
+    async def fork_checkpoint(
+        self,
+        model: AnyModel,
+        from_model: str,
+        *,
+        from_project: str | None = None,
+        step: int | None = None,
+        not_after_step: int | None = None,
+    ) -> int:
+        """Give `model`, before or right after `register`, a checkpoint of another one, under the same number.
+
+        It resumes exactly: weights, optimizer, RNG. Without `step` (exactly this one) and `not_after_step`
+        (the newest up to this one) it is the newest. Returns the step that the model is at now. Raises
+        CheckpointMissingError, StepMissingError, and RequestError when the model has steps of its own.
+        """
+        if step is not None and not_after_step is not None:
+            raise ConfigurationError(f"fork_checkpoint({step=}, {not_after_step=}): give one")
+        request = ForkRequest(
+            from_name=from_model, from_project=from_project, step=step, not_after=not_after_step
+        )
+        path = f"{model_path(model)}/fork"
+        reply = await self._connection.call("POST", path, ForkReply, request, deadline_s=FORK_S)
+        return reply.step
+
+    # -- which step answers, and which is kept --
+
+    def _model_inference_name(self, model: AnyModel, step: int | None = None) -> str:
+        """What to send as `model`: this step's name, else that of the step leased in this context, else the
+        one that always means the newest.
+        """
+        name = model.inference_model_name or model.name
+        if any(other == model.name and project != model.project for project, other in self._registered):
+            # The bare name was given while it was the only one; now the server refuses it as ambiguous.
+            name = f"{model.project}/{model.name}" if name == model.name and model.trainable else name
+        step = pinned_step(model) if step is None else step
+        return name if step is None else f"{name}@{step}"
+
+    def adapter_lease(self, model: AnyModel, step: int) -> AbstractAsyncContextManager[None]:
+        """`async with backend.adapter_lease(model, 3)`: inside, `model.get_inference_name()` is step 3's, and
+        no call of this backend deletes or unloads that step.
+        """
+        return self._leases.lease(model, step)
+
+    async def prune_model_adapters(self, model: AnyModel, retain_steps: Iterable[int]) -> list[int]:
+        """Unload all steps from the engine but these, the newest and those on lease; returns the unloaded.
+
+        Their checkpoints stay: a request that names one loads it again.
+        """
+        request = UnloadStepsRequest(keep_steps=self._leases.with_held(model, retain_steps))
+        reply = await self._connection.call(
+            "POST", f"{model_path(model)}/unload_steps", UnloadStepsReply, request
+        )
+        return reply.unloaded
+
+    # -- jobs of an earlier process: the server finishes what it accepted, whatever happens to its client --
+
+    async def training_result(self, model: AnyTrainableModel, job_id: str) -> TrainResult | None:
+        """What came of the job that `train(..., job_id=...)` named; waits for one that is still running.
+
+        None: the server has no such job, or it failed; its batch made no step. Raises DeadlineError.
+        """
+        try:
+            info = await self._job(job_id)
+            if info.state in ("queued", "running"):
+                with contextlib.suppress(ARTError):
+                    await follow_job(self._connection, job_id, _ignore_event, self._deadlines)
+                info = await self._job(job_id)
+        except NotFoundError:
+            return None
+        if info.result is None:
+            _log.warning(
+                "training job %s of %s made no step: %s", job_id, model.name, info.error or info.state
+            )
+        return None if info.result is None else self._trained(info.result)
+
+    async def settled_step(self, model: AnyTrainableModel) -> int:
+        """The newest step, after all training jobs of the model that the server has accepted have ended."""
+        info = await self._connection.call("GET", model_path(model), ModelInfo)
+        for job_id in info.unfinished_jobs:
+            _log.info("%s: waiting for job %s, which an earlier program left", model.name, job_id)
+            await self.training_result(model, job_id)
+        return (await self._connection.call("GET", model_path(model), ModelInfo)).step
+
+    async def checkpoint_steps(self, model: AnyTrainableModel) -> list[int]:
+        """The steps that have a checkpoint on the server, in order."""
+        return (await self._connection.call("GET", model_path(model), ModelInfo)).checkpoints
+
+    async def _job(self, job_id: str) -> JobInfo:
+        return await self._connection.call("GET", f"/art/jobs/{job_id}", JobInfo)
+
+    async def close(self) -> None:
+        """Close the connections. The server goes on."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> RemoteBackend:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RemoteBackend:
+        return self  # copies of a model share their backend
+
+    # -- names under which older programs and their test doubles call a backend --
+
+    async def _get_step(self, model: AnyTrainableModel) -> int:
+        return await self.get_step(model)
+
+    async def _delete_checkpoint_files(self, model: AnyTrainableModel, steps_to_keep: Iterable[int]) -> None:
+        await self.delete_checkpoints(model, steps_to_keep)
+
+    async def _prepare_backend_for_training(
+        self, model: AnyTrainableModel, config: Mapping[str, Any] | None = None
+    ) -> tuple[str, str]:
+        """Registers the model where that was not done. Returns the base URL of its endpoint and the key."""
+        if model.inference_base_url is None or model.inference_api_key is None:
+            model._openai_client_config = dict(config) if config else None
+            await self.register(model)
+        if model.inference_base_url is None or model.inference_api_key is None:
+            raise NotRegisteredError(f"model {model.name!r} has no endpoint here: it is not trainable")
+        return model.inference_base_url, model.inference_api_key
+
+    async def _train_model(
+        self,
+        model: AnyTrainableModel,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        config: TrainConfig | None = None,
+        dev_config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> AsyncIterator[dict[str, float]]:
+        """The older form of `train`: yields the metrics of the step."""
+        chosen = {"learning_rate": TrainConfig().learning_rate, **(config or TrainConfig()).keywords()}
+        options = {**chosen, **(dev_config or {}), "verbose": verbose}
+        yield (await self.train(model, trajectory_groups, **options)).metrics
+
+    async def _train_sft(
+        self,
+        model: AnyTrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        dev_config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> AsyncIterator[dict[str, float]]:
+        """The older form of `train_sft`: yields the metrics of the step, if one was made."""
+        sft.refuse_sft_options(dev_config)
+        result = await self.train_sft(model, trajectories, config, verbose=verbose)
+        if result.metrics:
+            yield result.metrics
+
+
+def _ignore_event(event: JobEvent) -> None:
+    """Nobody watches."""

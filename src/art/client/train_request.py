@@ -1,0 +1,367 @@
+"""The request of a training job, and the check of what came of it.
+
+trajectories       -> groups of the wire: names of rollouts, rewards, ids of samples, messages as JSON
+keywords of train  -> algorithm, learning rate, optimizer, compute
+the job's result   -> the balance sheet is held against what was sent, and warnings say what was not trained
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from art.backend import TrainOptions
+from art.client.registration import model_settings, optimizer_spec
+from art.client.train_options import KEYWORDS, choose_algorithm, refuse_unknown_keywords, with_defaults
+from art.errors import ConfigurationError, RolloutsFailedError, TokenMismatchError, UnbalancedSheetError
+from art.trajectories import History, Trajectory, TrajectoryGroup, get_messages, is_choice
+from art.types import Unscored, sample_id
+from art.wire.algorithm import Algorithm
+from art.wire.jobs import (
+    JUDGE_PREFIX,
+    BalanceSheet,
+    GivenHistory,
+    RateSpec,
+    TrainGroup,
+    TrainJobRequest,
+    TrainTrajectory,
+)
+from art.wire.rollouts import SAMPLE_FIELD
+from art.wire.samples import UNTRAINABLE
+from art.wire.training import RATE_BY_SIZE, ComputeSpec
+
+if TYPE_CHECKING:
+    from art.openai import MessagesAndChoices
+
+
+def plain_messages(name: str, items: MessagesAndChoices) -> list[dict[str, Any]]:
+    """A choice is the assistant message that it holds. `name`: whose they are.
+
+    Raises ConfigurationError for what is no message, or cannot be sent.
+    """
+    messages: list[dict[str, Any]] = _as_json(name, get_messages(items))
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise ConfigurationError(f"{name}: message {number} is {message!r}, no message")
+        if message.get("reasoning") and not message.get("reasoning_content"):
+            message["reasoning_content"] = message.pop("reasoning")
+    return messages
+
+
+def plain_tools(name: str, tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:
+    """A bare function schema is wrapped as the API has it. Raises ConfigurationError."""
+    return [_tool(one) for one in _as_json(name, list(tools))] if tools else None
+
+
+def _as_json(name: str, value: Any) -> Any:
+    """Messages may hold parts of `openai`'s replies as they came."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, exclude_none=True)
+    except PydanticSerializationError as error:
+        raise ConfigurationError(f"{name} holds something that cannot be sent: {error}") from error
+
+
+def _tool(tool: Any) -> Any:
+    if isinstance(tool, dict) and "function" not in tool and "name" in tool:
+        return {"type": "function", "function": tool}
+    return tool
+
+
+log = logging.getLogger(__name__)
+
+
+def train_groups(
+    groups: Iterable[Any], *, given: bool = False, after: Sequence[TrainGroup] = ()
+) -> list[TrainGroup]:
+    """Groups as the server wants them. None (a judge gave up on a group) is left out with a line in the log.
+
+    given: what assistants say in dicts, and in choices without a sample, is trained as well. after: groups
+    before these in the same job; no rollout gets a name of theirs.
+
+    Raises TokenMismatchError for a choice that no server of ours sampled, or one that appears twice in a
+    trajectory, and ConfigurationError for a reward that is no number.
+    """
+    taken = {trajectory.rollout for group in after for trajectory in group.trajectories}
+    wire: list[TrainGroup] = []
+    for g, group in enumerate(groups, len(after)):
+        if group is None:
+            log.warning("group %d is None and is left out: its judge or rollout gave no group", g)
+            continue
+        if not isinstance(group, TrajectoryGroup):
+            raise TypeError(
+                f"group {g} is a {type(group).__name__}, not a TrajectoryGroup: gather rollouts with "
+                "art.gather_trajectory_groups, or put trajectories into art.TrajectoryGroup([...])"
+            )
+        trajectories = [
+            _train_trajectory(trajectory, _rollout_name(trajectory, f"g{g}.t{t}", taken), given=given)
+            for t, trajectory in enumerate(group)
+        ]
+        wire.append(
+            TrainGroup(trajectories=trajectories, failed=len(group.exceptions), judge=_judge_figures(group))
+        )
+    return wire
+
+
+def check_any_trajectory(groups: Iterable[Any]) -> None:
+    """Raises RolloutsFailedError where there are failed rollouts and none that gave a trajectory: nothing was
+    learned, and the next step would fail likewise.
+    """
+    given = [group for group in groups if isinstance(group, TrajectoryGroup)]
+    failures = [failure for group in given for failure in group.exceptions]
+    if not failures or any(group.trajectories for group in given):
+        return
+    first = failures[0]
+    raise RolloutsFailedError(
+        f"each of the {len(failures)} rollouts failed: there is nothing to train, and no step is made. The "
+        f"first one's {first.type}: {first.message}\n{first.traceback}".rstrip()
+    )
+
+
+def _judge_figures(group: TrajectoryGroup) -> dict[str, float]:
+    """What the group's metrics say of its judge; the step's record keeps it."""
+    found = {
+        name: float(value)
+        for name, value in group.metrics.items()
+        if name.startswith(JUDGE_PREFIX) and value is not None
+    }
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _rollout_name(trajectory: Trajectory, fallback: str, taken: set[str]) -> str:
+    """The rollout's id; where one rollout gave several trajectories, their place in the batch tells them
+    apart.
+    """
+    name = trajectory.rollout_id or fallback
+    if name in taken:
+        name = f"{name}.{fallback}"
+    taken.add(name)
+    return name
+
+
+def _train_trajectory(trajectory: Trajectory, rollout: str, *, given: bool) -> TrainTrajectory:
+    unscored = trajectory.reward.reason if isinstance(trajectory.reward, Unscored) else None
+    samples = list(_samples(trajectory, rollout, given=given))
+    return TrainTrajectory(
+        rollout=rollout,
+        reward=None if isinstance(trajectory.reward, Unscored) else _number(trajectory.reward, rollout),
+        unscored_reason=unscored,
+        samples=[one.sample for one in samples],
+        given=_given(trajectory, rollout, samples) if given else [],
+    )
+
+
+def _given(trajectory: Trajectory, rollout: str, samples: list[_Sampled]) -> list[GivenHistory]:
+    """All histories with their messages, if anything that the assistant says in them was not sampled."""
+    told: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
+    histories = [
+        GivenHistory(
+            messages=plain_messages(f"rollout {rollout!r}", history.messages_and_choices),
+            tools=plain_tools(f"rollout {rollout!r}", history.tools),
+            samples={one.turn: one.sample for one in samples if one.history == number},
+        )
+        for number, history in enumerate(told)
+    ]
+    said = sum(message.get("role") == "assistant" for one in histories for message in one.messages)
+    return histories if said > len(samples) else []
+
+
+def _number(reward: Any, rollout: str) -> float:
+    try:
+        value = float(reward)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigurationError(
+            f"rollout {rollout!r}: reward {reward!r} is not a finite number; "
+            f"use art.Unscored(reason) if it is unknown"
+        )
+    return value
+
+
+class _Sampled(NamedTuple):
+    """A choice that names its sample, and where it is."""
+
+    history: int
+    turn: int
+    sample: str
+
+
+def _samples(trajectory: Trajectory, rollout: str, *, given: bool) -> Iterator[_Sampled]:
+    seen: dict[str, str] = {}
+    further = [history.messages_and_choices for history in trajectory.additional_histories]
+    histories = [trajectory.messages_and_choices, *further]
+    for h, history in enumerate(histories):
+        for turn, item in enumerate(history):
+            if not is_choice(item):
+                continue
+            place = f"turn {turn}" + (f" of additional history {h - 1}" if h else "")
+            sample = sample_id(item)
+            if sample is None:
+                if given:
+                    continue
+                raise TokenMismatchError(
+                    f"rollout {rollout!r}, {place}: no {SAMPLE_FIELD!r} in this choice: its tokens are lost. "
+                    f"Append `completion.choices[0]` as `model.openai_client()` gave it; a reply of another "
+                    f"model belongs into the messages as a dict (context, not trained), or is trained with "
+                    f"allow_training_without_logprobs=True"
+                )
+            if sample in seen:
+                raise TokenMismatchError(
+                    f"rollout {rollout!r}, {place}: sample {sample!r} is already there ({seen[sample]}) and "
+                    f"would count twice; keep each choice in one history, and where it is context, a dict"
+                )
+            seen[sample] = place
+            yield _Sampled(h, turn, sample)
+
+
+UNSAID_ROWS: int = KEYWORDS["logprob_calculation_chunk_size"].default
+"""The default of logprob_calculation_chunk_size, which leaves the rows of logits to the trainer."""
+
+
+def job_request(
+    job_id: str,
+    groups: list[TrainGroup],
+    discarded: list[TrainGroup],
+    internal_config: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> TrainJobRequest:
+    """The job that the keywords describe. Raises ConfigurationError."""
+    refuse_unknown_keywords(options)
+    chosen = with_defaults(options)
+    return TrainJobRequest(
+        job_id=job_id,
+        groups=groups,
+        algorithm=choose_algorithm(chosen),
+        optimizer=optimizer_spec(chosen["learning_rate"], internal_config, chosen["adam_params"]),
+        rate=rate_of(chosen),
+        compute=compute_of(chosen, internal_config),
+        expected_step=chosen["expected_step"],
+        max_steps_off_policy=chosen["max_steps_off_policy"],
+        discarded=discarded,
+    )
+
+
+def algorithm_of(options: Mapping[str, Any]) -> Algorithm:
+    """The algorithm that the keywords describe; keywords of other matters are left alone."""
+    return choose_algorithm(with_defaults(options))
+
+
+def rate_of(options: TrainOptions) -> RateSpec:
+    """What the rate is multiplied by."""
+    return RateSpec(
+        rollouts_power=options["num_trajectories_learning_rate_multiplier_power"],
+        by_reward_std=options["scale_learning_rate_by_reward_std_dev"],
+    )
+
+
+def compute_of(options: TrainOptions, internal_config: Mapping[str, Any] | None) -> ComputeSpec:
+    """How the step is computed. Raises ConfigurationError for a length that no sample of the model can
+    have.
+    """
+    length, rows = options["packed_sequence_length"], options["logprob_calculation_chunk_size"]
+    longest = model_settings(internal_config, told=False).max_context
+    if length is not None and longest is not None and length > longest:
+        raise ConfigurationError(
+            f"train(packed_sequence_length={length!r}) is more than the {longest} tokens that the model's "
+            "max_seq_length allows"
+        )
+    return ComputeSpec(
+        max_length=length,
+        logit_rows=None if rows == UNSAID_ROWS else rows,
+        plot=options["plot_tensors"],
+    )
+
+
+LOW_RATE_FACTOR = 20.0
+"""A learning rate so many times below the one for the model's size is told of: tasks differ by less."""
+
+REASONS_UNTRAINED = {
+    "no_samples": "no reply to learn from: append completion.choices[0] to messages_and_choices, or set "
+    "allow_training_without_logprobs=True to train on dicts",
+    "zero_advantage": "its reward is that of its whole group",
+    "unscored": "no reward",
+    "failed": "an exception",
+    "stale": "sampled too many steps ago: max_steps_off_policy allows more, up to the server's bound",
+    "discarded": "left out by the program",
+    "truncated": "cut at its token limit",
+    "damaged": "a sample's row in the server's ledger is not what was written; the server's log names it",
+    "overlong": "longer than can be trained",
+    "mismatch": "the algorithm's mismatch masks dropped every token of the step: engine and trainer "
+    "disagree, or the masks are too narrow (loss/logprob_difference_mean and loss/ratio_mean say how far)",
+    "untrainable": "no sample from a distribution that the trainer computes",
+}
+"""What a fate means, and the remedy where there is one."""
+
+
+def check_sheet(sheet: BalanceSheet, groups: Sequence[TrainGroup]) -> None:
+    """Every rollout that was sent has met exactly one fate. Raises UnbalancedSheetError otherwise."""
+    check_rollouts(sheet, sum(len(group.trajectories) + group.failed for group in groups))
+
+
+def check_rollouts(sheet: BalanceSheet, sent: int) -> None:
+    """As `check_sheet`, of so many rollouts. Raises UnbalancedSheetError."""
+    rollouts = sum(row.rollouts for row in sheet.fates.values())
+    tokens = sum(row.tokens for row in sheet.fates.values())
+    if not sent == sheet.started.rollouts == rollouts or sheet.started.tokens != tokens:
+        raise UnbalancedSheetError(
+            f"{sent} rollouts were sent; the sheet started {sheet.started.rollouts} and has fates for "
+            f"{rollouts}, of {sheet.started.tokens} tokens for {tokens}: {sheet.model_dump_json()}"
+        )
+
+
+def warn_untrained(sheet: BalanceSheet, model: str, step: int) -> None:
+    """A line in the log where nothing was trained: the step counts, and the weights are those before it."""
+    if "trained" in sheet.fates:
+        return
+    fates = [
+        f"{row.rollouts} {name} ({REASONS_UNTRAINED.get(name, name)})"
+        for name, row in sheet.fates.items()
+        if row.rollouts
+    ]
+    log.warning(
+        "step %d of %s trained nothing: %s", step, model, "; ".join(fates) or "there were no rollouts"
+    )
+
+
+def warn_context_only(sheet: BalanceSheet, model: str, step: int, told: set[tuple[str, str]]) -> None:
+    """A line in the log for samples that could only be context: of each model, once for each reason.
+
+    told: what was said before; grows.
+    """
+    for reason, row in sheet.context.items():
+        if (model, reason) in told:
+            continue
+        told.add((model, reason))
+        log.warning(
+            "step %d of %s: %d samples (%d tokens) are context and were not trained: %s. Said once; "
+            "result.sheet.context counts them in each step",
+            step,
+            model,
+            row.samples,
+            row.tokens,
+            UNTRAINABLE.get(reason, reason),
+        )
+
+
+def warn_low_rate(given: float | None, metrics: Mapping[str, float], model: str, told: set[str]) -> None:
+    """A line in the log, once for each model, where the full rate of its steps is far below the one that the
+    literature gives for its size: such a run looks as if nothing could be learned.
+
+    told: the models of which it was said before; grows.
+    """
+    by_size = metrics.get(RATE_BY_SIZE)
+    if given is None or by_size is None or given * LOW_RATE_FACTOR >= by_size or model in told:
+        return
+    told.add(model)
+    log.warning(
+        "the learning rate of %s is %.2g, %.0f times below the %.2g that the literature gives for its size: "
+        "it will learn very slowly. Pass learning_rate=None to take that rate, or one of your own. Said once",
+        model,
+        given,
+        by_size / given,
+        by_size,
+    )

@@ -1,1 +1,0 @@
-"""Data sets: examples in files, in batches and chunks, at rates."""

@@ -1,1 +1,0 @@
-"""Giving a trained adapter to whoever serves it for good. One file a provider, one row in the registry."""

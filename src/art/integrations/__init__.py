@@ -1,0 +1,1 @@
+"""Agent frameworks whose programs become rollouts."""

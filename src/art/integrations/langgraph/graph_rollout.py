@@ -1,0 +1,119 @@
+"""A rollout around a function that runs a graph, and where its chat model's calls go.
+
+The endpoint is decided at each call: a graph compiled once serves every rollout.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from art.client.rollout import current_rollout_scope, rollout
+from art.errors import ConfigurationError
+from art.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from art.backend import AnyModel
+    from art.model import TrainableModel
+
+
+CURRENT_CONFIG: ContextVar[dict[str, Any]] = ContextVar("art_langgraph_config")
+"""Of the wrapped rollout that runs here: `base_url`, `api_key`, `model`, and a `logger` or None."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatEndpoint:
+    """An address, its key, and what to send as `model`."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+    model: str
+
+
+def current_endpoint(given: AnyModel | None) -> ChatEndpoint:
+    """The rollout's; with a model of another name, that model's own. A trainable model's newest step answers.
+
+    Raises ConfigurationError outside of a rollout when no model was given.
+    """
+    scope = current_rollout_scope()
+    if given is not None and (scope is None or not _same_model(given, scope.model)):
+        if given.inference_base_url is None or given.inference_api_key is None:
+            raise ConfigurationError(
+                f"model {given.name!r} has no endpoint yet: call `await model.register(backend)` first, or "
+                "give it inference_base_url and inference_api_key"
+            )
+        return ChatEndpoint(
+            base_url=given.inference_base_url,
+            api_key=given.inference_api_key,
+            model=given.get_inference_name(),
+        )
+    if scope is not None:
+        return ChatEndpoint(base_url=scope.base_url, api_key=scope.api_key, model=scope.model_name)
+    config = CURRENT_CONFIG.get(None)
+    if config is not None:
+        return ChatEndpoint(base_url=config["base_url"], api_key=config["api_key"], model=config["model"])
+    raise ConfigurationError(
+        "the chat model of art.langgraph.init_chat_model was called outside of a rollout, so nobody knows "
+        "which model is meant: call it inside art.langgraph.wrap_rollout(model, fn) or "
+        "`async with art.rollout(model)`, or make it with init_chat_model(model) and an art.TrainableModel"
+    )
+
+
+def _same_model(one: AnyModel, other: AnyModel) -> bool:
+    return one is other or (one.trainable and (one.project, one.name) == (other.project, other.name))
+
+
+T = TypeVar("T", bound=Trajectory)
+_log = logging.getLogger(__name__)
+
+
+def wrap_rollout(
+    model: TrainableModel[Any, Any], fn: Callable[..., Awaitable[T]], **options: Any
+) -> Callable[..., Awaitable[T]]:
+    """`fn`, whose calls of `init_chat_model`'s model become the conversations of the trajectory it returns.
+
+    `fn` sets reward, metrics and metadata; its messages, tools and further histories are replaced by what was
+    said, whichever nodes, subgraphs or threads said it. options: those of `art.rollout` (aliases, step, ...).
+    The newest step answers each call. A trajectory of which nothing was heard is left as it is, with a
+    warning. Raises what `fn` raises, and TypeError when it returns no Trajectory.
+    """
+
+    @functools.wraps(fn)
+    async def wrapped(*args: Any, **kwargs: Any) -> T:
+        async with rollout(model, **options) as r:
+            config = {"logger": None, "base_url": r.base_url, "api_key": r.api_key, "model": r.model_name}
+            token = CURRENT_CONFIG.set(config)
+            try:
+                returned = await fn(*args, **kwargs)
+            finally:
+                CURRENT_CONFIG.reset(token)
+        if not isinstance(returned, Trajectory):
+            raise TypeError(f"{fn!r} returned {returned!r}; a rollout returns an art.Trajectory")
+        return _with_conversations(returned, r.trajectory)
+
+    return wrapped
+
+
+def _with_conversations(returned: T, heard: Trajectory) -> T:
+    returned.rollout_id = heard.rollout_id
+    if not heard.messages_and_choices:
+        _log.warning(
+            "rollout %s: no completion was heard; use the chat model of art.langgraph.init_chat_model in "
+            "the graph. The trajectory is left as it was returned",
+            heard.rollout_id,
+        )
+        return returned
+    for name in (
+        "messages_and_choices",
+        "tools",
+        "additional_histories",
+        "initial_policy_version",
+        "final_policy_version",
+    ):
+        setattr(returned, name, getattr(heard, name))
+    returned.metrics = {**heard.metrics, **returned.metrics}
+    return returned

@@ -1,1 +1,0 @@
-"""Tasks for the tools of a server: written, checked, measured, split."""

@@ -1,0 +1,180 @@
+"""Files that survive a kill and a power cut: written whole, locked, and what a full or failing disk did.
+
+A lock is dropped by the kernel when its holder dies. An error names the file, the cause and what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from art.errors import DiskError
+
+
+def flush(path: Path) -> None:
+    """To the disk: a file's content, or a folder's entries."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_flushed(path: Path, content: str | bytes) -> None:
+    """Write a file that does not exist, to the disk; texts in UTF-8. Raises FileExistsError."""
+    _write(path, content, mode=0o666, durable=True)
+
+
+def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable: bool = True) -> None:
+    """Write or replace a file; its folder is made. A reader, or a kill, meets the old file or the new one.
+
+    mode: its permissions from its first byte on, less the process's umask. durable: a power cut after the
+    return does not lose it, for two waits for the disk. Texts are written in UTF-8.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(path) as fresh:
+        _write(fresh, content, mode=mode, durable=durable)
+        fresh.replace(path)
+    if durable and os.name != "nt":  # Windows opens no folders
+        flush(path.parent)
+
+
+def write_first(path: Path, content: str | bytes, *, mode: int = 0o666) -> bool:
+    """Write a file unless there is one; its folder is made. Whole or not at all, to the disk.
+
+    Of several that write at once one is first: the others return False, and leave its file as it is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(path) as fresh:
+        _write(fresh, content, mode=mode, durable=True)
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            if path.exists():
+                return False
+            fresh.replace(path)
+    if os.name != "nt":
+        flush(path.parent)
+    return True
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A fresh name beside the file, which is free again afterwards."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        yield fresh
+    finally:
+        with suppress(OSError):  # an error on the way is the one to tell
+            fresh.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: str | bytes, *, mode: int, durable: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+_PAUSE_SECONDS = 0.01
+
+
+def take_lock(path: Path, *, patience: float = 0.0, mode: int = 0o600) -> int | None:
+    """The descriptor that holds the lock; closing it lets go. None when another one kept it for too long.
+
+    path: made with `mode` if it is not there. patience: seconds to wait for another process or thread.
+    Where files have no such lock (Windows) it is always had: one program needs none.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+    deadline = time.monotonic() + patience
+    try:
+        while not _taken(descriptor):
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(_PAUSE_SECONDS)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _taken(descriptor: int) -> bool:
+    if os.name != "posix":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_SQLITE_FULL, _SQLITE_IO, _SQLITE_PERM, _SQLITE_READ_ONLY, _SQLITE_CANNOT_OPEN = 13, 10, 3, 8, 14
+_SCARCE = 1 << 20
+"""Bytes. With fewer left, an I/O error that names no cause has this one."""
+
+
+def disk_trouble(error: BaseException, path: Path) -> str | None:
+    """What is wrong with the place of `path`, and what to do. None: the error is not about that.
+
+    error: an OSError, a sqlite3.Error, or what a library made of one. None of these harms what is stored.
+    """
+    number = getattr(error, "errno", None)
+    # The lowest byte is the kind; what is above says where it happened.
+    kind = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    free = free_bytes(path)
+    scarce = free is not None and free < _SCARCE
+    if number in _FULL or kind == _SQLITE_FULL or _says_full(error) or (kind == _SQLITE_IO and scarce):
+        left = "" if free is None else f", {free:,} bytes free"
+        return f"the disk is full: {path}{left}. Free space and try again; what was stored is kept"
+    if number in _CLOSED or kind in {_SQLITE_PERM, _SQLITE_READ_ONLY, _SQLITE_CANNOT_OPEN}:
+        return (
+            f"{path} cannot be written ({_reason(error)}): check who owns the folder, its permissions, and "
+            "whether it is mounted read-only, or choose another folder"
+        )
+    if number == errno.EIO or kind == _SQLITE_IO:
+        return (
+            f"the disk fails at {path} ({_reason(error)}): look at the system's log, and keep a copy of the "
+            "folder before anything else"
+        )
+    return None
+
+
+def disk_error(error: BaseException, path: Path, what: str) -> DiskError:
+    """`what` failed, and why."""
+    return DiskError(f"{what}: {disk_trouble(error, path) or f'{path}: {_reason(error)}'}")
+
+
+def free_bytes(path: Path) -> int | None:
+    """Of the file system that holds the path, or the first folder above it that there is; None: unknown."""
+    if not hasattr(os, "statvfs"):
+        return None
+    for place in (path, *path.parents):
+        try:
+            found = os.statvfs(place)
+        except OSError:
+            continue
+        return found.f_bavail * found.f_frsize
+    return None
+
+
+def _says_full(error: BaseException) -> bool:
+    """Libraries that are not Python's own (safetensors) keep the words and lose the number."""
+    return os.strerror(errno.ENOSPC) in str(error)
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,136 @@
+"""What a process asks of its machine: sockets, open files, memory, the garbage collector and threads.
+
+The collector rests while a process loads: nothing of what it imports then is garbage, and looking
+through it again and again takes a fifth of a worker's start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
+
+
+def listen(host: str, port: int, *, backlog: int = 256) -> socket.socket:
+    """A socket that says it is TCP; port 0 takes a free one. Raises OSError when the address is taken.
+
+    asyncio turns Nagle's delay (40 ms a reply) off only for sockets whose protocol is named, and
+    `socket.create_server` leaves it unnamed.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def find_free_tcp_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago. Who can should listen on port 0 instead: another program may be
+    faster.
+    """
+    with listen(host, 0) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def no_tls() -> ssl.SSLContext:
+    """For a client that speaks plain HTTP alone. It trusts nobody, so it loads no certificates: that would
+    hold up the event loop for 50 ms and more.
+    """
+    import ssl
+
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+ENOUGH_OPEN_FILES = 65_536
+
+
+def raise_file_limit() -> int | None:
+    """Raise the soft limit to the hard one, at most to `ENOUGH_OPEN_FILES`; returns the limit that holds.
+
+    Shells begin with 1,024, or 256 on a Mac: fewer than a server's connections. None: there is no such limit.
+    """
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = ENOUGH_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (ValueError, OSError):
+        return soft  # a Mac allows less than its hard limit says
+    return most
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LARGE_BLOCK = 1 << 20
+"""Bytes. Below, a block is too small to be worth two calls of the system."""
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to reuse freed blocks: a forward pass frees and asks for the same megabytes again and again.
+
+    Giving them back to the system in between made a pass over 3,000 tokens half as slow again (page faults).
+    """
+    _set_malloc(mmap_threshold=1 << 30)
+
+
+def give_back_freed_memory() -> None:
+    """Tell glibc to give every large block back at once: the process is as large as what it holds.
+
+    Kept blocks fit the next request badly: a process that frees and computes its activations again held seven
+    times what it needed. It costs a third more time.
+    """
+    _set_malloc(mmap_threshold=_LARGE_BLOCK)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
+def _set_malloc(*, mmap_threshold: int) -> None:
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, mmap_threshold)
+        mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def pause_collector() -> None:
+    """Until `resume_collector`, nothing is looked through."""
+    gc.disable()
+
+
+def resume_collector() -> None:
+    """Collect from now on. What is there already is never looked through again."""
+    gc.freeze()
+    gc.enable()
+
+
+SMALL_MODEL_PARAMETERS = 20_000_000
+"""Parameters. Below, the matrices are too small to be worth a second thread."""
+
+
+def cpu_threads(chosen: int | None, parameters: int) -> int | None:
+    """The number to set, or None to leave torch's own choice (a thread a core).
+
+    A small model's step is thousands of tiny parallel regions. With as many threads as cores, each waits for
+    the other at every region's end, spinning; one busy neighbour on the machine then makes a step of one
+    second take a minute. With one thread the step was the faster even on a quiet machine.
+    """
+    if chosen is not None:
+        return chosen
+    return 1 if parameters < SMALL_MODEL_PARAMETERS else None

@@ -1,1 +1,0 @@
-"""What judges are shown and asked, and how their answers become scores."""

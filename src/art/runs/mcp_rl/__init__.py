@@ -1,0 +1,1 @@
+"""MCP-RL: from an MCP server to a model that has learned to use it."""

@@ -1,0 +1,183 @@
+"""What a run of MCP-RL is asked for: its settings, and its scenarios.
+
+Scenarios are generated for the server, or the user's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from art.backend import Keyword
+from art.environments.mcp.checked_scenarios import ScenarioChecks, ScenarioSet, generate_checked
+from art.environments.mcp.scenario_checks import (
+    SIMILARITY,
+    PlanProbe,
+    Rejection,
+    check_new,
+    split_apart,
+    tool_counts,
+)
+from art.environments.mcp.session import connect
+from art.environments.mcp.types import PlannedScenario, as_planned
+from art.errors import ConfigurationError
+from art.runs.settings import AboveZero, Count, RunSettings, Share
+
+NANO, NANO_RATE = "art/nano", 3e-3
+"""The names of the built-in models begin so; with the rate of large models they would learn nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(RunSettings):
+    """Everything that can be chosen about a run except who takes part: server, models, judge."""
+
+    ENTRY: ClassVar[str] = "mcp.train"
+    MAY_CHANGE: ClassVar[frozenset[str]] = RunSettings.MAY_CHANGE | {"deadline", "call_timeout"}
+
+    num_train: Count = 16
+    """Scenarios to train on."""
+    num_test: Count = 8
+    """Scenarios held out, for the comparison of before and after."""
+    instructions: str | None = None
+    """More for the generator to pay attention to."""
+    similarity: Share = SIMILARITY
+    """From which likeness (0 to 1) two scenarios are one."""
+    learning_rate: AboveZero = 1e-5
+    """Of the adapter, at its height. Unless given: 1e-5, and 3e-3 for the built-in art/nano models."""
+    difficulty_attempts: Annotated[int, Keyword(least=0)] = 2
+    """Rollouts of the base model at each training scenario, which say how hard it is; 0: not measured."""
+    rubric: str | None = None
+    """What a good rollout is, for a judge given by name. Default: RULER's own."""
+    system_prompt: str | None = None
+    """Of the agent. Default: the rollout's own."""
+    allow_writes: tuple[str, ...] | Literal[True] = ()
+    """Tools that may change something and may be called all the same; True: all."""
+    max_turns: Count = 10
+    """Completions of one rollout."""
+    deadline: AboveZero = 300.0
+    """Seconds a rollout may take."""
+    call_timeout: AboveZero = 60.0
+    """Seconds a tool call may take."""
+    result_limit: Count = 8000
+    """Characters of a tool's result that the agent sees."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.allow_writes, str):
+            raise ConfigurationError(f"allow_writes={self.allow_writes!r}: give a list of tools, or True")
+        super().__post_init__()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Of keywords. Raises ConfigurationError for an unknown one, with the known."""
+        writes = options.get("allow_writes")
+        # A list in JSON, and as most people write it.
+        return super().of({**options, "allow_writes": tuple(writes)} if isinstance(writes, list) else options)
+
+    @classmethod
+    def about(cls, base_model: str, options: Mapping[str, Any]) -> Self:
+        """`of`, with the learning rate of the base model where none (or None) is given."""
+        known = {name: value for name, value in options.items() if (name, value) != ("learning_rate", None)}
+        return cls.of({"learning_rate": NANO_RATE, **known} if base_model.startswith(NANO) else known)
+
+
+if TYPE_CHECKING:
+    from art.environments.mcp.types import GeneratedScenario, MCPDocument, MCPTool
+    from art.rewards.llm.channel import Channel
+
+    Scenarios = ScenarioSet | Iterable[GeneratedScenario | Mapping[str, Any] | str]
+
+
+async def tools_and_documents(server: Any, chosen: TrainSettings) -> tuple[list[MCPTool], list[MCPDocument]]:
+    """Tools and documents of the server. Raises McpError, and ConfigurationError for unknown allow_writes."""
+    async with connect(server, allow_writes=chosen.allow_writes) as session:
+        return await session.tools(), await session.documents()
+
+
+async def checked_scenarios_of(
+    server: Any, channel: Channel | ConfigurationError, chosen: TrainSettings
+) -> ScenarioSet:
+    """Generated scenarios for a server that pass the checks, split; without training."""
+    tools, resources = await tools_and_documents(server, chosen)
+    return await generate_scenario_set(server, channel, chosen, tools, resources)
+
+
+async def generate_scenario_set(
+    server: Any,
+    channel: Channel | ConfigurationError,
+    chosen: TrainSettings,
+    tools: list[MCPTool],
+    resources: list[MCPDocument],
+) -> ScenarioSet:
+    """See `generate_checked`. Raises the error that stands in the place of a channel."""
+    if isinstance(channel, ConfigurationError):
+        raise channel
+    async with PlanProbe(server, tools, call_timeout=chosen.call_timeout) as probe:
+        return await generate_checked(
+            probe,
+            channel,
+            num_train=chosen.num_train,
+            num_test=chosen.num_test,
+            instructions=chosen.instructions,
+            checks=ScenarioChecks(
+                tools=tools, allow_writes=chosen.allow_writes, similarity=chosen.similarity
+            ),
+            resources=resources,
+            seed=chosen.seed,
+        )
+
+
+def split_own_scenarios(given: Scenarios, chosen: TrainSettings, tools: list[MCPTool]) -> ScenarioSet:
+    """The user's scenarios, each once, split; what is held out already stays so.
+
+    Raises ConfigurationError when there is not one for each side.
+    """
+    if isinstance(given, ScenarioSet):
+        return without_overlap(given, chosen.similarity)
+    every, twins = without_near_duplicates(map(as_planned, given), (), chosen.similarity)
+    train, test = split_apart(every, min(chosen.num_test, len(every) - 1), seed=chosen.seed)
+    return ScenarioSet(
+        train=tuple(train), test=tuple(test), rejected=tuple(twins), tools=tool_counts(every, tools)
+    )
+
+
+def without_overlap(given: ScenarioSet, similarity: float) -> ScenarioSet:
+    """Without training scenarios that say what a held-out one does.
+
+    Raises ConfigurationError when a side has none.
+    """
+    train, twins = without_near_duplicates(given.train, given.test, similarity, within=False)
+    if not train or not given.test:
+        raise ConfigurationError(
+            f"of the scenarios given, {len(train)} are to train on (without {len(twins)} that are held out "
+            f"too) and {len(given.test)} held out: at least one of each is needed"
+        )
+    return replace(given, train=tuple(train), rejected=(*given.rejected, *twins))
+
+
+def without_near_duplicates(
+    scenarios: Iterable[PlannedScenario],
+    others: Iterable[PlannedScenario],
+    similarity: float,
+    *,
+    within: bool = True,
+) -> tuple[list[PlannedScenario], list[Rejection]]:
+    """Those that say what none of the others does, nor, `within`, one before them; and the rest."""
+    kept, twins, others = list[PlannedScenario](), list[Rejection](), list(others)
+    for one in scenarios:
+        twin = check_new(one, [*others, *kept] if within else others, similarity=similarity)
+        if twin is None:
+            kept.append(one)
+        else:
+            twins.append(twin)
+    return kept, twins
+
+
+def require_same_scenarios(given: Scenarios, saved: ScenarioSet, chosen: TrainSettings) -> None:
+    """Raises ConfigurationError where a run goes on with other scenarios than it began with."""
+    mine = split_own_scenarios(given, chosen, [])
+    train, held_out = ({one.task for one in side} for side in (mine.train, mine.test))
+    if held_out != {one.task for one in saved.test} or not train >= {one.task for one in saved.train}:
+        raise ConfigurationError(
+            "scenarios: the run was started with others; leave them out, or give the run another name"
+        )

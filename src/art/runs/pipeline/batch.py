@@ -1,0 +1,209 @@
+"""What the trainer takes from the queue: groups to train, and others with the reason why not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from art.runs.pipeline.pipeline_state import ScenarioOutcome
+from art.runs.pipeline.rollout_workers import FinishedGroup
+from art.runs.pipeline.settings import PipelineOptions, collapse_after, most_groups
+from art.trajectories import TrajectoryGroup
+from art.types import Unscored
+
+_log = logging.getLogger(__name__)
+
+SAME = 1e-9
+"""Rewards that differ by less than this share of the largest are the same."""
+
+
+@dataclass(kw_only=True)
+class StepBatch:
+    """The groups of one training step."""
+
+    groups: list[FinishedGroup] = field(default_factory=list)
+    """To be trained."""
+    aside: dict[ScenarioOutcome, list[FinishedGroup]] = field(default_factory=dict)
+    """Not to be trained, by what became of them."""
+    ended: bool = False
+    """No more groups come."""
+
+    def of(self, outcome: ScenarioOutcome) -> list[TrajectoryGroup]:
+        return [one.group for one in self.aside.get(outcome, [])]
+
+    def steps_off_policy(self, step: int) -> float:
+        """Mean over the groups to be trained: how many steps before `step` they were begun."""
+        ages = [step - one.version for one in self.groups]
+        return sum(ages) / len(ages) if ages else 0.0
+
+
+def group_fate(finished: FinishedGroup, *, oldest: int, needs_spread: bool) -> ScenarioOutcome | None:
+    """Why a group is not trained, or None. oldest: the earliest step that it may have been begun at."""
+    if not finished.group.trajectories:
+        return "failed"
+    if finished.version < oldest:
+        return "stale"
+    if needs_spread and not has_spread(finished.group):
+        return "discarded"
+    return None
+
+
+def has_spread(group: TrajectoryGroup) -> bool:
+    """Whether its rewards differ, by more than rounding. Unscored rollouts say nothing."""
+    rewards = _rewards(group)
+    if not all(map(math.isfinite, rewards)):
+        return True  # the backend names the rollout
+    return len(rewards) > 1 and max(rewards) - min(rewards) > SAME * max(map(abs, rewards))
+
+
+HIGH = 0.9
+"""From this share of the range of rewards that a run has seen on, a reward is high."""
+
+
+@dataclass(kw_only=True)
+class SeenRewards:
+    """What tells a solved task from a model that has collapsed: both give groups of equal rewards, one after
+    another, but those of a solved task are high.
+    """
+
+    lowest: float = math.inf
+    highest: float = -math.inf
+    useless: list[float] = field(default_factory=list)
+    """Mean rewards of the groups in a row that taught nothing."""
+
+    def see(self, rewards: Sequence[float], *, useless: bool) -> None:
+        """The finite rewards of one group."""
+        self.lowest, self.highest = min([self.lowest, *rewards]), max([self.highest, *rewards])
+        if not useless:
+            self.useless = []
+        elif rewards:
+            self.useless.append(sum(rewards) / len(rewards))
+
+    @property
+    def mean(self) -> float | None:
+        """Of the groups in a row that taught nothing."""
+        return sum(self.useless) / len(self.useless) if self.useless else None
+
+    @property
+    def high(self) -> bool:
+        """Whether that mean is among the best of the run. Where the run has seen one reward alone, whether it
+        is above 0.
+
+        >>> seen = SeenRewards()
+        >>> seen.see([0.0, 1.0], useless=False)
+        >>> seen.see([1.0, 1.0], useless=True); seen.high
+        True
+        >>> seen.see([0.5, 0.5], useless=True); seen.high
+        False
+        """
+        if self.mean is None:
+            return False
+        if self.highest == self.lowest:
+            return self.highest > 0
+        return self.mean >= self.lowest + HIGH * (self.highest - self.lowest)
+
+
+class BatchCollector:
+    """Takes groups from the queue until there are enough for a step."""
+
+    def __init__(
+        self,
+        queue: asyncio.Queue[FinishedGroup | None],
+        settings: PipelineOptions,
+        *,
+        needs_spread: bool,
+        taken: Callable[[FinishedGroup, ScenarioOutcome | None], None],
+    ) -> None:
+        """taken: told of each group, and what became of it (None: it will be trained)."""
+        self._queue, self._settings, self._needs_spread, self._taken = queue, settings, needs_spread, taken
+        self.useless = 0
+        """Groups in a row that taught nothing: equal rewards, or all rollouts failed."""
+        self.last_failure: FinishedGroup | None = None
+        self._seen, self._failed = SeenRewards(), 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether too many groups in a row taught nothing for the run to go on."""
+        return self.useless > collapse_after(self._settings)
+
+    @property
+    def solved(self) -> bool:
+        """Whether they did because there is nothing left to learn: none failed, and their reward is high."""
+        return self.exhausted and not self._failed and self._seen.high
+
+    async def collect(self, step: int) -> StepBatch:
+        """At least `min_batch_size` groups that can be trained at `step`, and what else is ready.
+
+        Fewer when no more come, or when too many in a row taught nothing.
+        """
+        batch = StepBatch()
+        while len(batch.groups) < self._settings["min_batch_size"] and not (batch.ended or self.exhausted):
+            self._sort(await self._queue.get(), batch, step)
+        while len(batch.groups) < most_groups(self._settings) and not (
+            batch.ended or self.exhausted or self._queue.empty()
+        ):
+            self._sort(self._queue.get_nowait(), batch, step)
+        return batch
+
+    def tell_end(self, name: str, step: int) -> None:
+        """Say why the run of a model ends at this step."""
+        if self.solved:
+            _log.warning(
+                "NOTHING LEFT TO LEARN: %d groups in a row had equal rewards, %.3g on average where the run "
+                "has seen %.3g to %.3g, more than discard_queue_multiplier x min_batch_size = %d; the run of "
+                "%s ends at step %d. Give it harder scenarios to go on",
+                self.useless,
+                self._seen.mean,
+                self._seen.lowest,
+                self._seen.highest,
+                collapse_after(self._settings),
+                name,
+                step,
+            )
+            return
+        errors = [] if self.last_failure is None else self.last_failure.group.exceptions
+        _log.error(
+            "MODEL COLLAPSE DETECTED: %d groups in a row had equal rewards or failed, more than "
+            "discard_queue_multiplier x min_batch_size = %d; the run of %s ends at step %d%s",
+            self.useless,
+            collapse_after(self._settings),
+            name,
+            step,
+            f"; the last one failed: {errors[0].type} {errors[0].message}" if errors else "",
+        )
+
+    def left(self) -> Sequence[FinishedGroup]:
+        """What is still in the queue."""
+        items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        return [item for item in items if item is not None]
+
+    def _sort(self, finished: FinishedGroup | None, batch: StepBatch, step: int) -> None:
+        if finished is None:
+            batch.ended = True
+            return
+        oldest = step - self._settings["max_steps_off_policy"]
+        fate = group_fate(finished, oldest=oldest, needs_spread=self._needs_spread)
+        self._taken(finished, fate)
+        if fate is None:
+            batch.groups.append(finished)
+        else:
+            batch.aside.setdefault(fate, []).append(finished)
+        if fate in ("discarded", "failed"):
+            self.useless += 1
+            self._failed += fate == "failed"
+            self.last_failure = finished if fate == "failed" else None
+        elif fate is None:
+            self.useless, self.last_failure, self._failed = 0, None, 0
+        if fate != "stale":
+            self._seen.see(_finite_rewards(finished.group), useless=fate is not None)
+
+
+def _rewards(group: TrajectoryGroup) -> list[float]:
+    return [float(one.reward) for one in group if not isinstance(one.reward, Unscored)]
+
+
+def _finite_rewards(group: TrajectoryGroup) -> list[float]:
+    return [reward for reward in _rewards(group) if math.isfinite(reward)]

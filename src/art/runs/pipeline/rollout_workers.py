@@ -1,0 +1,251 @@
+"""The rollout workers: from a scenario to a finished group, whatever happens on the way.
+
+Scenarios come from a numbered stream. Each is handed out once, and again where an earlier run did not get
+to its end. `RolloutFn` and `EvalFn` say what a program has to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sized,
+)
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from art.errors import ConfigurationError
+from art.runs.pipeline.pipeline_state import PipelineState, RolloutPace
+from art.trajectories import Trajectory, TrajectoryGroup, in_rollout
+
+if TYPE_CHECKING:
+    from art.model import TrainableModel
+
+
+ScenarioT = TypeVar("ScenarioT", bound=Mapping[str, Any])
+_ConfigT = TypeVar("_ConfigT")
+
+RolloutFn = Callable[["TrainableModel[Any, Any]", ScenarioT, _ConfigT], Awaitable[TrajectoryGroup]]
+"""One scenario -> a group of attempts."""
+SingleRolloutFn = Callable[["TrainableModel[Any, Any]", ScenarioT, _ConfigT], Awaitable[Trajectory]]
+"""One scenario -> one attempt."""
+Evaluated = list[Trajectory | TrajectoryGroup]
+EvalFn = Callable[["TrainableModel[Any, Any]", int, _ConfigT], Awaitable[Evaluated | dict[str, Evaluated]]]
+"""A step -> the evaluation's trajectories, or those of several splits."""
+
+
+def make_group_rollout_fn(
+    single_fn: SingleRolloutFn[ScenarioT, _ConfigT], n: int = 4
+) -> RolloutFn[ScenarioT, _ConfigT]:
+    """Attempts made by `single_fn`, `n` side by side, as one group; failed ones become its exceptions.
+
+    Raises ConfigurationError when `n` is below 1.
+    """
+    if n < 1:
+        raise ConfigurationError(f"make_group_rollout_fn({n=}): at least 1 attempt is needed")
+
+    async def rollout(
+        model: TrainableModel[Any, Any], scenario: ScenarioT, config: _ConfigT
+    ) -> TrajectoryGroup:
+        attempts = (in_rollout(single_fn(model, scenario, config)) for _ in range(n))
+        return TrajectoryGroup(await asyncio.gather(*attempts, return_exceptions=True))
+
+    return rollout
+
+
+_SCALARS = (str, int, float, bool, type(None))
+
+
+class NumberedScenario(NamedTuple):
+    """A scenario and its number in the stream, from 0."""
+
+    number: int
+    scenario: Any
+
+
+class ScenarioStream:
+    """Hands out scenarios to several takers.
+
+    The stream must be the same in every run of one model: a resumed run counts through it.
+    """
+
+    def __init__(self, scenarios: Iterable[Any] | AsyncIterable[Any]) -> None:
+        """Raises ConfigurationError for what cannot be iterated over."""
+        if not isinstance(scenarios, Iterable | AsyncIterable):
+            raise ConfigurationError(
+                f"PipelineTrainer(scenarios={scenarios!r}): an iterable or an async iterator of dicts"
+            )
+        self.length = len(scenarios) if isinstance(scenarios, Sized) else None
+        """How many there are, where that is known."""
+        self._source = scenarios
+        self._numbered: AsyncIterator[NumberedScenario] | None = None
+        self._again: deque[NumberedScenario] = deque()
+        self._lock = asyncio.Lock()
+
+    async def take(self, is_settled: Callable[[int], bool]) -> NumberedScenario | None:
+        """The next scenario that is not settled; None at the end."""
+        async with self._lock:
+            while self._again:
+                if not is_settled(self._again[0].number):
+                    return self._again.popleft()
+                self._again.popleft()
+            if self._numbered is None:
+                self._numbered = _numbered_scenarios(self._source)
+            async for one in self._numbered:
+                if not is_settled(one.number):
+                    return one
+            return None
+
+    def rewind(self) -> None:
+        """Begin a new run: from the first scenario, or where what was given has no other way than on."""
+        if not isinstance(self._source, Iterator | AsyncIterator):
+            self._numbered = None
+            self._again.clear()
+
+    def give_back(self, one: NumberedScenario) -> None:
+        """It was taken, and nothing came of it: the next taker has it."""
+        self._again.append(one)
+
+
+async def _numbered_scenarios(source: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[NumberedScenario]:
+    number = 0
+    if isinstance(source, AsyncIterable):
+        async for scenario in source:
+            yield NumberedScenario(number, scenario)
+            number += 1
+        return
+    waiting: Iterator[Any] = iter(source)
+    for scenario in waiting:
+        yield NumberedScenario(number, scenario)
+        number += 1
+
+
+def describe_scenario(group: TrajectoryGroup, scenario: Any) -> None:
+    """Copy the scalars of `scenario["metadata"]` into the group's: `scenario_id` as it is, others as
+    `scenario_<key>`. What the rollout wrote itself stays.
+    """
+    metadata = scenario.get("metadata") if isinstance(scenario, Mapping) else None
+    for key, value in metadata.items() if isinstance(metadata, Mapping) else ():
+        if isinstance(value, _SCALARS):
+            group.metadata.setdefault(key if key == "scenario_id" else f"scenario_{key}", value)
+
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedGroup:
+    """A group that waits for the trainer. Complete before it is in the queue."""
+
+    taken: NumberedScenario
+    group: TrajectoryGroup
+    version: int
+    """The step that was served when it began."""
+    seconds: float
+
+
+class RolloutWorkers:
+    """Fills the queue. Each request of a rollout gets the newest adapter, and ends on it."""
+
+    def __init__(
+        self,
+        model: Any,
+        rollout_fn: RolloutFn[Any, Any],
+        config: Any,
+        *,
+        stream: ScenarioStream,
+        state: PipelineState,
+        pace: RolloutPace,
+        queue: asyncio.Queue[FinishedGroup | None],
+        version: Callable[[], int],
+    ) -> None:
+        """version: the step that is served now."""
+        self._model, self._rollout_fn, self._config = model, rollout_fn, config
+        self._stream, self._state, self._pace, self._queue = stream, state, pace, queue
+        self._version = version
+        self.running = 0
+        self.busy_s = self.idle_s = 0.0
+        """Seconds of rollouts that have ended, and in which workers waited; all workers together."""
+
+    async def run(self, workers: int) -> None:
+        """Work until the stream ends or the pace stops; then the queue ends with None."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(workers):
+                tasks.create_task(self._work(), name=f"rollouts {number}")
+        await self._queue.put(None)
+
+    async def _work(self) -> None:
+        while await self._idle(self._pace.start()):
+            taken = await self._stream.take(self._state.is_settled)
+            if taken is None:
+                self._pace.taken()
+                return
+            try:
+                finished = await self._roll(taken)
+                await self._idle(self._queue.put(finished))
+            except BaseException:
+                self._stream.give_back(taken)
+                raise
+
+    async def _idle(self, wait: Awaitable[T]) -> T:
+        started = time.monotonic()
+        try:
+            return await wait
+        finally:
+            self.idle_s += time.monotonic() - started
+
+    async def _roll(self, taken: NumberedScenario) -> FinishedGroup:
+        began, started = self._version(), time.monotonic()
+        self.running += 1
+        context = self._model.activate_metrics_context("train")
+        try:
+            group = await self._group(taken)
+        finally:
+            context.var.reset(context)
+            self.running -= 1
+        seconds, ended = time.monotonic() - started, self._version()
+        self.busy_s += seconds
+        for trajectory in group:
+            if trajectory.initial_policy_version is None:
+                trajectory.initial_policy_version = began
+            if trajectory.final_policy_version is None:
+                trajectory.final_policy_version = ended
+        describe_scenario(group, taken.scenario)
+        return FinishedGroup(taken=taken, group=group, version=began, seconds=seconds)
+
+    async def _group(self, taken: NumberedScenario) -> TrajectoryGroup:
+        """The rollout's group; an error of the rollout makes a group that failed as a whole."""
+        try:
+            group = await self._rollout_fn(self._model, taken.scenario, self._config)
+            if not isinstance(group, TrajectoryGroup):
+                raise TypeError(f"rollout_fn returned {group!r}, not a TrajectoryGroup")
+        except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed group, counted
+            return self._failed(taken, error)
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return self._failed(taken, error)  # the rollout's own affair, not this worker's end
+        if not group.trajectories and group.exceptions:
+            first = group.exceptions[0]
+            _log.warning(
+                "all rollouts of scenario %d failed; the first: %s %s",
+                taken.number,
+                first.type,
+                first.message,
+            )
+        return group
+
+    def _failed(self, taken: NumberedScenario, error: BaseException) -> TrajectoryGroup:
+        _log.warning("the group of scenario %d failed: %r", taken.number, error, exc_info=error)
+        return TrajectoryGroup([error])

@@ -1,0 +1,220 @@
+"""What a `PipelineTrainer` was asked for, checked before anything runs, and the checkpoints it keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, cast
+
+from art.backend import Keyword, LearningOptions
+from art.client.train_options import declared_keywords
+from art.client.train_request import algorithm_of
+from art.errors import ConfigurationError
+
+CHECKPOINT_CREATED_AT_METRIC = "checkpoint/created_at_unix"
+CHECKPOINT_EVAL_COMPLETED_METRIC = "checkpoint/eval_completed"
+CHECKPOINT_EVAL_FAILED_METRIC = "checkpoint/eval_failed"
+CHECKPOINT_SAVED_METRIC = "checkpoint/saved"
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """A checkpoint that may be deleted. created_at: seconds since 1970, None where unknown."""
+
+    step: int
+    path: str | None = None
+    created_at: float | None = None
+    is_eval_step: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointRetentionContext:
+    """What a strategy sees: the newest step, and the checkpoints it decides about.
+
+    The newest checkpoint, those in use and those that wait for an evaluation are not among them.
+    """
+
+    current_step: int
+    checkpoints: Sequence[CheckpointInfo]
+
+
+CheckpointRetentionStrategy = Callable[[CheckpointRetentionContext], set[int]]
+"""Returns the steps to keep."""
+
+
+def keep_recent_and_top(
+    recent: int = 5, top: int = 2, metric: str = "val/reward"
+) -> CheckpointRetentionStrategy:
+    """A strategy: keep the `recent` newest checkpoints and the `top` best by `metric`, the newer of equals.
+
+    Raises ConfigurationError for negative numbers.
+    """
+    if recent < 0 or top < 0:
+        raise ConfigurationError(f"keep_recent_and_top({recent=}, {top=}): neither may be negative")
+
+    def keep(context: CheckpointRetentionContext) -> set[int]:
+        newest = sorted((checkpoint.step for checkpoint in context.checkpoints), reverse=True)
+        scored = [
+            (checkpoint.metrics[metric], checkpoint.step)
+            for checkpoint in context.checkpoints
+            if not math.isnan(checkpoint.metrics.get(metric, math.nan))
+        ]
+        best = sorted(scored, reverse=True)
+        return {*newest[:recent], *(step for _, step in best[:top])}
+
+    return keep
+
+
+WITHOUT_SPREAD = frozenset({"group", "centered", "batch_std", "rloo", "maxrl"})
+"""Advantages that are exactly zero in a group of equal rewards."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineRuntimeConfig:
+    """`PipelineTrainer(pipeline=...)`: numbers of the pipeline in one object. None: as without it."""
+
+    num_rollout_workers: int | None = None
+    min_batch_size: int | None = None
+    max_batch_size: int | None = None
+    max_steps_off_policy: int | None = None
+    queue_maxsize: int | None = None
+
+    def given(self) -> dict[str, int]:
+        """The numbers that are named, which win over the trainer's keywords of the same names."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class PipelineOptions(LearningOptions, total=False):
+    """The keywords of `PipelineTrainer`: its own, and those of `train` that say how a step learns."""
+
+    num_rollout_workers: Annotated[int, Keyword(16, least=1)]
+    """Groups that are sampled side by side."""
+    min_batch_size: Annotated[int, Keyword(4, least=1)]
+    """Groups of one training step, at least; fewer only at the end."""
+    max_batch_size: Annotated[int | None, Keyword(least=1)]
+    """At most, where more are waiting. None: ten times the least."""
+    max_steps_off_policy: Annotated[int, Keyword(4, least=0)]
+    """A group that began more steps ago is not trained."""
+    queue_maxsize: Annotated[int | None, Keyword(least=1)]
+    """Finished groups that wait for the trainer. None: `max_steps_off_policy` largest batches."""
+    max_steps: Annotated[int | None, Keyword(least=1)]
+    """Training steps of the run, those before a resume included."""
+    discard_queue_multiplier: Annotated[int, Keyword(100, least=1)]
+    """The run ends when so many times `min_batch_size` groups in a row had equal rewards, or failed."""
+    log_interval_seconds: Annotated[float, Keyword(60.0, above=0)]
+    """Between two status lines."""
+    status_ewa_alpha: Annotated[float, Keyword(0.2, above=0, most=1)]
+    """Weight of the newest step in the status line's means."""
+    total_scenarios: Annotated[int | None, Keyword(least=1)]
+    """For the status line, where the stream's length cannot be known."""
+    eval_every_n_steps: Annotated[int, Keyword(20, least=0)]
+    """0: only at the start, where that is asked for."""
+    eval_at_start: Annotated[bool, Keyword(True)]
+    """Evaluate before the first step."""
+    save_checkpoint: Annotated[bool, Keyword(True)]
+    """The result of a step that is evaluated names its checkpoint."""
+    checkpoint_retention_strategy: CheckpointRetentionStrategy | None
+    """Chooses the checkpoints that are kept. None: all."""
+    checkpoint_retention_interval: Annotated[int, Keyword(1, least=1)]
+    """Steps from one of its decisions to the next."""
+    resume: Annotated[bool, Keyword(True)]
+    """Go on where an earlier run of the model was."""
+    pipeline: PipelineRuntimeConfig | None
+    """Some of the numbers in one object, which win."""
+    eval_step_0: bool | None
+    """The older name of eval_at_start."""
+
+
+_TAKEN_OVER = {"learning_rate": 1e-5, "loss_fn": "cispo"}
+"""Keywords of `train` that have another default here."""
+KEYWORDS = declared_keywords(PipelineOptions, **_TAKEN_OVER)
+OWN = [name for name in KEYWORDS if name not in LearningOptions.__annotations__]
+"""Keywords that are no keywords of `train`, or mean something else there."""
+_HANDED_ON = (
+    *("learning_rate", "loss_fn", "loss_fn_config", "normalize_advantages", "adam_params"),
+    "packed_sequence_length",
+)
+"""Keywords of `train` that are given to a backend whatever the program says."""
+
+
+def pipeline_settings(options: Mapping[str, Any]) -> PipelineOptions:
+    """The trainer's own keywords among those of a call, with their defaults. Raises ConfigurationError."""
+    said = {name: options.get(name, KEYWORDS[name].default) for name in OWN}
+    if said["pipeline"] is not None:
+        said |= said["pipeline"].given()
+    if said["eval_step_0"] is not None:
+        said["eval_at_start"] = said["eval_step_0"]
+    for name, value in said.items():
+        if not KEYWORDS[name].fits(value):
+            raise _wrong(name, value, KEYWORDS[name].takes)
+    settings = cast(PipelineOptions, said)
+    most, least = settings["max_batch_size"], settings["min_batch_size"]
+    if most is not None and most < least:
+        raise _wrong("max_batch_size", most, f"at least min_batch_size = {least!r}")
+    return settings
+
+
+def train_options(options: Mapping[str, Any], *, ours: bool) -> dict[str, Any]:
+    """The keywords of `train` among those of a call.
+
+    ours: the backend is one of this package; others are given no keyword that says nothing.
+    """
+    handed_on = {name: KEYWORDS[name].default for name in _HANDED_ON}
+    chosen = {**handed_on, **{name: value for name, value in options.items() if name not in OWN}}
+    if "algorithm" in options and chosen["loss_fn"] == "cispo":
+        chosen["loss_fn"] = None
+    return chosen if ours else {name: value for name, value in chosen.items() if value is not None}
+
+
+def most_groups(settings: PipelineOptions) -> int:
+    """Of one training step."""
+    return settings["max_batch_size"] or 10 * settings["min_batch_size"]
+
+
+def queue_size(settings: PipelineOptions) -> int:
+    """Finished groups that may wait for the trainer."""
+    return settings["queue_maxsize"] or max(1, settings["max_steps_off_policy"] * most_groups(settings))
+
+
+def collapse_after(settings: PipelineOptions) -> int:
+    """So many groups in a row that teach nothing end the run."""
+    return settings["discard_queue_multiplier"] * settings["min_batch_size"]
+
+
+def most_under_way(settings: PipelineOptions) -> int:
+    """Groups that may be begun and not trained: more would be stale before their turn came."""
+    return settings["min_batch_size"] * (settings["max_steps_off_policy"] + 1)
+
+
+def is_eval_step(settings: PipelineOptions, step: int) -> bool:
+    """Whether a step is evaluated after it was trained."""
+    every = settings["eval_every_n_steps"]
+    return every > 0 and step % every == 0
+
+
+def check_training(options: Mapping[str, Any], *, ours: bool) -> bool:
+    """Whether a group of equal rewards teaches nothing under these keywords of `train`.
+
+    ours: the backend is one of this package, whose keywords are known. Raises ConfigurationError for a
+    keyword that is unknown, cannot act, or has a wrong value.
+    """
+    from art.client.train_options import refuse_unknown_keywords
+
+    if not ours:
+        return True
+    refuse_unknown_keywords(options)
+    for name in ("expected_step", "job_id", "discarded_groups"):
+        if name in options:
+            raise ConfigurationError(
+                f"PipelineTrainer({name}={options[name]!r}): the trainer chooses it itself"
+            )
+    algorithm = algorithm_of(options)
+    other_gradients = (algorithm.kl, algorithm.critic, algorithm.teacher)
+    return algorithm.advantage.kind in WITHOUT_SPREAD and other_gradients == (None, None, None)
+
+
+def _wrong(name: str, value: Any, takes: str) -> ConfigurationError:
+    return ConfigurationError(f"PipelineTrainer({name}={value!r}): it is {takes}")

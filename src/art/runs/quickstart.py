@@ -1,0 +1,382 @@
+"""The quick start: a small model learns a task in the loop that any program with ART has.
+
+evaluate -> (rollouts -> rewards -> train) x steps -> evaluate
+
+A run has its settings, resolved against the task's defaults and saved; its folder, with a row for each
+step; and evaluations, means over rollouts with their standard errors. Progress is saved after each step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import art
+from art.client.learning_rates import Leg, legs_to
+from art.environments import tasks
+from art.environments.tasks import Task
+from art.errors import ConfigurationError
+from art.process.files import write_whole
+
+SETTINGS_FILE = "settings.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuickstartChoices:
+    """What the user chose; None takes the task's own default."""
+
+    task: str
+    seed: int = 0
+    steps: int | None = None
+    groups: int | None = None
+    group_size: int | None = None
+    learning_rate: float | None = None
+    base_model: str | None = None
+    evaluation_games: int = 1000
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuickstartSettings:
+    """A run, fully specified. The same settings give the same scenarios in the same order."""
+
+    task: str
+    seed: int
+    steps: int
+    groups: int
+    """Scenarios a step."""
+    group_size: int
+    """Attempts at each scenario."""
+    learning_rate: float
+    """At its height; it rises and falls as the task's defaults say."""
+    base_model: str
+    evaluation_games: int
+    deterministic: bool
+    legs: tuple[Leg, ...] = ()
+    """Of the learning rate's schedule, where the run was given another number of steps on its way."""
+
+    @property
+    def schedule(self) -> tuple[Leg, ...]:
+        return self.legs or legs_to(self.steps, [], done=0)
+
+    def save(self, folder: Path) -> None:
+        (folder / SETTINGS_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> QuickstartSettings:
+        path = folder / SETTINGS_FILE
+        if not path.is_file():
+            raise ConfigurationError(
+                f"There is no run to resume in {str(folder)!r}: {SETTINGS_FILE} is missing."
+            )
+        saved = json.loads(path.read_text())
+        return cls(**{**saved, "legs": tuple((first, last) for first, last in saved.get("legs", ()))})
+
+
+def resolve_settings(choices: QuickstartChoices) -> QuickstartSettings:
+    """Fill what was not chosen from the task's defaults."""
+    task = tasks.find(choices.task)
+    defaults = task.DEFAULTS
+    return QuickstartSettings(
+        task=task.NAME,
+        seed=choices.seed,
+        steps=choices.steps or defaults.steps,
+        groups=choices.groups or defaults.groups,
+        group_size=choices.group_size or defaults.group_size,
+        learning_rate=choices.learning_rate or defaults.learning_rate,
+        base_model=choices.base_model or defaults.base_model,
+        evaluation_games=choices.evaluation_games,
+        deterministic=choices.deterministic,
+    )
+
+
+def resumed_settings(
+    saved: QuickstartSettings, choices: QuickstartChoices, *, done: int
+) -> QuickstartSettings:
+    """The saved run, which has made `done` steps, with the number of steps possibly changed: the learning
+    rate goes on from where it is.
+
+    Raises ConfigurationError where a choice contradicts what the run was started with.
+    """
+    if choices.task != saved.task:
+        raise ConfigurationError(f"The run to resume learns {saved.task!r}, not {choices.task!r}.")
+    for name in ("groups", "group_size", "learning_rate", "base_model"):
+        chosen, was = getattr(choices, name), getattr(saved, name)
+        if chosen is not None and chosen != was:
+            raise ConfigurationError(
+                f"The run to resume has --{name.replace('_', '-')} {was}, not {chosen}. Leave it out."
+            )
+    steps = choices.steps or saved.steps
+    legs = saved.legs if steps == saved.steps else legs_to(steps, saved.schedule, done=done)
+    return replace(saved, steps=steps, legs=legs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Means over attempts at fresh scenarios.
+
+    >>> Evaluation.of([{"reward": 1.0, "not_lost": 1.0}, {"reward": -1.0, "not_lost": 0.0}]).means
+    {'reward': 0.0, 'not_lost': 0.5}
+    """
+
+    attempts: int
+    means: dict[str, float]
+    """By name: the reward and every metric of the task."""
+    errors: dict[str, float]
+    """Standard error of each mean."""
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, float]]) -> Evaluation:
+        if not rows:
+            raise ValueError("an evaluation needs at least one attempt")
+        names = list(rows[0])
+        means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
+        errors = {name: _standard_error([row[name] for row in rows], means[name]) for name in names}
+        return cls(attempts=len(rows), means=means, errors=errors)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.means, "attempts": self.attempts, "standard_errors": self.errors}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Evaluation:
+        means = {name: value for name, value in data.items() if name not in {"attempts", "standard_errors"}}
+        return cls(attempts=data["attempts"], means=means, errors=data["standard_errors"])
+
+
+def _standard_error(values: Sequence[float], mean: float) -> float:
+    return math.sqrt(sum((value - mean) ** 2 for value in values)) / len(values)
+
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuickstartStep:
+    """One line of `steps.jsonl`."""
+
+    step: int
+    reward: float
+    """Mean over the step's attempts."""
+    score: float
+    """Mean of the metric that says how good the policy is (`task.SCORE`)."""
+    trained: int
+    """Rollouts that were trained; the rest had a zero advantage or failed."""
+    seconds_rollouts: float
+    seconds_training: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuickstartFolder:
+    """Settings, steps, one `evaluation-<step>.json` each, the result, the chart, and the server's data."""
+
+    path: Path
+
+    @property
+    def data_dir(self) -> Path:
+        return self.path / "art"
+
+    @property
+    def chart(self) -> Path:
+        return self.path / "reward.png"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    def steps(self) -> list[QuickstartStep]:
+        path = self.path / "steps.jsonl"
+        if not path.exists():
+            return []
+        rows = {row["step"]: QuickstartStep(**row) for row in map(json.loads, path.read_text().splitlines())}
+        return [rows[step] for step in sorted(rows)]
+
+    @property
+    def done(self) -> int:
+        """Steps that were made."""
+        return max((row.step for row in self.steps()), default=0)
+
+    def add_step(self, row: QuickstartStep) -> None:
+        with (self.path / "steps.jsonl").open("a") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+
+    def evaluation(self, step: int) -> tuple[Evaluation, list[dict[str, Any]]] | None:
+        """A saved evaluation of an adapter and its attempts, or None."""
+        path = self.path / f"evaluation-{step:04d}.json"
+        if not path.exists():
+            return None
+        data = json.loads(path.read_text())
+        return Evaluation.from_json(data["evaluation"]), data["attempts"]
+
+    def save_evaluation(self, step: int, evaluation: Evaluation, attempts: list[dict[str, Any]]) -> None:
+        text = json.dumps({"evaluation": evaluation.to_json(), "attempts": attempts}, indent=1) + "\n"
+        write_whole(self.path / f"evaluation-{step:04d}.json", text, durable=False)
+
+
+def new_folder(output: Path | None, *, task: str) -> QuickstartFolder:
+    """Make the folder of a new run. Raises ConfigurationError where another run lives."""
+    path = output or RUNS / f"{task}-{datetime.now():%Y%m%d-%H%M%S}"
+    if (path / SETTINGS_FILE).exists():
+        raise ConfigurationError(
+            f"{str(path)!r} holds a run already: pass --resume to go on with it, or another --output."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    return QuickstartFolder(path)
+
+
+def existing_folder(output: Path | None, *, task: str) -> QuickstartFolder:
+    """The folder to resume: `output`, or the newest unfinished run of the task under ./runs."""
+    if output is not None:
+        return QuickstartFolder(output)
+    unfinished = [
+        path.parent
+        for path in RUNS.glob(f"{task}-*/{SETTINGS_FILE}")
+        if not (path.parent / "result.json").exists()
+    ]
+    if not unfinished:
+        raise ConfigurationError(
+            f"There is no unfinished run of {task!r} under {str(RUNS)!r}; name one with --output."
+        )
+    return QuickstartFolder(max(unfinished, key=lambda path: path.stat().st_mtime))
+
+
+PROJECT = "quickstart"
+EVALUATION_SEED = 1_000_003
+"""Evaluation scenarios are drawn far from those of training, the same before and after."""
+KEPT_TRANSCRIPTS = 200
+
+ADDED_BY_GATHERING = {"completion_tokens", "duration"}
+
+OnStep = Callable[[QuickstartStep], None]
+
+
+async def run_quickstart(
+    settings: QuickstartSettings, folder: QuickstartFolder, *, on_step: OnStep
+) -> tuple[Evaluation, Evaluation]:
+    """Do what is still to be done of a run; returns the evaluations before and after.
+
+    Everything that matters is on disk after each step: a run may be cancelled anywhere and called again.
+    """
+    task = tasks.find(settings.task)
+    model = art.TrainableModel(name=task.NAME, project=PROJECT, base_model=settings.base_model)
+    options = {"engine": {"options": {"reuse_prefixes": False}}} if settings.deterministic else {}
+    async with art.LocalBackend(path=str(folder.data_dir), server_options=options) as backend:
+        await model.register(backend)
+        before = await evaluate_once(0, model, task, settings, folder)
+        for step in range(await model.get_step(), settings.steps):
+            on_step(await train_one_step(model, task, settings, folder, step))
+        after = await evaluate_once(settings.steps, model, task, settings, folder)
+    return before, after
+
+
+async def train_one_step(
+    model: art.TrainableModel, task: Task, settings: QuickstartSettings, folder: QuickstartFolder, step: int
+) -> QuickstartStep:
+    """Attempts, rewards, gradient, new adapter."""
+    begin = time.perf_counter()
+    limit = concurrency(settings)
+    scenarios = [
+        task.scenario(settings.seed, step * settings.groups + index) for index in range(settings.groups)
+    ]
+    groups = await art.gather_trajectory_groups(
+        [
+            art.TrajectoryGroup(
+                rollout_scenario(limit, model, task, scenario, request_seed(settings, step, index, number))
+                for number in range(settings.group_size)
+            )
+            for index, scenario in enumerate(scenarios)
+        ],
+        pbar_desc=f"step {step + 1}/{settings.steps}",
+    )
+    gathered = time.perf_counter()
+    rate = task.DEFAULTS.rate_at(step, legs=settings.schedule, learning_rate=settings.learning_rate)
+    result = await model.train(groups, config=art.TrainConfig(learning_rate=rate))
+    trajectories = [trajectory for group in groups for trajectory in group]
+    row = QuickstartStep(
+        step=step + 1,
+        reward=mean([reward_of(trajectory) for trajectory in trajectories]),
+        score=mean([float(trajectory.metrics[task.SCORE]) for trajectory in trajectories]),
+        trained=int(result.metrics.get("data/sheet/trained_rollouts", 0)),
+        seconds_rollouts=round(gathered - begin, 3),
+        seconds_training=round(time.perf_counter() - gathered, 3),
+    )
+    folder.add_step(row)
+    return row
+
+
+async def evaluate_once(
+    step: int, model: art.TrainableModel, task: Task, settings: QuickstartSettings, folder: QuickstartFolder
+) -> Evaluation:
+    """Attempts at fresh scenarios with the newest adapter (that of `step`), or what was saved of them."""
+    saved = folder.evaluation(step)
+    if saved is not None:
+        return saved[0]
+    limit = concurrency(settings)
+    trajectories = await art.gather_trajectories(
+        [
+            rollout_scenario(
+                limit, model, task, task.scenario(EVALUATION_SEED, index), evaluation_seed(settings, index)
+            )
+            for index in range(settings.evaluation_games)
+        ],
+        pbar_desc="evaluating",
+    )
+    attempts = [rollout_row(task, index, trajectory) for index, trajectory in enumerate(trajectories)]
+    evaluation = Evaluation.of([scores(trajectory) for trajectory in trajectories])
+    folder.save_evaluation(step, evaluation, attempts)
+    return evaluation
+
+
+def scores(trajectory: art.Trajectory) -> dict[str, float]:
+    """The reward and the task's own metrics, without those that gathering adds."""
+    metrics = {
+        name: float(value) for name, value in trajectory.metrics.items() if name not in ADDED_BY_GATHERING
+    }
+    return {"reward": reward_of(trajectory), **metrics}
+
+
+def reward_of(trajectory: art.Trajectory) -> float:
+    assert not isinstance(trajectory.reward, art.Unscored), "these tasks score every attempt"
+    return trajectory.reward
+
+
+def rollout_row(task: Task, index: int, trajectory: art.Trajectory) -> dict[str, Any]:
+    row: dict[str, Any] = {"index": index, "reward": reward_of(trajectory)}
+    if index < KEPT_TRANSCRIPTS:
+        row["transcript"] = task.show(trajectory.messages())
+    return row
+
+
+def concurrency(settings: QuickstartSettings) -> asyncio.Semaphore:
+    """One request at a time, computed from its first token, makes rounding repeatable; otherwise the engine
+    decides."""
+    return asyncio.Semaphore(1 if settings.deterministic else settings.groups * settings.group_size)
+
+
+async def rollout_scenario(
+    limit: asyncio.Semaphore, model: art.TrainableModel, task: Task, scenario: Any, seed: int | None
+) -> art.Trajectory:
+    async with limit:
+        return await task.rollout(model, scenario, seed=seed)
+
+
+def request_seed(settings: QuickstartSettings, step: int, index: int, number: int) -> int | None:
+    """A seed that depends on what is asked, never on when: (run, step, scenario, number)."""
+    if not settings.deterministic:
+        return None
+    place = (step * settings.groups + index) * settings.group_size + number
+    return settings.seed * 1_000_000_007 + place
+
+
+def evaluation_seed(settings: QuickstartSettings, index: int) -> int | None:
+    return None if not settings.deterministic else EVALUATION_SEED + index
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")

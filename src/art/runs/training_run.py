@@ -1,0 +1,260 @@
+"""A training run: rollouts before, training, rollouts after, and both compared.
+
+With it, where a run lies and which backend serves the model that learns.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
+from uuid import uuid4
+
+from art.client.learning_rates import Leg
+from art.environments.measure import Measure, mean_figures
+from art.errors import BudgetExceededError, ConfigurationError
+from art.runs.comparison import Comparison, compare
+from art.runs.folder import (
+    RunFolder,
+    StepIntent,
+    StepRow,
+    failures_of,
+    judge_figures,
+    mean_reward,
+    row_with_result,
+)
+from art.runs.task_rollouts import TASK_METADATA, Task, TaskRollouts
+
+if TYPE_CHECKING:
+    from art.backend import Backend
+    from art.model import TrainableModel
+    from art.rewards.llm.budget import Budget
+    from art.rewards.llm.cache import AnswerCache
+    from art.rewards.reward import Reward
+
+
+BUDGET_FILE = "budget.sqlite3"
+
+
+def runs_root(path: str | Path | None) -> Path:
+    """Of all runs and answers: None is ./.art."""
+    return Path(path) if path is not None else Path.cwd() / ".art"
+
+
+def answer_cache_in(root: Path) -> AnswerCache:
+    """Where the answers of judges and generators are kept, unless another place is given."""
+    from art.rewards.llm.cache import DEFAULT_PATH, AnswerCache
+
+    return AnswerCache(root / DEFAULT_PATH.name)
+
+
+def keep_budget(budget: Budget | None, folder: Path, tell: OnProgress) -> None:
+    """What is spent is kept in the run's folder: a run that goes on has what is left of it.
+
+    A budget that has a file of its own stays there. Raises ConfigurationError.
+    """
+    if budget is None:
+        return
+    budget.keep(folder / BUDGET_FILE)
+    spent = budget.spent
+    if spent.calls:
+        used = ", ".join(
+            f"{getattr(spent, name):g} of {limit:g} {name}"
+            for name, limit in budget.limits.items()
+            if limit is not None
+        )
+        tell(f"of the budget are spent already: {used}")
+
+
+def model_to_train(root: Path, name: str, project: str, base_model: str) -> TrainableModel[Any, Any]:
+    """The model that a run trains. Raises ConfigurationError for names that are none."""
+    from art.client.bucket_store import model_folder
+    from art.model import TrainableModel
+
+    model_folder(root, project, name)
+    return TrainableModel(name=name, project=project, base_model=base_model, base_path=str(root))
+
+
+@asynccontextmanager
+async def serve_model(
+    model: TrainableModel[Any, Any], backend: Backend | None, root: Path
+) -> AsyncIterator[None]:
+    """The model is registered; a backend of our own, under `root`, lives as long as the block.
+
+    backend: None for the one the model is registered with already, or else one of our own.
+    """
+    async with AsyncExitStack() as stack:
+        if backend is not None:
+            await model.register(backend)
+        elif model._backend is None:
+            from art.client.local_backend import LocalBackend
+
+            await model.register(await stack.enter_async_context(LocalBackend(path=str(root))))
+        yield
+
+
+OnProgress = Callable[[str], None]
+"""Is given lines about the progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRunResult:
+    """What a course came to."""
+
+    step: int
+    """The newest step, which the comparison is of."""
+    steps: tuple[StepRow, ...]
+    comparison: Comparison
+    stopped: str | None
+    """Why training ended before its last step; None: it did not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun(Generic[Task]):
+    """What is done already is read from the folder, the rest is done."""
+
+    folder: RunFolder
+    attempts: TaskRollouts[Task]
+    train: Sequence[Task]
+    test: Sequence[Task]
+    judge: Reward
+    """Of the attempts that train."""
+    referee: Reward
+    """Of before and after."""
+    measure: Measure | None
+    tell: OnProgress
+
+    async def run(self) -> TrainingRunResult:
+        """All of it. A spent budget ends the training, and leaves before and after without a judge.
+
+        Raises ConfigurationError where the model has been trained by somebody else, and what rollouts, judges
+        and the backend raise.
+        """
+        await self._evaluate(0)
+        stopped = None
+        try:
+            await self._train()
+        except BudgetExceededError as error:
+            stopped = str(error)
+            self.tell(f"training ends here: {error}")
+        step = await self.attempts.model.get_step()
+        await self._evaluate(step)
+        return TrainingRunResult(
+            step=step,
+            steps=tuple(self.folder.steps()),
+            comparison=await self._compare(step),
+            stopped=stopped,
+        )
+
+    async def _evaluate(self, step: int) -> None:
+        """Attempts at the test tasks by the adapter of `step`, the newest; once."""
+        if self.folder.evaluation(step) is not None:
+            return
+        model = self.attempts.model
+        if await model.get_step() != step:
+            raise ConfigurationError(
+                f"{model.project}/{model.name} has been trained already, but {str(self.folder.path)!r} has "
+                "no attempts of before: give this run another name"
+            )
+        size = self.attempts.limits.test_attempts
+        groups = await self.attempts.groups(self.test, size, what=f"evaluating step {step}", seeded=True)
+        made = {group.metadata[TASK_METADATA]: group.trajectories for group in groups}
+        self.folder.save_evaluation(step, [made.get(self.attempts.text_of(task), []) for task in self.test])
+
+    async def _train(self) -> None:
+        limits, total = self.attempts.limits, self.attempts.limits.total_steps(len(self.train))
+        done = await self._settled_step()
+        if done < total:
+            groups = (total - done) * limits.groups_per_step
+            self.tell(
+                f"{total - done} steps of {limits.groups_per_step} x {limits.group_size} attempts; the judge "
+                f"is asked about {groups} groups, then {len(self.test)} to compare"
+            )
+        legs = self.folder.schedule(total, done=done)
+        for step in range(done, total):
+            row = await self._step(step, total, legs)
+            self.folder.add_step(row)
+            self.tell(f"step {row.step}/{total}: {step_summary(row)}")
+
+    async def _settled_step(self) -> int:
+        """The newest step, with its row: also of one that was under way when an earlier process ended."""
+        intent = self.folder.step_under_way()
+        row = None if intent is None else await intent.recover(self.attempts.model)
+        if row is not None:
+            self.folder.add_step(row)
+            self.tell(f"step {row.step} was committed when the run was interrupted: {step_summary(row)}")
+        return await self.attempts.model.get_step()
+
+    async def _step(self, step: int, total: int, legs: Sequence[Leg]) -> StepRow:
+        """Attempts, scores, gradient, new adapter."""
+        limits, begin = self.attempts.limits, time.monotonic()
+        groups = await self.attempts.groups(
+            tasks_of_step(self.train, step, limits.groups_per_step, limits.seed),
+            limits.group_size,
+            what=f"step {step + 1}/{total}",
+            seeded=False,
+            after_each=self.judge.score_group,
+        )
+        gathered, rate = time.monotonic(), limits.rate_at(step, legs)
+        flat = [one for group in groups for one in group]
+        reward, unscored = mean_reward(groups)
+        known = StepRow(
+            step=step + 1,
+            reward=reward,
+            rollouts=len(flat),
+            failed=sum(len(group.exceptions) for group in groups),
+            unscored=unscored,
+            trained=None,
+            learning_rate=rate,
+            seconds_rollouts=round(gathered - begin, 3),
+            seconds_training=None,
+            figures=await mean_figures(flat, self.attempts.figures_of, self.measure),
+            judge=judge_figures(groups),
+            failures=failures_of(groups),
+        )
+        intent = StepIntent(job_id=uuid4().hex, row=known)
+        self.folder.begin_step(intent)
+        model, begin = self.attempts.model, time.monotonic()
+        result = await model.train(groups, learning_rate=rate, **intent.options(model))
+        return replace(row_with_result(known, result), seconds_training=round(time.monotonic() - begin, 3))
+
+    async def _compare(self, step: int) -> Comparison:
+        async def judged_by(referee: Reward | None) -> Comparison:
+            return await compare(
+                [self.attempts.text_of(task) for task in self.test],
+                self.folder.evaluation(0) or [],
+                self.folder.evaluation(step) or [],
+                per_task=self.attempts.limits.test_attempts,
+                judge=referee,
+                figures=self.attempts.figures_of,
+                measure=self.measure,
+            )
+
+        try:
+            return await judged_by(self.referee)
+        except BudgetExceededError as error:
+            self.tell(f"before and after are not judged: {error}")
+            return await judged_by(None)
+
+
+def step_summary(row: StepRow) -> str:
+    """One step, in a line."""
+    reward = "no scores" if row.reward is None else f"reward {row.reward:.3f}"
+    told = ", ".join([reward, *(f"{name} {value:.2f}" for name, value in row.figures.items())])
+    trained = "not known how many" if row.trained is None else row.trained
+    return f"{told}; {trained} of {row.rollouts} trained"
+
+
+def tasks_of_step(train: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:
+    """Those of `step` (from 0): every epoch is a permutation of its own, and depends on the seed alone."""
+    chosen = []
+    for place in range(step * count, (step + 1) * count):
+        epoch, index = divmod(place, len(train))
+        order = list(range(len(train)))
+        random.Random(f"order/{seed}/{epoch}").shuffle(order)
+        chosen.append(train[order[index]])
+    return chosen

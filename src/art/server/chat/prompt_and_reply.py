@@ -1,0 +1,371 @@
+"""A request with its prompt (`PreparedRequest`), what an engine emitted for it (`Completion`), and the
+message, the choices and the logprobs of its reply.
+
+Prompts that cannot fit are refused before they are made into ids: that takes seconds for some megabytes. The
+constraint says in the model's own chat format what text and calls must look like. `prompt_scores` are the
+logprobs of a prompt's own ids, for those who compare or evaluate and do not sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from art.engine.protocol import Constraint, FinishReason, Ranked, TopLogprobs
+from art.errors import RequestError
+from art.rendering.chat_renderer import ChatRenderer, Parsed, Tool
+from art.server.catalog import Target
+from art.server.chat.chat_request import ChatRequest
+from art.server.chat.request_fields import call_id, refuse
+from art.server.ledger.stitching import Stitched
+from art.server.tenancy import Tenant, external_name, internal_name
+from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+
+
+@dataclass(kw_only=True, slots=True)
+class Completion:
+    """What the engine emitted for one choice, so far."""
+
+    sample_id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    tops: list[TopLogprobs] = field(default_factory=list)
+    """The most probable ids beside each, where they were asked for."""
+    candidates: list[bytes] = field(default_factory=list)
+    """Records of `art.wire.samples`, of one delta after the other."""
+    finish_reason: FinishReason | None = None
+    stop_string: str | None = None
+    named_call: bool = False
+    """The request demanded a call of one tool by its name."""
+
+
+def message_of(
+    completion: Completion, parsed: Parsed, kept: Parsed | None = None, *, keep_stop: bool = False
+) -> dict[str, Any]:
+    """The assistant's message. What follows a stop string is not part of it, and itself only by `keep_stop`.
+
+    kept: what was said within `min_tokens`, where no stop string ends it.
+    """
+    content, reasoning = parsed.content, parsed.reasoning or ""
+    if completion.stop_string is not None:
+        stop = completion.stop_string
+        content = _cut(content, stop, kept.content if kept else "", keep_stop)
+        reasoning = _cut(reasoning, stop, (kept.reasoning or "") if kept else "", keep_stop)
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if parsed.tool_calls:
+        message["content"] = content or None
+        message["tool_calls"] = calls_of(completion, parsed)
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    return message
+
+
+def calls_of(completion: Completion, parsed: Parsed) -> list[dict[str, Any]]:
+    """The calls of a message, each with its id."""
+    return [
+        {
+            "id": call_id(completion.sample_id, index),
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for index, call in enumerate(parsed.tool_calls)
+    ]
+
+
+def _cut(text: str, stop: str, kept: str, keep_stop: bool) -> str:
+    """The text before the first stop string that does not end in what is kept, or up to its end."""
+    at = text.find(stop, max(0, len(kept.rstrip("\ufffd")) - len(stop) + 1))
+    return text if at < 0 else text[: at + len(stop) * keep_stop]
+
+
+def finish_reason(completion: Completion, message: dict[str, Any]) -> str:
+    """`tool_calls` where calls were read from a reply that ended by itself, unless they had to be."""
+    if completion.named_call:
+        return completion.finish_reason or "stop"
+    if "tool_calls" in message and completion.finish_reason == "stop":
+        return "tool_calls"
+    return completion.finish_reason or "stop"
+
+
+def choice_of(
+    index: int,
+    completion: Completion,
+    message: dict[str, Any],
+    step: int | None,
+    logprobs: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """One choice of a whole reply."""
+    finish = finish_reason(completion, message)
+    said = {"message": message}
+    return partial_choice(index, said, completion=completion, step=step, finish=finish, logprobs=logprobs)
+
+
+def partial_choice(
+    index: int,
+    said: dict[str, Any],
+    *,
+    completion: Completion,
+    step: int | None,
+    finish: str | None = None,
+    logprobs: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """One choice that may go on; the part that ends it tells its tokens.
+
+    said: {"delta": ...}, {"text": ...} or {"message": ...}.
+    """
+    choice: dict[str, Any] = {
+        "index": index,
+        **said,
+        "logprobs": logprobs,
+        "finish_reason": finish,
+        SAMPLE_FIELD: completion.sample_id,
+        STEP_FIELD: step,
+    }
+    if finish is not None:
+        choice[TOKENS_FIELD] = len(completion.token_ids)
+    return choice
+
+
+def logprobs_of(
+    renderer: ChatRenderer,
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    tops: Sequence[TopLogprobs] = (),
+    *,
+    as_ids: bool = False,
+) -> dict[str, Any]:
+    """One entry for each sampled id, the one that ended the turn included. `tops`: for each or for none.
+    `as_ids`: tokens are called by their ids.
+    """
+    content = []
+    for token_id, logprob, top in zip(token_ids, logprobs, tops or ((),) * len(token_ids), strict=True):
+        beside = [_entry(renderer, other, value, as_ids) for other, value in top]
+        content.append({**_entry(renderer, token_id, logprob, as_ids), "top_logprobs": beside})
+    return {"content": content, "refusal": None}
+
+
+def _entry(renderer: ChatRenderer, token_id: int, logprob: float, as_ids: bool) -> dict[str, Any]:
+    spelled = renderer.token_bytes(token_id)
+    return {"token": token_spelling(token_id, spelled, as_ids), "logprob": logprob, "bytes": list(spelled)}
+
+
+def token_spelling(token_id: int, spelled: bytes, as_ids: bool) -> str:
+    """What logprobs call a token: its text or, as vLLM has it, its id."""
+    return f"token_id:{token_id}" if as_ids else spelled.decode("utf-8", "replace")
+
+
+def usage_of(prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:
+    """Counts of ids: the prompt's once, the completions' together."""
+    sampled = sum(len(completion.token_ids) for completion in completions)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": sampled,
+        "total_tokens": prompt_tokens + sampled,
+    }
+
+
+_BLAMED = {
+    "invalid_logit_bias": "logit_bias",
+    "invalid_token_id": "prompt",
+    "invalid_min_tokens": "min_tokens",
+}
+"""The field of what only an engine can refuse, by its code."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedRequest:
+    """A request whose prompt is known."""
+
+    request: ChatRequest
+    target: Target
+    stitched: Stitched
+    tenant: Tenant
+    rollout_id: str | None
+    max_tokens: int
+    created_at: float
+    request_id: str
+    """What the choices of a rollout's request have in common."""
+    constraint: Constraint | None = None
+    """In the words of the model's chat format."""
+
+    @property
+    def affinity(self) -> str | None:
+        """The rollout; a tenant's is apart from another's of the same name."""
+        return None if self.rollout_id is None else f"{self.tenant or ''}~{self.rollout_id}"
+
+    @property
+    def owner(self) -> str:
+        """Whose turn it uses up: the model of a project, or the base model as each tenant asks it."""
+        target = self.target
+        if target.project is None:
+            return internal_name(self.tenant, target.name)
+        return f"{target.project}/{target.name}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The exact weights that answer: the model and its step."""
+        target = self.target
+        if target.project is None:
+            return target.name
+        return f"{external_name(self.tenant, target.project)}/{target.name}@{target.step}"
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Those that end a turn, unless that is to be ignored, and those that the request names."""
+        if self.request.ignore_eos:
+            return self.request.stop_token_ids
+        return tuple(dict.fromkeys((*self.target.renderer.stop_token_ids, *self.request.stop_token_ids)))
+
+    @property
+    def calls_held(self) -> bool:
+        """The reply is calls and nothing else, and no stop string can end it within one."""
+        request = self.request
+        return request.tool_choice.mode == "required" and self.constraint is not None and not request.stop
+
+    def blamed(self, error: RequestError) -> RequestError:
+        """What an engine refuses of a request, with the field that asked for it."""
+        field = _BLAMED.get(error.code or "")
+        if error.code == "invalid_constraint":
+            field = self.request.constrained_by or "tools"
+        if field is None:
+            return error
+        return RequestError(str(error), status=error.status, code=error.code, param=field)
+
+    def parse(self, token_ids: Sequence[int], *, partial: bool = False) -> Parsed:
+        """The message that ids of a completion spell; `partial`: they go on."""
+        tools = self.request.tools if self.request.read_calls else None
+        return self.target.renderer.parse(
+            token_ids, self.stitched.prompt_ids, tools, partial=partial, held=self.calls_held
+        )
+
+    def message(self, completion: Completion) -> dict[str, Any]:
+        """The assistant's message that a whole completion spells."""
+        kept, least = None, self.request.min_tokens
+        if least and completion.stop_string is not None:
+            kept = self.parse(completion.token_ids[:least], partial=True)
+        return message_of(
+            completion, self.parse(completion.token_ids), kept, keep_stop=self.request.keep_stop
+        )
+
+
+def constraint_of(
+    request: ChatRequest, renderer: ChatRenderer, prompt_ids: Sequence[int]
+) -> Constraint | None:
+    """None: the reply is free.
+
+    Raises: RequestError naming the field that the model's chat format has no grammar for.
+    """
+    choice, text = request.tool_choice, request.constraint
+    tools: list[Tool] = [
+        tool
+        for tool in request.tools or ()
+        if choice.mode != "none" and (choice.names is None or tool["function"]["name"] in choice.names)
+    ]
+    if choice.mode == "required":
+        return _grammar(renderer, prompt_ids, None, tools, request.parallel_calls, "tool_choice")
+    if not tools:
+        if text is None:
+            return None
+        return renderer.grammar(prompt_ids, text=text, tools=(), parallel=True) or text
+    if text is not None:
+        if text.kind == "lark":
+            # Whoever writes a grammar writes all of it.
+            return text
+        return _grammar(renderer, prompt_ids, text, tools, request.parallel_calls, request.constrained_by)
+    if choice.names is not None:
+        return _grammar(renderer, prompt_ids, "any", tools, request.parallel_calls, "tool_choice")
+    if not request.parallel_calls:
+        return _grammar(renderer, prompt_ids, "any", tools, False, "parallel_tool_calls")
+    return None
+
+
+def _grammar(
+    renderer: ChatRenderer,
+    prompt_ids: Sequence[int],
+    text: Constraint | Literal["any"] | None,
+    tools: Sequence[Tool],
+    parallel: bool,
+    field: str,
+) -> Constraint:
+    grammar = renderer.grammar(prompt_ids, text=text, tools=tools, parallel=parallel)
+    if grammar is None:
+        refuse(
+            f"{field} needs a grammar of the calls in this model's chat format, and there is none for "
+            f"{renderer.kind}: leave tools out, or leave the choice to the model (tool_choice 'auto', "
+            "parallel_tool_calls true, response_format text)",
+            field,
+            "unsupported_parameter",
+        )
+    return grammar
+
+
+def check_messages_fit(request: ChatRequest, target: Target) -> None:
+    """Whether messages and tools, each of at least one token, may fit the context at all.
+
+    Raises: RequestError (context_length_exceeded).
+    """
+    check_texts_fit((message["content"] for message in request.messages), target, param="messages")
+    check_texts_fit((tool["function"]["name"] for tool in request.tools or ()), target, param="tools")
+
+
+def check_texts_fit(texts: Iterable[str], target: Target, *, param: str) -> None:
+    """Whether texts, each of at least one token, may fit the context at all.
+
+    Raises: RequestError (context_length_exceeded).
+    """
+    fewest = characters = 0
+    for text in texts:
+        fewest += 1
+        characters += len(text)
+    if fewest + characters <= target.max_context:
+        return
+    fewest = max(fewest, characters // target.renderer.longest_token)
+    if fewest > target.max_context:
+        raise RequestError(
+            f"the prompt has at least {fewest} tokens; {target.name} has room for {target.max_context} "
+            "tokens of prompt and completion. Shorten it.",
+            status=400,
+            code="context_length_exceeded",
+            param=param,
+        )
+
+
+_NOTHING = Ranked(logprobs=[], tops=[])
+
+
+async def prompt_scores(prompts: Sequence[PreparedRequest], most: int | None) -> Sequence[Ranked | None]:
+    """Of each prompt's ids but the first: the logprob at temperature 1, and the `most` probable ids in its
+    place. None: it was not asked for. The prompts are of one target.
+    """
+    if most is None:
+        return [None] * len(prompts)
+    target = prompts[0].target
+    rows = [prepared.stitched.prompt_ids for prepared in prompts]
+    asked = [row for row in rows if len(row) > 1]
+    ranked = iter(await target.engine.rank(target.adapter, asked, most) if asked else ())
+    return [next(ranked) if len(row) > 1 else _NOTHING for row in rows]
+
+
+def prompt_logprobs_of(
+    renderer: ChatRenderer, prompt_ids: Sequence[int], scored: Ranked, *, most: int
+) -> list[dict[str, Any] | None]:
+    """As vLLM tells them: nothing of the first id; of each other its logprob, rank (where it is known) and
+    text, by its id, and the same of the `most` probable ones.
+    """
+    told: list[dict[str, Any] | None] = [None]
+    tops = [top[:most] for top in scored.tops] or [()] * len(scored.logprobs)
+    for token_id, logprob, top in zip(prompt_ids[1:], scored.logprobs, tops, strict=True):
+        told.append(_token_logprobs(renderer, token_id, logprob, top))
+    return told
+
+
+def _token_logprobs(
+    renderer: ChatRenderer, token_id: int, logprob: float, top: TopLogprobs
+) -> dict[str, Any]:
+    best = {other: {"logprob": value, "rank": rank} for rank, (other, value) in enumerate(top, 1)}
+    known: dict[int, dict[str, Any]] = {token_id: best.get(token_id, {"logprob": logprob}), **best}
+    return {
+        str(one): {**said, "decoded_token": renderer.token_bytes(one).decode("utf-8", "replace")}
+        for one, said in known.items()
+    }

@@ -1,0 +1,246 @@
+"""The registered models, one small file each: the base, the shape of the adapter, the checkpoints.
+
+A base model's name (`resolve_base`) means a built-in model, a local folder, or a name on the hub.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
+from art.process.files import flush, write_whole
+from art.server.checkpoints.checkpoints import Checkpoints, leaves_open
+from art.server.data_folder import DataLayout
+from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE, RegisterRequest
+from art.wire.records import Strict
+from art.wire.training import LoraSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseModel:
+    """One base model: two names of the same weights give the same `name`."""
+
+    name: str
+    """What it is served as."""
+    source: str
+    """What workers load: a folder, or a hub name."""
+    aliases: tuple[str, ...] = ()
+    """Other names that it answers to."""
+
+    @property
+    def label(self) -> str:
+        """Short and fit for a file name."""
+        short = self.name.rstrip("/").rpartition("/")[2]
+        return "".join(c if c.isalnum() or c in "._-" else "-" for c in short)[:60] or "model"
+
+
+def resolve_base(name: str) -> BaseModel:
+    """Raises ConfigurationError for an unknown `art/...` name.
+
+    >>> resolve_base("Qwen/Qwen3-0.6B")
+    BaseModel(name='Qwen/Qwen3-0.6B', source='Qwen/Qwen3-0.6B', aliases=())
+    """
+    if name.startswith("art/"):
+        from art.engine import nano_models
+
+        folder = nano_models.resolve(name)
+        own = "art/" + folder.name.replace("_", "-")
+        same = [other for other in nano_models.NAMES if nano_models.resolve(other) == folder]
+        aliases = tuple(other for other in same if other != own)
+        return BaseModel(name=own, source=str(folder), aliases=aliases)
+    if is_folder(name):
+        folder = Path(name).expanduser()
+        return BaseModel(name=str(folder.resolve()), source=str(folder.resolve()))
+    return BaseModel(name=name, source=name)
+
+
+def is_folder(name: str) -> bool:
+    """Whether a name is that of a folder here.
+
+    Raises ConfigurationError for one that can be neither a folder's nor a model's.
+    """
+    try:
+        return Path(name).expanduser().is_dir()
+    except (OSError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"base_model {name[:100]!r} ({len(name)} characters) is no built-in model, folder or name of the "
+            f"hub: {error if isinstance(error, RuntimeError) else error.strerror}"
+        ) from error
+
+
+def adapter_folder(name: str) -> Path | None:
+    """The folder, where a base model's name is that of a LoRA to begin with and not of a whole model."""
+    if not is_folder(name):
+        return None
+    folder = Path(name).expanduser()
+    if not (folder / ADAPTER_CONFIG_FILE).is_file() or (folder / "config.json").is_file():
+        return None
+    return folder.resolve()
+
+
+def base_of_adapter(folder: Path) -> str:
+    """The base model that a LoRA's `adapter_config.json` names.
+
+    Raises ConfigurationError when it names none, or the folder holds no weights in safetensors.
+    """
+    if not (folder / ADAPTER_FILE).is_file():
+        raise ConfigurationError(
+            f"the LoRA {folder} has no {ADAPTER_FILE}: save it with safe_serialization=True"
+        )
+    try:
+        name = json.loads((folder / ADAPTER_CONFIG_FILE).read_bytes())["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{folder / ADAPTER_CONFIG_FILE} names no base model ({error!r}): set base_model_name_or_path"
+        ) from error
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(
+            f"{folder / ADAPTER_CONFIG_FILE} has base_model_name_or_path {name!r}: set it to the base model"
+        )
+    beside = folder.parent / name
+    return str(beside) if not is_folder(name) and beside.is_dir() else name
+
+
+SERVING = ("max_context", "chat_template", "chat_template_kwargs", "special_tokens_in_text")
+"""How a model is served: the newest registration says it."""
+
+
+class Registration(Strict):
+    """`registration.json`: written when the model is first registered, and when it is served otherwise."""
+
+    project: str
+    name: str
+    base_model: str
+    lora: LoraSpec | None
+    """None: all weights are trained."""
+    seed: int = 0
+    max_context: int | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    special_tokens_in_text: Literal["text", "parse"] = "text"
+    removals: int = 0
+    """How many models of this name were removed before: their adapters' names are not used again."""
+
+    @property
+    def key(self) -> str:
+        """`project/name`: the model's name towards trainer and engine."""
+        return f"{self.project}/{self.name}"
+
+
+class RegisteredModels:
+    """The registered models of a data folder."""
+
+    def __init__(self, layout: DataLayout) -> None:
+        self._layout = layout
+        self._models: dict[tuple[str, str], Registration] = {}
+        for path in layout.registration_files():
+            found = _read(path)
+            self._models[found.project, found.name] = found
+
+    def all(self) -> list[Registration]:
+        return [self._models[key] for key in sorted(self._models)]
+
+    def find(self, project: str, name: str) -> Registration | None:
+        """The model, or None when it is not registered here."""
+        return self._models.get((project, name))
+
+    def get(self, project: str, name: str) -> Registration:
+        """Raises NotFoundError that says what to do."""
+        found = self._models.get((project, name))
+        if found is None:
+            raise NotFoundError(
+                f"model {project}/{name} is not registered here; register it first (POST /art/models)",
+                status=404,
+                code="model_not_found",
+            )
+        return found
+
+    def register(self, request: RegisterRequest, base_model: str) -> Registration:
+        """Remember a model; asking again with the same base and adapter shape is allowed.
+
+        `base_model` is the resolved name. Raises RequestError: 400 for an unfit name, 409 for another base
+        model or another adapter under the same name.
+        """
+        wanted = Registration(
+            project=request.project,
+            name=request.name,
+            base_model=base_model,
+            lora=request.lora,
+            seed=request.seed,
+            **{name: getattr(request, name) for name in SERVING},
+            removals=_count(self._layout.removals_file(request.project, request.name)),
+        )
+        path = self._layout.registration_file(request.project, request.name)
+        known = self._models.get((request.project, request.name))
+        if known is None:
+            write_whole(path, wanted.model_dump_json(indent=2))
+            self._models[request.project, request.name] = wanted
+            return wanted
+        for what in ("base_model", "lora"):
+            old, new = getattr(known, what), getattr(wanted, what)
+            if old != new and not (what == "lora" and leaves_open(old, new)):
+                raise RequestError(
+                    f"model {known.key} was registered with {what} {_shown(old)}, not {_shown(new)}; "
+                    "use another name, or the same setting as before",
+                    status=409,
+                    code="model_conflict",
+                    param=what,
+                )
+        return self._served_otherwise(known, wanted, path)
+
+    def _served_otherwise(self, known: Registration, wanted: Registration, path: Path) -> Registration:
+        changes = {
+            name: getattr(wanted, name) for name in SERVING if getattr(known, name) != getattr(wanted, name)
+        }
+        if changes:
+            known = known.model_copy(update=changes)
+            write_whole(path, known.model_dump_json(indent=2))
+            self._models[known.project, known.name] = known
+        return known
+
+    def forget(self, model: Registration) -> Path | None:
+        """The model is known no more. Returns the folder with what were its checkpoints, to be removed.
+
+        A client's files beside them stay. A crash in the middle leaves a model without checkpoints.
+        """
+        folder = self._layout.checkpoints_dir(model.project, model.name)
+        doomed = self._layout.removed_dir(model.project, model.name)
+        write_whole(self._layout.removals_file(model.project, model.name), str(model.removals + 1))
+        if folder.exists():
+            folder.rename(doomed)
+        self._layout.registration_file(model.project, model.name).unlink()
+        flush(folder.parent)
+        del self._models[model.project, model.name]
+        return doomed if doomed.exists() else None
+
+    def checkpoints(self, model: Registration) -> Checkpoints:
+        return self.checkpoints_of(model.project, model.name)
+
+    def checkpoints_of(self, project: str, name: str) -> Checkpoints:
+        """Of a model that need not be registered. Raises RequestError (400) for an unfit name."""
+        return Checkpoints(self._layout.checkpoints_dir(project, name))
+
+
+def _read(path: Path) -> Registration:
+    try:
+        return Registration.model_validate_json(path.read_bytes())
+    except (ValidationError, OSError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}); restore it, or move this one file away and register the model "
+            "again as it was: its checkpoints stay"
+        ) from error
+
+
+def _count(path: Path) -> int:
+    return int(path.read_text()) if path.exists() else 0
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null (all weights are trained)"
+    return value.model_dump_json() if isinstance(value, LoraSpec) else repr(value)

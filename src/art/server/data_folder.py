@@ -1,0 +1,147 @@
+"""The paths in the data folder, and the lock that lets one server at a time use it.
+
+    {data_dir}/server/jobs.sqlite, tenants.json, logs/
+    {data_dir}/{tenant}~{project}/models/...                       a tenant's project
+    {data_dir}/{project}/models/{name}/registration.json
+    {data_dir}/{project}/models/{name}/checkpoints/0007/           one committed step
+    {data_dir}/{project}/models/{name}/checkpoints/.0008.saving    being written: no step yet
+    {data_dir}/{project}/models/{name}/checkpoints/.0008.rejected-1
+                                                                   its canary failed: never used
+
+Every name from outside passes `check_name` before it becomes a path. The kernel drops the lock when its
+holder dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from art.errors import ConfigurationError, RequestError
+from art.process.files import disk_error, take_lock
+from art.server.tenancy import external_name, tenant_of
+from art.wire.records import is_name
+
+_LONGEST = 100
+_RESERVED_PROJECTS = frozenset({"server"})
+
+
+def check_name(what: str, value: str) -> str:
+    """The value itself, when it is fit for a folder's name and a URL. Raises RequestError (400) otherwise."""
+    if len(value) > _LONGEST or not is_name(value):
+        raise RequestError(
+            f"{what} {value[:_LONGEST]!r} is not a name: use at most {_LONGEST} letters, digits, '.', "
+            f"'_' and '-', "
+            "beginning with a letter or digit",
+            status=400,
+            code="invalid_name",
+            param=what,
+        )
+    if what == "project" and value in _RESERVED_PROJECTS:
+        raise RequestError(
+            f"project {value!r} is the server's own folder; choose another name",
+            status=400,
+            code="invalid_name",
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class DataLayout:
+    """Paths below one data folder."""
+
+    data_dir: Path
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.data_dir / "server" / "ledger.sqlite"
+
+    @property
+    def jobs_file(self) -> Path:
+        return self.data_dir / "server" / "jobs.sqlite"
+
+    def log_file(self, worker: str) -> Path:
+        return self.data_dir / "server" / "logs" / f"{worker}.log"
+
+    def probe_folder(self) -> Path:
+        """A new name for an adapter that compares engine and trainer, and is gone soon."""
+        return self.data_dir / "server" / f".probe-{secrets.token_hex(6)}"
+
+    def model_dir(self, project: str, name: str) -> Path:
+        """`project` as it is inside: a tenant's has the tenant in front."""
+        tenant = tenant_of(project)
+        if tenant is not None:
+            check_name("tenant", tenant)
+        check_name("project", external_name(tenant, project))
+        return self.data_dir / project / "models" / check_name("name", name)
+
+    def registration_file(self, project: str, name: str) -> Path:
+        return self.model_dir(project, name) / "registration.json"
+
+    def checkpoints_dir(self, project: str, name: str) -> Path:
+        return self.model_dir(project, name) / "checkpoints"
+
+    def removals_file(self, project: str, name: str) -> Path:
+        """How many models of this name were removed, once one was."""
+        return self.model_dir(project, name) / ".removals"
+
+    def removed_dir(self, project: str, name: str) -> Path:
+        """A fresh name for the checkpoints of a model that is being removed."""
+        return self.model_dir(project, name) / f".removed-{secrets.token_hex(4)}"
+
+    def removed_dirs(self) -> list[Path]:
+        """What a crash left of removed models."""
+        return sorted(self.data_dir.glob("*/models/*/.removed-*"))
+
+    def trained_here(self) -> Path | None:
+        """What shows that a server has kept samples in this folder: its table of jobs, or a step that a job
+        made of one of its models.
+        """
+        if _has_content(self.jobs_file):
+            return self.jobs_file
+        steps = (file.parent.glob("checkpoints/*/job.json") for file in self.registration_files())
+        return next((note.parent for notes in steps for note in notes), None)
+
+    def registration_files(self) -> list[Path]:
+        """Of every model in the folder, in the order of their names."""
+        return sorted(self.data_dir.glob("*/models/*/registration.json"))
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+_PATIENCE_SECONDS = 2.0
+"""A server that is just ending gets so long."""
+
+
+class DataFolderLock:
+    """Held from construction until `release` or the process's end."""
+
+    def __init__(self, server_dir: Path) -> None:
+        """Raises: ConfigurationError naming the folder and the process that holds it, DiskError."""
+        lock = server_dir / "lock"
+        try:
+            server_dir.mkdir(parents=True, exist_ok=True)
+            server_dir.chmod(0o700)
+            descriptor = take_lock(lock, patience=_PATIENCE_SECONDS)
+        except OSError as error:
+            raise disk_error(error, server_dir, "the data folder cannot be used") from error
+        if descriptor is None:
+            holder = lock.read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
+            raise ConfigurationError(
+                f"the data folder {server_dir.parent} is in use by another server (process {holder}): "
+                "stop it (`await backend.close()`, or end its program), or choose another folder "
+                "(LocalBackend(path=...))"
+            )
+        self._descriptor = descriptor
+        os.ftruncate(self._descriptor, 0)
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without the holder's name
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let another server have the folder."""
+        os.close(self._descriptor)

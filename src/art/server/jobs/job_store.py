@@ -1,0 +1,336 @@
+"""Training jobs on disk (what was asked, how far it came, what came out, every event), and the queue that
+says whose job is next.
+
+SQLite in WAL mode; one thread owns the connection. What is committed survives the death of the process; the
+commit that survives a power cut, too, is the checkpoint's (`checkpoints.py`), and a job is completed from
+there.
+
+Tenants take turns, and within a tenant its models; a model's jobs keep their order. Worked example, where
+`a~p/x` has asked for three jobs before the others came:
+
+    asked     a~p/x 1, a~p/x 2, a~p/x 3, a~p/y 1, b~p/z 1
+    taken     a~p/x 1, b~p/z 1, a~p/y 1, a~p/x 2, a~p/x 3
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
+from art.process.fair_queue import FairQueue
+from art.process.files import disk_error, disk_trouble
+from art.server.tenancy import tenant_of
+from art.wire.jobs import JobEvent, JobInfo, SftJobRequest, TrainJobRequest, TrainResultInfo
+from art.wire.records import PieceError, read_pieces, write_pieces
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedJob:
+    """A job that waits. What was asked for stays on disk until it runs: it may be large."""
+
+    job_id: str
+    project: str
+    name: str
+
+    @property
+    def model(self) -> str:
+        return f"{self.project}/{self.name}"
+
+
+class JobQueue:
+    """The waiting jobs of one trainer."""
+
+    def __init__(self) -> None:
+        self._tenants: FairQueue[str] = FairQueue()
+        """A tenant's name for each of its jobs."""
+        self._jobs: dict[str, FairQueue[QueuedJob]] = {}
+        """By tenant; their owners are its models."""
+        self._changed = asyncio.Event()
+
+    def put(self, ticket: QueuedJob) -> None:
+        """Behind the other jobs of its model."""
+        tenant = str(tenant_of(ticket.project))
+        self._jobs.setdefault(tenant, FairQueue()).put(ticket.model, ticket)
+        self._tenants.put(tenant, tenant)
+        self._changed.set()
+
+    async def take(self) -> QueuedJob:
+        """The next job; waits for one (until cancelled, when the server ends)."""
+        while not self._tenants:
+            self._changed.clear()
+            await self._changed.wait()
+        tenant = self._tenants.take()
+        jobs = self._jobs[tenant]
+        ticket = jobs.take()
+        if not jobs:
+            del self._jobs[tenant]
+        return ticket
+
+
+T = TypeVar("T")
+State = Literal["queued", "running", "done", "failed"]
+STATES: tuple[State, ...] = ("queued", "running", "done", "failed")
+
+JobRequest = TrainJobRequest | SftJobRequest
+"""What may be asked; each has fields that no other has, so that its JSON tells which it is."""
+
+_KEPT_REQUEST = 1024 * 1024
+"""Characters; a longer request is dropped when its job has ended. Its digest still tells it from another."""
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    number      INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_id      TEXT NOT NULL UNIQUE,
+    project     TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    request     TEXT NOT NULL,
+    digest      BLOB NOT NULL,
+    state       TEXT NOT NULL,
+    phase       TEXT NOT NULL,
+    result      TEXT,
+    error       TEXT,
+    error_code  TEXT,
+    created_at  REAL NOT NULL,
+    ended_at    REAL
+);
+CREATE INDEX IF NOT EXISTS unfinished ON jobs (number) WHERE state IN ('queued', 'running');
+CREATE INDEX IF NOT EXISTS by_state ON jobs (state);
+CREATE TABLE IF NOT EXISTS events (
+    job_id  TEXT NOT NULL,
+    number  INTEGER NOT NULL,
+    body    TEXT NOT NULL,
+    PRIMARY KEY (job_id, number)
+) WITHOUT ROWID;
+"""
+
+
+class JobStoreError(ARTError):
+    """A job could not be written or read: the disk is full, or the file is damaged."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingJob:
+    """One row: a training job of one model."""
+
+    job_id: str
+    project: str
+    name: str
+    request: JobRequest
+
+    @property
+    def model(self) -> str:
+        return f"{self.project}/{self.name}"
+
+
+class JobStore:
+    """The table of jobs and their events."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file.
+
+        Raises ConfigurationError when another version of ART wrote it or it is damaged, DiskError.
+        """
+        self.path = path
+        self._database = _open(path)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs")
+
+    async def submit(self, project: str, name: str, request: JobRequest) -> bool:
+        """Write a job down; False when it was known already.
+
+        Raises RequestError (409) when the id belongs to a job with other content.
+        """
+        text = await asyncio.to_thread(write_pieces, request)
+        digest = hashlib.sha256(f"{project}/{name}\n{text}".encode()).digest()
+
+        def write(db: sqlite3.Connection) -> bool:
+            row = db.execute("SELECT digest FROM jobs WHERE job_id = ?", (request.job_id,)).fetchone()
+            if row is None:
+                values = (request.job_id, project, name, text, digest, "queued", "queued", time.time())
+                columns = "job_id, project, name, request, digest, state, phase, created_at"
+                db.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                _append(db, request.job_id, JobEvent(number=1, type="state", phase="queued"))
+                return True
+            if bytes(row[0]) != digest:
+                raise RequestError(
+                    f"job {request.job_id!r} exists with other content; make a new id for each job",
+                    status=409,
+                    code="job_conflict",
+                    param="job_id",
+                )
+            return False
+
+        return await self._do(write)
+
+    async def info(self, job_id: str) -> JobInfo:
+        """Raises NotFoundError."""
+
+        def read(db: sqlite3.Connection) -> JobInfo:
+            query = "SELECT project, name, state, result, error, error_code FROM jobs WHERE job_id = ?"
+            row = db.execute(query, (job_id,)).fetchone()
+            if row is None:
+                raise NotFoundError(f"no job {job_id!r}", status=404, code="job_not_found")
+            return JobInfo(
+                job_id=job_id,
+                model=f"{row[0]}/{row[1]}",
+                state=row[2],
+                result=TrainResultInfo.model_validate_json(row[3]) if row[3] else None,
+                error=row[4],
+                error_code=row[5],
+            )
+
+        return await self._do(read)
+
+    async def unfinished(self) -> list[QueuedJob]:
+        """Jobs that were running, then those that are queued, in the order in which they were asked for."""
+        unfinished = "state IN ('queued', 'running')"
+        query = f"SELECT job_id, project, name FROM jobs WHERE {unfinished} ORDER BY state = 'queued', number"
+        return await self._do(
+            lambda db: [QueuedJob(job_id=row[0], project=row[1], name=row[2]) for row in db.execute(query)]
+        )
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state. The index answers: rows may hold megabytes."""
+        query = "SELECT state, COUNT(*) FROM jobs GROUP BY state"
+        found = await self._do(lambda db: dict(db.execute(query).fetchall()))
+        return {state: found.get(state, 0) for state in STATES}
+
+    async def job(self, job_id: str) -> TrainingJob:
+        """What an unfinished job asks for. Raises NotFoundError."""
+
+        def read(db: sqlite3.Connection) -> TrainingJob:
+            query = "SELECT project, name, request FROM jobs WHERE job_id = ?"
+            row = db.execute(query, (job_id,)).fetchone()
+            if row is None:
+                raise NotFoundError(f"no job {job_id!r}", status=404, code="job_not_found")
+            return TrainingJob(job_id=job_id, project=row[0], name=row[1], request=_read_request(row[2]))
+
+        return await self._do(read)
+
+    async def unfinished_ids(self, project: str, name: str) -> list[str]:
+        """Ids of a model's jobs that are queued or were running, in their order."""
+        where = "state IN ('queued', 'running') AND project = ? AND name = ?"
+        query = f"SELECT job_id FROM jobs WHERE {where} ORDER BY number"
+        return await self._do(lambda db: [str(row[0]) for row in db.execute(query, (project, name))])
+
+    async def newest_step(self, project: str, name: str) -> int:
+        """The last step that a job of the model made; 0: none is known."""
+        query = (
+            "SELECT max(json_extract(result, '$.step')) FROM jobs "
+            "WHERE state = 'done' AND project = ? AND name = ?"
+        )
+        return await self._do(lambda db: int(db.execute(query, (project, name)).fetchone()[0] or 0))
+
+    async def events(self, job_id: str, after: int) -> list[JobEvent]:
+        """Events with a number above `after`."""
+        query = "SELECT body FROM events WHERE job_id = ? AND number > ? ORDER BY number"
+        return await self._do(
+            lambda db: [JobEvent.model_validate_json(row[0]) for row in db.execute(query, (job_id, after))]
+        )
+
+    async def progress(self, job_id: str, phase: str, *, done: int = 0, total: int = 0) -> None:
+        """Note that a job is running, and where."""
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE jobs SET state = 'running', phase = ? WHERE job_id = ?", (phase, job_id))
+            event = JobEvent(number=1, type="progress", phase=phase, done=done, total=total)
+            _append(db, job_id, event)
+
+        await self._do(write)
+
+    async def finish(self, job_id: str, result: TrainResultInfo) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            _end(db, job_id, "done", result=result.model_dump_json())
+            _append(db, job_id, JobEvent(number=1, type="result", result=result))
+
+        await self._do(write)
+
+    async def fail(self, job_id: str, error: str, code: str) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            _end(db, job_id, "failed", error=error, code=code)
+            _append(db, job_id, JobEvent(number=1, type="error", error=error, error_code=code))
+
+        await self._do(write)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.shutdown)
+        self._database.close()
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def transaction() -> T:
+            with self._database:
+                return work(self._database)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+        except sqlite3.Error as error:
+            if disk_trouble(error, self.path):
+                raise disk_error(error, self.path, "the table of jobs cannot be used") from error
+            raise JobStoreError(f"cannot use {self.path}: {error}") from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(path, check_same_thread=False, timeout=30.0)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise ConfigurationError(
+                f"{path} has version {version}, this program writes version {_VERSION}; use another "
+                f"data folder"
+            )
+        database.executescript(_SCHEMA)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
+        database.commit()
+        # What a start needs is read now: a damaged file is to be told before anybody is served.
+        database.execute("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')").fetchone()
+    except (sqlite3.DatabaseError, OSError) as error:
+        if isinstance(error, OSError) or disk_trouble(error, path):
+            raise disk_error(error, path, "the table of jobs cannot be opened") from error
+        raise ConfigurationError(
+            f"{path} is no table of training jobs or is damaged ({error}). Restore a backup; or move it away "
+            f"with {path.name}-wal: samples and checkpoints are in other files, a job whose step is "
+            "committed is not trained again, and jobs that were waiting have to be sent again"
+        ) from error
+    return database
+
+
+def _read_request(text: str) -> JobRequest:
+    """Of the kinds the one whose fields these are; piece by piece: it may be large."""
+    try:
+        return read_pieces(SftJobRequest, text)
+    except PieceError:
+        return read_pieces(TrainJobRequest, text)
+
+
+def _append(db: sqlite3.Connection, job_id: str, event: JobEvent) -> None:
+    """Write an event under the next number of its job."""
+    last = db.execute("SELECT max(number) FROM events WHERE job_id = ?", (job_id,)).fetchone()[0] or 0
+    body = event.model_copy(update={"number": last + 1}).model_dump_json()
+    db.execute("INSERT INTO events VALUES (?, ?, ?)", (job_id, last + 1, body))
+
+
+def _end(
+    db: sqlite3.Connection,
+    job_id: str,
+    state: State,
+    *,
+    result: str | None = None,
+    error: str | None = None,
+    code: str | None = None,
+) -> None:
+    db.execute(
+        "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, ended_at = ?, "
+        "request = CASE WHEN length(request) > ? THEN '' ELSE request END WHERE job_id = ?",
+        (state, state, result, error, code, time.time(), _KEPT_REQUEST, job_id),
+    )

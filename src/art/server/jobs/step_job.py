@@ -1,0 +1,143 @@
+"""What every job that makes a step has in common: the loop from what the trainer holds to the served step."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from art.errors import ARTError, RequestError, TrainingError
+from art.server.checkpoints.checkpoints import JobNote
+from art.server.checkpoints.sampler_agreement import Canary, canary_rows
+from art.server.jobs.job_store import TrainingJob
+from art.server.promotion.promote import Progress, Promotion, ServedModel
+from art.server.workers.trainer_worker import TrainedModel, named_error
+from art.wire.jobs import BalanceSheet, TrainResultInfo
+from art.wire.training import TrainEvent
+
+_PROGRESS_SECONDS = 0.2
+
+
+class StepJob(ABC):
+    """Runs a job of one model. Running it again after a crash at any point gives the same step once."""
+
+    def __init__(self, job: TrainingJob, *, stage: ServedModel, progress: Progress) -> None:
+        self.job = job
+        self.stage = stage
+        self.progress = progress
+
+    async def run(self) -> TrainResultInfo:
+        """Train one step and serve it. Raises subclasses of ARTError by name."""
+        note = self.stage.checkpoints.made_by(self.job.job_id)
+        if note is not None:
+            return await self._complete(note)
+        await self.progress("preparing")
+        return await self.make_step()
+
+    @abstractmethod
+    async def make_step(self) -> TrainResultInfo:
+        """The work of a job whose step is not committed yet."""
+
+    @abstractmethod
+    async def some_ids(self) -> Sequence[Sequence[int]]:
+        """A few rows of what the job trains on: what a step is checked with after a restart."""
+
+    async def open(self) -> TrainedModel:
+        """The model in the trainer, at its newest step. Raises RequestError when the job expects another."""
+        opened = await self.stage.pair.open(self.stage.model, self.stage.checkpoints)
+        expected, step = self.job.request.expected_step, opened.step
+        if expected is not None and expected != step:
+            raise RequestError(
+                f"model {self.job.model} is at step {step}, the job expects step {expected}; another "
+                f"program trained it",
+                status=409,
+                code="step_conflict",
+                param="expected_step",
+            )
+        return opened
+
+    async def canary(self, opened: TrainedModel, rows: Sequence[list[int]]) -> Canary:
+        """Rows to check the new step with, scored under the step before while nobody waits for them."""
+        stage = self.stage
+        if not rows:
+            return Canary(rows=[[0, 0]])
+        trainer = await opened.score(rows)
+        adapter = stage.loaded().get(opened.step)
+        if adapter is None:
+            return Canary(rows=rows)
+        engine = await stage.pair.engine_scores(adapter, rows)
+        return Canary(rows=rows, engine_before=engine, trainer_before=trainer)
+
+    async def follow(self, opened: TrainedModel, body: bytes) -> TrainEvent:
+        """Have the trainer train a batch. Returns its result; raises its error by name."""
+        told = time.monotonic()
+        await self.stage.pair.rest()
+        async for event in opened.train(body):
+            if event.type == "result":
+                return event
+            if event.type == "error":
+                raise named_error(event.code, event.message)
+            if time.monotonic() - told >= _PROGRESS_SECONDS:
+                told = time.monotonic()
+                await self.tell(event.done, event.total)
+        raise TrainingError("the trainer ended its answer without a result")
+
+    async def tell(self, done: int, total: int) -> None:
+        """Pass the trainer's progress on: tokens of a batch."""
+        await self.progress("training", done=done, total=total)
+
+    async def finish(
+        self, opened: TrainedModel, canary: Canary, metrics: Mapping[str, float], sheet: BalanceSheet
+    ) -> TrainResultInfo:
+        """Make what the trainer holds the next step, and serve it."""
+        step = opened.step + 1
+        result = self._result(step, {**metrics, "trained": 1.0}, sheet)
+        note = JobNote(job_id=self.job.job_id, result=result)
+        promoted = await self.stage.promote(opened, step, canary, note, self.progress)
+        return result.model_copy(update={"metrics": {**result.metrics, **promotion_metrics(promoted)}})
+
+    async def carry_forward(
+        self, step: int, canary: Canary, metrics: Mapping[str, float], sheet: BalanceSheet
+    ) -> TrainResultInfo:
+        """There is nothing to train: the step advances with the same weights, so that loops of steps end."""
+        stage, result = self.stage, self._result(step + 1, {**metrics, "trained": 0.0}, sheet)
+        await self.progress("saving")
+        stage.checkpoints.carry_forward(step)
+        stage.checkpoints.commit(step + 1, JobNote(job_id=self.job.job_id, result=result))
+        opened = await stage.pair.open(stage.model, stage.checkpoints)
+        scores = await opened.score(canary.rows)
+        await stage.serve(step + 1, Canary(rows=canary.rows), scores, progress=self.progress)
+        return result
+
+    async def _complete(self, note: JobNote) -> TrainResultInfo:
+        """The step was committed before a crash: serve it, train nothing."""
+        stage, step = self.stage, note.result.step
+        if step == stage.checkpoints.newest() and step not in stage.loaded():
+            opened = await stage.pair.open(stage.model, stage.checkpoints)
+            rows = canary_rows(await self.some_ids()) or [[0, 0]]
+            scores = await opened.score(rows)
+            await stage.serve(step, Canary(rows=rows), scores, progress=self.progress)
+        return note.result
+
+    def _result(self, step: int, metrics: Mapping[str, float], sheet: BalanceSheet) -> TrainResultInfo:
+        return TrainResultInfo(
+            step=step,
+            metrics=dict(metrics),
+            sheet=sheet,
+            checkpoint_path=str(self.stage.checkpoints.path(step)),
+        )
+
+
+def promotion_metrics(promoted: Promotion) -> dict[str, float]:
+    """What the canary measured, and how long the new step took from the gradient step to the alias."""
+    return {
+        "canary/logprob_difference_mean": promoted.agreement.mean,
+        "canary/logprob_difference_max": promoted.agreement.max,
+        "time/promote_commit_s": promoted.committed_s,
+        "time/promote_s": promoted.served_s,
+    }
+
+
+def job_error_code(error: ARTError) -> str:
+    """The machine-readable reason of a failed job."""
+    return getattr(error, "code", None) or type(error).__name__

@@ -1,0 +1,345 @@
+"""Training jobs are accepted once, run one at a time per trainer, told as numbered events, finished after any
+crash.
+
+`TrainingJobs` is the queue of each trainer and the events of each job; `JobRunner` runs one try of a job: the
+model is opened, the trainer held, the kind of job does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal
+
+from art.errors import (
+    ARTError,
+    DeadlineError,
+    DiskError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+    WorkerError,
+    WorkerStalledError,
+)
+from art.server.catalog import Catalog
+from art.server.checkpoints.checkpoints import CheckpointRefs
+from art.server.checkpoints.registered_models import RegisteredModels
+from art.server.jobs.job_store import JobQueue, JobRequest, JobStore, JobStoreError, QueuedJob, TrainingJob
+from art.server.jobs.sft_job import SftJob
+from art.server.jobs.step_job import StepJob, job_error_code
+from art.server.jobs.train_job import TrainJob, reference_folder
+from art.server.ledger.ledger import Ledger
+from art.server.promotion.promote import Progress, ServedModel, ServedModels
+from art.server.settings import ControlSettings, TeacherSettings
+from art.wire.jobs import JobEvent, JobInfo, SftJobRequest, TrainResultInfo
+
+_log = logging.getLogger(__name__)
+
+RunJob = Callable[[TrainingJob, Progress], Awaitable[TrainResultInfo]]
+"""Runs one attempt. It is called again, with the same job, after a worker failed or the server was killed."""
+WorkerFailed = Callable[[TrainingJob, WorkerError], Awaitable[None]]
+
+_LONGEST_ID = 200
+_ENDED = ("done", "failed")
+_AGAIN_SECONDS = 2.0
+"""Between two tries to write down what a full disk did not take."""
+_FULL_QUEUE_SECONDS = 10.0
+"""After so long a refused job may be sent again."""
+
+
+class TrainingJobs:
+    """The queue of each trainer and the events of each job."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        *,
+        run: RunJob,
+        trainer_of: Callable[[str, str], str],
+        worker_failed: WorkerFailed,
+        settings: ControlSettings,
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._trainer_of = trainer_of
+        self._worker_failed = worker_failed
+        self._settings = settings
+        self._queues: dict[str, JobQueue] = {}
+        self._runners: dict[str, asyncio.Task[None]] = {}
+        self._news: dict[str, asyncio.Event] = {}
+        self._untold: dict[str, JobEvent] = {}
+        """How jobs ended that the table could not take yet: the disk is full."""
+        self._writing: set[asyncio.Task[None]] = set()
+        self._unfinished: Counter[str] = Counter()
+        """Jobs of each model that were accepted, or are just being written down."""
+
+    async def resume(self) -> list[QueuedJob]:
+        """Queue what an earlier server left unfinished: what it was running first, then in its order."""
+        resumed = []
+        for ticket in await self._store.unfinished():
+            try:
+                self._enqueue(ticket)
+                resumed.append(ticket)
+            except ARTError as error:  # its model's folder was removed meanwhile
+                await self._store.fail(ticket.job_id, str(error), job_error_code(error))
+        return resumed
+
+    async def submit(self, project: str, name: str, request: JobRequest) -> JobInfo:
+        """Accept a job; asking again with the same id and content gives the same job.
+
+        Raises RequestError (400, 409), NotFoundError for an unknown model, and OverloadedError when too many
+        jobs of the model are unfinished.
+        """
+        if not 0 < len(request.job_id) <= _LONGEST_ID:
+            raise RequestError(
+                f"job_id must have 1 to {_LONGEST_ID} characters, not {len(request.job_id)}",
+                status=400,
+                code="invalid_job_id",
+                param="job_id",
+            )
+        self._trainer_of(project, name)
+        ticket = QueuedJob(job_id=request.job_id, project=project, name=name)
+        if self._unfinished[ticket.model] >= self._settings.queued_jobs:
+            await self._refuse_new(ticket)
+        self._unfinished[ticket.model] += 1
+        try:
+            if await self._store.submit(project, name, request):
+                self._enqueue(ticket)
+        finally:
+            self._unfinished[ticket.model] -= 1
+        return await self._store.info(request.job_id)
+
+    async def _refuse_new(self, ticket: QueuedJob) -> None:
+        """Raises OverloadedError, unless the job was accepted before: then it takes no more room."""
+        try:
+            await self._store.info(ticket.job_id)
+        except NotFoundError as unknown:
+            raise OverloadedError(
+                f"model {ticket.model} has {self._unfinished[ticket.model]} unfinished training jobs, the "
+                f"limit is {self._settings.queued_jobs}: wait until one has ended",
+                code="job_queue_full",
+                retry_after=_FULL_QUEUE_SECONDS,
+            ) from unknown
+
+    def busy(self, model: str) -> bool:
+        """Whether a job of the model (`project/name`) is queued, running or just being accepted."""
+        return self._unfinished[model] > 0
+
+    async def unfinished(self, project: str, name: str) -> list[str]:
+        """Ids of the model's jobs that are queued or running, in their order."""
+        return await self._store.unfinished_ids(project, name)
+
+    async def newest_step(self, project: str, name: str) -> int:
+        """The last step that a job of the model made; 0: none is known."""
+        return await self._store.newest_step(project, name)
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        return await self._store.counts()
+
+    async def info(self, job_id: str) -> JobInfo:
+        """Raises NotFoundError."""
+        info, end = await self._store.info(job_id), self._untold.get(job_id)
+        if end is None:
+            return info
+        told = {"result": end.result, "error": end.error, "error_code": end.error_code}
+        return info.model_copy(update={"state": "done" if end.result else "failed", **told})
+
+    async def events(self, job_id: str, after: int) -> AsyncIterator[bytes]:
+        """Lines of JSON from event `after + 1` on until the job ended; a blank line when nothing happens."""
+        while True:
+            news = self._news.setdefault(job_id, asyncio.Event())
+            news.clear()
+            end = self._untold.get(job_id)
+            ended = (await self._store.info(job_id)).state in _ENDED
+            for event in await self._store.events(job_id, after):
+                after = event.number
+                yield event.model_dump_json(exclude_defaults=False).encode() + b"\n"
+            if end is not None and not ended:
+                yield end.model_copy(update={"number": after + 1}).model_dump_json().encode() + b"\n"
+            if ended or end is not None:
+                self._news.pop(job_id, None)
+                return
+            try:
+                await asyncio.wait_for(news.wait(), self._settings.heartbeat)
+            except TimeoutError:
+                yield b"\n"
+
+    async def close(self) -> None:
+        """Stop running jobs; they stay unfinished and go on when the server starts again."""
+        tasks = [*self._runners.values(), *self._writing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._store.close()
+
+    def _enqueue(self, ticket: QueuedJob) -> None:
+        trainer = self._trainer_of(ticket.project, ticket.name)
+        turns = self._queues.setdefault(trainer, JobQueue())
+        turns.put(ticket)
+        self._unfinished[ticket.model] += 1
+        if trainer not in self._runners:
+            self._runners[trainer] = asyncio.create_task(self._work(turns), name=f"jobs of {trainer}")
+
+    async def _work(self, turns: JobQueue) -> None:
+        while True:
+            job = await turns.take()
+            try:
+                result = await self._attempts(await self._store.job(job.job_id))
+            except ARTError as error:
+                _log.error("job %s of %s failed: %s", job.job_id, job.model, error)
+                await self._ended(job.job_id, error=str(error), code=job_error_code(error))
+            except Exception as error:  # noqa: BLE001 - a defect must end this job by name, not the queue
+                _log.exception("job %s of %s met a defect", job.job_id, job.model)
+                await self._ended(job.job_id, error=f"internal error: {error!r}", code="internal_error")
+            else:
+                await self._ended(job.job_id, result=result)
+            finally:
+                self._unfinished[job.model] -= 1
+            self._tell(job.job_id)
+
+    async def _ended(
+        self, job_id: str, *, result: TrainResultInfo | None = None, error: str = "", code: str = ""
+    ) -> None:
+        """Write down how a job ended; while the table takes nothing, those who ask are told all the same."""
+
+        async def write() -> None:
+            if result is not None:
+                await self._store.finish(job_id, result)
+            else:
+                await self._store.fail(job_id, error, code)
+
+        async def write_later() -> None:
+            while job_id in self._untold:
+                await asyncio.sleep(_AGAIN_SECONDS)
+                with contextlib.suppress(DiskError, JobStoreError):
+                    await write()
+                    del self._untold[job_id]
+
+        try:
+            await write()
+        except (DiskError, JobStoreError) as problem:
+            _log.error("how job %s ended is written down later: %s", job_id, problem)
+            kind: Literal["result", "error"] = "error" if result is None else "result"
+            self._untold[job_id] = JobEvent(
+                number=1, type=kind, result=result, error=error or None, error_code=code or None
+            )
+            task = asyncio.create_task(write_later())
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    async def _attempts(self, job: TrainingJob) -> TrainResultInfo:
+        """Run a job; again from the last committed step when a worker failed under it."""
+
+        async def progress(phase: str, *, done: int = 0, total: int = 0) -> None:
+            await self._store.progress(job.job_id, phase, done=done, total=total)
+            self._tell(job.job_id)
+
+        for attempt in range(1, self._settings.job_attempts + 1):
+            try:
+                async with asyncio.timeout(self._settings.job) as limit:
+                    return await self._run(job, progress)
+            except (WorkerError, DeadlineError, TimeoutError) as error:
+                failure = _as_worker_error(error, limit.expired(), self._settings.job)
+                _log.warning("job %s, attempt %d: %s", job.job_id, attempt, failure)
+                await self._worker_failed(job, failure)
+                if attempt == self._settings.job_attempts:
+                    raise failure from error
+                await progress("queued")
+        raise AssertionError("job_attempts is at least 1")
+
+    def _tell(self, job_id: str) -> None:
+        news = self._news.get(job_id)
+        if news is not None:
+            news.set()
+
+
+def _as_worker_error(error: Exception, expired: bool, deadline: float) -> WorkerError:
+    if isinstance(error, WorkerError):
+        return error
+    what = (
+        f"the job was not done within {deadline:g} s"
+        if expired
+        else str(error) or "a worker did not answer in time"
+    )
+    return WorkerStalledError(what)
+
+
+class JobRunner:
+    """Runs what `TrainingJobs` queues."""
+
+    def __init__(
+        self,
+        models: RegisteredModels,
+        *,
+        stages: ServedModels,
+        catalog: Catalog,
+        ledger: Ledger,
+        teachers: TeacherSettings,
+        in_use: CheckpointRefs,
+    ) -> None:
+        self._models = models
+        self._stages = stages
+        self._catalog = catalog
+        self._ledger = ledger
+        self._teachers = teachers
+        self._in_use = in_use
+
+    async def run(self, job: TrainingJob, progress: Progress) -> TrainResultInfo:
+        """Raises subclasses of ARTError by name. After a worker failed it may be run again."""
+        stage = await self._stages.of(self._models.get(job.project, job.name))
+        async with stage.pair.training:
+            try:
+                with self._in_use.reading(_reference_of(job, stage)):
+                    return await self._step_job(job, stage, progress).run()
+            except BaseException:
+                # The trainer may hold a step that was never committed.
+                stage.pair.invalidate(stage.model)
+                raise
+            finally:
+                await stage.pair.wake()
+
+    async def worker_failed(self, job: TrainingJob, error: WorkerError) -> None:
+        """An attempt failed with its worker: wait for the restart."""
+        stage = self._stages.opened(job.model)
+        if stage is None:
+            return
+        try:
+            await stage.pair.settle()
+        except ARTError as failure:
+            _log.error("workers of %s did not come back: %s", stage.pair.base.name, failure)
+
+    def _step_job(self, job: TrainingJob, stage: ServedModel, progress: Progress) -> StepJob:
+        served = self._catalog.served_as(job.project, job.name, stage.model.base_model)
+        if isinstance(job.request, SftJobRequest):
+            return SftJob(
+                job,
+                job.request,
+                stage=stage,
+                progress=progress,
+                ledger=self._ledger,
+                renderer=served.renderer,
+                max_length=served.max_context,
+            )
+        return TrainJob(
+            job,
+            job.request,
+            stage=stage,
+            ledger=self._ledger,
+            renderer=served.renderer,
+            progress=progress,
+            teachers=self._teachers,
+        )
+
+
+def _reference_of(job: TrainingJob, stage: ServedModel) -> str | None:
+    """The folder of another policy that the job reads; one that is not there, the job itself will name."""
+    if isinstance(job.request, SftJobRequest):
+        return None
+    try:
+        return reference_folder(job.request.algorithm, stage.checkpoints)
+    except RequestError:
+        return None

@@ -1,1 +1,0 @@
-"""Which models there are, which names are served, by which engine and adapter."""

@@ -1,0 +1,344 @@
+"""The loop closes here: what the trainer holds becomes what is sampled.
+
+    save -> commit -> load under an immutable name -> canary -> move the alias -> drop old adapters
+
+Until `commit` nothing has happened; from there on the step exists, and a restart goes on from it. A step
+whose canary fails is set aside: the alias stays where it was. A model is opened on first use
+(`ServedModels`), and kept until it is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from art.errors import ARTError, CanaryError, NotFoundError
+from art.server.catalog import Catalog, Serving
+from art.server.checkpoints.checkpoints import Checkpoints, JobNote, lock_within
+from art.server.checkpoints.registered_models import RegisteredModels, Registration, resolve_base
+from art.server.checkpoints.sampler_agreement import (
+    Canary,
+    CanaryLimits,
+    ScoreDifference,
+    Scores,
+    canary_limits,
+    check_finite,
+)
+from art.server.settings import ControlSettings
+from art.server.tenancy import tenant_of
+from art.server.workers.base_model import BaseModelWorkers, ServerWorkers, Unload
+from art.server.workers.trainer_worker import TrainedModel
+
+_log = logging.getLogger(__name__)
+
+
+Progress = Callable[..., Awaitable[None]]
+"""`await progress(phase, done=..., total=...)`"""
+
+
+async def ignore_progress(phase: str, *, done: int = 0, total: int = 0) -> None:
+    """Progress that nobody follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promotion:
+    """How a promotion went. Times in seconds from its start."""
+
+    adapter: str
+    agreement: ScoreDifference
+    committed_s: float
+    served_s: float
+
+
+class ServedModel:
+    """One model with everything that makes a step of it the served one."""
+
+    def __init__(
+        self,
+        model: Registration,
+        *,
+        pair: BaseModelWorkers,
+        catalog: Catalog,
+        checkpoints: Checkpoints,
+        settings: ControlSettings,
+    ) -> None:
+        self.model = model
+        self.pair = pair
+        self.catalog = catalog
+        self.checkpoints = checkpoints
+        self.settings = settings
+        self._limits: CanaryLimits | None = None
+        self._dropping: set[asyncio.Task[None]] = set()
+
+    async def bring_up(self, rows: Sequence[Sequence[int]]) -> int:
+        """Serve the newest checkpoint, or a fresh adapter as step 0. Returns the step.
+
+        Engine and trainer must agree on the rows. Raises CanaryError (nothing is set aside: the likely
+        cause is the configuration), CheckpointError, WorkerError.
+        """
+        opened, canary = await self.pair.open(self.model, self.checkpoints), Canary(rows=rows)
+        if self.checkpoints.newest() is None:
+            scores = await self.save(opened, opened.step, canary, None)
+        else:
+            scores = await opened.score(rows)
+        await self.serve(opened.step, canary, scores, set_aside=False)
+        return opened.step
+
+    async def promote(
+        self, opened: TrainedModel, step: int, canary: Canary, note: JobNote, progress: Progress
+    ) -> Promotion:
+        """Save and commit what the trainer holds as `step`, then serve it.
+
+        Raises CanaryError (the checkpoint was set aside, the step before is still served), CheckpointError,
+        WorkerError.
+        """
+        started = time.perf_counter()
+        await progress("saving")
+        scores = await self.save(opened, step, canary, note)
+        committed_s = time.perf_counter() - started
+        adapter, agreement = await self.serve(step, canary, scores, progress=progress)
+        served_s = time.perf_counter() - started
+        _log.info(
+            "%s is served: committed after %.0f ms, served after %.0f ms",
+            adapter,
+            committed_s * 1e3,
+            served_s * 1e3,
+        )
+        return Promotion(adapter=adapter, agreement=agreement, committed_s=committed_s, served_s=served_s)
+
+    async def save(self, opened: TrainedModel, step: int, canary: Canary, note: JobNote | None) -> Scores:
+        """Write and commit the checkpoint. Returns the trainer's scores of the canary's rows."""
+        folder = self.checkpoints.fresh_folder(step)
+        await opened.save(folder)
+        commit = asyncio.to_thread(self.checkpoints.commit, step, note)
+        scores, _ = await asyncio.gather(opened.score(canary.rows), commit)
+        opened.step = step
+        return scores
+
+    async def serve(
+        self,
+        step: int,
+        canary: Canary,
+        trainer: Scores,
+        *,
+        set_aside: bool = True,
+        progress: Progress = ignore_progress,
+    ) -> tuple[str, ScoreDifference]:
+        """Load a committed step, check it, move the alias. Raises CanaryError after setting the step
+        aside.
+        """
+        adapter = self.adapter_name(step)
+        try:
+            check_finite(adapter, trainer)
+        except CanaryError as error:
+            if not set_aside:
+                raise
+            raise self._set_aside(step, error) from error
+        await self.pair.wake()
+        await progress("loading")
+        await self.load(step)
+        await progress("checking")
+        scored = await self.pair.engine_scores(adapter, canary.rows)
+        try:
+            limits = await self.limits()
+            agreement = canary.check(adapter, scored, trainer, limits)
+        except CanaryError as error:
+            if not set_aside:
+                raise
+            raise await self._reject(step, adapter, error) from error
+        self.pair.checked(adapter, canary.rows, trainer, limits)
+        self.catalog.publish(self.model.project, self.model.name, self.model.base_model, step, adapter)
+        self._drop_old()
+        return adapter, agreement
+
+    async def load(self, step: int) -> str:
+        """Load a committed step into the engine. Returns the adapter's name, which belongs to these weights
+        for ever.
+        """
+        adapter = self.adapter_name(step)
+        await self.pair.load(adapter, self.checkpoints.path(step))
+        return adapter
+
+    def adapter_name(self, step: int) -> str:
+        """`project/name@step`. A name is used for one set of weights: a step whose first checkpoints were set
+        aside, or whose model follows a removed one, has a longer one: `@step#rejections.removals`.
+        """
+        rejections, removals = self.checkpoints.rejections(step), self.model.removals
+        tag = f"#{rejections}.{removals}" if removals else f"#{rejections}" if rejections else ""
+        return f"{self.model.key}@{step}{tag}"
+
+    async def limits(self) -> CanaryLimits:
+        """How far engine and trainer may be apart, by the precision of both."""
+        if self._limits is None:
+            self._limits = canary_limits(await self.pair.dtypes())
+        return self._limits
+
+    def retire(self, step: int) -> None:
+        """Give a step to no new request, and unload it when its last one has ended."""
+        adapter = self.catalog.retire(self.model.project, self.model.name, step)
+        if adapter is not None:
+            self._unload_when_unused(adapter)
+
+    def loaded(self) -> dict[int, str | None]:
+        """Loaded steps and their adapters."""
+        return self.catalog.loaded_steps(self.model.project, self.model.name)
+
+    def forget(self, replaced: Mapping[int, str | None]) -> None:
+        """Steps that gave way to others, with the adapters that they had."""
+        now = self.loaded()
+        for step, adapter in replaced.items():
+            if now.get(step) == adapter:
+                self.retire(step)
+            elif adapter is not None:
+                self._unload_when_unused(adapter)
+
+    def remove(self) -> None:
+        """Serve the model no longer; each adapter is unloaded when its last request has ended."""
+        self.pair.invalidate(self.model)
+        for adapter in self.catalog.remove(self.model.project, self.model.name):
+            self._unload_when_unused(adapter)
+
+    def _unload_when_unused(self, adapter: str) -> None:
+        task = asyncio.create_task(self._drop(adapter, self.pair.unloader(adapter)))
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
+
+    async def close(self) -> None:
+        """Stop waiting for old adapters' last requests."""
+        for task in self._dropping:
+            task.cancel()
+        await asyncio.gather(*self._dropping, return_exceptions=True)
+
+    async def _reject(self, step: int, adapter: str, error: CanaryError) -> CanaryError:
+        await self.pair.unloader(adapter)()
+        return self._set_aside(step, error)
+
+    def _set_aside(self, step: int, error: CanaryError) -> CanaryError:
+        self.pair.invalidate(self.model)
+        aside = self.checkpoints.reject(step)
+        return CanaryError(f"{error} The checkpoint was set aside as {aside}.")
+
+    def _drop_old(self) -> None:
+        """Retire all but the newest few steps; each is unloaded when its last request has ended."""
+        steps = sorted(self.loaded())
+        for step in steps[: -self.settings.keep_loaded]:
+            self.retire(step)
+
+    async def _drop(self, adapter: str, unload: Unload) -> None:
+        try:
+            await self.catalog.drained(adapter, timeout=self.settings.drain)
+            await unload()
+        except (ARTError, TimeoutError) as error:
+            _log.warning("old adapter %s stays loaded: %s", adapter, error)
+
+
+_GREETING = ({"role": "user", "content": "Hello. Say yes, no or maybe."},)
+"""Fixed text: engine and trainer must agree on its ids before a model is served."""
+
+
+class ServedModels:
+    """All models that are served."""
+
+    def __init__(
+        self, models: RegisteredModels, *, pairs: ServerWorkers, catalog: Catalog, settings: ControlSettings
+    ) -> None:
+        self._models = models
+        self._pairs = pairs
+        self._catalog = catalog
+        self._settings = settings
+        self._stages: dict[str, ServedModel] = {}
+        self._removed: list[ServedModel] = []
+        """Of deleted models: each may still wait for its last requests."""
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    async def of(self, model: Registration) -> ServedModel:
+        """The model's stage, its workers up and its newest step served.
+
+        Raises NotFoundError, ConfigurationError, CheckpointError, CanaryError, ParityError, WorkerError.
+        """
+        async with self.opening(model):
+            stage = self._stages.get(model.key)
+            if stage is not None:
+                return stage
+            self._models.get(model.project, model.name)  # it may have been deleted meanwhile
+            pair = await self._pairs.of(resolve_base(model.base_model))
+            stage = ServedModel(
+                model,
+                pair=pair,
+                catalog=self._catalog,
+                checkpoints=self._models.checkpoints(model),
+                settings=self._settings,
+            )
+            stage.checkpoints.sweep()
+            self.serve_as_registered(model)
+            async with pair.training:
+                rows = await asyncio.to_thread(self.rows, model)
+                await pair.require_parity(model.lora, rows[0])
+                await stage.bring_up(rows)
+            self._stages[model.key] = stage
+            return stage
+
+    def opened(self, key: str) -> ServedModel | None:
+        """The stage of `project/name`; None while it is not served."""
+        return self._stages.get(key)
+
+    def opening(self, model: Registration) -> asyncio.Lock:
+        """Whoever holds it keeps all models on the same base from being opened."""
+        return self._opening.setdefault(model.base_model, asyncio.Lock())
+
+    @contextlib.asynccontextmanager
+    async def undisturbed(self, model: Registration) -> AsyncIterator[ServedModel | None]:
+        """The model's stage while no job trains it; None while it is not served, nor becomes so."""
+        async with lock_within(self.opening(model), self._settings.call, model.key):
+            stage = self._stages.get(model.key)
+            if stage is None:
+                yield None
+                return
+        async with lock_within(stage.pair.training, self._settings.call, model.key):
+            yield stage
+
+    def serve_as_registered(self, model: Registration) -> None:
+        """Raises RequestError for a chat format that cannot be told what the registration says."""
+        plain = self._catalog.base_of(model.base_model).renderer
+        renderer = plain.told(
+            model.chat_template_kwargs,
+            template=model.chat_template,
+            special_tokens_in_text=model.special_tokens_in_text,
+        )
+        if tenant_of(model.project) is not None:
+            renderer = renderer.confined()
+        serving = Serving(renderer=renderer, max_context=model.max_context)
+        self._catalog.serve_as(model.project, model.name, serving)
+
+    def rows(self, model: Registration) -> list[list[int]]:
+        """What engine and trainer must agree on before the model is served."""
+        renderer = self._catalog.base_of(model.base_model).renderer
+        if tenant_of(model.project) is not None:
+            renderer = renderer.confined()
+        return [renderer.render(_GREETING, None)]
+
+    async def load_missing(self, project: str, name: str, step: int) -> str:
+        """Load an older step, asked for by name. Raises NotFoundError when its checkpoint is gone."""
+        stage = await self.of(self._models.get(project, name))
+        if step not in stage.checkpoints.steps():
+            raise NotFoundError(
+                f"model {name!r} has no step {step}; its checkpoints: {stage.checkpoints.steps()}",
+                status=404,
+                code="model_not_found",
+            )
+        return await stage.load(step)
+
+    def remove(self, model: Registration) -> None:
+        """Serve the model no longer. Requests that use it come to their end."""
+        stage = self._stages.pop(model.key, None)
+        if stage is not None:
+            stage.remove()
+            self._removed.append(stage)
+
+    async def close(self) -> None:
+        """Stop waiting for the last requests of what was removed."""
+        await asyncio.gather(*(stage.close() for stage in [*self._stages.values(), *self._removed]))

@@ -1,0 +1,157 @@
+"""The control routes: models, checkpoints and jobs (`art.wire.models`, `art.wire.jobs`, `art.wire.sft`)."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from art.errors import RequestError
+from art.server.checkpoints.checkpoints import file_of, manifest_of
+from art.server.control import Control
+from art.server.routes.endpoint import (
+    MODEL_ROUTE,
+    answer_errors,
+    job_asked,
+    model_asked,
+    operator_only,
+    read_body,
+    record_reply,
+    with_external_names,
+)
+from art.server.tenancy import Tenant, external_name, tenant_in, tenant_of
+from art.wire.jobs import LARGEST_SFT_BODY, JobEvent, SftJobRequest, TrainJobRequest
+from art.wire.models import (
+    AdoptRequest,
+    DeleteCheckpointsRequest,
+    DeleteModelReply,
+    ForkRequest,
+    RegisterRequest,
+    UnloadStepsRequest,
+)
+
+
+def checkpoint_routes(control: Control) -> list[BaseRoute]:
+    """To be mounted behind the key check."""
+
+    async def delete_checkpoints(request: Request) -> Response:
+        asked = await read_body(request, DeleteCheckpointsRequest)
+        return record_reply(
+            request, await control.deletions.delete_checkpoints(*model_asked(request), asked.keep_steps)
+        )
+
+    async def unload_steps(request: Request) -> Response:
+        asked = await read_body(request, UnloadStepsRequest)
+        return record_reply(request, control.deletions.unload_steps(*model_asked(request), asked.keep_steps))
+
+    async def files(request: Request) -> Response:
+        checkpoints = control.models.checkpoints(control.models.get(*model_asked(request)))
+        return record_reply(request, await to_thread(manifest_of, checkpoints, request.path_params["step"]))
+
+    async def file(request: Request) -> Response:
+        checkpoints = control.models.checkpoints(control.models.get(*model_asked(request)))
+        asked = request.path_params["step"], request.path_params["file"]
+        return FileResponse(await to_thread(file_of, checkpoints, *asked))
+
+    async def fork(request: Request) -> Response:
+        asked = await read_body(request, ForkRequest)
+        return record_reply(request, await control.arrivals.fork(*model_asked(request), asked))
+
+    async def adopt(request: Request) -> Response:
+        operator_only(request)
+        asked = await read_body(request, AdoptRequest)
+        return record_reply(request, await control.arrivals.adopt(*model_asked(request), asked))
+
+    files_of_step = f"{MODEL_ROUTE}/checkpoints/{{step:int}}/files"
+    return [
+        Route(f"{MODEL_ROUTE}/delete_checkpoints", answer_errors(delete_checkpoints), methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/unload_steps", answer_errors(unload_steps), methods=["POST"]),
+        Route(files_of_step, answer_errors(files), methods=["GET"]),
+        Route(f"{files_of_step}/{{file}}", answer_errors(file), methods=["GET"]),
+        Route(f"{MODEL_ROUTE}/fork", answer_errors(fork), methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/adopt", answer_errors(adopt), methods=["POST"]),
+    ]
+
+
+_SMALLER_SFT = "; train in several calls, such as one for each chunk of create_sft_dataset_iterator"
+
+
+def control_routes(control: Control) -> list[BaseRoute]:
+    """To be mounted behind the key check, which says who asks."""
+
+    async def register(request: Request) -> Response:
+        return record_reply(request, await control.register(await read_body(request, RegisterRequest)))
+
+    async def list_models(request: Request) -> Response:
+        tenant = tenant_in(request.scope)
+        known = [m for m in control.models.all() if tenant in (None, tenant_of(m.project))]
+        models = [with_external_names(tenant, control.describe(model)).model_dump() for model in known]
+        return JSONResponse({"models": models})
+
+    async def get_model(request: Request) -> Response:
+        project, name = model_asked(request)
+        info = control.describe(control.models.get(project, name))
+        jobs = await control.jobs.unfinished(project, name)
+        shown = [external_name(tenant_in(request.scope), job_id) for job_id in jobs]
+        return record_reply(request, info.model_copy(update={"unfinished_jobs": shown}))
+
+    async def delete_model(request: Request) -> Response:
+        await control.deletions.delete_model(*model_asked(request))
+        project, name = request.path_params["project"], request.path_params["name"]
+        return record_reply(request, DeleteModelReply(project=project, name=name))
+
+    async def train(request: Request) -> Response:
+        asked = await read_body(request, TrainJobRequest)
+        return record_reply(request, await control.jobs.submit(*model_asked(request), asked))
+
+    async def train_sft(request: Request) -> Response:
+        asked = await read_body(request, SftJobRequest, largest=LARGEST_SFT_BODY, advice=_SMALLER_SFT)
+        return record_reply(request, await control.jobs.submit(*model_asked(request), asked))
+
+    async def job(request: Request) -> Response:
+        return record_reply(request, await control.jobs.info(job_asked(request)))
+
+    async def events(request: Request) -> Response:
+        job_id, after = job_asked(request), _after(request)
+        await control.jobs.info(job_id)
+        lines = _event_lines(tenant_in(request.scope), control.jobs.events(job_id, after))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
+
+    return [
+        Route("/art/models", answer_errors(register), methods=["POST"]),
+        Route("/art/models", answer_errors(list_models), methods=["GET"]),
+        Route(MODEL_ROUTE, answer_errors(get_model), methods=["GET"]),
+        Route(MODEL_ROUTE, answer_errors(delete_model), methods=["DELETE"]),
+        Route(f"{MODEL_ROUTE}/train", answer_errors(train), methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/train_sft", answer_errors(train_sft), methods=["POST"]),
+        Route("/art/jobs/{job_id}", answer_errors(job), methods=["GET"]),
+        Route("/art/jobs/{job_id}/events", answer_errors(events), methods=["GET"]),
+        *checkpoint_routes(control),
+    ]
+
+
+async def _event_lines(tenant: Tenant, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A job's events as who asked may read them."""
+    async for line in lines:
+        if tenant is None or not line.strip():
+            yield line
+        else:
+            yield (
+                with_external_names(tenant, JobEvent.model_validate_json(line)).model_dump_json().encode()
+                + b"\n"
+            )
+
+
+def _after(request: Request) -> int:
+    text = request.query_params.get("after", "0")
+    if not (text.isascii() and text.isdigit()):
+        raise RequestError(
+            f"after={text!r} is no event number; use the last number you saw, or 0",
+            status=400,
+            code="invalid_request",
+            param="after",
+        )
+    return int(text)

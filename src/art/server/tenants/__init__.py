@@ -1,1 +1,0 @@
-"""Whose key a request carries, and what it may see."""

@@ -1,0 +1,424 @@
+"""The workers of each base model: replicas of its engine and its trainer, kept alive together, shared by its
+models.
+
+`EngineWorkers` are one process for each replica, together one `Engine`; `BaseModelWorkers` are these and the
+trainer; `ServerWorkers` start them on first use, and serve the engine from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from art.engine.protocol import Engine
+from art.engine.registry import engine_kind, engine_options
+from art.engine.remote import Deadlines, RemoteEngine
+from art.engine.replicas import EnginePool, Replica, ReplicaWaits
+from art.errors import ARTError, ParityError, WorkerError
+from art.rendering.chat_renderer import ChatRenderer
+from art.server.catalog import Catalog
+from art.server.checkpoints.checkpoints import Checkpoints
+from art.server.checkpoints.registered_models import BaseModel, Registration
+from art.server.checkpoints.sampler_agreement import (
+    Canary,
+    CanaryLimits,
+    Parity,
+    Rows,
+    Scores,
+    judge_parity,
+    measure_parity,
+)
+from art.server.counts import WorkerCounts
+from art.server.data_folder import DataLayout
+from art.server.settings import ControlSettings
+from art.server.workers.supervisor import Supervisor, WorkerOptions, shared_gpu, supervise
+from art.server.workers.trainer_worker import TrainedModel, TrainerWorker
+from art.server.workers.worker_process import Worker
+from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
+
+_log = logging.getLogger(__name__)
+
+Unload = Callable[[], Awaitable[None]]
+Restarted = Callable[[Engine, Sequence[str]], None]
+"""Told after each restart of a replica: the engine, and the adapters that it has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Load:
+    """One load of an adapter. Its identity tells a late unload that somebody loaded the adapter again."""
+
+    adapter: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Checked:
+    """What the trainer computes of some rows under an adapter: a replica that starts again must, too."""
+
+    rows: Rows
+    scores: Scores
+    limits: CanaryLimits
+
+
+class EngineWorkers:
+    """Supervised replicas. One that was started again has its adapters before it gets a request."""
+
+    def __init__(
+        self,
+        base: BaseModel,
+        *,
+        options: WorkerOptions,
+        layout: DataLayout,
+        settings: ControlSettings,
+        restarted: Restarted,
+    ) -> None:
+        self._settings = settings
+        self._restarted = restarted
+        self._devices = options.devices
+        self._loads: dict[str, _Load] = {}
+        self._checked: dict[str, _Checked] = {}
+        self._workers: dict[int, Worker] = {}
+        waits = ReplicaWaits(up=settings.start, awake=settings.job)
+        self.pool = EnginePool(options.replicas, waits=waits, failed=self._failed)
+        self.supervisors = [
+            self._supervisor(number, base, options, layout) for number in range(options.replicas)
+        ]
+
+    def _supervisor(
+        self, number: int, base: BaseModel, options: WorkerOptions, layout: DataLayout
+    ) -> Supervisor:
+        config = {
+            "base_model": base.source,
+            "options": engine_options(options.engine, options.engine_options).model_dump(mode="json"),
+            "replica": number,
+            "device": options.device(number),
+        }
+        return supervise(
+            f"engine-{base.label}" + (f"-{number}" if options.replicas > 1 else ""),
+            engine_kind(options.engine).module,
+            config,
+            layout=layout,
+            settings=self._settings,
+            when_up=lambda worker: self._up(number, worker),
+            when_given_up=lambda failure: self.pool.members.give_up(number, failure),
+        )
+
+    async def start(self) -> None:
+        """Start those that do not run. Raises WorkerError, DeadlineError, ConfigurationError."""
+        started = [supervisor.start() for supervisor in self.supervisors]
+        for failure in await asyncio.gather(*started, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                raise failure
+
+    async def close(self) -> None:
+        """End all."""
+        await asyncio.gather(*(supervisor.close() for supervisor in self.supervisors))
+        await self.pool.close()
+
+    async def settle(self) -> None:
+        """Return once one of them is up. Raises WorkerError (all were given up), DeadlineError."""
+        await self.pool.members.someone(awake=False)
+
+    def health(self) -> dict[str, Any]:
+        """`up` when all are, `failed` when none will come back; and each of them."""
+        states = [supervisor.state for supervisor in self.supervisors]
+        whole = (
+            states[0] if len(set(states)) == 1 else "restarting" if "restarting" in states else "partly up"
+        )
+        rows = [{"state": one.state, "restarts": one.restarts} for one in self.supervisors]
+        return {"state": whole, "restarts": sum(one.restarts for one in self.supervisors), "replicas": rows}
+
+    async def load(self, adapter: str, path: Path) -> None:
+        """Load an adapter on every replica, and again after each restart of one."""
+        await self.pool.load_adapter(adapter, path)
+        self._loads[adapter] = _Load(adapter)
+
+    async def scores(self, adapter: str | None, rows: Rows) -> dict[int, list[list[float]]]:
+        """Logprobs of rows of ids, by the number of each replica that is up."""
+        return await self.pool.score_each(adapter, rows)
+
+    def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
+        """The trainer's scores: each replica that starts again is held to them."""
+        self._checked[adapter] = _Checked(rows=rows, scores=scores, limits=limits)
+
+    def unloader(self, adapter: str) -> Unload:
+        """What unloads this load of an adapter: nothing happens when it was loaded again meanwhile."""
+        load = self._loads.get(adapter)
+
+        async def unload() -> None:
+            if load is None or self._loads.get(adapter) is not load:
+                return
+            del self._loads[adapter]
+            self._checked.pop(adapter, None)
+            await self.pool.unload_adapter(adapter)
+
+        return unload
+
+    async def rest(self) -> None:
+        """Give memory back to a trainer. New requests wait until `wake`, which must follow in any case."""
+        if not self.pool.members.asleep:
+            await self.pool.sleep()
+
+    async def wake(self) -> None:
+        """Answer requests again. An engine that cannot be woken is started again: this never fails."""
+        try:
+            await self.pool.wake()
+        except ARTError:
+            for replica in self.pool.members.up:  # those that died meanwhile are started again awake
+                await self._wake_or_restart(replica)
+
+    async def _wake_or_restart(self, replica: Replica) -> None:
+        assert replica.engine is not None
+        try:
+            await replica.engine.wake()
+        except ARTError as error:
+            _log.error("engine %d did not wake: %s", replica.number, error)
+            self._failed(replica.number, WorkerError(f"it did not wake: {error}"))
+
+    def devices(self) -> list[str]:
+        """Where the replicas compute, as the machine counts its devices."""
+        replicas = self.pool.members.replicas
+        told = [replica.info.device if replica.info is not None else "" for replica in replicas]
+        return list(self._devices or told)
+
+    def dtypes(self) -> list[str]:
+        """What the replicas compute in."""
+        infos = [replica.info for replica in self.pool.members.replicas]
+        return [info.dtype for info in infos if info is not None]
+
+    async def _up(self, number: int, worker: Worker) -> None:
+        again = self.pool.members.replicas[number].starts > 0
+        deadlines = Deadlines(control=self._settings.call, drain=self._settings.drain)
+        engine = RemoteEngine(worker.url, worker.key, deadlines)
+        self._workers[number] = worker
+        try:
+            await self.pool.members.join(number, engine, self._verify)
+        except BaseException:
+            await engine.close()
+            raise
+        if again:
+            self._restarted(self.pool, list(self.pool.members.adapters))
+
+    async def _verify(self, engine: Engine, adapter: str) -> None:
+        known = self._checked.get(adapter)
+        if known is not None:
+            scores = await engine.score(adapter, known.rows)
+            Canary(rows=known.rows).check(adapter, {0: scores}, known.scores, known.limits)
+
+    def _failed(self, number: int, error: WorkerError) -> None:
+        self.supervisors[number].report(self._workers.get(number), error)
+
+
+class BaseModelWorkers:
+    """One side samples (`EngineWorkers`), the other trains (`TrainerWorker`)."""
+
+    def __init__(
+        self,
+        base: BaseModel,
+        *,
+        options: WorkerOptions,
+        layout: DataLayout,
+        settings: ControlSettings,
+        restarted: Restarted,
+    ) -> None:
+        self.base = base
+        self._settings = settings
+        self._layout = layout
+        self._parity: list[tuple[LoraSpec | None, Parity]] = []
+        self.engines = EngineWorkers(
+            base, options=options, layout=layout, settings=settings, restarted=restarted
+        )
+        self.trainers = TrainerWorker(base, options=options, layout=layout, settings=settings)
+        self.training = asyncio.Lock()
+        """Held by the one job that uses the trainer."""
+
+    @property
+    def engine(self) -> Engine:
+        """All replicas as one engine, which outlives each of them."""
+        return self.engines.pool
+
+    async def start(self) -> None:
+        """Start what does not run. When the first start fails, no worker is left running.
+
+        Raises WorkerError, DeadlineError, ConfigurationError.
+        """
+        first = self.trainers.supervisor.state == "new"
+        results = await asyncio.gather(
+            self.engines.start(), self.trainers.supervisor.start(), return_exceptions=True
+        )
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            if first:
+                await self.close()
+            raise failures[0]
+
+    async def close(self) -> None:
+        """End all workers. What they held is forgotten."""
+        await asyncio.gather(self.engines.close(), self.trainers.close())
+
+    async def settle(self) -> None:
+        """Return once engine and trainer are up. Raises WorkerError (given up), DeadlineError."""
+        await self.engines.settle()
+        await self.trainers.client()
+
+    def health(self) -> dict[str, Any]:
+        """The state of each worker (`up`, `restarting`, `failed` or `new`), and how far they are apart."""
+        trainer = self.trainers.supervisor
+        return {
+            "engine": self.engines.health(),
+            "trainer": {"state": trainer.state, "restarts": trainer.restarts},
+            "parity": [parity.row() for _, parity in self._parity],
+        }
+
+    def counts(self) -> list[WorkerCounts]:
+        """Each worker, for those who draw curves of it."""
+        watched = [("engine", number, one) for number, one in enumerate(self.engines.supervisors)]
+        return [
+            WorkerCounts(
+                base_model=self.base.name,
+                role=role,
+                replica=number,
+                up=one.state == "up",
+                restarts=one.restarts,
+                health=one.health,
+            )
+            for role, number, one in [*watched, ("trainer", 0, self.trainers.supervisor)]
+        ]
+
+    async def load(self, adapter: str, path: Path) -> None:
+        """See `EngineWorkers.load`."""
+        await self.engines.load(adapter, path)
+
+    async def engine_scores(self, adapter: str | None, rows: Rows) -> dict[int, list[list[float]]]:
+        """See `EngineWorkers.scores`."""
+        return await self.engines.scores(adapter, rows)
+
+    def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
+        """See `EngineWorkers.checked`."""
+        self.engines.checked(adapter, rows, scores, limits)
+
+    def unloader(self, adapter: str) -> Unload:
+        """See `EngineWorkers.unloader`."""
+        return self.engines.unloader(adapter)
+
+    async def dtypes(self) -> list[str]:
+        """What engines and trainer compute in."""
+        return [*self.engines.dtypes(), str((await self.trainers.told()).get("dtype"))]
+
+    async def rest(self) -> None:
+        """Before a step is trained: the engines sleep where `sleep_engine` says so."""
+        how = self._settings.sleep_engine
+        if how == "never":
+            return
+        if how == "always" or shared_gpu(
+            self.engines.devices(), str((await self.trainers.told()).get("device"))
+        ):
+            await self.engines.rest()
+
+    async def wake(self) -> None:
+        """The engines answer again, if they slept. Never fails."""
+        await self.engines.wake()
+
+    async def drop(self, adapter: str) -> None:
+        """Unload an adapter now."""
+        await self.engines.unloader(adapter)()
+
+    async def probe(self, lora: LoraSpec | None, path: Path, rows: Rows) -> ProbeReply:
+        """The trainer's scores without and with a probing LoRA, which it writes to `path`."""
+        request = ProbeRequest(lora=lora, path=str(path), rows=[list(row) for row in rows])
+        return await (await self.trainers.client()).probe(request)
+
+    async def require_parity(self, lora: LoraSpec | None, greeting: Sequence[int]) -> None:
+        """Once for each shape of a LoRA: engine and trainer must compute the same with it.
+
+        Raises ParityError, WorkerError, ConfigurationError (unknown targets).
+        """
+        if any(seen == lora for seen, _ in self._parity):
+            return
+        info = await self.engine.info()
+        parity = await measure_parity(
+            self,
+            lora,
+            greeting,
+            vocab_size=info.vocab_size,
+            max_context=info.max_context,
+            folder=self._layout.probe_folder(),
+        )
+        self._parity.append((lora, parity))
+        try:
+            judge_parity(parity, self.base.name, refuse=self._settings.parity == "refuse")
+        except ParityError:
+            self._parity.pop()
+            raise
+
+    async def open(self, model: Registration, checkpoints: Checkpoints) -> TrainedModel:
+        """See `TrainerWorker.open`."""
+        return await self.trainers.open(model, checkpoints)
+
+    def invalidate(self, model: Registration) -> None:
+        """See `TrainerWorker.invalidate`."""
+        self.trainers.invalidate(model)
+
+
+class ServerWorkers:
+    """All workers of the server."""
+
+    def __init__(
+        self, catalog: Catalog, *, options: WorkerOptions, layout: DataLayout, settings: ControlSettings
+    ) -> None:
+        self._catalog = catalog
+        self._options = options
+        self._layout = layout
+        self._settings = settings
+        self._pairs: dict[str, BaseModelWorkers] = {}
+
+    async def of(self, base: BaseModel) -> BaseModelWorkers:
+        """The workers of a base model, up. Raises WorkerError, DeadlineError, ConfigurationError.
+
+        The caller keeps others from opening the same base.
+        """
+        pair = self._pairs.get(base.name)
+        if pair is not None:
+            await pair.start()
+            return pair
+
+        def restarted(engine: Engine, adapters: Sequence[str]) -> None:
+            if self._catalog.has_base(base.name):
+                self._catalog.replace_engine(base.name, engine, adapters=adapters)
+
+        pair = BaseModelWorkers(
+            base, options=self._options, layout=self._layout, settings=self._settings, restarted=restarted
+        )
+        renderer = await asyncio.to_thread(_renderer, base)
+        await pair.start()
+        info = await pair.engine.info()
+        self._catalog.add_base(
+            base.name, pair.engine, renderer, max_context=info.max_context, aliases=base.aliases
+        )
+        self._pairs[base.name] = pair
+        return pair
+
+    def health(self) -> dict[str, Any]:
+        """The state of the workers of each base model."""
+        return {name: pair.health() for name, pair in self._pairs.items()}
+
+    def counts(self) -> list[WorkerCounts]:
+        """Each worker."""
+        return [row for pair in self._pairs.values() for row in pair.counts()]
+
+    def held(self) -> dict[str, int]:
+        """Requests of each base model that wait until an engine of it is up and awake."""
+        return {name: pair.engines.pool.held for name, pair in self._pairs.items()}
+
+    async def close(self) -> None:
+        """End all workers."""
+        await asyncio.gather(*(pair.close() for pair in self._pairs.values()))
+
+
+def _renderer(base: BaseModel) -> ChatRenderer:
+    from art.rendering.registry import create_chat_renderer
+
+    return create_chat_renderer(base.source, name=base.name)

@@ -1,0 +1,280 @@
+"""The trainer of one base model: a process that is kept alive, and the client that speaks to it
+(`art.wire.training`) with a deadline on every call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+
+from art import errors
+from art.errors import (
+    ARTError,
+    CheckpointError,
+    ConfigurationError,
+    ServerError,
+    TrainingError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerStalledError,
+)
+from art.process.resources import no_tls
+from art.server.checkpoints.checkpoints import Checkpoints
+from art.server.checkpoints.registered_models import BaseModel, Registration
+from art.server.data_folder import DataLayout
+from art.server.settings import ControlSettings
+from art.server.workers.supervisor import WorkerOptions, supervise
+from art.server.workers.worker_process import Worker
+from art.wire.records import Strict, first_flaw
+from art.wire.training import (
+    OpenReply,
+    OpenRequest,
+    ProbeReply,
+    ProbeRequest,
+    SaveReply,
+    SaveRequest,
+    ScoreReply,
+    ScoreRequest,
+    TrainerConfig,
+    TrainEvent,
+)
+
+
+class TrainerClient:
+    """One trainer worker. Times in seconds; `idle` is the longest silence of a running training.
+
+    `trouble` is told when the worker does not answer or its connection breaks.
+    """
+
+    def __init__(
+        self, url: str, key: str, *, timeout: float, idle: float, trouble: Callable[[WorkerError], None]
+    ) -> None:
+        self._trouble = trouble
+        self._timeout = timeout
+        self._idle = idle
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=httpx.Timeout(timeout, connect=5.0),
+            trust_env=False,
+            verify=no_tls(),
+        )
+
+    async def open(self, request: OpenRequest) -> TrainedModel:
+        """Raises CheckpointError, ConfigurationError, WorkerError."""
+        reply = OpenReply.model_validate_json(await self._post("/open", request))
+        return TrainedModel(self, reply.model, reply.step)
+
+    async def save(self, model: str, path: Path) -> SaveReply:
+        """Raises CheckpointError, WorkerError."""
+        request = SaveRequest(model=model, path=str(path))
+        return SaveReply.model_validate_json(await self._post("/save", request))
+
+    async def score(self, model: str, rows: Sequence[Sequence[int]]) -> ScoreReply:
+        """Raises WorkerError."""
+        request = ScoreRequest(model=model, rows=[list(row) for row in rows])
+        return ScoreReply.model_validate_json(await self._post("/score", request))
+
+    async def probe(self, request: ProbeRequest) -> ProbeReply:
+        """Raises ConfigurationError (unknown targets), WorkerError."""
+        return ProbeReply.model_validate_json(await self._post("/probe", request))
+
+    async def train(self, body: bytes) -> AsyncIterator[TrainEvent]:
+        """Progress, then one result. Raises TrainingError and others by name, WorkerError."""
+        self._check_open()
+        timeout = httpx.Timeout(self._idle, connect=5.0)
+        try:
+            async with self._http.stream("POST", "/train", content=body, timeout=timeout) as reply:
+                if reply.status_code != 200:
+                    raise worker_error(reply.status_code, await reply.aread())
+                async for line in reply.aiter_lines():
+                    if line.strip():
+                        yield TrainEvent.model_validate_json(line)
+        except httpx.TimeoutException as error:
+            stalled = WorkerStalledError(f"the trainer made no progress for {self._idle:g} s")
+            self._trouble(stalled)
+            raise stalled from error
+        except httpx.HTTPError as error:
+            died = WorkerDiedError(f"the trainer's connection broke in the middle of a step: {error!r}")
+            self._trouble(died)
+            raise died from error
+
+    async def aclose(self) -> None:
+        """Every later call raises WorkerDiedError."""
+        await self._http.aclose()
+
+    def _check_open(self) -> None:
+        if self._http.is_closed:
+            raise WorkerDiedError("the trainer was started again; what it held is to be opened anew")
+
+    async def _post(self, route: str, request: Strict) -> bytes:
+        self._check_open()
+        try:
+            reply = await self._http.post(route, content=request.model_dump_json())
+        except httpx.TimeoutException as error:
+            stalled = WorkerStalledError(f"the trainer did not answer {route} within {self._timeout:g} s")
+            self._trouble(stalled)
+            raise stalled from error
+        except httpx.HTTPError as error:
+            died = WorkerDiedError(f"the trainer's connection broke at {route}: {error!r}")
+            self._trouble(died)
+            raise died from error
+        if reply.status_code != 200:
+            raise worker_error(reply.status_code, reply.content)
+        return reply.content
+
+
+class TrainedModel:
+    """A model that one trainer process holds. After that process is gone, every call raises
+    WorkerDiedError.
+    """
+
+    def __init__(self, trainer: TrainerClient, model: str, step: int) -> None:
+        self._trainer = trainer
+        self.model = model
+        self.step = step
+        """The committed step that it was opened at, or has reached."""
+
+    async def save(self, path: Path) -> None:
+        """Write what it holds into a folder that must not exist. Raises CheckpointError, WorkerError."""
+        await self._trainer.save(self.model, path)
+
+    async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Logprob of each id given those before it: `len(row) - 1` numbers a row."""
+        return (await self._trainer.score(self.model, rows)).logprobs
+
+    def train(self, body: bytes) -> AsyncIterator[TrainEvent]:
+        """One step. See `TrainerClient.train`."""
+        return self._trainer.train(body)
+
+    def held_by(self, trainer: TrainerClient) -> bool:
+        return self._trainer is trainer
+
+
+def worker_error(status: int, body: bytes) -> ARTError:
+    """The named error in a worker's reply."""
+    try:
+        reply = json.loads(body)
+    except ValueError:
+        reply = {}
+    if isinstance(reply, dict) and isinstance(reply.get("error"), dict):
+        reply = reply["error"]
+    message = str(reply.get("message") or body[:300].decode(errors="replace"))
+    name = reply.get("kind") or reply.get("type") or reply.get("code")
+    if not name:  # it met a defect: this is no answer of ours
+        return TrainingError(f"the worker failed ({message}); its log says why")
+    return named_error(str(name), message, status=status)
+
+
+def named_error(name: str, message: str, *, status: int = 500) -> ARTError:
+    """The exception of that class name; a name that is none of ours is a TrainingError."""
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, ARTError)):
+        return TrainingError(f"{name}: {message}" if name else message)
+    if issubclass(kind, ServerError):
+        return kind(message, status=status)
+    return kind(message)
+
+
+_OURS = frozenset({"base_model", "model_path", "key", "host", "port"})
+TRAINER_MODULE = "art.training.worker"
+
+
+class TrainerWorker:
+    """The supervised trainer. After a restart it opens models anew."""
+
+    def __init__(
+        self, base: BaseModel, *, options: WorkerOptions, layout: DataLayout, settings: ControlSettings
+    ) -> None:
+        self._base = base
+        self._settings = settings
+        self._client: TrainerClient | None = None
+        self._open: dict[str, TrainedModel] = {}
+        self.supervisor = supervise(
+            f"trainer-{base.label}",
+            TRAINER_MODULE,
+            _trainer_config(base, options.trainer_options),
+            layout=layout,
+            settings=settings,
+            when_up=self._up,
+        )
+
+    async def close(self) -> None:
+        """End it."""
+        await self.supervisor.close()
+        if self._client is not None:
+            await self._client.aclose()
+        self._client = None
+
+    async def client(self) -> TrainerClient:
+        """The trainer, once it is up. Raises WorkerError, DeadlineError."""
+        await self.supervisor.worker(self._settings.start)
+        if self._client is None:
+            raise WorkerDiedError(f"the trainer of {self._base.name} is closed")
+        return self._client
+
+    async def told(self) -> Mapping[str, Any]:
+        """What its health route says: device, dtype, open models."""
+        worker = await self.supervisor.worker(self._settings.start)
+        return await worker.probe()
+
+    async def open(self, model: Registration, checkpoints: Checkpoints) -> TrainedModel:
+        """Have it hold the model at its newest checkpoint (or fresh).
+
+        Raises CheckpointError when that checkpoint is unfit: an older one is never used silently.
+        """
+        trainer, newest = await self.client(), checkpoints.newest()
+        held = self._open.get(model.key)
+        if held is not None and held.held_by(trainer) and held.step == newest:
+            return held
+        self.invalidate(model)
+        path = None if newest is None else str(checkpoints.path(newest))
+        request = OpenRequest(model=model.key, lora=model.lora, checkpoint=path, seed=model.seed)
+        try:
+            opened = await trainer.open(request)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"the newest checkpoint of {model.key} cannot be used: {error} Restore {path}, or "
+                f"remove that "
+                "folder to train on from the step before it"
+            ) from error
+        if newest is not None and opened.step != newest:
+            raise CheckpointError(
+                f"checkpoint {path} says it is step {opened.step}; the folder must hold step {newest}"
+            )
+        self._open[model.key] = opened
+        return opened
+
+    def invalidate(self, model: Registration) -> None:
+        """What it holds of a model is not its newest checkpoint: have the next `open` read that."""
+        self._open.pop(model.key, None)
+
+    async def _up(self, worker: Worker) -> None:
+        before = self._client
+        self._open.clear()
+        self._client = TrainerClient(
+            worker.url,
+            worker.key,
+            timeout=self._settings.call,
+            idle=self._settings.train_idle,
+            trouble=lambda error: self.supervisor.report(worker, error),
+        )
+        if before is not None:
+            await before.aclose()
+
+
+def _trainer_config(base: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The trainer's start line without its key. Raises ConfigurationError that lists the known options."""
+    known = [name for name in TrainerConfig.model_fields if name not in _OURS]
+    try:
+        if unknown := [name for name in given if name not in known]:
+            raise ConfigurationError(f"unknown trainer option {unknown[0]!r}; known: {', '.join(known)}")
+        config = TrainerConfig(base_model=base.name, model_path=base.source, key="-" * 16, **given)
+    except ValidationError as error:
+        raise ConfigurationError(f"trainer option {first_flaw(error)}; known: {', '.join(known)}") from error
+    return config.model_dump(mode="json", exclude={"key"})

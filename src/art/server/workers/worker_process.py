@@ -1,0 +1,248 @@
+"""One worker process: started by module name, told its key on stdin, watched through its health route.
+
+    parent                                  worker
+    stdin:  {"key": ..., ...config}   ->
+                                      <-    stdout: {"ready": true, "port": 40123}
+    GET /health                       ->    (bearer key)
+    stdin closed                      ->    ends by itself
+
+A worker leads its own session, so that the whole group can be killed; it dies with its parent
+(`art.process.child`). Its stderr is kept on disk (`WorkerLog`), never larger than twice its limit, with its
+last lines at hand for error messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerStalledError
+from art.process.resources import no_tls
+
+_TAIL_LINES = 40
+
+
+class WorkerLog:
+    """Appends to `path`; at `limit` bytes the file becomes `path` + `.1` and a new one begins."""
+
+    def __init__(self, path: Path, *, limit: int = 2_000_000) -> None:
+        self.path = path
+        self._limit = limit
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+
+    def write(self, data: bytes) -> None:
+        self._tail.extend(data.decode(errors="replace").splitlines())
+        self._file.write(data)
+        self._file.flush()
+        if self._file.tell() >= self._limit:
+            self._file.close()
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+            self._file = self.path.open("ab")
+
+    def tail(self, lines: int = 12) -> str:
+        """The last lines, for a message."""
+        return "\n".join(list(self._tail)[-lines:])
+
+    async def follow(self, stream: asyncio.StreamReader) -> None:
+        """Copy a pipe until its end. Read in pieces: one endless line must not stop the copy."""
+        while data := await stream.read(65536):
+            self.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+_log = logging.getLogger(__name__)
+_DUMP_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSpec:
+    """What to start and how long to wait for it. All times in seconds."""
+
+    name: str
+    """For messages and the log's file name, such as `trainer-nano-games`."""
+    command: Sequence[str]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The JSON line for its stdin; the key is added here and is nowhere else."""
+    log_path: Path
+    start_deadline: float = 180.0
+    health_interval: float = 2.0
+    health_deadline: float = 60.0
+    """A worker whose health route has not answered for so long has stalled."""
+    stop_deadline: float = 10.0
+
+
+def module_command(module: str) -> list[str]:
+    """The command that runs a worker module with this interpreter, tied to this process."""
+    return [sys.executable, "-m", "art.process.child", module]
+
+
+class Worker:
+    """A running worker. Make one with `await Worker.start(spec)`."""
+
+    def __init__(
+        self, spec: WorkerSpec, process: asyncio.subprocess.Process, log: WorkerLog, key: str
+    ) -> None:
+        self.spec = spec
+        self.key = key
+        self.url = ""
+        self._process = process
+        self._log = log
+        assert process.stderr is not None
+        self._copies = [asyncio.create_task(log.follow(process.stderr))]
+        self._http: httpx.AsyncClient | None = None
+
+    @classmethod
+    async def start(cls, spec: WorkerSpec) -> Worker:
+        """Start a worker and wait until it serves.
+
+        Raises WorkerDiedError (with the log's tail), ConfigurationError (it refused what it was told),
+        DeadlineError.
+        """
+        key = secrets.token_urlsafe(32)
+        log = WorkerLog(spec.log_path)
+        process = await asyncio.create_subprocess_exec(
+            *spec.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        worker = cls(spec, process, log, key)
+        try:
+            await worker._handshake()
+        except BaseException:
+            await asyncio.shield(worker.kill())
+            raise
+        return worker
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Return code once it ended."""
+        return await self._process.wait()
+
+    def tail(self) -> str:
+        return self._log.tail()
+
+    async def probe(self) -> Mapping[str, Any]:
+        """What its health route says.
+
+        Raises WorkerDiedError, WorkerStalledError (no answer within `health_deadline`).
+        """
+        assert self._http is not None
+        try:
+            reply = await self._http.get("/health", timeout=self.spec.health_deadline)
+            reply.raise_for_status()
+            return dict(reply.json())
+        except httpx.TimeoutException as error:
+            raise WorkerStalledError(
+                f"worker {self.spec.name!r} (pid {self.pid}) has not answered its health check for "
+                f"{self.spec.health_deadline:g} s; its stacks are in {self.spec.log_path}"
+            ) from error
+        except (httpx.HTTPError, ValueError) as error:
+            if self.returncode is not None:
+                raise self.death() from error
+            raise WorkerStalledError(
+                f"worker {self.spec.name!r} (pid {self.pid}) failed its health check: {error!r}"
+            ) from error
+
+    def death(self) -> WorkerDiedError:
+        """The error that says how it ended."""
+        code = self.returncode
+        how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
+        return WorkerDiedError(
+            f"worker {self.spec.name!r} (pid {self.pid}) {how}; log: "
+            f"{self.spec.log_path}\n{self.tail()}".rstrip()
+        )
+
+    async def dump_stacks(self) -> None:
+        """Have all its threads' stacks written to its log. Works on a stopped process, too."""
+        with contextlib.suppress(ProcessLookupError):  # it ended in the meantime: nothing to look at
+            os.kill(self.pid, signal.SIGUSR1)
+            os.kill(self.pid, signal.SIGCONT)
+            await asyncio.sleep(_DUMP_SECONDS)
+
+    async def stop(self) -> None:
+        """Close its stdin; what does not end within `stop_deadline` is killed. Calling it twice is
+        allowed.
+        """
+        if self.returncode is None and self._process.stdin is not None:
+            self._process.stdin.close()
+            with contextlib.suppress(TimeoutError):  # killed below
+                await asyncio.wait_for(self._process.wait(), self.spec.stop_deadline)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the worker's whole group and free what belongs to it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone already
+            os.killpg(self.pid, signal.SIGKILL)
+        await self._process.wait()
+        await asyncio.wait(self._copies, timeout=1.0)  # the last words are in the pipe
+        for copy in self._copies:
+            copy.cancel()
+        if self._http is not None:
+            await self._http.aclose()
+        self._log.close()
+
+    async def _handshake(self) -> None:
+        line = json.dumps({**self.spec.config, "key": self.key}) + "\n"
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        stdin.write(line.encode())
+        try:
+            async with asyncio.timeout(self.spec.start_deadline):
+                ready = await self._ready_line(stdout)
+        except TimeoutError as error:
+            await self.dump_stacks()
+            raise DeadlineError(
+                f"worker {self.spec.name!r} was not ready within {self.spec.start_deadline:g} s; "
+                f"log: {self.spec.log_path}\n{self.tail()}".rstrip()
+            ) from error
+        # A worker that prints must not block on a full pipe, and what it prints belongs to its log.
+        self._copies.append(asyncio.create_task(self._log.follow(stdout)))
+        self.url = f"http://127.0.0.1:{ready['port']}"
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {self.key}"},
+            trust_env=False,
+            verify=no_tls(),
+        )
+        _log.info("worker %s is ready: pid %d, port %s", self.spec.name, self.pid, ready["port"])
+
+    async def _ready_line(self, stdout: asyncio.StreamReader) -> dict[str, Any]:
+        while line := await stdout.readline():
+            try:
+                reply = json.loads(line)
+            except ValueError:
+                reply = None
+            if isinstance(reply, dict) and reply.get("ready") is True and isinstance(reply.get("port"), int):
+                return reply
+            if isinstance(reply, dict) and reply.get("ready") is False:
+                raise ConfigurationError(f"worker {self.spec.name!r} refused to start: {reply.get('error')}")
+            self._log.write(line)  # a library that prints while it is imported
+        await self._process.wait()
+        await asyncio.wait(self._copies, timeout=1.0)
+        raise self.death()

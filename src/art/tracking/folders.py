@@ -1,0 +1,96 @@
+"""Where a project's files lie: `.art/<project>/models/<name>/checkpoints/<step>`; and one writer a folder.
+
+The root is `.art` in the current folder unless told otherwise; nothing here makes a folder, except the
+lock. The kernel drops a lock when its holder dies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from art.errors import DeadlineError
+from art.process.files import take_lock
+
+if TYPE_CHECKING:
+    from art.backend import AnyModel, AnyTrainableModel
+
+
+def get_repo_root_path() -> str:
+    """The nearest folder from the current one upward that holds a `.git`; "." where there is none."""
+    here = Path.cwd()
+    return next((str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()), ".")
+
+
+def get_default_art_path() -> str:
+    """Where backends and models keep their files when no path is given: `.art` in the current folder."""
+    return str(Path.cwd() / ".art")
+
+
+def get_models_dir(project_name: str, art_path: str | None = None) -> str:
+    """The folder of a project's models."""
+    return str(Path(art_path or get_default_art_path()) / project_name / "models")
+
+
+def get_output_dir_from_model_properties(project: str, name: str, art_path: str | None = None) -> str:
+    """The folder of the model `name` in `project`."""
+    return str(Path(get_models_dir(project, art_path)) / name)
+
+
+def get_model_dir(model: AnyModel, art_path: str | None = None) -> str:
+    """The folder of a model; without `art_path` it is under the model's own `base_path`."""
+    return get_output_dir_from_model_properties(model.project, model.name, art_path or model.base_path)
+
+
+def get_step_checkpoint_dir(model_output_dir: str, step: int) -> str:
+    """The folder of one checkpoint, four digits: `checkpoints/0007`."""
+    return str(Path(model_output_dir) / "checkpoints" / f"{step:04d}")
+
+
+def get_trajectories_dir(model_output_dir: str) -> str:
+    """The folder of a model's trajectory logs."""
+    return str(Path(model_output_dir) / "trajectories")
+
+
+def get_trajectories_split_dir(model_output_dir: str, split: str) -> str:
+    """The folder of the trajectory logs of one split."""
+    return str(Path(get_trajectories_dir(model_output_dir)) / split)
+
+
+def get_step_from_dir(output_dir: str) -> int:
+    """The newest checkpoint in a model's folder; 0 where there is none."""
+    checkpoints = Path(output_dir) / "checkpoints"
+    found = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    return max((int(folder.name) for folder in found if folder.is_dir() and folder.name.isdigit()), default=0)
+
+
+def get_model_step(model: AnyTrainableModel, art_path: str) -> int:
+    """The newest checkpoint of a model under `art_path`, as its files say; 0 where there is none."""
+    return get_step_from_dir(get_output_dir_from_model_properties(model.project, model.name, art_path))
+
+
+PATIENCE_SECONDS = 120.0
+"""So long a writer may take; it holds the lock for the time of reading and writing a file."""
+
+
+@contextmanager
+def lock_folder(folder: Path, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
+    """Hold the folder's lock; the folder is made if it is not there.
+
+    Raises: DeadlineError after `patience` seconds of waiting for another process or thread.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = folder / ".lock"
+    descriptor = take_lock(lock, patience=patience, mode=0o644)
+    if descriptor is None:
+        raise DeadlineError(
+            f"another process has been writing to {str(folder)!r} for {patience:g} s: "
+            f"look for a stopped process that holds {str(lock)!r}"
+        )
+    try:
+        yield
+    finally:
+        os.close(descriptor)

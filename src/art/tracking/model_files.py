@@ -1,0 +1,140 @@
+"""The small files in a model's folder: `model.json`, `state.json` and `history.jsonl`.
+
+`model.json` says what the model is. `state.json` is what a program wants to find again, complete at any
+moment; the log keeps its sums over the run in it under `METRIC_SUMS`, which programs do not see and which
+replacing the state keeps. `history.jsonl` has one JSON object a line and is only ever appended to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from art.errors import ConfigurationError
+from art.process.files import write_whole
+from art.tracking.folders import lock_folder
+from art.wire.nested import deep_merge, without_keys
+
+if TYPE_CHECKING:
+    from art.backend import AnyModel
+
+
+METRIC_SUMS = "_metrics_builder_state"
+STATE_FILE = "state.json"
+_PATIENCE_S = 30.0
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """The program's state, or None when it has written none."""
+    whole = read_json(folder / STATE_FILE)
+    state = {key: value for key, value in (whole or {}).items() if key != METRIC_SUMS}
+    return None if whole is None or (not state and METRIC_SUMS in whole) else state
+
+
+def overwrite_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Replace the program's state. Raises DeadlineError when another program holds the folder's lock."""
+    with lock_folder(folder, _PATIENCE_S):
+        _write_state(folder, state)
+
+
+def merge_state(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge into the program's state, dicts key by key; returns the whole. Raises as `overwrite_state`."""
+    with lock_folder(folder, _PATIENCE_S):
+        merged = deep_merge(read_state(folder) or {}, state)
+        _write_state(folder, merged)
+    return merged
+
+
+def read_sums(folder: Path) -> dict[str, Any]:
+    """The log's sums over the run; empty when there are none."""
+    sums: dict[str, Any] = (read_json(folder / STATE_FILE) or {}).get(METRIC_SUMS, {})
+    return sums
+
+
+def write_sums(folder: Path, sums: Mapping[str, Any]) -> None:
+    """Replace the log's sums, and nothing else. Call it inside `lock_folder(folder)`."""
+    write_json(folder / STATE_FILE, {**(read_json(folder / STATE_FILE) or {}), METRIC_SUMS: dict(sums)})
+
+
+def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    kept = {key: value for key, value in (read_json(folder / STATE_FILE) or {}).items() if key == METRIC_SUMS}
+    write_json(folder / STATE_FILE, {**kept, **state})
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file, or None when there is no file."""
+    if not path.exists():
+        return None
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """A reader, or a kill, never meets half a file; only its owner reads it. A key in a model's dump is
+    written as null.
+    """
+    write_whole(path, json.dumps(without_keys(value, names=()), indent=2), mode=0o600)
+
+
+def append_history_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one row with a single write, so that rows of several processes never mix.
+
+    A line that a killed process left unfinished is closed first: it is lost, the new row is not.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = (json.dumps(row, allow_nan=False) + "\n").encode()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, b"\n" + line if torn else line)
+    finally:
+        os.close(descriptor)
+
+
+def read_history(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete rows, in order; none when there is no file."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # torn by a kill
+            if isinstance(row, dict):
+                yield row
+
+
+def best_step(path: Path, metric: str) -> int | None:
+    """The step with the highest mean of a metric (the later one of equals), or None when no row has it."""
+    values: dict[int, list[float]] = {}
+    for row in read_history(path):
+        if metric in row:
+            values.setdefault(int(row["step"]), []).append(float(row[metric]))
+    return max(values, key=lambda step: (fmean(values[step]), step)) if values else None
+
+
+def check_config(config: Any) -> None:
+    """Raises ConfigurationError when a model's config cannot be written down."""
+    if config is None:
+        return
+    try:
+        config.model_dump_json()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            "The model config cannot be serialized to JSON. Use a pydantic model whose fields are plain "
+            f"values, got {config!r}: {error}"
+        ) from error
+
+
+def write_model_file(model: AnyModel) -> None:
+    """Write `model.json` into the model's folder, without its key and those of its settings."""
+    described = model.model_dump(exclude={"inference_api_key", "config"})
+    config = None if model.config is None else json.loads(model.config.model_dump_json())
+    text = json.dumps(without_keys({**described, "config": config}), default=repr)
+    write_json(model._folder() / "model.json", json.loads(text))

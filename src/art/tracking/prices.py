@@ -1,0 +1,415 @@
+"""What a response or a training step costs in US dollars.
+
+The published prices are per million tokens. They change: what a program registers wins. A response costs
+the price that it states, else what an extractor says, else its tokens times a price. A run on your own
+machine is charged nothing by the token: nothing is reported unless a program asks.
+
+Sources: the public table of prices that litellm 1.109.1 carries (November 2026), for short contexts where a
+price depends on the length, and for cache writes of five minutes; Tinker, thinkingmachines.ai/tinker (5
+January 2026).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from art.errors import ConfigurationError
+
+MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class ModelPricing:
+    """What a training service asks for a base model: for prompt tokens, sampled tokens and trained tokens."""
+
+    prefill: float
+    sample: float
+    train: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPricing:
+    """What an API asks for a model's tokens. None: a price that is not given; see `PriceBook`."""
+
+    prompt_per_million: float | None = None
+    completion_per_million: float | None = None
+    cached_prompt_per_million: float | None = None
+    cache_creation_per_million: float | None = None
+    cache_read_per_million: float | None = None
+
+    @classmethod
+    def given_once(cls, **prices: tuple[float | None, float | None]) -> TokenPricing:
+        """Returns the prices of a call, each by the name it has here and by that of older programs
+        (`prompt_price_per_million` for `prompt_per_million`).
+
+        Raises ConfigurationError for a price that is given by both names and not the same.
+        """
+        chosen: dict[str, float | None] = {}
+        for name, (value, older) in prices.items():
+            if value is not None and older is not None and value != older:
+                earlier = name.replace("_per_", "_price_per_")
+                raise ConfigurationError(f"{name}={value!r} and {earlier}={older!r}: give the price once")
+            chosen[name] = older if value is None else value
+        return cls(**chosen)
+
+
+def _cached(prompt: float, cached: float | None, completion: float) -> TokenPricing:
+    """Of a service that keeps a cache by itself."""
+    return TokenPricing(
+        prompt_per_million=prompt, cached_prompt_per_million=cached, completion_per_million=completion
+    )
+
+
+def _written(prompt: float, creation: float, read: float, completion: float) -> TokenPricing:
+    """Of a service whose cache the caller writes."""
+    return TokenPricing(
+        prompt_per_million=prompt,
+        cached_prompt_per_million=read,
+        cache_creation_per_million=creation,
+        cache_read_per_million=read,
+        completion_per_million=completion,
+    )
+
+
+MODEL_TOKEN_PRICING = MappingProxyType(
+    {
+        "gpt-6-astra": _cached(10.0, 1.0, 50.0),
+        "gpt-6.1-sol": _cached(2.0, 0.1, 10.0),
+        "gpt-6.1-terra": _cached(1.0, 0.05, 5.0),
+        "gpt-6-sol": _cached(2.0, 0.2, 10.0),
+        "gpt-6-luna": _cached(0.1, 0.01, 0.5),
+        "gpt-5.6": _cached(4.0, 0.4, 20.0),
+        "gpt-5.6-sol": _cached(4.0, 0.4, 20.0),
+        "gpt-5.6-terra": _cached(2.0, 0.2, 12.0),
+        "gpt-5.6-luna": _cached(0.2, 0.02, 1.2),
+        "gpt-5.5": _cached(5.0, 0.5, 30.0),
+        "gpt-5.4": _cached(2.5, 0.25, 15.0),
+        "gpt-5.4-mini": _cached(0.75, 0.075, 4.5),
+        "gpt-5.4-nano": _cached(0.2, 0.02, 1.25),
+        "gpt-5.2": _cached(1.75, 0.175, 14.0),
+        "gpt-5.1": _cached(1.25, 0.125, 10.0),
+        "gpt-5": _cached(1.25, 0.125, 10.0),
+        "gpt-5-mini": _cached(0.25, 0.025, 2.0),
+        "gpt-5-nano": _cached(0.05, 0.005, 0.4),
+        "gpt-4.1": _cached(2.0, 0.5, 8.0),
+        "gpt-4.1-mini": _cached(0.4, 0.1, 1.6),
+        "gpt-4.1-nano": _cached(0.1, 0.025, 0.4),
+        "gpt-4o": _cached(2.5, 1.25, 10.0),
+        "gpt-4o-mini": _cached(0.15, 0.075, 0.6),
+        "gpt-4-turbo": _cached(10.0, None, 30.0),
+        "gpt-4": _cached(30.0, None, 60.0),
+        "gpt-3.5-turbo": _cached(0.5, None, 1.5),
+        "o1": _cached(15.0, 7.5, 60.0),
+        "o3": _cached(2.0, 0.5, 8.0),
+        "o3-mini": _cached(1.1, 0.55, 4.4),
+        "o3-pro": _cached(20.0, None, 80.0),
+        "o4-mini": _cached(1.1, 0.275, 4.4),
+        "gpt-4o-2024-05-13": _cached(5.0, None, 15.0),
+        "claude-fable-5-1": _written(10.0, 12.5, 0.25, 50.0),
+        "claude-fable-5": _written(10.0, 12.5, 1.0, 50.0),
+        "claude-opus-5-5": _written(4.0, 5.0, 0.2, 20.0),
+        "claude-opus-5": _written(5.0, 6.25, 0.5, 25.0),
+        "claude-opus-4-8": _written(5.0, 6.25, 0.5, 25.0),
+        "claude-opus-4-7": _written(5.0, 6.25, 0.5, 25.0),
+        "claude-opus-4-6": _written(5.0, 6.25, 0.5, 25.0),
+        "claude-opus-4-5": _written(5.0, 6.25, 0.5, 25.0),
+        "claude-sonnet-5-5": _written(2.0, 2.5, 0.1, 10.0),
+        "claude-sonnet-5": _written(2.0, 2.5, 0.2, 10.0),
+        "claude-sonnet-4-6": _written(3.0, 3.75, 0.3, 15.0),
+        "claude-sonnet-4-5": _written(3.0, 3.75, 0.3, 15.0),
+        "claude-haiku-5-5": _written(0.1, 0.125, 0.01, 0.5),
+        "claude-haiku-4-5": _written(1.0, 1.25, 0.1, 5.0),
+        "gemini-4-argon": _cached(2.0, 0.1, 10.0),
+        "gemini-3.8-flash": _cached(0.75, 0.075, 3.75),
+        "gemini-3.7-flash": _cached(0.75, 0.075, 3.75),
+        "gemini-3.6-flash": _cached(0.75, 0.075, 3.75),
+        "gemini-3.5-flash": _cached(1.5, 0.15, 9.0),
+        "gemini-3.5-flash-lite": _cached(0.3, 0.03, 2.5),
+        "gemini-3.1-pro-preview": _cached(2.0, 0.2, 12.0),
+        "gemini-3.1-flash-lite": _cached(0.25, 0.025, 1.5),
+        "gemini-3-flash-preview": _cached(0.5, 0.05, 3.0),
+        "gemini-2.5-pro": _cached(1.25, 0.125, 10.0),
+        "gemini-2.5-flash": _cached(0.3, 0.03, 2.5),
+        "gemini-2.5-flash-lite": _cached(0.1, 0.01, 0.4),
+        "deepseek-v4-pro": _cached(1.32, 0.044, 3.96),
+        "deepseek-v4-flash": _cached(0.3, 0.006, 1.2),
+        "deepseek-chat": _cached(0.28, 0.028, 0.42),
+        "deepseek-reasoner": _cached(0.28, 0.028, 0.42),
+        "grok-4.7": _cached(2.0, 0.5, 6.0),
+        "grok-4.6": _cached(2.0, 0.5, 6.0),
+        "grok-4.5": _cached(2.0, 0.3, 6.0),
+        "grok-4.3": _cached(1.25, 0.2, 2.5),
+        "mistral-large-latest": _cached(0.5, 0.05, 1.5),
+        "mistral-medium-latest": _cached(1.5, 0.15, 7.5),
+        "mistral-small-latest": _cached(0.15, 0.015, 0.6),
+    }
+)
+"""By the provider's own name: without `openai/` in front, without a date behind."""
+
+MODEL_PRICING = MappingProxyType(
+    {
+        "Qwen/Qwen3-4B-Instruct-2507": ModelPricing(0.07, 0.22, 0.22),
+        "Qwen/Qwen3-8B": ModelPricing(0.13, 0.40, 0.40),
+        "Qwen/Qwen3-30B-A3B": ModelPricing(0.12, 0.30, 0.36),
+        "Qwen/Qwen3-VL-30B-A3B-Instruct": ModelPricing(0.18, 0.44, 0.53),
+        "Qwen/Qwen3-32B": ModelPricing(0.49, 1.47, 1.47),
+        "Qwen/Qwen3-235B-A22B-Instruct-2507": ModelPricing(0.68, 1.70, 2.04),
+        "Qwen/Qwen3-VL-235B-A22B-Instruct": ModelPricing(1.02, 2.56, 3.07),
+        "meta-llama/Llama-3.2-1B": ModelPricing(0.03, 0.09, 0.09),
+        "meta-llama/Llama-3.2-3B": ModelPricing(0.06, 0.18, 0.18),
+        "meta-llama/Llama-3.1-8B": ModelPricing(0.13, 0.40, 0.40),
+        "meta-llama/Llama-3.1-70B": ModelPricing(1.05, 3.16, 3.16),
+        "deepseek-ai/DeepSeek-V3.1": ModelPricing(1.13, 2.81, 3.38),
+        "openai/gpt-oss-120b": ModelPricing(0.18, 0.44, 0.52),
+        "openai/gpt-oss-20b": ModelPricing(0.12, 0.30, 0.36),
+        "moonshotai/Kimi-K2-Thinking": ModelPricing(0.98, 2.44, 2.93),
+    }
+)
+
+
+CostCalculator = Callable[[int, int, str], dict[str, float]]
+"""(prompt tokens, completion tokens, cost context) -> US dollars by metric, `{"costs/...": usd}`."""
+
+
+def get_model_pricing(model_name: str, *, strict: bool = False) -> ModelPricing | None:
+    """The price of a base model, or None. strict: raises ConfigurationError for an unknown one instead."""
+    pricing = MODEL_PRICING.get(model_name)
+    if pricing is None and strict:
+        raise ConfigurationError(
+            f"No pricing configured for {model_name!r}; known: {', '.join(sorted(MODEL_PRICING))}"
+        )
+    return pricing
+
+
+def tokens_to_cost(tokens: float, price_per_million: float) -> float:
+    """US dollars. Example: 2,000,000 tokens at 0.4 are 0.8."""
+    return tokens * price_per_million / MILLION
+
+
+def compute_sample_costs(
+    *, prompt_tokens: float, completion_tokens: float, pricing: ModelPricing, cost_context: str
+) -> dict[str, float]:
+    """What sampling cost, as metrics: `costs/<context>/tinker_prefill` and `.../tinker_sample`."""
+    return {
+        f"costs/{cost_context}/tinker_prefill": tokens_to_cost(prompt_tokens, pricing.prefill),
+        f"costs/{cost_context}/tinker_sample": tokens_to_cost(completion_tokens, pricing.sample),
+    }
+
+
+def build_cost_calculator(pricing: ModelPricing) -> CostCalculator:
+    """A calculator for `model.set_cost_calculator`."""
+
+    def calculate(prompt_tokens: int, completion_tokens: int, cost_context: str) -> dict[str, float]:
+        return compute_sample_costs(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            pricing=pricing,
+            cost_context=cost_context,
+        )
+
+    return calculate
+
+
+def compute_train_cost(train_tokens: float, pricing: ModelPricing) -> float:
+    """What training on so many tokens cost, in US dollars."""
+    return tokens_to_cost(train_tokens, pricing.train)
+
+
+def no_costs(prompt_tokens: int, completion_tokens: int, cost_context: str) -> dict[str, float]:
+    """The calculator of a model that costs nothing by the token."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenUsage:
+    """Tokens by what is asked for them; each token is in one of the five."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+    cached_prompt: float = 0.0
+    """Read from a cache that the provider keeps by itself (OpenAI)."""
+    cache_creation: float = 0.0
+    cache_read: float = 0.0
+    """Written to and read from a cache that the caller asked for (Anthropic)."""
+
+
+def value_at(value: Any, *path: str) -> Any:
+    """The value at a path of attributes or keys, extra fields (`model_extra`) included.
+
+    None if there is none.
+    """
+    for name in path:
+        extra = getattr(value, "model_extra", None)
+        found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+        value = extra.get(name) if found is None and isinstance(extra, Mapping) else found
+    return value
+
+
+def stated_cost(response: Any) -> float | None:
+    """The price that the response itself tells, as OpenRouter's `usage.cost`."""
+    for found in (value_at(response, "usage", "cost"), value_at(response, "cost")):
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            return float(found)
+    return None
+
+
+def token_usage(response: Any, provider: str) -> TokenUsage | None:
+    """The tokens of a response: OpenAI's chat and responses APIs, Anthropic's messages; None without usage.
+
+    OpenAI counts cached tokens as part of the prompt, Anthropic beside it.
+    """
+    usage = value_at(response, "usage")
+    if usage is None:
+        return None
+    if value_at(usage, "prompt_tokens") is not None:
+        cached = _token_count(value_at(usage, "prompt_tokens_details", "cached_tokens"))
+        return TokenUsage(
+            prompt=_token_count(value_at(usage, "prompt_tokens")) - cached,
+            cached_prompt=cached,
+            completion=_token_count(value_at(usage, "completion_tokens")),
+        )
+    if value_at(usage, "input_tokens") is None:
+        return None
+    prompt, completion = (
+        _token_count(value_at(usage, "input_tokens")),
+        _token_count(value_at(usage, "output_tokens")),
+    )
+    if provider != "anthropic" and value_at(usage, "cache_read_input_tokens") is None:
+        cached = _token_count(value_at(usage, "input_tokens_details", "cached_tokens"))
+        return TokenUsage(prompt=prompt - cached, cached_prompt=cached, completion=completion)
+    return TokenUsage(
+        prompt=prompt,
+        completion=completion,
+        cache_creation=_token_count(value_at(usage, "cache_creation_input_tokens")),
+        cache_read=_token_count(value_at(usage, "cache_read_input_tokens")),
+    )
+
+
+def _token_count(value: Any) -> float:
+    return float(value or 0)
+
+
+RESOLD = frozenset({"openai", "anthropic", "gemini", "deepseek", "xai", "mistral", "openrouter"})
+"""Providers in front of a model's name whose prices are the published ones."""
+_DATE = re.compile(r"-(\d{4}-\d\d-\d\d|20\d{6})$")
+
+
+@dataclass
+class PriceBook:
+    """Prices and extractors that a program registered, in front of the published ones."""
+
+    registered: dict[str, TokenPricing] = field(default_factory=dict)
+    extractors: dict[str, Callable[[Any], float | None]] = field(default_factory=dict)
+
+    def cost(
+        self, response: Any, *, provider: str, model_name: str, given: TokenPricing | None
+    ) -> float | None:
+        """US dollars of a response; None when it tells neither price nor tokens.
+
+        Raises ConfigurationError when it has tokens and no price is known.
+        """
+        if (told := self.stated(response, provider=provider)) is not None:
+            return told
+        usage = token_usage(response, provider)
+        if usage is None:
+            return None
+        return _usage_cost(usage, self._pricing(provider, model_name, given))
+
+    def stated(self, response: Any, *, provider: str) -> float | None:
+        """What the response itself or the provider's extractor says; None when neither does."""
+        if (told := stated_cost(response)) is not None:
+            return told
+        extractor = self.extractors.get(provider)
+        extracted = None if extractor is None else extractor(response)
+        return None if extracted is None else float(extracted)
+
+    def pricing_of(self, model_name: str) -> TokenPricing | None:
+        """A model's price: registered, else published; None where none is known.
+
+        "openai/gpt-4.1" and "gpt-4.1-2025-04-14" have the price of "gpt-4.1" where they have none of their
+        own. Nothing is loaded and nobody is asked: this is called between the requests of a step.
+        """
+        names = _model_names(model_name)
+        return (
+            self._registered(model_name)
+            or next((MODEL_TOKEN_PRICING[name] for name in names if name in MODEL_TOKEN_PRICING), None)
+            or next((found for name in names if (found := _litellm_pricing(name))), None)
+            or _training_pricing(model_name)
+        )
+
+    def _registered(self, model_name: str) -> TokenPricing | None:
+        """Under this name, else under the same with or without its provider."""
+        if model_name in self.registered:
+            return self.registered[model_name]
+        bare = _model_names(model_name)[-1]
+        return next(
+            (price for name, price in self.registered.items() if _model_names(name)[-1] == bare), None
+        )
+
+    def _pricing(self, provider: str, model_name: str, given: TokenPricing | None) -> TokenPricing:
+        known = self.pricing_of(model_name) or TokenPricing()
+        over = {name: value for name, value in vars(given or TokenPricing()).items() if value is not None}
+        pricing = dataclasses.replace(known, **over)
+        if pricing.prompt_per_million is None or pricing.completion_per_million is None:
+            raise ConfigurationError(
+                f"No pricing configured for model {model_name!r} of provider {provider!r}: call "
+                "register_model_pricing(model, prompt_per_million=..., completion_per_million=...), "
+                "give the prices with the call, or register_cost_extractor"
+            )
+        return pricing
+
+
+def _usage_cost(usage: TokenUsage, pricing: TokenPricing) -> float:
+    """US dollars. A cache without a price of its own is charged as prompt."""
+    prompt, completion = pricing.prompt_per_million or 0.0, pricing.completion_per_million or 0.0
+
+    def or_prompt(price: float | None) -> float:
+        return prompt if price is None else price
+
+    usd = usage.prompt * prompt + usage.completion * completion
+    usd += usage.cached_prompt * or_prompt(pricing.cached_prompt_per_million)
+    usd += usage.cache_creation * or_prompt(pricing.cache_creation_per_million)
+    usd += usage.cache_read * or_prompt(pricing.cache_read_per_million)
+    return usd / MILLION
+
+
+def _training_pricing(model_name: str) -> TokenPricing | None:
+    pricing = get_model_pricing(model_name)
+    if pricing is None:
+        return None
+    return TokenPricing(prompt_per_million=pricing.prefill, completion_per_million=pricing.sample)
+
+
+def _model_names(model_name: str) -> list[str]:
+    """What a model may be called in a table: the name, without providers in front, without a date behind."""
+    names = [model_name]
+    while (parts := names[-1].partition("/"))[0] in RESOLD and parts[2]:
+        names.append(parts[2])
+    undated = _DATE.sub("", names[-1])
+    return names if undated == names[-1] else [*names, undated]
+
+
+def _litellm_pricing(model_name: str) -> TokenPricing | None:
+    """litellm's table, where the program has loaded litellm. We never do: it takes seconds, and a network."""
+    table = getattr(sys.modules.get("litellm"), "model_cost", None) or {}
+    prices = table.get(model_name)
+    if prices is None:
+        return None
+
+    def million(name: str) -> float | None:
+        return None if prices.get(name) is None else float(prices[name]) * MILLION
+
+    read = million("cache_read_input_token_cost")
+    return TokenPricing(
+        prompt_per_million=million("input_cost_per_token"),
+        completion_per_million=million("output_cost_per_token"),
+        cached_prompt_per_million=read,
+        cache_creation_per_million=million("cache_creation_input_token_cost"),
+        cache_read_per_million=read,
+    )

@@ -1,0 +1,284 @@
+"""The log of trajectories: one Parquet file a step, written whole, appended to, read back equal.
+
+    append_groups(folder / "trajectories" / "train" / "0003.parquet", groups)
+    groups == read_parquet(folder / "trajectories" / "train" / "0003.parquet")
+
+A file is complete at any moment: it is written beside and moved into place.
+
+Where polars is not installed (180 MB that a client may do without) a step is logged as JSON lines instead;
+a step may have both.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from glob import escape
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from art.errors import ConfigurationError, TrajectoryLogError
+from art.tracking.folders import lock_folder
+from art.tracking.trajectory_lines import TakenLines, append_lines, read_lines
+from art.tracking.trajectory_rows import (
+    EMPTY_GROUPS,
+    TAKEN_LINES,
+    TrajectoryRow,
+    from_text,
+    group_to_rows,
+    groups_from_rows,
+    to_text,
+    trajectory_schema,
+)
+from art.trajectories import Trajectory, TrajectoryGroup
+
+if TYPE_CHECKING:
+    import polars
+
+
+INSTALL_POLARS = "pip install 'agent-reinforcement-trainer[logs]'"
+
+
+def has_polars() -> bool:
+    """Whether it is installed. It is not loaded for the answer."""
+    return find_spec("polars") is not None
+
+
+def require_polars(what: str) -> None:
+    """Raises: ConfigurationError when it is not installed; `what` needs it, in the plural."""
+    if not has_polars():
+        raise ConfigurationError(f"{what} need polars, which is not installed: `{INSTALL_POLARS}`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredLog:
+    """What a file holds. empty: records of groups that have no row. taken: of the JSON lines beside it."""
+
+    frame: polars.DataFrame
+    empty: list[TrajectoryRow] = field(default_factory=list)
+    taken: TakenLines | None = None
+
+
+def write_trajectory_groups_parquet(groups: Iterable[TrajectoryGroup], path: str | Path) -> None:
+    """Write groups to a file of their own, in place of what is there. Compressed with zstd.
+
+    Raises: ConfigurationError when polars is not installed, DeadlineError when another process holds the
+    folder's lock for too long.
+    """
+    require_polars("Parquet files")
+    path = Path(path)
+    rows, empty = group_to_rows(groups)
+    with lock_folder(path.parent):
+        _replace(path, StoredLog(frame=_frame(rows), empty=empty))
+
+
+def append_groups(path: str | Path, groups: Iterable[TrajectoryGroup]) -> None:
+    """Add groups to a file, which is made if it is not there. Several processes may do so at once.
+
+    Raises: ConfigurationError when polars is not installed, TrajectoryLogError when the file cannot be read
+    (it is left as it is), DeadlineError when another process holds the folder's lock for too long.
+    """
+    require_polars("Parquet files")
+    path = Path(path)
+    with lock_folder(path.parent):
+        add_groups(path, groups)
+
+
+def add_groups(
+    path: Path,
+    groups: Iterable[TrajectoryGroup],
+    *,
+    taken: TakenLines | None = None,
+    check: Callable[[Path], None] | None = None,
+) -> None:
+    """`append_groups` for a caller who holds the folder's lock.
+
+    taken: the JSON lines that the groups come from; check: is given the new file before it takes its place,
+    and raises if it may not.
+    """
+    known = read_stored(path) if path.exists() else StoredLog(frame=_frame([]))
+    indexes = [row["group_index"] for row in known.empty] + known.frame["group_index"].drop_nulls().to_list()
+    rows, empty = group_to_rows(groups, first_index=max(indexes, default=-1) + 1)
+    import polars
+
+    joined = polars.concat([known.frame, _frame(rows)], how="diagonal_relaxed")
+    _replace(path, StoredLog(frame=joined, empty=known.empty + empty, taken=taken or known.taken), check)
+
+
+def read_parquet(path: Path, trajectory_class: type[Trajectory] = Trajectory) -> list[TrajectoryGroup]:
+    """The groups of a Parquet file alone. Raises: ConfigurationError, TrajectoryLogError."""
+    return stored_groups(path, read_stored(path), trajectory_class)
+
+
+def stored_groups(
+    path: Path, stored: StoredLog, trajectory_class: type[Trajectory] = Trajectory
+) -> list[TrajectoryGroup]:
+    """The groups of what `read_stored` found in a file. Raises: TrajectoryLogError."""
+    try:
+        return groups_from_rows(stored.frame.iter_rows(named=True), stored.empty, trajectory_class)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        wanted = "" if trajectory_class is Trajectory else f" as {trajectory_class.__name__}"
+        raise TrajectoryLogError(f"rows of {str(path)!r} cannot be read{wanted}: {error!r}") from error
+
+
+def parquet_bytes(groups: Iterable[TrajectoryGroup], taken: TakenLines | None = None) -> int:
+    """How large a file of these groups would be."""
+    buffer = BytesIO()
+    rows, empty = group_to_rows(groups)
+    _write(StoredLog(frame=_frame(rows), empty=empty, taken=taken), buffer)
+    return buffer.tell()
+
+
+def rows_frame(groups: Iterable[TrajectoryGroup]) -> polars.DataFrame:
+    """The rows as they would be stored. Groups without a trajectory have none."""
+    return _frame(group_to_rows(groups)[0])
+
+
+def read_stored(path: Path, columns: Collection[str] | None = None) -> StoredLog:
+    """The rows as they are stored, and what is stored beside them. columns: only these, as far as the file
+    has them.
+
+    Raises: ConfigurationError when polars is not installed, TrajectoryLogError.
+    """
+    require_polars("Parquet files")
+    import polars
+
+    try:
+        # The bytes, not the path: a path's `*` and `split=` would mean something to polars.
+        data = path.read_bytes()
+        there = polars.read_parquet_schema(BytesIO(data))
+        wanted = [name for name in there if columns is None or name in columns]
+        frame = polars.read_parquet(BytesIO(data), columns=wanted, hive_partitioning=False)
+        # Other writers leave a struct's field out, or have another width of numbers.
+        frame = frame.cast({name: kind for name, kind in trajectory_schema().items() if name in wanted})
+        metadata = polars.read_parquet_metadata(BytesIO(data))
+    except (OSError, polars.exceptions.PolarsError) as error:
+        raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
+    if missing := [name for name in ("group_index", "reward", "messages") if name not in there]:
+        raise TrajectoryLogError(
+            f"{str(path)!r} is no trajectory log: it has no column {missing[0]!r}, only {list(there)}"
+        )
+    taken = TakenLines(**from_text(metadata[TAKEN_LINES])) if TAKEN_LINES in metadata else None
+    return StoredLog(frame=frame, empty=from_text(metadata.get(EMPTY_GROUPS, "[]")), taken=taken)
+
+
+def _frame(rows: list[TrajectoryRow]) -> polars.DataFrame:
+    import polars
+
+    return polars.DataFrame(rows, schema=trajectory_schema(), orient="row")
+
+
+def _write(stored: StoredLog, file: IO[bytes]) -> None:
+    metadata = {EMPTY_GROUPS: to_text(stored.empty)} if stored.empty else {}
+    metadata |= {TAKEN_LINES: to_text(stored.taken)} if stored.taken else {}
+    stored.frame.write_parquet(file, compression="zstd", metadata=metadata or None)
+
+
+def _replace(path: Path, stored: StoredLog, check: Callable[[Path], None] | None = None) -> None:
+    """Write beside and move into place. Call it under the folder's lock."""
+    prefix = f".{path.name}."
+    for torn in path.parent.glob(
+        f"{escape(prefix)}*.part"
+    ):  # left by a killed writer; the lock says it is dead
+        torn.unlink(missing_ok=True)
+    fresh = path.parent / f"{prefix}{secrets.token_hex(4)}.part"
+    try:
+        with fresh.open("xb") as file:
+            _write(stored, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if check is not None:
+            check(fresh)
+        fresh.replace(path)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to tell
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+_log = logging.getLogger(__name__)
+
+
+def log_groups(split_folder: Path, step: int, groups: Iterable[TrajectoryGroup]) -> None:
+    """Add groups to the file of a step, in a split's folder: `0003.parquet`, or `0003.jsonl` without polars.
+
+    Raises: TrajectoryLogError when the Parquet file cannot be read, OSError, DeadlineError.
+    """
+    if has_polars():
+        append_groups(split_folder / f"{step:04d}.parquet", groups)
+    else:
+        _say_that_it_is_lines()
+        append_lines(split_folder / f"{step:04d}.jsonl", groups)
+
+
+def read_trajectory_groups(
+    path: str | Path, trajectory_class: type[Trajectory] = Trajectory
+) -> list[TrajectoryGroup]:
+    """The groups of a log, equal to those that were written: of a `.jsonl` file, or of a Parquet file and the
+    JSON lines that a program without polars logged beside it. If only those are there, they are all.
+
+    trajectory_class: the subclass that the trajectories were of; without it, fields that `Trajectory` lacks
+    are attributes of a `LoggedTrajectory`. Files of older programs, which hold less, are read as well: their
+    trainable turns become choices without log probabilities.
+
+    Raises: TrajectoryLogError when the file is missing, damaged, or no trajectory log; ConfigurationError
+    when it is Parquet and polars is not installed.
+    """
+    path = Path(path)
+    if path.suffix == ".jsonl":
+        return _step_lines(path, trajectory_class)
+    beside = path.with_suffix(".jsonl")
+    if not beside.exists():
+        return read_parquet(path, trajectory_class)
+    if not path.exists():
+        return _step_lines(beside, trajectory_class)
+    stored = read_stored(path)
+    groups = stored_groups(path, stored, trajectory_class)
+    return groups + _step_lines(beside, trajectory_class, beside=stored)
+
+
+def read_trajectory_groups_parquet(
+    path: str | Path, trajectory_class: type[Trajectory] = Trajectory
+) -> list[TrajectoryGroup]:
+    """`read_trajectory_groups`, as it was called when there were Parquet files only."""
+    return read_trajectory_groups(path, trajectory_class)
+
+
+def lines_of_step(path: Path, trajectory_class: type[Trajectory] = Trajectory) -> list[TrajectoryGroup]:
+    """The groups of JSON lines that no Parquet file beside them holds.
+
+    Raises: as `read_trajectory_groups`.
+    """
+    parquet = path.with_suffix(".parquet")
+    stored = read_stored(parquet, columns=("group_index",)) if parquet.exists() else None
+    return _step_lines(path, trajectory_class, beside=stored)
+
+
+def _step_lines(
+    path: Path, trajectory_class: type[Trajectory], *, beside: StoredLog | None = None
+) -> list[TrajectoryGroup]:
+    after = beside.taken if beside else None
+    try:
+        lines = read_lines(path, trajectory_class, beside=beside is not None, after=after)
+    except (OSError, TrajectoryLogError) as error:
+        raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
+    if lines.torn:
+        _log.warning("%d bytes at the end of %s are an unfinished line: left out", lines.torn, path)
+    return lines.groups
+
+
+@cache
+def _say_that_it_is_lines() -> None:
+    """Once a process."""
+    _log.warning(
+        "polars is not installed, so trajectories are logged as JSON lines instead of Parquet files. Nothing "
+        "is lost: for Parquet, %s; `art migrate PATH` then converts what is there",
+        INSTALL_POLARS,
+    )

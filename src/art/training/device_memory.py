@@ -1,0 +1,170 @@
+"""Memory of a device: how much is left, how much this process has used at most, and what happens when it runs
+out: a step is tried once more with half the token budget, then an error says what to do.
+
+All numbers are bytes.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import psutil
+import torch
+
+from art.errors import TrainingError
+
+PROC = Path("/proc/self")
+CGROUPS = Path("/sys/fs/cgroup")
+V2 = ("memory.max", "memory.current", "inactive_file")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+"""Of a control group: the files of its limit and its use, and what of the use the kernel gives back."""
+
+
+def free_memory(device: torch.device) -> int:
+    """What could be allocated now: on a GPU with what torch holds unused, on a CPU within the container's
+    limit.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    available = int(psutil.virtual_memory().available)
+    limited = cgroup_left(PROC / "cgroup", CGROUPS)
+    return available if limited is None else min(available, limited)
+
+
+def cgroup_left(membership: Path, root: Path) -> int | None:
+    """What the memory limits of this process's control group and of those above it leave; None: no limit."""
+    if not membership.exists():
+        return None
+    left = []
+    for line in membership.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, names = root, V2
+        elif "memory" in controllers.split(","):
+            base, names = root / "memory", V1
+        else:
+            continue
+        inside = PurePosixPath(path.lstrip("/"))
+        # In a container the mount is often the group itself, whatever its path says.
+        for folder in [inside, *inside.parents]:
+            one = _left(base / folder, *names)
+            if one is not None:
+                left.append(one)
+    return min(left, default=None)
+
+
+def _left(folder: Path, limit_file: str, use_file: str, given_back: str) -> int | None:
+    try:
+        limit, used = (folder / limit_file).read_text().strip(), int((folder / use_file).read_text())
+        statistics = (folder / "memory.stat").read_text().splitlines()
+    except OSError:
+        return None
+    if limit == "max":
+        return None
+    cache = sum(int(line.split()[1]) for line in statistics if line.split()[0] == given_back)
+    return max(0, int(limit) - used + cache)
+
+
+class MemoryPeak:
+    """The most memory in use since this object was made: of the GPU by torch, of a CPU by the process.
+
+    Where the system cannot forget an earlier maximum, it is the most since the process began.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        elif (PROC / "clear_refs").exists():
+            (PROC / "clear_refs").write_text("5")
+
+    def bytes(self) -> int:
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        return _status("VmHWM")
+
+
+def used_memory(device: torch.device) -> int:
+    """What `MemoryPeak` would say if nothing happened."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int:
+    """A line of `/proc/self/status`; elsewhere the resident set as psutil knows it."""
+    path = PROC / "status"
+    if not path.exists():
+        return int(psutil.Process().memory_info().rss)
+    lines = dict(line.split(":", 1) for line in path.read_text().splitlines())
+    return int(lines[name].split()[0]) * 1024
+
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+MARKS = ("can't allocate memory", "std::bad_alloc", "out of memory")
+"""What torch's RuntimeError says when an allocator of the CPU or of a library on the GPU is at its end."""
+
+
+def with_half_budget_retry(run: Callable[[int], T], budget: int, *, longest: int) -> T:
+    """`run(budget)`, and where that runs out of memory, once more with half the budget.
+
+    `run` begins from nothing each time: it clears gradients and sets the RNG itself. `longest` is the longest
+    path of the batch: no budget makes a pass shorter than it. Raises TrainingError when the second attempt
+    fails as well, or when half a budget would change nothing.
+    """
+    fault = _attempt(run, budget)
+    if not isinstance(fault, _OutOfMemory):
+        return fault
+    half = budget // 2
+    if half >= 1 and max(half, longest) < max(budget, longest):
+        LOG.warning(
+            "Out of memory with a token budget of %d (%s). Once more with %d.", budget, fault.reason, half
+        )
+        _release()
+        second = _attempt(run, half)
+        if not isinstance(second, _OutOfMemory):
+            return second
+        fault, budget = second, half
+    _release()
+    lower = "" if longest >= budget else ", or lower token_budget further"
+    raise TrainingError(
+        f"Out of memory with a token budget of {budget}; the longest path has {longest} tokens, and a path "
+        "is never cut. Set checkpoint_activations to 'on', lower the engine's share of the memory, take a "
+        f"shorter context or a smaller model{lower}. ({fault.reason})"
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator failed, on a GPU or a CPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(mark in str(error) for mark in MARKS)
+
+
+class _OutOfMemory:
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+def _attempt(run: Callable[[int], T], budget: int) -> T | _OutOfMemory:
+    """The error itself is not kept: its traceback holds every tensor of the failed pass."""
+    try:
+        return run(budget)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        lines = str(error).strip().splitlines()
+        return _OutOfMemory(lines[0] if lines else type(error).__name__)
+
+
+def _release() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,203 @@
+"""Advantages per token that need the policies' own numbers: towards a teacher, from a critic, away from a
+reference.
+
+Generalised advantage estimation (arXiv:1506.02438), a critic's values and rewards -> advantages and returns:
+
+    delta_t = r_t + gamma V_(t+1) - V_t,   A_t = delta_t + gamma lam A_(t+1),   R_t = A_t + V_t
+
+A step is a sampled token: what tools or users wrote in between takes no time, and nothing is worth anything
+after the last token.
+
+On-policy distillation: the policy samples, a teacher says how likely it would have sampled the same.
+
+Letters: E = loss entries, those of a sequence in the order of sampling; F = the same, a sequence after the
+other; S = trained rollouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from art.batch.advantages import advantages
+from art.batch.algorithms.facts import taken_off_rewards
+from art.errors import TokenMismatchError
+from art.training.first_pass import FirstScores
+from art.training.losses.compose import kl_term
+from art.training.minibatches import EntryColumns
+from art.wire.algorithm import AdvantageSpec, Algorithm
+
+RESIDUE = 1e-9
+"""Differences from the mean below this share of the largest value are rounding: exactly zero."""
+VARIANCE_EPSILON = 1e-8
+
+
+def gae(
+    rewards_E: torch.Tensor,
+    values_E: torch.Tensor,
+    sequence_E: torch.Tensor,
+    gamma: float,
+    lam: float,
+    *,
+    penalties_E: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns, in the dtype of `values_E`; sums are in float64, no gradient flows.
+
+    `rewards_E` holds the reward of its sequence in each entry; it arrives at the sequence's last token.
+    `penalties_E` is subtracted from the reward of each single token (a KL in the reward).
+
+    Two tokens of one sequence, values 0.5 and 0.25, reward 1:
+
+    >>> one, half = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.25])
+    >>> advantages_E, returns_E = gae(one, half, torch.tensor([0, 0]), gamma=1.0, lam=1.0)
+    >>> advantages_E.tolist(), returns_E.tolist()
+    ([0.5, 0.75], [1.0, 1.0])
+    """
+    order_F = torch.argsort(sequence_E, stable=True)
+    sequence_F = sequence_E[order_F]
+    value_F = values_E.detach()[order_F].double()
+    more_F = torch.zeros_like(sequence_F, dtype=torch.bool)  # another token of the sequence follows
+    more_F[:-1] = sequence_F[1:] == sequence_F[:-1]
+    reward_F = torch.where(more_F, 0.0, rewards_E.detach()[order_F].double())
+    if penalties_E is not None:
+        reward_F = reward_F - penalties_E.detach()[order_F].double()
+    next_F = torch.zeros_like(value_F)
+    next_F[:-1] = value_F[1:]
+    delta_F = reward_F + gamma * torch.where(more_F, next_F, 0.0) - value_F
+    advantage_F = _discounted_sums(delta_F, sequence_F, gamma * lam)
+    advantages_E = torch.empty_like(values_E).detach()
+    returns_E = torch.empty_like(values_E).detach()
+    advantages_E[order_F] = advantage_F.to(values_E.dtype)
+    returns_E[order_F] = (advantage_F + value_F).to(values_E.dtype)
+    return advantages_E, returns_E
+
+
+def whiten(values_E: torch.Tensor) -> torch.Tensor:
+    """Mean 0 and (sample) variance 1 over all tokens of the batch, as PPO does with its advantages.
+
+    Equal values, and a single one, give exactly 0.
+    """
+    if len(values_E) < 2:
+        return torch.zeros_like(values_E)
+    exact_E = values_E.double()
+    residue_E = exact_E - exact_E.mean()
+    residue_E = torch.where(residue_E.abs() <= RESIDUE * exact_E.abs().max(), 0.0, residue_E)
+    variance = residue_E.square().sum() / (len(values_E) - 1)
+    return (residue_E * torch.rsqrt(variance + VARIANCE_EPSILON)).to(values_E.dtype)
+
+
+def explained_variance(values_E: torch.Tensor, returns_E: torch.Tensor) -> float | None:
+    """1 - Var(return - value) / Var(return): 1 when the critic knows all, at most 0 when it knows nothing.
+
+    None where all returns are equal: there is nothing to explain.
+    """
+    exact_E = returns_E.double()
+    spread_E = exact_E - exact_E.mean()
+    if not len(exact_E) or spread_E.abs().max() <= RESIDUE * exact_E.abs().max():
+        return None
+    return 1.0 - float((exact_E - values_E.double()).var(correction=0) / spread_E.square().mean())
+
+
+def _discounted_sums(delta_F: torch.Tensor, sequence_F: torch.Tensor, factor: float) -> torch.Tensor:
+    """sum_k factor^k delta_(t+k) within each sequence, by doubling: log2(length) passes over all entries."""
+    total_F = delta_F.clone()
+    reach, weight = 1, factor
+    while reach < len(total_F) and weight > 0.0:
+        same_F = sequence_F[reach:] == sequence_F[:-reach]
+        if not bool(same_F.any()):
+            break
+        # Each entry holds the sum over `reach` tokens; the entry `reach` further on holds the next ones.
+        total_F[:-reach] += weight * torch.where(same_F, total_F[reach:], 0.0)
+        reach, weight = 2 * reach, weight * weight
+    return total_F
+
+
+def distillation_advantages(teacher_logprobs_E: torch.Tensor, logprobs_E: torch.Tensor) -> torch.Tensor:
+    """log(teacher's probability / policy's) of each sampled token, no gradient.
+
+    As an advantage it descends the reverse KL from policy to teacher, token by token (Agarwal et al.,
+    arXiv:2306.13649; Lu et al., "On-Policy Distillation", 2025): its expectation over what the policy samples
+    is -KL(policy || teacher). `logprobs_E` is the policy's own before the step's first update.
+
+    >>> distillation_advantages(torch.tensor([-0.5, -3.0]), torch.tensor([-1.0, -1.0])).tolist()
+    [0.5, -2.0]
+    """
+    return (teacher_logprobs_E - logprobs_E).detach()
+
+
+Rewards = Sequence[Sequence[tuple[float, int]]]
+"""See `TrainRequest.rewards`."""
+
+
+def shape_advantages(
+    columns: EntryColumns, algorithm: Algorithm, first: FirstScores, rewards: Rewards | None = None
+) -> tuple[EntryColumns, dict[str, float]]:
+    """The columns with final advantages (and a critic's returns), and metrics of what was added.
+
+    Raises TokenMismatchError where a KL is taken off rewards that are not those of the entries' rollouts.
+    """
+    metrics: dict[str, float] = {}
+    columns = dataclasses.replace(columns)
+    penalty_E, kl = None, algorithm.kl
+    if kl is not None and kl.place != "loss":
+        against_E = columns.sampled_E if columns.reference_E is None else columns.reference_E
+        kl_E = kl_term(kl, first.logprobs_E, against_E)
+        mean = metrics["loss/kl_policy_ref"] = float(kl_E.mean())
+        penalty_E = kl.coefficient * (kl_E - mean if kl.place == "shaped_advantage" else kl_E)
+    in_reward = kl is not None and kl.place == "reward"
+    if columns.teacher_E is not None:
+        columns.advantage_E = distillation_advantages(columns.teacher_E, first.logprobs_E)
+    if penalty_E is not None and taken_off_rewards(algorithm):
+        columns.advantage_E = _of_net_rewards(columns, algorithm.advantage, penalty_E, rewards or ())
+        metrics["loss/advantage_abs"] = float(columns.advantage_E.abs().mean())
+    if first.values_E is not None:
+        spec = algorithm.advantage
+        advantages_E, returns_E = gae(
+            columns.advantage_E,  # the reward of each rollout
+            first.values_E,
+            columns.sequence_E,
+            spec.gamma,
+            spec.lam,
+            penalties_E=penalty_E if in_reward else None,
+        )
+        columns.advantage_E, columns.return_E = whiten(advantages_E), returns_E
+        explained = explained_variance(first.values_E, returns_E)
+        metrics |= {} if explained is None else {"loss/explained_variance": explained}
+    if penalty_E is not None and not in_reward:
+        columns.advantage_E = columns.advantage_E - penalty_E
+    return columns, metrics
+
+
+def _of_net_rewards(
+    columns: EntryColumns, spec: AdvantageSpec, penalty_E: torch.Tensor, rewards: Rewards
+) -> torch.Tensor:
+    """The advantages of rewards that a KL per token is taken off; see `art.batch.advantages`."""
+    sequence_E = columns.sequence_E.cpu().numpy()
+    cost_E = penalty_E.detach().double().cpu().numpy()
+    order_E = np.argsort(sequence_E, kind="stable")
+    number_S, start_S = np.unique(sequence_E[order_E], return_index=True)
+    rows_S = dict(zip(number_S.tolist(), np.split(order_E, start_S[1:]), strict=True))
+    named = sorted(number for rewards_G in rewards for _, number in rewards_G if number >= 0)
+    if named != sorted(rows_S):
+        raise TokenMismatchError(
+            f"A KL in the reward needs the reward of every rollout of the batch, once: `rewards` names "
+            f"{len(named)} rollouts, and the entries are of {len(rows_S)}."
+        )
+    found = advantages(
+        [[reward for reward, _ in rewards_G] for rewards_G in rewards],
+        [[len(rows_S.get(number, ())) for _, number in rewards_G] for rewards_G in rewards],
+        spec,
+        [
+            [cost_E[rows_S[number]] if number >= 0 else None for _, number in rewards_G]
+            for rewards_G in rewards
+        ],
+    )
+    advantage_E = np.empty(len(cost_E))
+    for rewards_G, values_G in zip(rewards, found, strict=True):
+        for (_, number), value in zip(rewards_G, values_G, strict=True):
+            if number >= 0:
+                advantage_E[rows_S[number]] = value
+    return torch.as_tensor(advantage_E, dtype=columns.advantage_E.dtype, device=columns.advantage_E.device)
