@@ -56,7 +56,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("path", PATHS)
 def test_no_file_has_an_older_path(path: str) -> None:
     file = SOURCE.parent / Path(*path.split("."))
-    assert not file.exists() and not file.with_suffix(".py").exists()
+    assert not file.with_suffix(".py").exists() and not list(file.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -90,6 +90,13 @@ def test_a_package_under_another_name_can_be_run(table: dict[str, Any], package:
     table["art.former"] = package
     result = runpy.run_module("art.former", run_name="__main__", alter_sys=True)["RESULT"]
     assert result == ("__main__", "art.former")
+
+
+@pytest.mark.parametrize("module", ["art.testing", "art.mcp.servers.weather", "art.mcp.servers.library"])
+def test_a_program_starts_under_its_older_name(module: str) -> None:
+    command = [sys.executable, "-m", module, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout.startswith(f"usage: python -m {module} ")
 
 
 def test_a_function_wins_over_the_module_of_its_name(table: dict[str, Any]) -> None:

@@ -20,12 +20,12 @@ from art.client.foreign_options import (
     TINKER_ARGS,
     TRAINER_ARGS,
     ForeignOption,
-    ForeignOptions,
+    ForeignSection,
 )
 from art.client.train_options import KEYWORDS, REFUSED, field_docstrings
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
-KEYS: Mapping[str, ForeignOptions] = {
+KEYS: Mapping[str, ForeignSection] = {
     "Sections": SECTIONS,
     "`init_args`": INIT_ARGS,
     "`peft_args`": PEFT_ARGS,
@@ -40,7 +40,7 @@ def printed(page: str) -> str:
     """The page with the rows of its tables as the declarations have them."""
     page = _with_rows(page, "Keywords of `train`", keyword_rows())
     for title, keys in KEYS.items():
-        page = _with_rows(page, title, key_rows(keys))
+        page = _with_rows(page, title, key_rows(keys.options))
     return page
 
 
@@ -62,7 +62,7 @@ def keyword_rows() -> Iterator[str]:
         yield f"| `{name}` | refused | {_sentence(refused.instead)} |"
 
 
-def key_rows(keys: ForeignOptions) -> Iterator[str]:
+def key_rows(keys: Mapping[str, ForeignOption]) -> Iterator[str]:
     """Keys with one reason share a row."""
     shared: dict[tuple[object, ...], list[str]] = {}
     for name, key in keys.items():

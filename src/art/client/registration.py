@@ -21,10 +21,9 @@ from art.client.foreign_options import (
     PEFT_ARGS,
     SECTIONS,
     SERVER_ARGS,
+    SERVER_CONFIG,
     TINKER_ARGS,
     TRAINER_ARGS,
-    acts,
-    noted,
     read_options,
 )
 from art.errors import ConfigurationError
@@ -36,10 +35,6 @@ if TYPE_CHECKING:
     from art.backend import AnyTrainableModel
 
 
-SERVER_CONFIG_KEYS = {
-    **acts(server_args="Where the server listens, below.", engine_args="As in `_internal_config`."),
-    **noted("the server's log is `<path>/server/logs/server.log`", "log_file"),
-}
 _SERVER_CONFIG = "_openai_client_config"
 _SHORTEST_KEY = 8
 
@@ -64,7 +59,7 @@ def server_config(config: Mapping[str, Any] | None) -> ServerConfig:
     """Read it. Raises ConfigurationError for unknown keys, for those that cannot act, and for wrong
     values.
     """
-    sections = read_options(_SERVER_CONFIG, config, SERVER_CONFIG_KEYS)
+    sections = read_options(_SERVER_CONFIG, config, SERVER_CONFIG)
     server = read_options(f"{_SERVER_CONFIG}['server_args']", sections.get("server_args"), SERVER_ARGS)
     engine = read_options(f"{_SERVER_CONFIG}['engine_args']", sections.get("engine_args"), ENGINE_ARGS)
     host, port, key = server.get("host"), server.get("port"), server.get("api_key")
@@ -131,13 +126,13 @@ class ModelSettings:
     special_tokens_in_text: Literal["text", "parse"] = "text"
 
 
-def model_settings(config: Mapping[str, Any] | None, *, told: bool = True) -> ModelSettings:
-    """Read a model's configuration. `told`: one line in the log for each key that has no effect here.
+def model_settings(config: Mapping[str, Any] | None, *, log: bool = True) -> ModelSettings:
+    """Read a model's configuration. `log`: one line a section names the keys that have no effect here.
 
     Raises ConfigurationError for an unknown key, with the closest known one, for one that cannot act, with
     what to use instead, and for a value that is out of range.
     """
-    sections = _sections(config, told=told)
+    sections = _sections(config, log=log)
     _check_gpus(config or {})
     # What is wrong with the optimizer is refused now, not after an hour of rollouts.
     optimizer_spec(1.0, config, None)
@@ -164,7 +159,7 @@ def optimizer_spec(
     learning_rate: None takes that of trainer_args, and without one what the literature gives.
     """
     given = read_options(
-        _config_path("trainer_args"), (config or {}).get("trainer_args"), TRAINER_ARGS, told=False
+        _config_path("trainer_args"), (config or {}).get("trainer_args"), TRAINER_ARGS, log=False
     )
     default = OptimizerSpec.model_fields["betas"].default
     fields: dict[str, Any] = {
@@ -189,9 +184,9 @@ def optimizer_spec(
         raise ConfigurationError(f"the optimizer's settings are refused: {first_flaw(error)}") from error
 
 
-def _sections(config: Mapping[str, Any] | None, *, told: bool) -> dict[str, dict[str, Any]]:
+def _sections(config: Mapping[str, Any] | None, *, log: bool) -> dict[str, dict[str, Any]]:
     """The acting keys of each section, and under `top` those of the configuration itself."""
-    top = read_options("_internal_config", config, SECTIONS, told=told)
+    top = read_options("_internal_config", config, SECTIONS, log=log)
     tables = {
         "init_args": INIT_ARGS,
         "engine_args": ENGINE_ARGS,
@@ -201,7 +196,7 @@ def _sections(config: Mapping[str, Any] | None, *, told: bool) -> dict[str, dict
         "tinker_native_args": TINKER_ARGS,
     }
     read = {
-        name: read_options(_config_path(name), top.pop(name, None), keys, told=told)
+        name: read_options(_config_path(name), top.pop(name, None), keys, log=log)
         for name, keys in tables.items()
     }
     return {"top": top, **read}

@@ -263,7 +263,7 @@ def compute_of(options: TrainOptions, internal_config: Mapping[str, Any] | None)
     have.
     """
     length, rows = options["packed_sequence_length"], options["logprob_calculation_chunk_size"]
-    longest = model_settings(internal_config, told=False).max_context
+    longest = model_settings(internal_config, log=False).max_context
     if length is not None and longest is not None and length > longest:
         raise ConfigurationError(
             f"train(packed_sequence_length={length!r}) is more than the {longest} tokens that the model's "
