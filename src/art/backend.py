@@ -91,9 +91,9 @@ class Refused:
 class LearningOptions(TypedDict, total=False):
     """Keywords of `train` that say how a step learns; `PipelineTrainer` takes them too.
 
-    This is their only declaration: the signature of `train`, its checks (`art.client.train_options`) and the
-    table in docs/options.md are made of it. A type that is no number, flag, name or dict is checked where
-    its value is read.
+    This is their only declaration: `art.client.declared_options` makes the signature of `train` and its
+    checks of it, and the table in docs/options.md is printed from it. A type that is no number, flag, name or
+    dict is checked where its value is read.
     """
 
     learning_rate: Annotated[float | None, Keyword(5e-6, above=0)]

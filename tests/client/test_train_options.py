@@ -12,8 +12,9 @@ from wire_double import Double
 import art
 from art import dev
 from art.backend import JobOptions, Keyword
+from art.client.declared_options import declared_options, signed_with
 from art.client.remote_backend import RemoteBackend
-from art.client.train_options import KEYWORDS, declared_keywords, refuse_unknown_keywords, signed_with
+from art.client.train_options import KEYWORDS, refuse_unknown_keywords
 from art.client.train_request import algorithm_of
 from art.errors import ConfigurationError
 from art.wire.jobs import TrainJobRequest
@@ -37,17 +38,17 @@ class Painting(JobOptions, total=False):
     brush: str | None
 
 
-@signed_with(declared_keywords(Painting))
+@signed_with(declared_options(Painting))
 def paint(canvas: int, **options: Unpack[Painting]) -> dict[str, Any]:
     return dict(options)
 
 
 def test_a_keyword_that_is_declared_is_checked_and_shown() -> None:
-    strokes = declared_keywords(Painting)["strokes"]
+    strokes = declared_options(Painting)["strokes"]
     assert (strokes.default, strokes.takes) == (3, "a whole number of at least 1")
     assert [strokes.fits(value) for value in (1, 0, True, None, 1.0)] == [True, False, False, False, False]
     shown = inspect.signature(paint).parameters
-    assert list(shown) == ["canvas", *declared_keywords(JobOptions), "strokes", "brush"]
+    assert list(shown) == ["canvas", *declared_options(JobOptions), "strokes", "brush"]
     assert (shown["strokes"].default, shown["brush"].annotation) == (3, str | None)
     assert paint(1, strokes=4) == {"strokes": 4}
 

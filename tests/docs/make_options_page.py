@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from art.backend import TrainOptions
+from art.client.declared_options import field_docstrings
 from art.client.foreign_options import (
     ENGINE_ARGS,
     INIT_ARGS,
@@ -22,7 +23,7 @@ from art.client.foreign_options import (
     ForeignOption,
     ForeignSection,
 )
-from art.client.train_options import KEYWORDS, REFUSED, field_docstrings
+from art.client.train_options import KEYWORDS, REFUSED
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 KEYS: Mapping[str, ForeignSection] = {

@@ -91,19 +91,19 @@ def settings_verb(
 def _setting_parameters(
     model: str, only: Collection[str], leave_out: Collection[str], unset: Collection[str]
 ) -> list[inspect.Parameter]:
-    from art.client.train_options import declared_keywords, field_docstrings
+    from art.client.declared_options import declared_options, field_docstrings
 
     module, _, name = model.partition(":")
     kind = getattr(import_module(module), name)
     texts, found = field_docstrings(kind), []
-    for field, declared in declared_keywords(kind).items():
+    for field, declared in declared_options(kind).items():
         if field in leave_out or (only and field not in only):
             continue
         free = field in unset
         option = typer.Option(
             None if free else declared.default,
-            min=declared.said.least,
-            max=declared.said.most,
+            min=declared.keyword.least,
+            max=declared.keyword.most,
             help=texts.get(field),
             rich_help_panel="Settings of the run",
         )

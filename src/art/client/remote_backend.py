@@ -18,9 +18,10 @@ from uuid import uuid4
 from art.backend import TrainOptions
 from art.client import sft_request as sft
 from art.client.connection import ServerConnection, model_path
+from art.client.declared_options import signed_with
 from art.client.jobs import JobDeadlines, follow_job, run_job
 from art.client.registration import REGISTER_S, ServerConfig, register_request, server_config
-from art.client.train_options import KEYWORDS, signed_with, with_defaults
+from art.client.train_options import KEYWORDS, with_defaults
 from art.client.train_request import (
     check_any_trajectory,
     check_rollouts,

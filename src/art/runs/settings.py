@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, Self
 
 from art.backend import Keyword
+from art.client.declared_options import DeclaredOption, declared_options
 from art.client.learning_rates import Leg, share_at
-from art.client.train_options import Declared, declared_keywords
 from art.errors import ConfigurationError, did_you_mean
 
 Count = Annotated[int, Keyword(least=1)]
@@ -64,7 +64,7 @@ class RunSettings:
     """Of the split, the order and the test rollouts."""
 
     def __post_init__(self) -> None:
-        for name, declared in declared_keywords(type(self)).items():
+        for name, declared in declared_options(type(self)).items():
             value = getattr(self, name)
             if not declared.fits(value):
                 raise ConfigurationError(f"{name}={value!r} {_demand(declared, value)}")
@@ -108,11 +108,11 @@ class RunSettings:
                 )
 
 
-def _demand(declared: Declared, value: Any) -> str:
+def _demand(declared: DeclaredOption, value: Any) -> str:
     """What a value that does not fit would have to be."""
-    said, whole = declared.said, "whole number" in declared.takes
+    bounds, whole = declared.keyword, "whole number" in declared.takes
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         return f"must be {declared.takes}"
-    if said.most is not None:
+    if bounds.most is not None:
         return "is a share, 0 to 1"
-    return "must be above 0" if said.above is not None else f"must be at least {said.least}"
+    return "must be above 0" if bounds.above is not None else f"must be at least {bounds.least}"

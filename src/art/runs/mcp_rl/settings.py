@@ -39,7 +39,7 @@ class TrainSettings(RunSettings):
     """Scenarios to train on."""
     num_test: Count = 8
     """Scenarios held out, for the comparison of before and after."""
-    instructions: str | None = None
+    instructions: Annotated[str | None, Keyword(takes="a text")] = None
     """More for the generator to pay attention to."""
     similarity: Share = SIMILARITY
     """From which likeness (0 to 1) two scenarios are one."""
@@ -47,9 +47,9 @@ class TrainSettings(RunSettings):
     """Of the adapter, at its height. Unless given: 1e-5, and 3e-3 for the built-in art/nano models."""
     difficulty_attempts: Annotated[int, Keyword(least=0)] = 2
     """Rollouts of the base model at each training scenario, which say how hard it is; 0: not measured."""
-    rubric: str | None = None
+    rubric: Annotated[str | None, Keyword(takes="a text")] = None
     """What a good rollout is, for a judge given by name. Default: RULER's own."""
-    system_prompt: str | None = None
+    system_prompt: Annotated[str | None, Keyword(takes="a text")] = None
     """Of the agent. Default: the rollout's own."""
     allow_writes: tuple[str, ...] | Literal[True] = ()
     """Tools that may change something and may be called all the same; True: all."""

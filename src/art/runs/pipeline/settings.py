@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, cast
 
 from art.backend import Keyword, LearningOptions
-from art.client.train_options import declared_keywords
+from art.client.declared_options import declared_options
 from art.client.train_request import algorithm_of
 from art.errors import ConfigurationError
 
@@ -130,7 +130,7 @@ class PipelineOptions(LearningOptions, total=False):
 
 _TAKEN_OVER = {"learning_rate": 1e-5, "loss_fn": "cispo"}
 """Keywords of `train` that have another default here."""
-KEYWORDS = declared_keywords(PipelineOptions, **_TAKEN_OVER)
+KEYWORDS = declared_options(PipelineOptions, **_TAKEN_OVER)
 OWN = [name for name in KEYWORDS if name not in LearningOptions.__annotations__]
 """Keywords that are no keywords of `train`, or mean something else there."""
 _HANDED_ON = (

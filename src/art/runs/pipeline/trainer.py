@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
+from art.client.declared_options import signed_with
 from art.client.older_backends import as_backend
-from art.client.train_options import signed_with
 from art.errors import ConfigurationError
 from art.process.files import take_lock
 from art.runs.pipeline.batch import BatchCollector
