@@ -22,10 +22,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[dev]"
 	@touch $@ $(VENV)/.installed-user
 
-.venv-frameworks/.installed: tests/frameworks/requirements.txt tests/frameworks/node/package-lock.json
+.venv-frameworks/.installed: tests/integrations/requirements.txt tests/integrations/node/package-lock.json
 	$(PYTHON) -m venv .venv-frameworks
-	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/frameworks/requirements.txt
-	if command -v npm >/dev/null; then npm ci --prefix tests/frameworks/node --no-audit --no-fund --loglevel=error; fi
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/integrations/requirements.txt
+	if command -v npm >/dev/null; then npm ci --prefix tests/integrations/node --no-audit --no-fund --loglevel=error; fi
 	@touch $@
 
 .venv-vllm/.installed: src/art/engine/vllm/runtime.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.batch.algorithms.combine import check_algorithm as check_algorithm
 from art.batch.algorithms.combine import resolve as resolve
 from art.batch.algorithms.table import DEFAULT as DEFAULT

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.tracking.prices import CostCalculator as CostCalculator
 from art.tracking.prices import MODEL_PRICING as MODEL_PRICING
 from art.tracking.prices import ModelPricing as ModelPricing

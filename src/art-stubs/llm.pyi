@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.rewards.llm.budget import Budget as Budget
 from art.rewards.llm.cache import AnswerCache as AnswerCache
 from art.rewards.llm.channel import Channel as Channel

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.tracking.averages import TrajectoryBatchSummary as TrajectoryBatchSummary
 from art.tracking.averages import build_data_metrics_from_summary as build_data_metrics_from_summary
 from art.tracking.averages import build_data_metrics_from_summary as build_training_summary_metrics

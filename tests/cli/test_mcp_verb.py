@@ -23,7 +23,7 @@ from art.process import environment
 from art.runs.mcp_rl.settings import TrainSettings
 
 WEATHER = ("--", sys.executable, "-m", "art.environments.mcp.servers.weather")
-BABBLING = Path(__file__).parents[1] / "mcp" / "babbling.py"
+BABBLING = Path(__file__).parents[1] / "environments" / "mcp" / "babbling.py"
 
 
 def art(*words: str) -> Any:

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.runs.autorl.autorl_run import AutoRLReport as AutoRLReport
 from art.runs.autorl.autorl_run import AutoRLSettings as AutoRLSettings
 from art.runs.autorl.autorl_run import rollout as rollout

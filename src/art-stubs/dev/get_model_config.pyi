@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.client.model_config import get_model_config as get_model_config
 
 __all__ = ["get_model_config"]

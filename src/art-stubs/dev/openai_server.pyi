@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.client.model_config import get_openai_server_config as get_openai_server_config
 from art.compat.dev import EngineArgs as EngineArgs
 from art.compat.dev import OpenAIServerConfig as OpenAIServerConfig

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.client.model_config import is_dedicated_mode as is_dedicated_mode
 from art.client.model_config import validate_dedicated_config as validate_dedicated_config
 

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.integrations.langgraph.chat_model_factory import init_chat_model as init_chat_model
 from art.integrations.langgraph.graph_rollout import wrap_rollout as wrap_rollout
 

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.integrations.langgraph.chat_model import LoggingLLM as LoggingLLM
 from art.integrations.langgraph.chat_model_factory import add_thread as add_thread
 from art.integrations.langgraph.chat_model_factory import create_messages_from_logs as create_messages_from_logs

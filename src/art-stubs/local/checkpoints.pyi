@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from typing import Any
 
 from art.tracking.trajectory_migration import migrate_checkpoints_to_new_structure as migrate_checkpoints_to_new_structure

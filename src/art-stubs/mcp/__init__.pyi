@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.environments.mcp.cassette import Cassette as Cassette
 from art.environments.mcp.checked_scenarios import ScenarioSet as ScenarioSet
 from art.environments.mcp.checked_scenarios import measure_difficulty as measure_difficulty

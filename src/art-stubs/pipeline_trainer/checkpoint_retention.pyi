@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.runs.pipeline.settings import CHECKPOINT_CREATED_AT_METRIC as CHECKPOINT_CREATED_AT_METRIC
 from art.runs.pipeline.settings import CHECKPOINT_EVAL_COMPLETED_METRIC as CHECKPOINT_EVAL_COMPLETED_METRIC
 from art.runs.pipeline.settings import CHECKPOINT_SAVED_METRIC as CHECKPOINT_SAVED_METRIC

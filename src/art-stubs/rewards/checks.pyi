@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.rewards.judge_checks import Alarm as Alarm
 from art.rewards.judge_checks import Calibration as Calibration
 from art.rewards.judge_checks import CalibrationGroup as CalibrationGroup

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.environments.tasks.tic_tac_toe import CELLS as CELLS
 from art.environments.tasks.tic_tac_toe import DEFAULTS as DEFAULTS
 from art.environments.tasks.tic_tac_toe import DESCRIPTION as DESCRIPTION

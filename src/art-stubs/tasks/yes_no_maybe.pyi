@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.environments.tasks.yes_no_maybe import DEFAULTS as DEFAULTS
 from art.environments.tasks.yes_no_maybe import DESCRIPTION as DESCRIPTION
 from art.environments.tasks.yes_no_maybe import NAME as NAME

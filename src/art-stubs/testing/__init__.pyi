@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.environments.testing.answers import Mischief as Mischief
 from art.environments.testing.answers import ScriptedGenerator as ScriptedGenerator
 from art.environments.testing.answers import Served as Served

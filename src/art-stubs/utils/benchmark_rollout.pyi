@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.runs.benchmarking import benchmark_rollout as benchmark_rollout
 
 __all__ = ["benchmark_rollout"]

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.client.sft_dataset import DatasetBatch as DatasetBatch
 from art.client.sft_dataset import iterate_dataset as iterate_dataset
 

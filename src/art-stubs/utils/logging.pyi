@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.tracking.console import _C as _C
 from art.tracking.console import _ts as _ts
 from art.tracking.console import dim as dim

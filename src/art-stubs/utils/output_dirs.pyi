@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.tracking.folders import get_default_art_path as get_default_art_path
 from art.tracking.folders import get_model_dir as get_model_dir
 from art.tracking.folders import get_models_dir as get_models_dir

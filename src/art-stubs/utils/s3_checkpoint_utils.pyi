@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.client.bucket_pull import copy_checkpoint as copy_checkpoint
 from art.client.bucket_pull import local_checkpoint as local_checkpoint
 from art.client.bucket_pull import newest_of as newest_of

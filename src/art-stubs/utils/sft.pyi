@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.client.learning_rates import create_lr_schedule as create_lr_schedule
 from art.client.sft_dataset import SFTChunk as SFTChunk
 from art.client.sft_dataset import create_sft_dataset_iterator as create_sft_dataset_iterator

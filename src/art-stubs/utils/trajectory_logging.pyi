@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.tracking.trajectory_lines import deserialize_trajectory_groups as deserialize_trajectory_groups
 from art.tracking.trajectory_lines import serialize_trajectory_groups as serialize_trajectory_groups
 from art.tracking.trajectory_log import append_groups as append_groups

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.tracking.trajectory_lines import deserialize_trajectory_groups as deserialize_trajectory_groups
 from art.tracking.trajectory_lines import dict_to_history as dict_to_history
 from art.tracking.trajectory_lines import dict_to_message_or_choice as dict_to_message_or_choice

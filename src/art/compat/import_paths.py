@@ -6,8 +6,8 @@
     "art.megatron.train": names(instead="...")          any name of it raises NotBuiltError, with what to use
                        names(unbuilt={"name": "..."})   ... and no other name is there
 
-`art.compat.finder` makes the modules; `tests/compat/make_stubs.py` writes `src/art-stubs` of this table, so
-that type checkers and editors follow these paths, too.
+`art.compat.finder` makes the modules; `tests/promises/compat/make_stubs.py` writes `src/art-stubs` of this
+table, so that type checkers and editors follow these paths, too.
 """
 
 from __future__ import annotations

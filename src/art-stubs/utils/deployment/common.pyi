@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.client.deployment import DeploymentConfig as DeploymentConfig
 from art.client.deployment import DeploymentResult as DeploymentResult
 from art.client.deployment import deploy_model as deploy_model

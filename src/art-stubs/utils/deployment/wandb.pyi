@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.client.deployment import deploy_wandb as deploy_wandb
 from art.client.deployment_providers import WandbDeploymentConfig as WandbDeploymentConfig
 

@@ -1,4 +1,4 @@
-# Written by tests/compat/make_stubs.py of art.compat.import_paths.
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.utils.old_benchmarking.display_image_grid import display_image_grid as display_image_grid
 from art.utils.old_benchmarking.generate_comparison_table import generate_comparison_table as generate_comparison_table
 from art.utils.old_benchmarking.generate_line_graphs import generate_line_graphs as generate_line_graphs

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from nano import games, tools, weather
+from nano.build import build
+from nano.examples import Example, batch_loss
+from nano.play import measure, play
+from nano.recipes import find_task
+from nano.sampler import Sampler
+from nano.train import GateError, Stage, train
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from art.engine.nano_models import resolve
+from art.environments import tasks
+from art.environments.mcp import connect
+from art.environments.mcp.rollout import OfferedTools
+from art.environments.mcp.servers.weather import create_server
+from art.environments.tasks import mail, tic_tac_toe
+from art.rendering.nano import create_nano_renderer
+
+
+def load(name: str) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+    folder = resolve(name)
+    model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return model, PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def test_the_sampler_computes_what_transformers_computes() -> None:
+    """Rows of different lengths, extended in chunks, against one plain forward pass each."""
+    model, tokenizer = load("art/nano-tools")
+    dice = random.Random(0)
+    rows = [
+        [[dice.randrange(len(tokenizer)) for _ in range(size)] for size in sizes]
+        for sizes in ([3, 5], [9, 2], [1, 8])
+    ]
+    sampler = Sampler(model, 3, 32)
+    sampler.extend([0, 1, 2], [row[0] for row in rows])
+    logits = sampler.extend([2, 0, 1], [rows[i][1] for i in (2, 0, 1)])
+    for at, row in enumerate((2, 0, 1)):
+        expected = model(input_ids=torch.tensor([rows[row][0] + rows[row][1]])).logits[0, -1]
+        torch.testing.assert_close(logits[at], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_sampled_logprobs_are_those_of_a_forward_pass_over_the_recorded_ids() -> None:
+    model, tokenizer = load("art/nano-games")
+    worlds = [tic_tac_toe.TicTacToe(seed) for seed in range(4)]
+    attempts = play(
+        model, tokenizer, worlds, max_tokens=8, generator=torch.Generator().manual_seed(0), capacity=512
+    )
+    for attempt in attempts:
+        logprobs = model(input_ids=torch.tensor([attempt.ids])).logits.log_softmax(-1)[0].detach()
+        for start, reply, scores in attempt.replies:
+            assert attempt.ids[start : start + len(reply)] == reply
+            expected = [float(logprobs[start - 1 + at, token]) for at, token in enumerate(reply)]
+            assert scores == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("player", [games.GOOD, games.CARELESS])
+def test_a_players_shares_sum_to_one_and_reach_every_cell(player: games.Player) -> None:
+    for board in (tic_tac_toe.EMPTY, "XOX.O....", "XOXOXO.X."):
+        shares = games.policy(player, board)
+        assert sum(shares) == pytest.approx(1.0) and min(shares) > 0
+    assert max(range(9), key=games.policy(games.GOOD, "XX.OO....").__getitem__) == 2
+
+
+def test_dialogs_are_the_same_for_the_same_seed_and_soft_targets_stand_at_the_moves() -> None:
+    _, tokenizer = load("art/nano-games")
+    first, again, other = (games.GameDialogs(tokenizer, seed).tic_tac_toe(games.GOOD) for seed in (1, 1, 2))
+    assert first == again != other
+    cells = {tokenizer.convert_tokens_to_ids(cell) for cell in tic_tac_toe.CELLS}
+    assert first.choices and all(first.ids[at] in cells and first.is_reply[at] for at in first.choices)
+
+
+def test_a_careful_mail_dialog_ends_right() -> None:
+    _, tokenizer = load("art/nano-tools")
+    renderer = create_nano_renderer(tokenizer)
+    example = tools.ToolDialogs(tokenizer, 0).mail(careless=False)
+    text = tokenizer.decode(example.ids)
+    assert text.count("<tool_call>") == 3 and '"answer"' in text
+    assert renderer.parse_response(
+        [i for i, reply in zip(example.ids, example.is_reply, strict=True) if reply]
+    )
+
+
+def test_a_careful_weather_dialog_ends_right_and_a_careless_one_seldom() -> None:
+    shares = {}
+    for careless in (False, True):
+        _, tokenizer = load("art/nano-mcp")
+        dialogs = weather.WeatherDialogs(tokenizer, 0)
+        worlds = [dialogs.world(careless=careless)[0] for _ in range(400)]
+        shares[careless] = sum(world.reward for world in worlds) / len(worlds)
+    assert shares[False] == 1.0 and 0.2 <= shares[True] <= 0.4
+
+
+async def test_a_weather_dialog_shows_the_tools_as_a_rollout_offers_them() -> None:
+    async with connect(create_server) as session:
+        offered = OfferedTools(await session.tools()).schemas
+    _, tokenizer = load("art/nano-mcp")
+    renderer, opening = create_nano_renderer(tokenizer), weather.World(weather.scenario(0, 0)).opening
+    assert renderer.render_ids(opening, tools=offered) == renderer.render_ids(opening, tools=weather.TOOLS)
+
+
+def test_the_weather_of_a_dialog_is_drawn_anew_and_its_words_are_one_token_each() -> None:
+    _, tokenizer = load("art/nano-mcp")
+    first, second = (weather.scenario(0, index).weather for index in (0, 8))
+    assert first.forecasts != second.forecasts and first.regions != second.regions
+    assert weather.scenario(0, 0) == weather.scenario(0, 0) != weather.scenario(1, 0)
+    assert all(len(tokenizer.encode(word, add_special_tokens=False)) == 1 for word in weather.CONTENT)
+    assert len(set(weather.CONTENT)) <= 80
+
+
+def test_the_loss_of_a_soft_target_is_its_cross_entropy() -> None:
+    model, _ = load("art/nano-games")
+    ids, shares = [5, 6, 7], {7: 0.25, 8: 0.75}
+    logprobs = model(input_ids=torch.tensor([ids])).logits.log_softmax(-1)[0].detach()
+    example = Example(ids=ids, is_reply=[False, False, True], choices={2: shares})
+    expected = -sum(share * float(logprobs[1, token]) for token, share in shares.items()) - float(
+        logprobs[0, 6]
+    )
+    assert batch_loss(model, [example], other_weight=1.0).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_gate_that_is_not_passed_fails_the_build() -> None:
+    model, tokenizer = load("art/nano-games")
+    dialogs = games.GameDialogs(tokenizer, 0)
+    stage = Stage(
+        name="never",
+        loss=lambda model: batch_loss(model, [dialogs.yes_no_maybe()], other_weight=0.0),
+        gate=lambda model: (False, "nothing"),
+        learning_rate=1e-4,
+        final_rate=1e-4,
+        decay_steps=1,
+        min_steps=1,
+        max_steps=2,
+        check_every=1,
+    )
+    with pytest.raises(GateError, match="'never' did not pass its gate in 2 steps"):
+        train(model, [stage])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nano-games", "nano-tools", "nano-mcp"])
+def test_building_twice_gives_identical_files(name: str, tmp_path: Path) -> None:
+    digests = []
+    for run in ("first", "second"):
+        folder = build(name, seed=3, output=tmp_path / run, smoke=True)
+        digests.append(
+            {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+        )
+    assert digests[0] == digests[1] and len(digests[0]) == 6
+
+
+@pytest.mark.slow
+def test_nano_games_plays_as_its_card_says() -> None:
+    model, tokenizer = load("art/nano-games")
+    task = tasks.find("tic-tac-toe")
+    sampled = measure(model, tokenizer, task, count=512, seed=77)
+    assert 0.42 <= sampled["not_lost"] <= 0.58
+    assert 1 - sampled["invalid"] / sampled["turns"] >= 0.92
+    assert measure(model, tokenizer, task, count=256, seed=77, greedy=True)["not_lost"] >= 0.65
+
+
+@pytest.mark.slow
+def test_nano_tools_works_as_its_card_says() -> None:
+    model, tokenizer = load("art/nano-tools")
+    task = tasks.find(mail.NAME)
+    assert 0.22 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.38
+    assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] >= 0.85
+
+
+@pytest.mark.slow
+def test_nano_mcp_works_as_its_card_says() -> None:
+    model, tokenizer = load("art/nano-mcp")
+    task = find_task("weather")
+    assert 0.2 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.35
+    assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] >= 0.88

@@ -1,0 +1,88 @@
+"""Prints the tables of docs/options.md from the declarations: python tests/promises/docs/make_options_page.py
+
+The text between the tables is written by hand, in the page. A keyword's row is the docstring below its field
+in `art.backend`, a key's is its entry in `art.remote.config`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from art.backend import TrainOptions
+from art.client.declared_options import field_docstrings
+from art.client.foreign_options import (
+    ENGINE_ARGS,
+    INIT_ARGS,
+    PEFT_ARGS,
+    SECTIONS,
+    SERVER_ARGS,
+    TINKER_ARGS,
+    TRAINER_ARGS,
+    ForeignOption,
+    ForeignSection,
+)
+from art.client.train_options import KEYWORDS, REFUSED
+
+PAGE = Path(__file__).parents[3] / "docs" / "options.md"
+KEYS: Mapping[str, ForeignSection] = {
+    "Sections": SECTIONS,
+    "`init_args`": INIT_ARGS,
+    "`peft_args`": PEFT_ARGS,
+    "`trainer_args`": TRAINER_ARGS,
+    "`tinker_args`": TINKER_ARGS,
+    "`engine_args`": ENGINE_ARGS,
+    "`server_args`": SERVER_ARGS,
+}
+
+
+def printed(page: str) -> str:
+    """The page with the rows of its tables as the declarations have them."""
+    page = _with_rows(page, "Keywords of `train`", keyword_rows())
+    for title, keys in KEYS.items():
+        page = _with_rows(page, title, key_rows(keys.options))
+    return page
+
+
+def _with_rows(page: str, title: str, rows: Iterator[str]) -> str:
+    """The page with other rows in the first table below a heading."""
+    start = page.index(f"## {title}\n")
+    head = re.compile(r"^\|(---\|)+\n", re.MULTILINE).search(page, start)
+    assert head, f"docs/options.md has no table below {title!r}"
+    old = re.compile(r"(\|.*\n)*").match(page, head.end())
+    assert old
+    return page[: head.end()] + "".join(f"{row}\n" for row in rows) + page[old.end() :]
+
+
+def keyword_rows() -> Iterator[str]:
+    does = field_docstrings(TrainOptions)
+    for name, keyword in KEYWORDS.items():
+        yield f"| `{name}` | `{keyword.default!r}` | {does[name]} |"
+    for name, refused in REFUSED.items():
+        yield f"| `{name}` | refused | {_sentence(refused.instead)} |"
+
+
+def key_rows(keys: Mapping[str, ForeignOption]) -> Iterator[str]:
+    """Keys with one reason share a row."""
+    shared: dict[tuple[object, ...], list[str]] = {}
+    for name, key in keys.items():
+        shared.setdefault((key.effect, key.text, repr(key.neutral)), []).append(name)
+    for names in shared.values():
+        key = keys[names[0]]
+        yield f"| {', '.join(f'`{name}`' for name in names)} | {key.effect} | {_reason(key)} |"
+
+
+def _reason(key: ForeignOption) -> str:
+    text = _sentence(key.text)
+    if key.effect == "refused" and key.neutral:
+        text += f" Accepted: {', '.join(f'`{value!r}`' for value in key.neutral)}."
+    return text.replace("|", "\\|")
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(printed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

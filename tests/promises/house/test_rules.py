@@ -1,0 +1,141 @@
+"""Rules that a reviewer would otherwise have to remember, checked on the syntax tree of every source file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "src" / "art"
+ENVIRONMENT_READERS = (SOURCE / "server" / "settings.py", SOURCE / "process" / "environment.py")
+TORCH_ROOMS = (SOURCE / "training", SOURCE / "engine" / "builtin", SOURCE / "cluster")
+UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
+
+
+def trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path, ast.parse(path.read_text())
+
+
+def imported_roots(tree: ast.AST) -> set[str]:
+    roots = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            roots.add(node.module.split(".")[0])
+    return roots
+
+
+def dotted(node: ast.AST) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
+
+
+def test_only_two_files_read_the_environment() -> None:
+    readers = [
+        str(path.relative_to(ROOT))
+        for path, tree in trees()
+        if path not in ENVIRONMENT_READERS
+        and any(dotted(node) in {"os.environ", "os.getenv", "os.environb"} for node in ast.walk(tree))
+    ]
+    assert not readers, readers
+
+
+def test_torch_stays_in_its_rooms() -> None:
+    strays = [
+        str(path.relative_to(ROOT))
+        for path, tree in trees()
+        if imported_roots(tree) & {"torch", "peft"} and not any(room in path.parents for room in TORCH_ROOMS)
+    ]
+    assert not strays, strays
+
+
+def test_nothing_can_execute_what_it_reads() -> None:
+    found = []
+    for path, tree in trees():
+        found += [f"{path}: imports {name}" for name in imported_roots(tree) & UNSAFE_MODULES]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and dotted(node.func) in {"eval", "exec", "torch.load", "compile"}:
+                found.append(f"{path}:{node.lineno}: calls {dotted(node.func)}")
+            if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+                if not (isinstance(node.value, ast.Constant) and node.value.value is False):
+                    found.append(f"{path}:{node.value.lineno}: trust_remote_code")
+            if isinstance(node, ast.keyword) and node.arg == "shell":
+                found.append(f"{path}:{node.value.lineno}: shell=")
+    assert not found, found
+
+
+def test_no_global_statement_and_no_swallowed_exception() -> None:
+    found = []
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Global):
+                found.append(f"{path}:{node.lineno}: global {', '.join(node.names)}")
+            if isinstance(node, ast.ExceptHandler) and all(isinstance(line, ast.Pass) for line in node.body):
+                found.append(
+                    f"{path}:{node.lineno}: except ...: pass (say it with contextlib.suppress, and why)"
+                )
+    assert not found, found
+
+
+def test_no_module_level_mutable_state() -> None:
+    """A module-level list, dict or set is a constant: its name is upper case, and nothing ever changes it."""
+    found = []
+    mutable = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
+    for path, tree in trees():
+        for node in tree.body:
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            if not isinstance(value, mutable):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[union-attr]
+            names = [dotted(target) for target in targets]
+            found += [
+                f"{path}:{node.lineno}: {name}" for name in names if name != "__all__" and not name.isupper()
+            ]
+    assert not found, found
+
+
+def test_no_function_reads_its_local_variables_for_its_options() -> None:
+    found = [
+        f"{path}:{node.lineno}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and dotted(node.func) in {"locals", "vars"} and not node.args
+    ]
+    assert not found, found
+
+
+def test_there_is_no_drawer() -> None:
+    names = {"utils", "util", "helpers", "misc", "common"}
+    found = [str(path) for path in SOURCE.rglob("*") if path.stem in names]
+    assert not found, found
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    pattern = re.compile(r"\.\./shared|/work/|shared/reference|DESIGN\.md")
+    found = []
+    for name in listed:
+        path = ROOT / name
+        if (
+            path.suffix in {".py", ".md", ".toml", ".txt", ".yaml", ""}
+            and path.is_file()
+            and path != Path(__file__)
+        ):
+            found += [f"{name}: {match}" for match in set(pattern.findall(path.read_text(errors="replace")))]
+    assert not found, found
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by their names alone."""
+    listed = subprocess.run(
+        ["git", "ls-files", "tests"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    names = [Path(path).name for path in listed if path.endswith(".py") and (ROOT / path).exists()]
+    twice = {name for name in names if names.count(name) > 1 and name not in {"conftest.py", "__init__.py"}}
+    assert not twice, twice
