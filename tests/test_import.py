@@ -121,7 +121,10 @@ def test_a_judged_loop_loads_nothing_heavy_while_it_runs(tmp_path):
         done = subprocess.run(
             [sys.executable, HERE / "client" / "programs" / "judged_loop.py", server.base_url, server.key],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": f"{HERE / 'promises' / 'watched_imports'}{os.pathsep}{stub.parent}"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{HERE / 'promises' / 'watched_imports'}{os.pathsep}{stub.parent}",
+            },
             capture_output=True,
             text=True,
             timeout=240,
