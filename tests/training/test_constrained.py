@@ -24,14 +24,14 @@ from art.training.distributions import follow_constraints
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions
-from art.wire.samples import ConstraintBody
+from art.wire.sampling import DISTRIBUTION, Constraint
 from art.wire.training import LoraSpec, OptimizerSpec, SamplingSpec, TrainRequest
 
 MODEL = "p/m"
 STOP = 380
 TEXTS = [first + second + rest for first in "ab" for second in "abc" for rest in ("", "d", "dd")]
-REGEX = ConstraintBody(kind="regex", text="[ab][abc]d{0,2}")
-JSON = ConstraintBody(
+REGEX = Constraint(kind="regex", text="[ab][abc]d{0,2}")
+JSON = Constraint(
     kind="json_schema",
     text=json.dumps({"type": "array", "items": {"enum": ["ab", "c", 12]}, "minItems": 2, "maxItems": 4}),
 )
@@ -77,7 +77,7 @@ async def drawn(base: Path, adapter: Path, specs: list[SamplingSpec]) -> list[Sa
     await engine.load_adapter("m@1", adapter)
 
     async def one(number: int, spec: SamplingSpec) -> SampleRow:
-        sampling = {name: getattr(spec, name) for name in SamplingSpec.model_fields}
+        sampling = {name: getattr(spec, name) for name in DISTRIBUTION}
         out = await whole(engine.generate(ask(prompt(number), "m@1", max_tokens=24, seed=number, **sampling)))
         return SampleRow(
             sample_id=str(number),
@@ -140,7 +140,7 @@ async def test_a_forced_token_has_no_gradient(base: Path, adapter: Path) -> None
     """Text that could not be otherwise says nothing about the policy: the adapter does not move."""
     # No two of these characters are one token, so that there is one way only to spell the text.
     ids = PreTrainedTokenizerFast.from_pretrained(base).encode("!")
-    single = SamplingSpec(constraint=ConstraintBody(kind="choice", text='["!!"]'), stop_token_ids=(STOP,))
+    single = SamplingSpec(constraint=Constraint(kind="choice", text='["!!"]'), stop_token_ids=(STOP,))
     rows = await drawn(base, adapter, [single, single])
     assert [list(row.completion_ids) for row in rows] == [[*ids, *ids, STOP]] * 2
     assert [list(row.completion_logprobs) for row in rows] == [[0.0] * 3] * 2

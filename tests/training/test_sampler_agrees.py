@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +50,7 @@ async def sampled(
                 request_id=str(number),
                 adapter="m@1",
                 prompt_ids=prompt,
-                sampling=Sampling(max_tokens=24, seed=number, **spec.model_dump()),
+                sampling=Sampling(max_tokens=24, seed=number, **asdict(spec)),
             )
             async for delta in engine.generate(request):
                 ids += delta.token_ids

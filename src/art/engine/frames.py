@@ -8,31 +8,19 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from typing import Any
 
-from art.engine.protocol import Constraint, Delta, GenerateRequest, Sampling
+from art.engine.protocol import Delta, GenerateRequest
 from art.errors import ARTError
-from art.wire.engine import EngineErrorBody, GenerateMessage, SamplingBody, to_body, to_error
+from art.wire.engine import EngineErrorBody, GenerateMessage, to_body, to_error
+from art.wire.sampling import PARAMETERS
 
-_DEFAULTS: tuple[tuple[str, object], ...] = (
-    ("top_p", 1.0),
-    ("top_k", 0),
-    ("min_p", 0.0),
-    ("seed", None),
-    ("stop", ()),
-    ("stop_token_ids", ()),
-    ("logit_bias", ()),
-    ("frequency_penalty", 0.0),
-    ("presence_penalty", 0.0),
-    ("repetition_penalty", 1.0),
-    ("min_tokens", 0),
-    ("top_logprobs", 0),
-)
+_DEFAULTS = tuple((name, parameter.default) for name, parameter in PARAMETERS.items())
 """What is not told where it is the default."""
 
 
 def generate_message(number: str, request: GenerateRequest) -> dict[str, Any]:
     """A `GenerateMessage` of the id `number`."""
     sampling = request.sampling
-    body: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
+    body: dict[str, Any] = {"max_tokens": sampling.max_tokens}
     for name, default in _DEFAULTS:
         if (value := getattr(sampling, name)) != default:
             body[name] = value
@@ -54,7 +42,7 @@ def read_request(message: GenerateMessage) -> GenerateRequest:
         request_id=message.id,
         adapter=message.adapter,
         prompt_ids=message.prompt_ids,
-        sampling=_sampling(message.sampling),
+        sampling=message.sampling,
         stream=message.stream,
         owner=message.owner,
     )
@@ -88,9 +76,3 @@ def read_news(message: dict[str, Any]) -> Delta | ARTError:
         top_logprobs=message.get("top_logprobs", ()),
         candidates=b64decode(message.get("candidates", "")),
     )
-
-
-def _sampling(body: SamplingBody) -> Sampling:
-    given = body.constraint
-    constraint = None if given is None else Constraint(kind=given.kind, text=given.text)
-    return Sampling(**{**body.__dict__, "constraint": constraint})

@@ -13,6 +13,12 @@ from typing import Any
 
 from art.engine.protocol import GenerateRequest, Sampling
 from art.errors import RequestError
+from art.wire.sampling import (
+    HIGHEST_BIAS,
+    HIGHEST_PENALTY,
+    HIGHEST_REPETITION_PENALTY,
+    MOST_TOP_LOGPROBS,
+)
 
 BY_LENGTH = frozenset({"dynamic", "longrope"})
 
@@ -41,12 +47,6 @@ def _embeddings(parameters: Any) -> Iterator[Mapping[str, Any]]:
         else:
             for inner in parameters.values():
                 yield from _embeddings(inner)
-
-
-HIGHEST_BIAS = 100.0
-HIGHEST_PENALTY = 2.0
-HIGHEST_REPETITION_PENALTY = 100.0
-MOST_TOP_LOGPROBS = 20
 
 
 def check_request(request: GenerateRequest, *, max_context: int, vocab_size: int) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from art.errors import ARTError
+from art.wire.sampling import Constraint as Constraint
+from art.wire.sampling import Sampling as Sampling
 
 if TYPE_CHECKING:
     from art.wire.engine import EngineHealth
@@ -21,60 +23,6 @@ if TYPE_CHECKING:
 FinishReason = Literal["stop", "length"]
 TopLogprobs = Sequence[tuple[int, float]]
 """The most probable ids with their logprobs, best first: fewer than asked for where no more are possible."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Constraint:
-    """What a completion must look like. The logprobs are those of the tokens that it allows.
-
-    >>> Constraint(kind="json_schema", text='{"type": "object"}')
-    >>> Constraint(kind="choice", text='["yes", "no"]')
-    """
-
-    kind: Literal["json_schema", "regex", "choice", "lark"]
-    text: str
-    """A JSON schema, a regular expression, a JSON list of texts, or a grammar in llguidance's Lark."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sampling:
-    """How one completion is sampled. The logprobs returned are those of exactly this distribution."""
-
-    max_tokens: int
-    """At most this many tokens are sampled (at least 1)."""
-    temperature: float = 1.0
-    """0 means greedy; the logprob of a greedy token is that of the untempered distribution."""
-    top_p: float = 1.0
-    top_k: int = 0
-    """0 means no limit."""
-    min_p: float = 0.0
-    seed: int | None = None
-    """With a seed the tokens depend on the seed and the distribution alone, not on other requests."""
-    stop: tuple[str, ...] = ()
-    """Sampling ends once the decoded completion contains one of these strings."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Sampling ends after one of these ids, which is kept as the completion's last id."""
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """`(id, added to its logit)`, -100 to 100, before the temperature. The logprobs include it."""
-    constraint: Constraint | None = None
-    """An id that ends the turn is allowed where the text may end."""
-    frequency_penalty: float = 0.0
-    """-2 to 2, taken from an id's logit for each time that the completion has it."""
-    presence_penalty: float = 0.0
-    """-2 to 2, taken from the logits of ids that the completion has."""
-    repetition_penalty: float = 1.0
-    """Above 0; divides positive logits of ids that prompt or completion have, and multiplies negative ones.
-    It comes first of the three; all come after the bias, before the temperature."""
-    min_tokens: int = 0
-    """Before so many are sampled no stop id can be, and no stop string ends the completion."""
-    top_logprobs: int = 0
-    """So many of the most probable ids are told beside each id: 0 to 20."""
-
-    @property
-    def penalised(self) -> bool:
-        """Whether ids that were there before are less likely, or likelier."""
-        penalties = self.frequency_penalty, self.presence_penalty, self.repetition_penalty
-        return penalties != (0.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,7 +34,7 @@ from pydantic import Field, ValidationError
 from art import errors
 from art.errors import ARTError, ConfigurationError, OverloadedError, ServerError, WorkerError
 from art.wire.records import MaybeNaN, Strict, first_flaw
-from art.wire.samples import ConstraintBody
+from art.wire.sampling import Sampling
 
 DType = Literal["auto", "float32", "bfloat16"]
 Options = TypeVar("Options", bound=Strict)
@@ -156,33 +156,13 @@ class EngineScoreReply(Strict):
     """For each of these numbers the most probable ids in its place, best first, where they were asked for."""
 
 
-class SamplingBody(Strict):
-    """`art.engine.protocol.Sampling` as JSON."""
-
-    max_tokens: int = Field(ge=1)
-    temperature: float = Field(default=1.0, ge=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
-    min_p: float = Field(default=0.0, ge=0, le=1)
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    constraint: ConstraintBody | None = None
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    min_tokens: int = 0
-    top_logprobs: int = 0
-
-
 class GenerateMessage(Strict):
     """`art.engine.protocol.GenerateRequest` as JSON. Its affinity is not told: a worker is one replica."""
 
     id: str
     adapter: str | None = None
     prompt_ids: list[int]
-    sampling: SamplingBody
+    sampling: Sampling
     stream: bool = False
     owner: str = ""
 

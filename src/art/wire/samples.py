@@ -23,9 +23,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from art.wire.records import Strict
+from art.wire.sampling import DISTRIBUTION, NOT_COMPUTED, PARAMETERS
 
 
 class SampleInfo(Strict):
@@ -92,27 +93,22 @@ def candidates_without_first(record: bytes, tokens: int) -> bytes:
     return b"".join(map(candidates_record, rest))
 
 
-class ConstraintBody(Strict):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: Literal["json_schema", "regex", "choice", "lark"]
-    text: str
-
-
 UntrainableReason = Literal["greedy", "penalties", "constraint", "teacher", "unknown"]
+
+_COMPUTED = [name for name in DISTRIBUTION if name in PARAMETERS and PARAMETERS[name].recorded != "never"]
 
 UNTRAINABLE: Mapping[str, str] = MappingProxyType(
     {
         "greedy": "drawn greedily (temperature 0, top_k 1 or min_p 1): there is no other choice to compare "
         "with; give the calls that are to learn a temperature above 0",
-        "penalties": "drawn with frequency_penalty, presence_penalty, repetition_penalty or min_tokens, "
+        "penalties": f"drawn with {', '.join(NOT_COMPUTED[:-1])} or {NOT_COMPUTED[-1]}, "
         "which the trainer does not compute; leave them out of the calls that are to learn",
         "constraint": "drawn under a constraint by another engine than the builtin one, whose masks the "
         "trainer does not know; leave response_format and the like out of the calls that are to learn",
         "teacher": "drawn from another distribution than the model's own, of which a teacher's server gives "
-        "no logprobs; use temperature 1 without top_p, top_k, min_p, logit_bias and constraints",
-        "unknown": "drawn from a distribution that the trainer does not compute; use temperature, top_p, "
-        "top_k, min_p and logit_bias alone",
+        f"no logprobs; use temperature 1 without {', '.join(_COMPUTED[1:])} and constraints",
+        "unknown": "drawn from a distribution that the trainer does not compute; use "
+        f"{', '.join(_COMPUTED[:-1])} and {_COMPUTED[-1]} alone",
     }
 )
 """What each reason means, and the remedy."""

@@ -49,10 +49,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, FiniteFloat, model_validator
+from pydantic.dataclasses import dataclass
 
 from art.wire.algorithm import Algorithm
 from art.wire.records import MaybeNaN, Strict
-from art.wire.samples import ConstraintBody
+from art.wire.sampling import TRUNCATING, DistributionParameters
 
 
 class LoraSpec(Strict):
@@ -112,28 +113,20 @@ TrainingKind = Literal["rl", "sft"]
 """From rewards, or from examples."""
 
 
-class SamplingSpec(Strict):
-    """The distribution that completions were drawn from: biased and masked logits / temperature, then top_k,
-    top_p, min_p."""
+@dataclass(kw_only=True, slots=True, unsafe_hash=True, config=ConfigDict(extra="forbid"))
+class SamplingSpec(DistributionParameters):
+    """The distribution that completions were drawn from; it is not changed once it is made."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    temperature: float = Field(default=1.0, gt=0)
-    top_k: int = Field(default=0, ge=0)
-    """0: all."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    min_p: float = Field(default=0.0, ge=0, lt=1)
-    logit_bias: tuple[tuple[Annotated[int, Field(ge=0)], float], ...] = ()
-    """(id, added to its logit)."""
-    constraint: ConstraintBody | None = None
-    """At each place of a completion its own tokens: see `entry_place_E`."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Ids that end the completion where its constraint lets it end; without a constraint they say nothing."""
+    def __post_init__(self) -> None:
+        if self.temperature == 0 or self.min_p == 1:
+            raise ValueError("a greedy sample is of no distribution that could be trained")
+        if any(token < 0 for token, _ in self.logit_bias):
+            raise ValueError("logit_bias has a negative id")
 
     @property
     def truncates(self) -> bool:
         """Whether it leaves ids out by their probabilities."""
-        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+        return any(getattr(self, name) != default for name, default in TRUNCATING)
 
 
 PLAIN_SAMPLING = SamplingSpec()

@@ -14,7 +14,7 @@ from art.server.jobs.train_rows import group_rows, refuse_untrainable, sampling_
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import AdvantageSpec, Algorithm, TeacherSpec
 from art.wire.jobs import TrainJobRequest
-from art.wire.samples import ConstraintBody
+from art.wire.sampling import Constraint
 from art.wire.training import SamplingSpec
 
 
@@ -32,7 +32,7 @@ from art.wire.training import SamplingSpec
         ),
         (
             {"constraint": {"kind": "regex", "text": "a+", "by": "builtin"}, "stop_token_ids": [3, 4]},
-            SamplingSpec(constraint=ConstraintBody(kind="regex", text="a+"), stop_token_ids=(3, 4)),
+            SamplingSpec(constraint=Constraint(kind="regex", text="a+"), stop_token_ids=(3, 4)),
         ),
     ],
 )

@@ -16,6 +16,7 @@ import orjson
 
 from art.engine.protocol import Constraint, Delta, GenerateRequest, Ranked, Sampling
 from art.errors import ARTError, NotFoundError, RequestError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.wire.sampling import PARAMETERS
 
 LEAST_TEMPERATURE = 0.01
 """Below, vLLM samples at another temperature than it was asked for."""
@@ -24,6 +25,9 @@ IMPOSSIBLE = -9999.0
 """What vLLM writes for a logprob of minus infinity."""
 KINDS = {"json_schema": "json", "regex": "regex", "lark": "grammar"}
 """Kinds of constraints -> fields of `structured_outputs`."""
+_OWN_WORDS = ("logit_bias", "min_tokens", "seed", "stop", "stop_token_ids", "top_logprobs")
+AS_HERE = tuple(name for name in PARAMETERS if name not in _OWN_WORDS)
+"""Parameters that vLLM knows by the same name and value."""
 
 
 def completion_body(
@@ -36,17 +40,12 @@ def completion_body(
     """
     sampling = request.sampling
     _check_truncation(sampling)
+    _check_temperature(sampling)
     body: dict[str, Any] = {
         "model": model,
         "prompt": list(request.prompt_ids),
         "max_tokens": min(sampling.max_tokens, limit),
-        "temperature": _temperature(sampling),
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
+        **{name: getattr(sampling, name) for name in AS_HERE},
         "logprobs": sampling.top_logprobs,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
@@ -81,13 +80,7 @@ def score_body(row: list[int], model: str) -> dict[str, Any]:
         "model": model,
         "prompt": row[:-1],
         "max_tokens": 1,
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        **{name: PARAMETERS[name].default for name in AS_HERE},
         "prompt_logprobs": 0,
         "logprobs": 0,
         "logprob_token_ids": [row[-1]],
@@ -155,7 +148,7 @@ def _top(known: dict[str, float], most: int) -> list[tuple[int, float]]:
     return sorted(possible, key=lambda pair: -pair[1])[:most]
 
 
-def _temperature(sampling: Sampling) -> float:
+def _check_temperature(sampling: Sampling) -> None:
     if 0 < sampling.temperature < LEAST_TEMPERATURE:
         raise RequestError(
             f"temperature {sampling.temperature!r}: vLLM samples at {LEAST_TEMPERATURE} or above, or "
@@ -163,7 +156,6 @@ def _temperature(sampling: Sampling) -> float:
             status=400,
             code="invalid_temperature",
         )
-    return sampling.temperature
 
 
 def _check_truncation(sampling: Sampling) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import orjson
 
 from art.engine.constraints import LONGEST_CONSTRAINT
-from art.engine.limits import HIGHEST_PENALTY, HIGHEST_REPETITION_PENALTY, MOST_TOP_LOGPROBS
 from art.engine.protocol import Constraint
 from art.errors import RequestError
 from art.server.chat.request_fields import (
@@ -27,14 +26,26 @@ from art.server.chat.request_fields import (
     sample_hint,
 )
 from art.server.ledger.stitching import tools_key_and_size
+from art.wire.sampling import (
+    MOST_TOP_LOGPROBS,
+    PARAMETERS,
+    Biases,
+    Number,
+    SamplingParameters,
+    Texts,
+    TokenIds,
+    Whole,
+)
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Of reasoning, as OpenAI and vLLM have them."""
 MOST_ARGUMENTS = 128
 """Of a chat template."""
 
+Reader = Callable[["ChatRequest", str, Any], None]
 
-def flag_reader(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
+
+def flag_reader(attribute: str) -> Reader:
     def read(request: ChatRequest, name: str, value: Any) -> None:
         if not isinstance(value, bool):
             refuse(f"{name} must be true or false, not {value!r}", name)
@@ -43,7 +54,7 @@ def flag_reader(attribute: str) -> Callable[[ChatRequest, str, Any], None]:
     return read
 
 
-def whole_reader(attribute: str, least: int, most: int) -> Callable[[ChatRequest, str, Any], None]:
+def whole_reader(attribute: str, least: int, most: int) -> Reader:
     def read(request: ChatRequest, name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             refuse(f"{name} must be a whole number from {least} to {most}, not {value!r}", name)
@@ -52,9 +63,24 @@ def whole_reader(attribute: str, least: int, most: int) -> Callable[[ChatRequest
     return read
 
 
-def number_reader(
-    attribute: str, least: float, most: float, *, above: bool = False
-) -> Callable[[ChatRequest, str, Any], None]:
+def sampling_reader(attribute: str, values: Number | Whole | Texts | TokenIds | Biases) -> Reader:
+    """The reader of a declared parameter."""
+    match values:
+        case Number():
+            return _number_reader(attribute, values)
+        case Whole():
+            return _whole_or_unset_reader(attribute, values)
+        case Texts():
+            return _texts_reader(attribute, values)
+        case TokenIds():
+            return _token_ids_reader(attribute, values)
+        case Biases():
+            return _biases_reader(attribute, values)
+
+
+def _number_reader(attribute: str, values: Number) -> Reader:
+    least, most, above = values.least, values.most, values.above
+
     def read(request: ChatRequest, name: str, value: Any) -> None:
         fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not fits or not least <= value <= most or (above and value == least):
@@ -65,13 +91,76 @@ def number_reader(
     return read
 
 
+def _whole_or_unset_reader(attribute: str, values: Whole) -> Reader:
+    read_whole, unset = whole_reader(attribute, values.least, values.most), values.unset
+    if unset is None:
+        return read_whole
+
+    def read(request: ChatRequest, name: str, value: Any) -> None:
+        if value != unset or isinstance(value, bool):
+            read_whole(request, name, value)
+
+    return read
+
+
+def _texts_reader(attribute: str, values: Texts) -> Reader:
+    most = values.most
+
+    def read(request: ChatRequest, name: str, value: Any) -> None:
+        texts = [value] if isinstance(value, str) else value
+        fits = isinstance(texts, list) and len(texts) <= most
+        if not fits or not all(isinstance(text, str) and text for text in texts):
+            strings = f"a string or a list of up to {most} strings, none empty"
+            refuse(f"{name} must be {strings}, not {value!r}", name)
+        setattr(request, attribute, tuple(texts))
+
+    return read
+
+
+def _token_ids_reader(attribute: str, values: TokenIds) -> Reader:
+    most = values.most
+
+    def read(request: ChatRequest, name: str, value: Any) -> None:
+        if (
+            not isinstance(value, list)
+            or len(value) > most
+            or not all(type(one) is int and 0 <= one < 2**31 for one in value)
+        ):
+            refuse(f"{name} must be a list of up to {most} token ids, not {value!r}", name)
+        setattr(request, attribute, tuple(value))
+
+    return read
+
+
+def _biases_reader(attribute: str, values: Biases) -> Reader:
+    """Ids that the model does not have it refuses."""
+    most, highest = values.most, values.highest
+
+    def read(request: ChatRequest, name: str, value: Any) -> None:
+        if not isinstance(value, dict) or len(value) > most:
+            refuse(f"{name} must be an object of up to {most} ids with their biases", name)
+        pairs = []
+        for key, bias in value.items():
+            fits = isinstance(bias, int | float) and not isinstance(bias, bool) and math.isfinite(bias)
+            if not (key.isascii() and key.isdecimal() and len(key) < 10):
+                refuse(f"{name} has the key {key!r}, which is no token id", name)
+            if not fits or abs(bias) > highest:
+                bounds = f"from -{highest:g} to {highest:g}"
+                refuse(f"{name}[{key!r}] must be a number {bounds}, not {bias!r}", name)
+            if bias:
+                pairs.append((int(key), float(bias)))
+        setattr(request, attribute, tuple(sorted(pairs)))
+
+    return read
+
+
 def read_effort(request: ChatRequest, name: str, value: Any) -> None:
     if not isinstance(value, str) or value not in EFFORTS:
         refuse(f"{request.effort_field} must be one of {', '.join(EFFORTS)}, not {value!r:.200}", name)
     request.effort = value
 
 
-def refuse_unless_idle(why: str, *idle: Any) -> Callable[[ChatRequest, str, Any], None]:
+def refuse_unless_idle(why: str, *idle: Any) -> Reader:
     """A field that acts in another dialect."""
 
     def read(request: ChatRequest, name: str, value: Any) -> None:
@@ -87,19 +176,6 @@ def read_max_tokens(request: ChatRequest, name: str, value: Any) -> None:
     if request.max_tokens not in (None, value):
         refuse("max_tokens and max_completion_tokens differ; send one of them", "max_completion_tokens")
     request.max_tokens = value
-
-
-def read_top_k(request: ChatRequest, name: str, value: Any) -> None:
-    if value == -1 and not isinstance(value, bool):
-        return
-    whole_reader("top_k", 0, 2**31 - 1)(request, name, value)
-
-
-def read_stop(request: ChatRequest, name: str, value: Any) -> None:
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > 16 or not all(isinstance(s, str) and s for s in stops):
-        refuse(f"stop must be a string or a list of up to 16 strings, none empty, not {value!r}", name)
-    request.stop = tuple(stops)
 
 
 _IDLE_OPTIONS = ("include_usage", "include_obfuscation", "continuous_usage_stats")
@@ -134,8 +210,6 @@ def read_template_arguments(request: ChatRequest, name: str, value: Any) -> None
     request.template_arguments = value
 
 
-_MOST_IDS = 1024
-_HIGHEST_BIAS = 100.0
 _ANY_OBJECT = Constraint(kind="json_schema", text='{"type":"object"}')
 
 
@@ -253,33 +327,6 @@ def read_structured_outputs(request: ChatRequest, name: str, value: Any) -> None
         readers[kind](request, f"{name}.{kind}", wanted)
 
 
-def read_logit_bias(request: ChatRequest, name: str, value: Any) -> None:
-    """Ids, as text, with what is added to their logits; ids that the model does not have it refuses."""
-    if not isinstance(value, dict) or len(value) > _MOST_IDS:
-        refuse(f"{name} must be an object of up to {_MOST_IDS} ids with their biases", name)
-    pairs = []
-    for key, bias in value.items():
-        fits = isinstance(bias, int | float) and not isinstance(bias, bool) and math.isfinite(bias)
-        if not (key.isascii() and key.isdecimal() and len(key) < 10):
-            refuse(f"{name} has the key {key!r}, which is no token id", name)
-        if not fits or abs(bias) > _HIGHEST_BIAS:
-            refuse(f"{name}[{key!r}] must be a number from -100 to 100, not {bias!r}", name)
-        if bias:
-            pairs.append((int(key), float(bias)))
-    request.logit_bias = tuple(sorted(pairs))
-
-
-def read_stop_token_ids(request: ChatRequest, name: str, value: Any) -> None:
-    """vLLM's: further ids that end the reply; they stay in it."""
-    if (
-        not isinstance(value, list)
-        or len(value) > _MOST_IDS
-        or not all(type(one) is int and 0 <= one < 2**31 for one in value)
-    ):
-        refuse(f"{name} must be a list of up to {_MOST_IDS} token ids, not {value!r}", name)
-    request.stop_token_ids = tuple(value)
-
-
 def _json_object(request: ChatRequest, name: str, value: Any) -> None:
     if value is not True:
         refuse(f"{name} must be true, not {value!r}", name)
@@ -310,8 +357,8 @@ def _spelled(value: Any, name: str) -> str:
 
 
 @dataclass(kw_only=True, slots=True)
-class ChatRequest:
-    """What is asked for, checked and in one spelling."""
+class ChatRequest(SamplingParameters):
+    """What is asked for, checked and in one spelling. `stop_token_ids` are besides those that end a turn."""
 
     model: str = ""
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -320,15 +367,8 @@ class ChatRequest:
     tool_choice: ToolChoice = FREE_CHOICE
     parallel_calls: bool = True
     """False: a reply has at most one call."""
-    constraint: Constraint | None = None
-    """What the text of the reply must look like."""
     constrained_by: str = ""
-    """The field that says so."""
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    min_tokens: int = 0
+    """The field that says what the text of the reply must look like."""
     ignore_eos: bool = False
     """The ids that end a turn do not end the reply."""
     n: int = 1
@@ -336,23 +376,14 @@ class ChatRequest:
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
-    top_logprobs: int = 0
     prompt_logprobs: int | None = None
     """The logprobs of the prompt's ids are told, and so many of the most probable beside each."""
     return_token_ids: bool = False
     tokens_as_ids: bool = False
     """Tokens of logprobs are told as `token_id:N`."""
     max_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
     keep_stop: bool = False
     """The stop string that ended a text is told with it."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Besides those that end a turn."""
     metadata: dict[str, str] | None = None
     template_arguments: dict[str, Any] | None = None
     """What the chat format is told for this request, over what the model says."""
@@ -459,7 +490,7 @@ def _tools(request: ChatRequest, name: str, value: Any) -> None:
 
 _REQUIRED = ("model", "messages")
 
-_FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
+_FIELDS: dict[str, Reader] = {
     "model": _model,
     "messages": _messages,
     "tools": _tools,
@@ -471,25 +502,13 @@ _FIELDS: dict[str, Callable[[ChatRequest, str, Any], None]] = {
     "guided_choice": read_guided_choice,
     "guided_grammar": read_guided_grammar,
     "structured_outputs": read_structured_outputs,
-    "logit_bias": read_logit_bias,
-    "frequency_penalty": number_reader("frequency_penalty", -HIGHEST_PENALTY, HIGHEST_PENALTY),
-    "presence_penalty": number_reader("presence_penalty", -HIGHEST_PENALTY, HIGHEST_PENALTY),
-    "repetition_penalty": number_reader("repetition_penalty", 0.0, HIGHEST_REPETITION_PENALTY, above=True),
-    "min_tokens": whole_reader("min_tokens", 0, 2**31 - 1),
-    "stop_token_ids": read_stop_token_ids,
+    **{name: sampling_reader(name, one.values) for name, one in PARAMETERS.items()},
     "n": whole_reader("n", 1, 2**31),
     "stream": flag_reader("stream"),
     "stream_options": read_stream_options,
     "logprobs": flag_reader("logprobs"),
-    "top_logprobs": whole_reader("top_logprobs", 0, MOST_TOP_LOGPROBS),
     "max_tokens": read_max_tokens,
     "max_completion_tokens": read_max_tokens,
-    "temperature": number_reader("temperature", 0.0, 100.0),
-    "top_p": number_reader("top_p", 0.0, 1.0, above=True),
-    "top_k": read_top_k,
-    "min_p": number_reader("min_p", 0.0, 1.0),
-    "seed": whole_reader("seed", -(2**63), 2**63 - 1),
-    "stop": read_stop,
     "metadata": read_metadata,
     "chat_template_kwargs": read_template_arguments,
     "reasoning_effort": read_effort,

@@ -15,6 +15,7 @@ import orjson
 from art.errors import RequestError
 from art.server.chat.chat_request import EFFORTS
 from art.server.chat.request_fields import MOST_MESSAGES, check_other_field, refuse
+from art.wire.sampling import PARAMETERS
 
 _FIELDS = {
     "text": {"type", "text", "cache_control", "citations"},
@@ -416,9 +417,7 @@ _READERS: dict[str, Callable[[Chat, str, Any], None]] = {
     "cache_control": _cache_control,
     "thread": _thread,
     "chat_template_kwargs": _as_in_chat,
-    "min_p": _as_in_chat,
-    "seed": _as_in_chat,
-    "logit_bias": _as_in_chat,
+    **{name: _as_in_chat for name, one in PARAMETERS.items() if "messages" in one.routes},
     "ignore_eos": _as_in_chat,
     "include_stop_str_in_output": _as_in_chat,
 }

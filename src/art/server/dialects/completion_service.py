@@ -13,10 +13,10 @@ import logging
 import secrets
 import time
 from array import array
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from operator import attrgetter
 from typing import Any
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling
@@ -39,11 +39,16 @@ from art.server.ledger.stitching import Stitcher
 from art.server.rollouts import ExchangeRecords, ScopedRollout, ScopedRollouts
 from art.server.tenancy import Tenant
 from art.server.tenants import TenantConcurrency
+from art.wire.sampling import PARAMETERS
 
-_NEUTRAL: Mapping[str, float] = MappingProxyType(
-    {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_tokens": 0}
+_RECORDED = tuple(
+    (name, one.default, one.recorded == "always")
+    for name, one in PARAMETERS.items()
+    if one.recorded != "never"
 )
-"""Kept where they say something."""
+_AS_ASKED = tuple(name for name in PARAMETERS if name not in ("seed", "stop_token_ids"))
+"""What the engine is told as the request says it."""
+_values_of = attrgetter(*_AS_ASKED)
 
 
 def record_of(
@@ -81,24 +86,14 @@ def record_of(
 
 def _recorded(prepared: PreparedRequest, completion: Completion, engine: str) -> dict[str, Any]:
     request = prepared.request
-    sampling: dict[str, Any] = {
-        "max_tokens": prepared.max_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": request.top_k,
-        "min_p": request.min_p,
-    }
-    for name, neutral in _NEUTRAL.items():
-        if (value := getattr(request, name)) != neutral:
+    sampling: dict[str, Any] = {"max_tokens": prepared.max_tokens}
+    for name, default, always in _RECORDED:
+        if (value := getattr(request, name)) != default or always:
             sampling[name] = value
-    for name in ("seed", "stop", "metadata"):
-        value = getattr(request, name)
-        if value:
-            sampling[name] = value
+    if request.metadata:
+        sampling["metadata"] = request.metadata
     if request.ignore_eos:
         sampling["ignore_eos"] = True
-    if request.logit_bias:
-        sampling["logit_bias"] = [list(pair) for pair in request.logit_bias]
     if prepared.constraint is not None:
         constraint = prepared.constraint
         sampling["constraint"] = {"kind": constraint.kind, "text": constraint.text, "by": engine}
@@ -189,22 +184,12 @@ class CompletionService:
         """Sample one choice into `completion`; closing cancels it. Raises: what the engine raises."""
         target, request = prepared.target, prepared.request
         sampling = Sampling(
+            **dict(zip(_AS_ASKED, _values_of(request), strict=True)),
             max_tokens=prepared.max_tokens,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            top_k=request.top_k,
-            min_p=request.min_p,
             # Choices of one request differ; each is repeatable.
             seed=None if request.seed is None else _seed_in_63_bits(request.seed + index),
-            stop=request.stop,
             stop_token_ids=prepared.stop_token_ids,
-            logit_bias=request.logit_bias,
             constraint=prepared.constraint,
-            frequency_penalty=request.frequency_penalty,
-            presence_penalty=request.presence_penalty,
-            repetition_penalty=request.repetition_penalty,
-            min_tokens=request.min_tokens,
-            top_logprobs=request.top_logprobs,
         )
         completion.named_call = request.tool_choice.named
         asked = GenerateRequest(

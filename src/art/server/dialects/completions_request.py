@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from art.engine.limits import MOST_TOP_LOGPROBS
 from art.errors import RequestError
 from art.rendering.chat_renderer import Parsed
 from art.server.catalog import Target
@@ -23,6 +22,7 @@ from art.server.dialects.completion_service import request_id
 from art.server.ledger.schema import int_array
 from art.server.ledger.stitching import Conversation, Stitched, speaker_of
 from art.server.tenancy import Tenant
+from art.wire.sampling import MOST_TOP_LOGPROBS, PARAMETERS
 
 Prompt = str | list[int]
 
@@ -39,18 +39,7 @@ _AS_IN_CHAT = (
     "stream",
     "stream_options",
     "max_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "logit_bias",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "min_tokens",
+    *(name for name, one in PARAMETERS.items() if "completions" in one.routes),
     "response_format",
     "structured_outputs",
     "guided_choice",

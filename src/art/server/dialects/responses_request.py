@@ -15,6 +15,7 @@ from art.server.chat.chat_request import ChatRequest, read_chat_request, read_ef
 from art.server.chat.request_fields import check_other_field, refuse
 from art.server.dialects.responses_items import Item, ResponseStore, chat_messages, read_items
 from art.server.tenancy import Tenant
+from art.wire.sampling import PARAMETERS
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -152,21 +153,11 @@ def includes_logprobs(include: Any) -> bool:
 _AS_IN_CHAT = {
     "model": "model",
     "stream": "stream",
-    "temperature": "temperature",
-    "top_p": "top_p",
     "max_output_tokens": "max_tokens",
     "metadata": "metadata",
     "parallel_tool_calls": "parallel_tool_calls",
+    **{name: name for name, one in PARAMETERS.items() if "responses" in one.routes},
     # Beyond the API, for those who train.
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "seed": "seed",
-    "stop": "stop",
-    "logit_bias": "logit_bias",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "repetition_penalty": "repetition_penalty",
-    "min_tokens": "min_tokens",
     "ignore_eos": "ignore_eos",
     "include_stop_str_in_output": "include_stop_str_in_output",
     "chat_template_kwargs": "chat_template_kwargs",

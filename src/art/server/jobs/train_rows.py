@@ -6,12 +6,10 @@ it. `plot_batch` draws what a step trained: the token tree, and beside it what e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -25,24 +23,18 @@ from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, TrainGroup, TrainJobRequest, TrainTrajectory
 from art.wire.samples import UNTRAINABLE
+from art.wire.sampling import DISTRIBUTION, NOT_COMPUTED, PARAMETERS
 from art.wire.training import PLAIN_SAMPLING, ComputeSpec, SamplingSpec
 
-_NEUTRAL: Mapping[str, Any] = MappingProxyType(
-    {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "min_tokens": 0}
-)
-"""What changes a distribution from token to token, and the value that does not."""
-_SHAPES_NOTHING = frozenset({"max_tokens", "seed", "stop", "stop_string", "metadata", "ignore_eos"})
-
-_SAME_MASKS = "builtin"
-"""The engine that forbids the same ids under a constraint as the trainer."""
-_COLDEST = 1e-6
-_GREEDY: Mapping[str, Callable[[float], bool]] = MappingProxyType(
+_SHAPES_NOTHING = frozenset(
     {
-        "temperature": lambda value: value < _COLDEST,
-        "top_k": lambda value: value == 1,
-        "min_p": lambda value: value >= 1,
+        *("max_tokens", "stop_string", "metadata", "ignore_eos"),
+        *(name for name, one in PARAMETERS.items() if not one.shapes),
     }
 )
+_SAME_MASKS = "builtin"
+"""The engine that forbids the same ids under a constraint as the trainer."""
+_GREEDY = tuple((name, one.greedy) for name, one in PARAMETERS.items() if one.greedy is not None)
 
 
 def sampling_distribution(record: SampleRecord, algorithm: Algorithm) -> SamplingSpec | Untrainable:
@@ -56,11 +48,11 @@ def sampling_distribution(record: SampleRecord, algorithm: Algorithm) -> Samplin
     if algorithm.advantage.kind == "none":
         return PLAIN_SAMPLING
     given = {name: value for name, value in record.sampling.items() if value is not None}
-    for name, is_greedy in _GREEDY.items():
+    for name, is_greedy in _GREEDY:
         if name in given and is_greedy(given[name]):
             return Untrainable(reason="greedy", drawn=f"{name} = {given[name]!r}")
-    for name, neutral in _NEUTRAL.items():
-        if given.pop(name, neutral) != neutral:
+    for name in NOT_COMPUTED:
+        if given.pop(name, PARAMETERS[name].default) != PARAMETERS[name].default:
             return Untrainable(reason="penalties", drawn=f"{name} = {record.sampling[name]!r}")
     constraint = given.get("constraint")
     if constraint is None:
@@ -71,13 +63,14 @@ def sampling_distribution(record: SampleRecord, algorithm: Algorithm) -> Samplin
     else:
         given["constraint"] = {"kind": constraint["kind"], "text": constraint["text"]}
     for name, value in given.items():
-        if name not in SamplingSpec.model_fields and name not in _SHAPES_NOTHING:
+        if name not in DISTRIBUTION and name not in _SHAPES_NOTHING:
             return Untrainable(reason="unknown", drawn=f"{name} = {value!r}")
     try:
-        spec = SamplingSpec(**{name: given[name] for name in SamplingSpec.model_fields if name in given})
+        spec = SamplingSpec(**{name: given[name] for name in DISTRIBUTION if name in given})
     except ValidationError as error:
         first = error.errors()[0]
-        return Untrainable(reason="unknown", drawn=f"{first['loc'][0]} = {first['input']!r}")
+        wrong = str(first["loc"][0]) if first["loc"] else "sampling"
+        return Untrainable(reason="unknown", drawn=f"{wrong} = {given.get(wrong, given)!r}")
     if spec != PLAIN_SAMPLING and algorithm.teacher is not None and algorithm.teacher.kind == "server":
         return Untrainable(reason="teacher", drawn=repr(spec))
     return spec

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from art.engine.limits import HIGHEST_PENALTY, HIGHEST_REPETITION_PENALTY, MOST_TOP_LOGPROBS
 from art.server.chat.chat_request import EFFORTS
 from art.server.chat.request_fields import OTHER_FIELDS
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+from art.wire.sampling import PARAMETERS
 
 Schema = dict[str, Any]
 
@@ -23,11 +23,6 @@ _FRACTION: Schema = {"type": "number", "minimum": 0, "maximum": 1}
 _SHARE: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
 _STOPS: Schema = {"type": "array", "items": _NAME, "maxItems": 16}
 _METADATA: Schema = {"type": "object", "additionalProperties": TEXT, "maxProperties": 16}
-_BIAS: Schema = {
-    "type": "object",
-    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
-    "propertyNames": {"pattern": "^[0-9]+$"},
-}
 
 
 def listed(items: Schema) -> Schema:
@@ -89,26 +84,14 @@ _CHAT_TOOL: Schema = {
     },
     "required": ["type", "function"],
 }
-_SAMPLING: dict[str, Schema] = {
-    "temperature": {"type": "number", "minimum": 0, "maximum": 100},
-    "top_p": _SHARE,
-    "top_k": {"type": "integer", "minimum": -1, "maximum": 2**31 - 1},
-    "min_p": _FRACTION,
-    "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-    "logit_bias": _BIAS,
-}
-_PENALTY: Schema = {"type": "number", "minimum": -HIGHEST_PENALTY, "maximum": HIGHEST_PENALTY}
-_PENALTIES: dict[str, Schema] = {
-    "frequency_penalty": _PENALTY,
-    "presence_penalty": _PENALTY,
-    "repetition_penalty": {
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "maximum": HIGHEST_REPETITION_PENALTY,
-    },
-    "min_tokens": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
-}
-_TOP_LOGPROBS: Schema = {"type": "integer", "minimum": 0, "maximum": MOST_TOP_LOGPROBS}
+
+
+def _sampling(route: str) -> dict[str, Schema]:
+    """The parameters that a route reads as a chat completion does."""
+    return {name: one.values.schema for name, one in PARAMETERS.items() if route in one.routes}
+
+
+_TOP_LOGPROBS: Schema = PARAMETERS["top_logprobs"].values.schema
 _GUIDED: dict[str, Schema] = {
     "guided_json": {"anyOf": [OBJECT, TEXT]},
     "guided_regex": TEXT,
@@ -135,21 +118,17 @@ CHAT = _body(
     tool_choice={"anyOf": [{"enum": ["auto", "none", "required"]}, OBJECT]},
     parallel_tool_calls=FLAG,
     response_format=OBJECT,
-    stop_token_ids=listed({"type": "integer", "minimum": 0}),
     n=_COUNT,
     logprobs=FLAG,
-    top_logprobs=_TOP_LOGPROBS,
     max_tokens=_COUNT,
     max_completion_tokens=_COUNT,
-    stop={"anyOf": [_NAME, _STOPS]},
     metadata=_METADATA,
     chat_template_kwargs=OBJECT,
     reasoning_effort={"enum": list(EFFORTS)},
     best_of=_COUNT,
     echo=_only(False),
     add_special_tokens=_only(False),
-    **_SAMPLING,
-    **_PENALTIES,
+    **{name: one.values.schema for name, one in PARAMETERS.items()},
     **_GUIDED,
     **_ENDS,
     **_TOLD,
@@ -166,12 +145,9 @@ COMPLETIONS = _body(
     add_special_tokens=FLAG,
     n=_COUNT,
     max_tokens={"type": "integer", "minimum": 0},
-    stop={"anyOf": [_NAME, _STOPS]},
     metadata=_METADATA,
     response_format=OBJECT,
-    stop_token_ids=listed({"type": "integer", "minimum": 0}),
-    **_SAMPLING,
-    **_PENALTIES,
+    **_sampling("completions"),
     **_GUIDED,
     **_ENDS,
     **_TOLD,
@@ -222,9 +198,7 @@ _ANTHROPIC: dict[str, Schema] = {
     "cache_control": _CACHE,
     "thread": _only(None),
     "chat_template_kwargs": OBJECT,
-    "min_p": _FRACTION,
-    "seed": _SAMPLING["seed"],
-    "logit_bias": _BIAS,
+    **_sampling("messages"),
     "speed": _only("standard"),
     "mcp_servers": _only([]),
     **_ENDS,
@@ -249,7 +223,6 @@ RESPONSES = _body(
     max_output_tokens=_COUNT,
     metadata=_METADATA,
     parallel_tool_calls=FLAG,
-    stop={"anyOf": [_NAME, _STOPS]},
     chat_template_kwargs=OBJECT,
     background=_only(False),
     conversation=_only(),
@@ -258,8 +231,7 @@ RESPONSES = _body(
     context_management=_only([]),
     truncation=_only("disabled"),
     top_logprobs=_TOP_LOGPROBS,
-    **_SAMPLING,
-    **_PENALTIES,
+    **_sampling("responses"),
     **_ENDS,
     **{name: schema for name, schema in _OTHER.items() if name != "store"},
 )
