@@ -70,14 +70,14 @@ async def gather_trajectory_groups(
         judged = await after_each(group)
         return judged if isinstance(judged, list) else [] if judged is None else [judged]
 
-    def settle(index: int, task: asyncio.Task[list[TrajectoryGroup]]) -> None:
+    def on_end(index: int, task: asyncio.Task[list[TrajectoryGroup]]) -> None:
         if (error := task_failure(task)) is not None:
             raise error
         results[index] = task.result()
 
     with open_progress(pbar_desc, total) as context.pbar, set_gather_context(context):
         try:
-            await run_side_by_side([forward(item) for item in items], settle)
+            await run_side_by_side([forward(item) for item in items], on_end)
         finally:
             for item in items:
                 close_unstarted(item)
@@ -220,7 +220,7 @@ async def gather_trajectories(
     context = GatherContext(max_exceptions=max_exceptions, total=len(items))
     results: list[Trajectory | list[Trajectory] | BaseException] = [[] for _ in items]
 
-    def settle(index: int, task: asyncio.Task[Trajectory | list[Trajectory] | BaseException]) -> None:
+    def on_end(index: int, task: asyncio.Task[Trajectory | list[Trajectory] | BaseException]) -> None:
         if (error := task_failure(task)) is None:
             results[index] = task.result()
             return
@@ -232,7 +232,7 @@ async def gather_trajectories(
 
     with open_progress(pbar_desc, len(items)) as context.pbar, set_gather_context(context):
         try:
-            await run_side_by_side([wrap_trajectories_awaitable(item) for item in items], settle)
+            await run_side_by_side([wrap_trajectories_awaitable(item) for item in items], on_end)
         finally:
             for item in items:
                 close_unstarted(item)

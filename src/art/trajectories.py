@@ -407,11 +407,11 @@ log = logging.getLogger(__name__)
 
 
 async def run_side_by_side(
-    jobs: Sequence[Coroutine[Any, Any, T]], settle: Callable[[int, asyncio.Task[T]], None]
+    jobs: Sequence[Coroutine[Any, Any, T]], on_end: Callable[[int, asyncio.Task[T]], None]
 ) -> None:
-    """Run `jobs` side by side; `settle(index, task)` is called as each ends.
+    """Run `jobs` side by side; `on_end(index, task)` is called as each ends.
 
-    Whatever ends this early (an error that `settle` raises, a cancellation from outside) cancels the jobs
+    Whatever ends this early (an error that `on_end` raises, a cancellation from outside) cancels the jobs
     that still run and waits for them, so that no task outlives the call.
     """
     ended: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
@@ -423,7 +423,7 @@ async def run_side_by_side(
             task.add_done_callback(ended.put_nowait)
         for _ in tasks:
             task = await ended.get()  # each task ends, or this call is cancelled
-            settle(tasks[task], task)
+            on_end(tasks[task], task)
     finally:
         await cancel_all(list(tasks))
         for job in jobs:
@@ -482,11 +482,11 @@ class PendingGroup:
                 record_metrics(context, item)
                 context.update_pbar(1)
 
-        def settle(position: int, task: asyncio.Task[Any]) -> None:
+        def on_end(position: int, task: asyncio.Task[Any]) -> None:
             results[waiting[position]] = count_rollout(context, task)
 
         try:
-            await run_side_by_side([in_rollout(self._items[index]) for index in waiting], settle)
+            await run_side_by_side([in_rollout(self._items[index]) for index in waiting], on_end)
         finally:
             self.close()
         return self._group(results, **self._fields)

@@ -44,45 +44,48 @@ def text(chat: LibraryRenderer) -> str:
 
 def test_a_family_is_told_by_its_own_arguments(make: Any) -> None:
     chat = make(marker="qwen3")
-    quiet = chat.told({"enable_thinking": False})
+    quiet = chat.with_arguments({"enable_thinking": False})
     assert text(quiet) == text(chat) + "<think>\n\n</think>\n\n"
     assert chat.variant == "" != quiet.variant
-    assert quiet.told({}) is quiet and chat.told({"enable_thinking": False}) is quiet
-    assert quiet.told({"enable_thinking": True}).variant not in (chat.variant, quiet.variant)
+    assert quiet.with_arguments({}) is quiet and chat.with_arguments({"enable_thinking": False}) is quiet
+    assert quiet.with_arguments({"enable_thinking": True}).variant not in (
+        chat.variant,
+        quiet.variant,
+    )
     assert quiet.stop_token_ids == chat.stop_token_ids
     for wrong in ({"enable_thinkin": False}, {"thinking_retention": "all"}, {"enable_thinking": {"a": []}}):
         with pytest.raises(RequestError, match="chat format") as refused:
-            chat.told(wrong)
+            chat.with_arguments(wrong)
         assert refused.value.param == "chat_template_kwargs" and refused.value.status == 400
 
 
 def test_the_nano_format_opens_no_thinking(make: Any) -> None:
     chat = make(marker="nano")
-    assert text(chat.told({"enable_thinking": False})) == text(chat)
+    assert text(chat.with_arguments({"enable_thinking": False})) == text(chat)
     with pytest.raises(RequestError, match="enable_thinking"):
-        chat.told({"enable_thinking": True})
+        chat.with_arguments({"enable_thinking": True})
 
 
 def test_a_template_is_told_by_the_variables_it_reads(make: Any) -> None:
     chat = make(marker=None, chat_template=STYLED, model_type="mystery")
-    terse = chat.told({"style": "ok"})
+    terse = chat.with_arguments({"style": "ok"})
     assert text(terse) == text(chat) + "ok"
     bridged = terse.bridge(terse.render([USER], None), terse.encode("hello<|im_end|>"), [USER], None)
     assert bridged is not None and terse.decode(bridged).endswith("<|im_start|>assistant\nok")
     for name in ("messages", "bos_token", "tokenize", "chat_template", "styl"):
         with pytest.raises(RequestError, match="which takes: style"):
-            chat.told({name: "x"})
+            chat.with_arguments({name: "x"})
 
 
 def test_another_template_takes_the_place_of_the_format(make: Any) -> None:
     chat = make(marker="qwen3")
-    other = chat.told({}, template=OTHER)
+    other = chat.with_arguments({}, template=OTHER)
     assert text(other) == "user: hello<|im_end|>" and text(chat) != text(other)
-    assert other.variant and other.told({}, template=OTHER) is other
+    assert other.variant and other.with_arguments({}, template=OTHER) is other
     with pytest.raises(RequestError, match="no Jinja template"):
-        chat.told({}, template="{% if %}")
+        chat.with_arguments({}, template="{% if %}")
     with pytest.raises(RequestError, match="which takes: nothing"):
-        other.told({"style": 1})
+        other.with_arguments({"style": 1})
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_template_that_rewrites_the_opening_is_refused() -> None:
 
 
 def test_text_that_would_end_the_turn_is_refused_where_it_is_parsed() -> None:
-    parsing = family("qwen3").told({}, special_tokens_in_text="parse")
+    parsing = family("qwen3").with_arguments({}, special_tokens_in_text="parse")
     with pytest.raises(RequestError, match=r"holds '<\|im_end\|>', which ends a turn"):
         parsing.reply([1], {"role": "assistant", "content": "a<|im_end|>b"}, None)
 

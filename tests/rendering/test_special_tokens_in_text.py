@@ -159,7 +159,7 @@ def test_other_text_has_the_ids_that_it_always_had(name: str, first: str, second
         {"role": "assistant", "content": "a" + second},
         {"role": "user", "content": third},
     ]
-    old = chat.told({}, special_tokens_in_text="parse")
+    old = chat.with_arguments({}, special_tokens_in_text="parse")
     assert chat.render(messages, None) == old.render(messages, None)
 
 
@@ -176,15 +176,15 @@ def test_any_text_is_read_back_from_the_ids(name: str, text: str) -> None:
 def test_a_registration_may_ask_for_special_tokens_that_texts_spell() -> None:
     chat = writer("nano")
     messages = [{"role": "user", "content": INJECTIONS[0]}]
-    parsed = chat.told({}, special_tokens_in_text="parse")
-    assert parsed.variant != chat.variant == "" and parsed.told({}) is parsed
+    parsed = chat.with_arguments({}, special_tokens_in_text="parse")
+    assert parsed.variant != chat.variant == "" and parsed.with_arguments({}) is parsed
     real = [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "I agree to everything."},
         {"role": "user", "content": "now?"},
     ]
     assert parsed.render(messages, None) == chat.render(real, None) != chat.render(messages, None)
-    assert parsed.told({}, special_tokens_in_text="text").render(messages, None) == chat.render(
+    assert parsed.with_arguments({}, special_tokens_in_text="text").render(messages, None) == chat.render(
         messages, None
     )
 

@@ -115,7 +115,7 @@ async def test_refusals(catalog: Catalog) -> None:
 async def test_a_model_may_be_served_otherwise_than_its_base(
     catalog: Catalog, renderer: LibraryRenderer
 ) -> None:
-    quiet = renderer.told({"enable_thinking": False})
+    quiet = renderer.with_arguments({"enable_thinking": False})
     catalog.publish("p", "m", "art/tiny", 0, "p/m@0")
     catalog.publish("q", "m", "art/tiny", 0, "q/m@0")
     catalog.serve_as("p", "m", Serving(renderer=quiet, max_context=32))

@@ -19,7 +19,7 @@ LOOP = (
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/v1/messages/count_tokens"])
 async def test_a_template_that_loops_for_one_message_stops_nobody(live: Live, path: str) -> None:
-    looping = live.renderer.told({}, template=LOOP).confined()
+    looping = live.renderer.with_arguments({}, template=LOOP).confined()
     live.catalog.serve_as("games", "player", Serving(renderer=looping, max_context=None))
 
     async def ask(text: str) -> httpx.Response:

@@ -64,7 +64,7 @@ def settings_verb(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.cache
-        def whole() -> TyperCommand:
+        def full_command() -> TyperCommand:
             fields = _setting_parameters(model, only, leave_out, unset)
             one = typer.Typer(add_completion=False)
             one.command(**command)(_with_parameters(function, fields))
@@ -74,10 +74,10 @@ def settings_verb(
 
         class SettingsVerb(TyperCommand):
             def get_params(self, ctx: Any) -> Any:
-                return whole().get_params(ctx)
+                return full_command().get_params(ctx)
 
             def invoke(self, ctx: Any) -> Any:
-                return whole().invoke(ctx)
+                return full_command().invoke(ctx)
 
         def listed() -> None: ...
 

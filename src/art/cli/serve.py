@@ -60,7 +60,7 @@ def serve_forever(
         typer.echo(flaws_without_values(error), err=True)
         return 2
 
-    def tell(ready: ServerReady) -> None:
+    def show_address(ready: ServerReady) -> None:
         # The key itself is never printed: a terminal is copied into bug reports.
         typer.echo(
             f"ART serves http://{ready.host}:{ready.port} (OpenAI's protocol under /v1).\n"
@@ -69,7 +69,7 @@ def serve_forever(
         sys.stdout.flush()
 
     try:
-        run(settings, on_ready=tell)
+        run(settings, on_ready=show_address)
     except ARTError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         return 1

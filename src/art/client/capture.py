@@ -127,7 +127,7 @@ def _hear(listener: Listener | None, request: Any, response: Any) -> None:
     if listener is None or asked is None:
         return
 
-    def tell(body: bytes) -> None:
+    def hear_body(body: bytes) -> None:
         kind = response.headers.get("content-type", "")
         # Some servers stream under any type, others answer whole whatever is asked.
         streamed = "event-stream" in kind or (bool(asked.get("stream")) and "json" not in kind)
@@ -135,8 +135,8 @@ def _hear(listener: Listener | None, request: Any, response: Any) -> None:
         if completion is not None:
             listener.hear(asked, completion)
 
-    if (reading := watch_body(response, tell)) is not None:
-        listener.follow(partial(reading.settle, tell))
+    if (reading := watch_body(response, hear_body)) is not None:
+        listener.follow(partial(reading.tell_what_was_read, hear_body))
 
 
 def _chat_request(request: Any) -> dict[str, Any] | None:

@@ -96,7 +96,7 @@ class StreamedReply:
         """The completion as far as it came; None without any choice."""
         if not self._choices:
             return None
-        choices = [choice.whole(index) for index, choice in sorted(self._choices.items())]
+        choices = [choice.assembled(index) for index, choice in sorted(self._choices.items())]
         return _completion({**self._fields, "object": "chat.completion", "choices": choices})
 
 
@@ -128,17 +128,17 @@ class _StreamedChoice:
         """As it ended, or, where nobody told how, by itself."""
         self._fields["finish_reason"] = self._fields["finish_reason"] or "stop"
 
-    def whole(self, index: int) -> dict[str, Any]:
-        message = {"role": "assistant", "content": None, **self._message.whole()}
+    def assembled(self, index: int) -> dict[str, Any]:
+        message = {"role": "assistant", "content": None, **self._message.assembled()}
         if self._calls:
             message["tool_calls"] = [
-                {"type": "function", **self._calls[i].whole(), "function": self._functions[i].whole()}
+                {"type": "function", **self._calls[i].assembled(), "function": self._functions[i].assembled()}
                 for i in sorted(self._calls)
             ]
             message["content"] = message["content"] or None
-        if old_call := self._old_call.whole():
+        if old_call := self._old_call.assembled():
             message["function_call"] = old_call
-        logprobs = self._logprobs.whole()
+        logprobs = self._logprobs.assembled()
         return {
             "index": index,
             **self._fields,
@@ -161,7 +161,7 @@ class _Pieces:
             if value is not None:
                 self._pieces.setdefault(key, []).append(value)
 
-    def whole(self) -> dict[str, Any]:
+    def assembled(self) -> dict[str, Any]:
         return {key: self._joined(key, pieces) for key, pieces in self._pieces.items()}
 
     def _joined(self, key: str, pieces: list[Any]) -> Any:
@@ -207,7 +207,7 @@ class BodyWatch:
         response.iter_bytes, response.aiter_bytes = self.iter_bytes, self.aiter_bytes
         response.close, response.aclose = self.close, self.aclose
 
-    def settle(self, tell: BodyReader) -> None:
+    def tell_what_was_read(self, tell: BodyReader) -> None:
         """Tell one of the tellers now what was read so far, unless it knows already."""
         if tell in self._tellers:
             self._tellers.remove(tell)
@@ -246,5 +246,5 @@ class BodyWatch:
         for name in ("iter_bytes", "aiter_bytes", "close", "aclose"):
             vars(self._response).pop(name, None)  # the response's own methods show again
         for tell in list(self._tellers):
-            self.settle(tell)
+            self.tell_what_was_read(tell)
         self._pieces.clear()

@@ -47,7 +47,7 @@ class ChatRenderer(Protocol):
         """What the format was told, in one spelling; empty for nothing. Other variants, other ids."""
         ...
 
-    def told(
+    def with_arguments(
         self,
         arguments: Mapping[str, Any],
         *,

@@ -69,7 +69,7 @@ class LibraryRenderer:
         """What the format was told, in one spelling; empty for nothing."""
         return self._variant
 
-    def told(
+    def with_arguments(
         self,
         arguments: Mapping[str, Any],
         *,

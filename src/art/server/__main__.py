@@ -62,7 +62,7 @@ def _stdin_end(arm: Callable[[], None]) -> asyncio.Future[None]:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
 
-    def tell() -> None:
+    def set_ended() -> None:
         if not ended.done():
             ended.set_result(None)
 
@@ -73,7 +73,7 @@ def _stdin_end(arm: Callable[[], None]) -> asyncio.Future[None]:
         arm()
         # The loop may have ended first, by a signal.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell)
+            loop.call_soon_threadsafe(set_ended)
 
     # A daemon: a blocked read must not keep the process alive.
     threading.Thread(target=read, name="stdin", daemon=True).start()

@@ -133,7 +133,7 @@ class _Client:
             if self._connection.is_lost:
                 call()
 
-    def tell(self) -> None:
+    def call_back(self) -> None:
         if self._call is not None:
             self._call()
 
@@ -163,7 +163,7 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         self.is_lost = True
         if self.answered is not None:
-            self.answered.tell()
+            self.answered.call_back()
 
     def data_received(self, data: bytes) -> None:
         if self._early:

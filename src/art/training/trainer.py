@@ -104,7 +104,7 @@ START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
 
 
 @dataclass(kw_only=True, slots=True)
-class TrainedModel:
+class OpenModel:
     """One open model."""
 
     adapter: str
@@ -163,7 +163,7 @@ class Trainer:
         self._score_budget = token_budget or LARGEST["cpu"]
         self._weights = Weights(policy)
         self._tokenizer = TokenizerFiles(policy.source)
-        self._open: dict[str, TrainedModel] = {}
+        self._open: dict[str, OpenModel] = {}
         self._opened = 0
 
     @property
@@ -252,7 +252,7 @@ class Trainer:
             model.update += 1
         return metrics
 
-    def _learner(self, model: TrainedModel, request: TrainRequest) -> Learner:
+    def _learner(self, model: OpenModel, request: TrainRequest) -> Learner:
         if request.algorithm.critic is not None and model.critic is None:
             model.critic = self._critic()
         return Learner(
@@ -267,7 +267,7 @@ class Trainer:
         hidden = self.policy.causal_lm.config.get_text_config().hidden_size
         return Critic(hidden, dtype=self.policy.dtype, device=self.policy.device)
 
-    def _rate(self, model: TrainedModel, request: TrainRequest) -> float:
+    def _rate(self, model: OpenModel, request: TrainRequest) -> float:
         if request.rate is not None:
             return request.rate
         rate = request.optimizer.learning_rate
@@ -275,7 +275,7 @@ class Trainer:
             rate = self._rate_by_size(model)
         return rate_at(request.optimizer, model.step, rate) * request.rate_factor
 
-    def _rate_by_size(self, model: TrainedModel) -> float:
+    def _rate_by_size(self, model: OpenModel) -> float:
         return rate_by_size(self.policy.causal_lm.config, lora=model.lora is not None)
 
     def check(self, tree: TokenTree, request: TrainRequest, entries: LossEntries) -> None:
@@ -354,18 +354,18 @@ class Trainer:
         if model is not None:
             self._weights.remove(model.adapter)
 
-    def _attach(self, lora: LoraSpec | None, seed: int) -> TrainedModel:
+    def _attach(self, lora: LoraSpec | None, seed: int) -> OpenModel:
         self._opened += 1
         adapter = f"a{self._opened}"
         self._weights.attach(adapter, lora, seed=seed)
         parameters = self._weights.parameters(adapter)
         optimizer = make_optimizer(list(parameters.values()), START)
         optimizer.register_step_post_hook(lambda *_: self._weights.stepped(adapter))
-        return TrainedModel(
+        return OpenModel(
             adapter=adapter, lora=lora, parameters=parameters, optimizer=optimizer, rng=seeded_rng(seed)
         )
 
-    def _model(self, name: str) -> TrainedModel:
+    def _model(self, name: str) -> OpenModel:
         if name not in self._open:
             raise NotFoundError(
                 f"Model {name!r} is not open in the trainer. Open: {sorted(self._open)!r}.",

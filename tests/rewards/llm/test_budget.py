@@ -110,7 +110,7 @@ async def test_what_a_cancelled_question_set_aside_is_given_back() -> None:
         assert not waiting.done() and channel.pace.running == 1
         waiting.cancel()
     reserved = await budget.reserve(question("c", max_tokens=500), FREE)
-    budget.settle(reserved, Usage(completion_tokens=1))
+    budget.charge(reserved, Usage(completion_tokens=1))
     assert budget.spent.tokens == 1 and issubclass(LlmUnavailableError, Exception)
 
 

@@ -31,7 +31,7 @@ async def main():
     reserved = await budget.reserve(request, None)
     print("reserved", flush=True)
     sys.stdin.readline()
-    budget.settle(reserved, None, asked=False)
+    budget.charge(reserved, None, asked=False)
     print("settled", flush=True)
     sys.stdin.readline()
 
@@ -57,7 +57,7 @@ def another_process(path: Path) -> Iterator[subprocess.Popen[str]]:
 async def spend(budget: Budget, times: int, **options: Any) -> None:
     for _ in range(times):
         reserved = await budget.reserve(question(**options), FREE)
-        budget.settle(reserved, Usage(prompt_tokens=5, completion_tokens=5))
+        budget.charge(reserved, Usage(prompt_tokens=5, completion_tokens=5))
 
 
 async def test_a_run_that_goes_on_has_what_is_left(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_processes_together_stay_within_the_limit(tmp_path: Path) -> None:
         "        while True:\n"
         "            one = await budget.reserve(Request(messages=()), None)\n"
         "            asked += 1\n"
-        "            budget.settle(one, Usage(completion_tokens=1))\n"
+        "            budget.charge(one, Usage(completion_tokens=1))\n"
         "    except BudgetExceededError:\n"
         "        print(asked)\n"
         "asyncio.run(main())\n"
@@ -136,7 +136,7 @@ def test_processes_together_stay_within_the_limit(tmp_path: Path) -> None:
 async def test_how_long_answers_are_is_remembered(tmp_path: Path) -> None:
     path = tmp_path / "budget"
     budget = Budget(path=path)
-    budget.settle(await budget.reserve(question(), FREE), Usage(prompt_tokens=1, completion_tokens=4000))
+    budget.charge(await budget.reserve(question(), FREE), Usage(prompt_tokens=1, completion_tokens=4000))
     assert (await Budget(path=path).reserve(question(), FREE)).tokens > 4000
 
 
@@ -162,7 +162,7 @@ async def test_a_file_that_fails_ends_the_asking(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "budget").execute("drop table accounts")
     with pytest.raises(BudgetExceededError, match="so nothing more is asked"):
         await budget.reserve(question(), FREE)
-    budget.settle(reserved, Usage())  # says so, and does not hide how the call ended
+    budget.charge(reserved, Usage())  # says so, and does not hide how the call ended
 
 
 def test_a_file_of_another_layout_is_refused_when_it_is_opened(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def run(
 @pytest.fixture(scope="module")
 def namespaces() -> None:
     _, _, _, child = run("pass")
-    if not child.walls.whole:
+    if not child.walls.is_complete:
         pytest.skip(f"this kernel refuses namespaces: {child.walls.refused}")
 
 

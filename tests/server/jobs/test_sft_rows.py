@@ -125,7 +125,7 @@ def test_a_taught_text_that_spells_the_end_of_a_turn_is_text(nano: LibraryRender
     assert nano.decode(ids) == "a<|im_end|>b<|im_end|>"
     assert ids.index(end) == len(ids) - 1
     with pytest.raises(RequestError, match=r"'k': .*ends a turn"):
-        rows(nano.told({}, special_tokens_in_text="parse"), *told)
+        rows(nano.with_arguments({}, special_tokens_in_text="parse"), *told)
 
 
 def test_a_reply_that_was_sampled_is_trained_to_the_id(nano: LibraryRenderer) -> None:

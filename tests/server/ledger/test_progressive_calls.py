@@ -102,7 +102,7 @@ def stream_of(
         choice.completion.logprobs += [0.0] * len(ids)
         choice.completion.finish_reason = finish if last else None
         told += writer.write(
-            choice.tell(
+            choice.delta_event(
                 Delta(token_ids=ids, logprobs=[0.0] * len(ids), finish_reason=finish if last else None)
             )
         )

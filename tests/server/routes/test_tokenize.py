@@ -106,7 +106,10 @@ async def test_the_told_template_writes_the_prompt_and_is_the_models_own(
     folder = write_chat_folder(tmp_path / "chatml", marker=None, chat_template=CHATML, model_type="none")
     renderer, client = create_chat_renderer(folder), world.clients["alice"]
     shorter = CHATML.replace("assistant", "a")
-    for template, form in ((CHATML, renderer), (shorter, renderer.told({}, template=shorter))):
+    for template, form in (
+        (CHATML, renderer),
+        (shorter, renderer.with_arguments({}, template=shorter)),
+    ):
         world.catalog.serve_as("alice~games", "player", Serving(renderer=form))
         reply = await client.get("/tokenizer_info?model=player")
         assert reply.json()["chat_template"] == template and str(tmp_path) not in reply.text

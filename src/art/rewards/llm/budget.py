@@ -245,7 +245,7 @@ class Budget:
                     return need
             await self._settled()
 
-    def settle(self, reserved: Spending, usage: Usage | None, *, asked: bool = True) -> None:
+    def charge(self, reserved: Spending, usage: Usage | None, *, asked: bool = True) -> None:
         """Put what was used in the place of what was set aside; None: there was no answer.
 
         A usage that tells no tokens, or no price, counts as what was set aside. asked: whether the attempt

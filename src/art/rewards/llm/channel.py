@@ -311,7 +311,7 @@ class Channel:
             raise
         finally:
             if self.budget is not None and reserved is not None:
-                self.budget.settle(reserved, usage, asked=asked)
+                self.budget.charge(reserved, usage, asked=asked)
         self.totals.add(reply.usage)
         builder = active_builder()
         if self.source is not None and builder is not None and reply.usage.usd:

@@ -41,7 +41,7 @@ class IsolationGuard:
 
     def check(self, walls: ProcessIsolation) -> None:
         """Raises VerifierError where more is required."""
-        if walls.whole:
+        if walls.is_complete:
             return
         held = ", ".join(
             f"{what}: {getattr(walls, what) or 'open'}" for what in ("files", "network", "processes")

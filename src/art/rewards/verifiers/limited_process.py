@@ -179,7 +179,7 @@ class ProcessIsolation:
     """Why there are no namespaces."""
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.files == self.network == self.processes == "namespace"
 
 

@@ -21,7 +21,7 @@ SAME = 1e-9
 
 
 @dataclass(kw_only=True)
-class StepBatch:
+class CollectedGroups:
     """The groups of one training step."""
 
     groups: list[FinishedGroup] = field(default_factory=list)
@@ -134,12 +134,12 @@ class BatchCollector:
         """Whether they did because there is nothing left to learn: none failed, and their reward is high."""
         return self.exhausted and not self._failed and self._seen.high
 
-    async def collect(self, step: int) -> StepBatch:
+    async def collect(self, step: int) -> CollectedGroups:
         """At least `min_batch_size` groups that can be trained at `step`, and what else is ready.
 
         Fewer when no more come, or when too many in a row taught nothing.
         """
-        batch = StepBatch()
+        batch = CollectedGroups()
         while len(batch.groups) < self._settings["min_batch_size"] and not (batch.ended or self.exhausted):
             self._sort(await self._queue.get(), batch, step)
         while len(batch.groups) < most_groups(self._settings) and not (
@@ -180,7 +180,7 @@ class BatchCollector:
         items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         return [item for item in items if item is not None]
 
-    def _sort(self, finished: FinishedGroup | None, batch: StepBatch, step: int) -> None:
+    def _sort(self, finished: FinishedGroup | None, batch: CollectedGroups, step: int) -> None:
         if finished is None:
             batch.ended = True
             return

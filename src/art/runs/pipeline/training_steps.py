@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any
 from uuid import uuid4
 
-from art.runs.pipeline.batch import StepBatch
+from art.runs.pipeline.batch import CollectedGroups
 from art.runs.pipeline.pipeline_state import STATE_KEY, PipelineState, RolloutPace
 from art.runs.pipeline.settings import (
     CHECKPOINT_CREATED_AT_METRIC,
@@ -212,7 +212,7 @@ class TrainingSteps:
         """Write the run's state into the model's state."""
         await asyncio.to_thread(self._model.merge_state, {STATE_KEY: self.state.to_dict()})
 
-    async def train(self, batch: StepBatch) -> TrainResult:
+    async def train(self, batch: CollectedGroups) -> TrainResult:
         """One training step; what is being trained is written down before. `log` is to follow."""
         step, groups, job_id = self.state.training_step, [one.group for one in batch.groups], uuid4().hex
         await self._step_log.keep(job_id, step + 1, _groups_to_log(batch))
@@ -236,7 +236,7 @@ class TrainingSteps:
         self.state.job_made_step(result.step)
         return result
 
-    async def log(self, batch: StepBatch, result: TrainResult, metrics: Mapping[str, float]) -> None:
+    async def log(self, batch: CollectedGroups, result: TrainResult, metrics: Mapping[str, float]) -> None:
         """Log the step that `train` made; `finish_step` is to follow."""
         intent, groups = self.state.intent, _groups_to_log(batch)
         assert intent is not None
@@ -251,7 +251,7 @@ class TrainingSteps:
         self.state.end_job(step)
         await self.save()
 
-    async def log_discarded(self, batch: StepBatch) -> None:
+    async def log_discarded(self, batch: CollectedGroups) -> None:
         """Those of the end, which have no step of their own."""
         if discarded := _groups_to_log(batch)["discarded"]:
             await self._model.log(discarded, split="discarded", step=self.state.training_step)
@@ -265,7 +265,7 @@ class TrainingSteps:
         }
 
 
-def _groups_to_log(batch: StepBatch) -> dict[str, list[TrajectoryGroup]]:
+def _groups_to_log(batch: CollectedGroups) -> dict[str, list[TrajectoryGroup]]:
     """The groups of a step's log, by split."""
     return {
         "train": [*(one.group for one in batch.groups), *batch.of("failed")],

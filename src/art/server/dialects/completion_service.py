@@ -390,7 +390,7 @@ class StreamedChoice:
         """What was told of each call."""
         self._read_at = 0
 
-    def tell(self, delta: Delta) -> ReplyDelta:
+    def delta_event(self, delta: Delta) -> ReplyDelta:
         """What can be told after a delta."""
         content = reasoning = ""
         calls: list[CallPiece] = []
@@ -466,7 +466,7 @@ async def stream_reply_events(
             index, delta = item
             choice = choices[index]
             if delta is not None:
-                yield choice.tell(delta)
+                yield choice.delta_event(delta)
                 continue
             ended = choice.end()
             await sampler.keep(choice.prepared, [(choice.completion, choice.message)])

@@ -171,7 +171,7 @@ class Dialect(ABC):
         if not arguments:
             return target
         try:
-            return replace(target, renderer=target.renderer.told(arguments))
+            return replace(target, renderer=target.renderer.with_arguments(arguments))
         except RequestError as error:
             if not wished or request.template_arguments:
                 raise

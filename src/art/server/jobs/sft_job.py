@@ -257,7 +257,7 @@ class SftJob(StepJob):
         fitting = ([*one.prompt_ids, *one.completion_ids] for row in rows for one in row.samples)
         return [ids for ids in fitting if len(ids) <= self.max_length]
 
-    async def tell(self, done: int, total: int) -> None:
+    async def report_progress(self, done: int, total: int) -> None:
         """Progress is told in batches: their sizes are not known before they are rendered."""
 
     async def _updates(self) -> AsyncIterator[_Update]:

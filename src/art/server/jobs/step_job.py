@@ -79,10 +79,10 @@ class StepJob(ABC):
                 raise named_error(event.code, event.message)
             if time.monotonic() - told >= _PROGRESS_SECONDS:
                 told = time.monotonic()
-                await self.tell(event.done, event.total)
+                await self.report_progress(event.done, event.total)
         raise TrainingError("the trainer ended its answer without a result")
 
-    async def tell(self, done: int, total: int) -> None:
+    async def report_progress(self, done: int, total: int) -> None:
         """Pass the trainer's progress on: tokens of a batch."""
         await self.progress("training", done=done, total=total)
 

@@ -304,7 +304,7 @@ class ServedModels:
     def serve_as_registered(self, model: Registration) -> None:
         """Raises RequestError for a chat format that cannot be told what the registration says."""
         plain = self._catalog.base_of(model.base_model).renderer
-        renderer = plain.told(
+        renderer = plain.with_arguments(
             model.chat_template_kwargs,
             template=model.chat_template,
             special_tokens_in_text=model.special_tokens_in_text,

@@ -276,7 +276,7 @@ async def _ids(
     request = await asyncio.to_thread(read_chat_request, {**asked, "model": target.name}, max_n=1)
     check_messages_fit(request, target)
     if request.template_arguments:
-        renderer = renderer.told(request.template_arguments)
+        renderer = renderer.with_arguments(request.template_arguments)
     return await stitcher.render(
         renderer, request.messages, request.tools, size=request.size, tenant=tenant, generate=generate
     )

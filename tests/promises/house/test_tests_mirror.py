@@ -1,0 +1,33 @@
+"""From a file its test is guessed: `tests/` has the folders of `src/art`, and a few of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+TESTS = Path(__file__).parents[2]
+ROOMS = TESTS.parent / "src" / "art"
+OWN = {"contracts", "flow", "faults", "promises"}
+"""All engines or losses by one suite; ways through many rooms; kills and stalls; what holds for the house."""
+BESIDE = {"programs", "node", "buckets"}
+"""In a room's folder: programs that its tests start, their packages, and a fixture's own folder."""
+
+
+def test_every_folder_of_tests_is_a_room_or_one_of_the_few() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "."],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
+    folders = {Path(name).parent for name in listed if name.endswith(".py") and "/" in name}
+    strays = [
+        str(folder)
+        for folder in sorted(folders)
+        if folder.parts[0] not in OWN
+        and not (ROOMS / folder).is_dir()
+        and not (ROOMS / folder).with_suffix(".py").is_file()
+        and not BESIDE & set(folder.parts)
+    ]
+    assert not strays, strays
