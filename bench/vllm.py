@@ -1,7 +1,7 @@
-"""Tokens per second of the builtin engine against vLLM on a CPU, both as workers behind the same client.
+"""Tokens per second of the builtin engine against vLLM on a CPU, each as the server runs it.
 
-One turn: N prompts of one length, a fixed number of sampled tokens each, all of one LoRA. Both engines run as
-the server runs them, each in its worker process, asked from here in turns; the ratio is the median of the
+One turn: N prompts of one length, a fixed number of sampled tokens each, all of one LoRA. Each engine runs in
+its process, asked from here in turns; the ratio is the median of the
 repetitions' ratios. vLLM's environment is made by the bench where there is none.
 """
 
@@ -17,8 +17,10 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from art.engine.nano_models import resolve
-from art.engine.protocol import Engine, GenerateRequest, Sampling
+from art.engine.protocol import Engine, GenerateRequest, Sampling, ServerOrder
 from art.engine.vllm.install import install
+from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.start import start_vllm
 from bench.engine import NEW_TOKENS, PROMPT_TOKENS
 from bench.models import save_adapter
 from bench.rows import Row, write_rows
@@ -70,14 +72,16 @@ async def measure(environment: Path) -> list[Row]:
         folder = Path(name)
         base = resolve("art/nano-games")  # vLLM does not start without a tokenizer
         adapter = save_adapter(base, folder / "adapter")
-        vllm = {"environment": str(environment), "threads": 1}
-        async with (
-            running_engine(base, {"threads": 1}, log=folder / "builtin.log") as ours,
-            running_engine(base, vllm, engine="vllm", log=folder / "vllm.log") as theirs,
-        ):
-            for engine in (ours, theirs):
-                await engine.load_adapter("lora", adapter)
-            return [await row(ours, theirs, count) for count in CONCURRENT]
+        options = VllmOptions(environment=environment, threads=1)
+        order = ServerOrder(name="vllm", base_model=str(base), options=options, log_path=folder / "vllm.log")
+        async with running_engine(base, {"threads": 1}, log=folder / "builtin.log") as ours:
+            server = await start_vllm(order)
+            try:
+                for engine in (ours, server.engine):
+                    await engine.load_adapter("lora", adapter)
+                return [await row(ours, server.engine, count) for count in CONCURRENT]
+            finally:
+                await server.stop()
 
 
 def main() -> None:

@@ -20,13 +20,13 @@ STOP_SECONDS = 60.0
 
 @asynccontextmanager
 async def running_engine(
-    base: Path, options: dict[str, Any], *, engine: str = "builtin", log: Path | None = None
+    base: Path, options: dict[str, Any], *, log: Path | None = None
 ) -> AsyncIterator[RemoteEngine]:
     """Its client. log: where its standard error goes; None: to ours."""
     start = WorkerStart(base_model=str(base), key=secrets.token_hex(16), options=options)
     stderr = None if log is None else log.open("wb")
     worker = await asyncio.create_subprocess_exec(
-        *worker_command(engine), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+        *worker_command("builtin"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
     )
     if stderr is not None:
         stderr.close()
@@ -36,7 +36,7 @@ async def running_engine(
         line = await asyncio.wait_for(worker.stdout.readline(), START_SECONDS)
         ready = WorkerReady.model_validate_json(line)
         if not ready.ready:
-            raise SystemExit(f"the engine {engine} does not start: {ready.error}")
+            raise SystemExit(f"the engine does not start: {ready.error}")
         client = RemoteEngine(f"http://127.0.0.1:{ready.port}", start.key)
         yield client
         await client.close()

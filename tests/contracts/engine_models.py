@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,12 @@ from transformers import (
     set_seed,
 )
 
-from art.engine.protocol import Delta, GenerateRequest, Sampling, TopLogprobs
+from art.engine.protocol import Delta, GenerateRequest, Sampling, ServerOrder, TopLogprobs
 from art.engine.registry import worker_command
+from art.engine.vllm.client import VllmClient
+from art.engine.vllm.engine import VllmEngine
 from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.start import start_vllm
 from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart
 
 VOCAB = 384
@@ -147,12 +152,10 @@ async def whole(deltas: AsyncIterator[Delta]) -> Delta:
 
 
 @contextmanager
-def running_worker(
-    base: Path, options: BuiltinOptions | VllmOptions, engine: str = "builtin"
-) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
+def running_worker(base: Path, options: BuiltinOptions) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
     """A real worker process, its url and its key; it ends when its standard input is closed."""
     key = secrets.token_hex(16)
-    process = subprocess.Popen(worker_command(engine), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(worker_command("builtin"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     try:
         start = WorkerStart(base_model=str(base), key=key, options=options.model_dump(mode="json"))
@@ -165,3 +168,21 @@ def running_worker(
         process.stdin.close()
         process.stdout.close()
         process.wait(timeout=240)
+
+
+@contextmanager
+def running_vllm(base: Path, options: VllmOptions, folder: Path) -> Iterator[Callable[[], VllmEngine]]:
+    """A real vLLM server, kept by an event loop of its own; each call is a new engine over it."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    order = ServerOrder(name="vllm", base_model=str(base), options=options, log_path=folder / "vllm.log")
+    try:
+        server = asyncio.run_coroutine_threadsafe(start_vllm(order), loop).result()
+        served, client = server.engine.served, server.engine.client
+        yield lambda: VllmEngine(VllmClient(client.url, client.key, client.socket), served, options)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

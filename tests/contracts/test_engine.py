@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from engine_models import (
     build_adapter,
     build_qwen3,
     reference_logprobs,
+    running_vllm,
     running_worker,
     whole,
 )
@@ -27,9 +29,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from art.engine.builtin.engine import BuiltinEngine
-from art.engine.protocol import Constraint, Engine, EngineInfo
+from art.engine.protocol import Constraint, Engine, EngineInfo, ServerOrder
 from art.engine.remote import RemoteEngine
 from art.engine.replicas import EnginePool
+from art.engine.vllm.engine import VllmEngine
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.start import attach
 from art.errors import (
@@ -40,7 +43,7 @@ from art.errors import (
     RequestError,
     WorkerError,
 )
-from art.wire.engine import BuiltinOptions, WorkerStart
+from art.wire.engine import BuiltinOptions
 from art.wire.samples import MAX_CANDIDATES, split_candidates
 from waiting import DEADLINE_S, until
 
@@ -73,10 +76,10 @@ def worker(base: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def vllm(base: Path) -> Iterator[tuple[str, str]]:
+def vllm(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], VllmEngine]]:
     """One server for all of the module: it takes half a minute to start."""
-    with running_worker(base, VLLM_OPTIONS, "vllm") as (_, url, key):
-        yield url, key
+    with running_vllm(base, VLLM_OPTIONS, tmp_path_factory.mktemp("vllm")) as engine_over_it:
+        yield engine_over_it
 
 
 REAL_VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)])
@@ -90,10 +93,10 @@ async def engine(request: pytest.FixtureRequest, base: Path) -> AsyncIterator[En
     elif request.param == "pool":
         half = OPTIONS.model_copy(update={"max_running": 8, "max_waiting": 32})
         made = await EnginePool.of(*[await BuiltinEngine.start(str(base), half) for _ in range(2)])
+    elif request.param == "vllm":
+        made = request.getfixturevalue("vllm")()
     else:
-        made = RemoteEngine(
-            *request.getfixturevalue("worker" if request.param == "remote" else request.param)
-        )
+        made = RemoteEngine(*request.getfixturevalue("worker"))
     yield made
     await made.close()
 
@@ -794,7 +797,7 @@ async def forwarded(socket: str) -> asyncio.Server:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_vllm_that_runs_already_is_attached_to(
-    vllm: tuple[str, str], base: Path, adapters: dict[str, Path], tmp_path: Path, name: str
+    vllm: Callable[[], VllmEngine], base: Path, adapters: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     [server] = [
         child
@@ -807,10 +810,10 @@ async def test_a_vllm_that_runs_already_is_attached_to(
     proxy = await forwarded(socket)
     url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
     options = VllmOptions(urls=(url,), key_file=tmp_path / "key", dtype="float32")
-    start = WorkerStart(base_model=str(base), key="-" * 16)
-    engine = await attach(start, options)
+    order = ServerOrder(name="there", base_model=str(base), options=options, log_path=tmp_path / "log")
+    engine = await attach(order, options)
     rows = [prompt(1), prompt(2, 30)]
-    theirs = RemoteEngine(*vllm)
+    theirs = vllm()
     await theirs.load_adapter(name, adapters["plain"])
     await engine.load_adapter(name, adapters["plain"])
     assert await engine.score(name, rows) == [
@@ -821,12 +824,12 @@ async def test_a_vllm_that_runs_already_is_attached_to(
     await engine.close()
     await theirs.close()
     for unfit, said in (
-        (start.model_copy(update={"base_model": "somebody/else"}), "somebody/else"),
-        (start.model_copy(update={"replica": 1}), "replica 1"),
+        (replace(order, base_model="somebody/else"), "somebody/else"),
+        (replace(order, replica=1), "replica 1"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             await attach(unfit, options)
     (tmp_path / "key").write_text("wrong")
     with pytest.raises(RequestError, match="nauthorized"):
-        await attach(start, options)
+        await attach(order, options)
     proxy.close()

@@ -124,7 +124,7 @@ async def ids_of(pool: EnginePool, request: GenerateRequest) -> list[int]:
 async def pool_of(*engines: Dice, up: float = 5.0) -> EnginePool:
     pool = EnginePool(len(engines), waits=ReplicaWaits(up=up, awake=up))
     for number, engine in enumerate(engines):
-        await pool.members.join(number, engine)
+        await pool.join(number, engine)
     return pool
 
 
@@ -240,14 +240,14 @@ async def test_a_replica_that_comes_back_has_every_adapter_before_it_has_a_reque
     await pool.load_adapter("m@1", tmp_path)
     first.dead = True
     await pool.load_adapter("m@2", tmp_path)
-    assert [replica.number for replica in pool.members.up] == [1]
+    assert [replica.number for replica in pool.up] == [1]
     seen: list[str] = []
 
     async def verify(engine: object, name: str) -> None:
-        assert not pool.members.replicas[0].up
+        assert not pool.replicas[0].up
         seen.append(name)
 
-    await pool.members.join(0, third, verify)
+    await pool.join(0, third, verify)
     assert seen == ["m@1", "m@2"] == list(third.adapters) and first.closed
     await pool.unload_adapter("m@1")
     assert list(second.adapters) == list(third.adapters) == ["m@2"]
@@ -261,7 +261,7 @@ async def test_the_only_engine_is_waited_for() -> None:
     await until(lambda: first.dead)
     await turns()
     assert not waiting.done()
-    await pool.members.join(0, second)
+    await pool.join(0, second)
     assert len(await waiting) == 12
 
 
@@ -275,7 +275,7 @@ async def test_waits_end() -> None:
     first.dead = True
     with pytest.raises(DeadlineError, match="to be up"):
         await ids_of(pool, ask())
-    pool.members.give_up(0, WorkerDiedError("given up"))
+    pool.give_up(0, WorkerDiedError("given up"))
     with pytest.raises(WorkerDiedError, match="given up"):
         await ids_of(pool, ask())
 
@@ -289,7 +289,7 @@ async def test_asleep_requests_wait_here_and_a_replica_that_starts_meanwhile_sle
     assert (await pool.info()).waiting == 1 and not first.asked
     with pytest.raises(OverloadedError):
         await ids_of(pool, ask())
-    await pool.members.join(0, second)
+    await pool.join(0, second)
     assert second.asleep and not held.done()
     await pool.wake()
     assert len(await held) == 12 and len(second.asked) == 1
@@ -306,7 +306,7 @@ async def test_a_broken_connection_is_no_death() -> None:
 
     pool = await pool_of(Flaky())
     assert len(await ids_of(pool, ask())) == 12
-    assert pool.members.replicas[0].starts == 2
+    assert pool.replicas[0].starts == 2
 
 
 async def test_a_closed_pool_answers_nobody() -> None:

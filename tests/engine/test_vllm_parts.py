@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from art.engine.protocol import Constraint, GenerateRequest, Sampling
 from art.engine.registry import engine_options
 from art.engine.vllm.adapters import check_folder
 from art.engine.vllm.client import (
+    VllmClient,
     completion_body,
     rank_body,
     read_choice,
@@ -19,12 +22,17 @@ from art.engine.vllm.client import (
     read_scores,
     score_body,
 )
+from art.engine.vllm.engine import VllmEngine, VllmServerFacts
 from art.engine.vllm.install import install, installed
 from art.engine.vllm.launch import OURS, command_line, known_arguments, prepare_launch
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
-from art.errors import CheckpointError, ConfigurationError, RequestError, WorkerError
+from art.engine.vllm.start import VllmServer
+from art.errors import CheckpointError, ConfigurationError, RequestError, WorkerDiedError, WorkerError
 from art.process.fair_queue import FairQueue
+from art.server.workers.supervisor import RestartPolicy, Supervisor
+from art.server.workers.worker_process import WorkerSpec
+from waiting import until
 
 KNOWN: dict[str, dict[str, Any]] = {
     "enable_prefix_caching": {
@@ -247,3 +255,74 @@ async def test_the_installed_vllm_knows_what_we_give_it(tmp_path: Path) -> None:
     launch = await prepare_launch("base", runtime, VllmOptions(), tmp_path, None)
     given = {word.partition("=")[0] for word in launch.command if word.startswith("--")}
     assert given <= {flag for argument in known.values() for flag in argument["flags"]}
+
+
+@pytest.fixture
+async def silent() -> AsyncIterator[str]:
+    """The URL of a server that takes requests and never answers."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+
+
+def over(url: str) -> VllmServer:
+    """A server that is attached to, with one place."""
+    served = VllmServerFacts(
+        base_model="base",
+        model="base",
+        max_context=99,
+        vocab_size=9,
+        device="remote",
+        dtype="float32",
+        end_of_text=None,
+        version=TESTED,
+        sleep_mode=False,
+        attached=True,
+    )
+    return VllmServer("there", VllmEngine(VllmClient(url, None), served, VllmOptions(max_running=1)), None)
+
+
+def completions(engine: VllmEngine, count: int) -> list[asyncio.Task[list[int]]]:
+    async def one() -> list[int]:
+        request = GenerateRequest(
+            request_id="r", adapter=None, prompt_ids=[1, 2], sampling=Sampling(max_tokens=3)
+        )
+        return [token async for delta in engine.generate(request) for token in delta.token_ids]
+
+    return [asyncio.create_task(one()) for _ in range(count)]
+
+
+async def test_when_the_server_ends_what_runs_what_waits_and_what_comes_fails(silent: str) -> None:
+    server = over(silent)
+    begun = completions(server.engine, 9)
+    await until(lambda: server.engine.health().waiting == 8)
+    await server.stop()
+    begun += completions(server.engine, 1)
+    failures = await asyncio.gather(*begun, server.engine.info(), return_exceptions=True)
+    assert {type(failure) for failure in failures} == {WorkerDiedError}
+    with pytest.raises(WorkerDiedError):
+        await server.engine.score(None, [[1, 2]])
+
+
+async def test_a_server_that_makes_no_step_is_started_again(silent: str, tmp_path: Path) -> None:
+    async def start(spec: WorkerSpec) -> VllmServer:
+        return over(silent)
+
+    async def nothing(server: VllmServer) -> None:
+        return
+
+    spec = WorkerSpec(name="vllm", log_path=tmp_path / "log", health_interval=0.05, health_deadline=0.2)
+    supervisor = Supervisor(spec, start, when_up=nothing, policy=RestartPolicy(backoff=0.01))
+    await supervisor.start()
+    first = await supervisor.worker(60)
+    [failure] = await asyncio.gather(*completions(first.engine, 1), return_exceptions=True)
+    assert isinstance(failure, WorkerDiedError)
+    await until(lambda: supervisor.restarts == 1)
+    assert supervisor.current is not first and not (await supervisor.worker(60)).engine.health().error
+    await supervisor.close()

@@ -39,21 +39,13 @@ class Sides:
     """A trainer and engines in this process; `spoil` changes what the engine is given to load."""
 
     def __init__(self, trainer: Trainer, pool: EnginePool) -> None:
-        self.trainer, self.pool = trainer, pool
+        self.trainer, self.engine = trainer, pool
         self.spoil: Callable[[Path], None] = lambda folder: None
 
-    async def load(self, adapter: str, path: Path) -> None:
-        self.spoil(path)
-        await self.pool.load_adapter(adapter, path)
-
-    async def engine_scores(self, adapter: str | None, rows: Rows) -> dict[int, list[list[float]]]:
-        return await self.pool.score_each(adapter, rows)
-
-    async def drop(self, adapter: str) -> None:
-        await self.pool.unload_adapter(adapter)
-
     async def probe(self, lora: LoraSpec | None, path: Path, rows: Rows) -> ProbeReply:
-        return self.trainer.probe(lora, path, rows, seed=0)
+        reply = self.trainer.probe(lora, path, rows, seed=0)
+        self.spoil(path)
+        return reply
 
     async def dtypes(self) -> list[str]:
         return ["float32", "float32"]
@@ -73,7 +65,7 @@ async def sides(trainer: Trainer) -> AsyncIterator[Sides]:
 
 
 async def measured(sides: Sides, folder: Path, lora: LoraSpec | None = LORA) -> Parity:
-    info = await sides.pool.info()
+    info = await sides.engine.info()
     return await measure_parity(
         sides,
         lora,
@@ -91,7 +83,7 @@ async def test_engine_and_trainer_agree(sides: Sides, tmp_path: Path, lora: Lora
     parity = await measured(sides, tmp_path, lora)
     assert parity.mean < 1e-4 and parity.p99 < 1e-3 and parity.tokens == 4 * 64 and not parity.cause
     judge_parity(parity, "art/nano", refuse=True)
-    assert not os.listdir(tmp_path) and (await sides.pool.info()).adapters == (), "nothing is left"
+    assert not os.listdir(tmp_path) and (await sides.engine.info()).adapters == (), "nothing is left"
 
 
 async def test_the_probe_shows_what_a_fresh_adapter_does_not(trainer: Trainer, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """What an inference engine is: token ids in, token ids and logprobs out, adapters by immutable name.
 
-Everything that serves tokens implements `Engine`: a worker process behind `art.engine.remote`, and a set of
-replicas. What runs inside a worker implements `ServedEngine`, which takes a sink in place of an iterator:
-the builtin engine and vLLM. `tests/contracts/test_engine.py` holds the tests that each of them must pass.
+Everything that serves tokens implements `Engine`: the builtin engine, itself and behind its worker process
+(`art.engine.remote`), vLLM behind its own HTTP (`art.engine.vllm`), and a set of replicas
+(`art.engine.replicas`). What a worker process of ours serves implements `ServedEngine`, too, which takes a
+sink in place of an iterator.
+`tests/contracts/test_engine.py` holds the tests that each of them must pass.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from art.wire.sampling import Sampling as Sampling
 
 if TYPE_CHECKING:
     from art.wire.engine import EngineHealth
+    from art.wire.records import Strict
 
 
 FinishReason = Literal["stop", "length"]
@@ -153,6 +156,41 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop. Calling it twice is allowed."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deadlines:
+    """Seconds after which a silent worker or server is taken for stuck."""
+
+    connect: float = 10.0
+    health: float = 10.0
+    control: float = 120.0
+    """Loading, scoring, waking."""
+    drain: float = 1800.0
+    """Unloading and sleeping, which wait for running requests."""
+    stall: float = 60.0
+    """Requests are running, but the step counter stands still."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOrder:
+    """What a server of somebody else's engine is started with: one replica of a base model."""
+
+    name: str
+    """For messages, such as `engine-qwen-0`."""
+    base_model: str
+    """A local folder or a hub name."""
+    options: Strict
+    """Of this kind of engine, checked (`art.engine.registry`)."""
+    log_path: Path
+    """Where what it writes is kept."""
+    replica: int = 0
+    """Its number among the engines of this base model, from 0."""
+    device: str | None = None
+    """Where this replica computes, such as `cuda:1`; None: as the options say."""
+    start_deadline: float = 300.0
+    """Seconds until it must answer."""
+    deadlines: Deadlines = Deadlines()
 
 
 Sink = Callable[[Delta | ARTError], None]

@@ -1,30 +1,48 @@
 """Which engines there are, and how each one is started. A new engine is one line here and its module.
 
-Importing this loads no engine: a worker runs in its own process, with its own interpreter where wanted.
+Importing this loads no engine: torch stays in worker processes, and what speaks to a server of somebody
+else's engine is imported when one is started.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from art.engine.protocol import ServerOrder
 from art.engine.vllm.options import VllmOptions
 from art.errors import ConfigurationError
 from art.wire.engine import BuiltinOptions, checked_options
 from art.wire.records import Strict
 
+if TYPE_CHECKING:
+    from art.engine.vllm.start import VllmServer
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineKind:
-    """One engine: the module of its worker and the options it takes."""
+    """One engine: the options it takes, and either the module of its worker or what starts its server."""
 
-    module: str
-    """Run as `python -m module`; it speaks `art.wire.engine` on stdin, stdout and its routes."""
     options: type[Strict]
     summary: str
+    module: str = ""
+    """Run as `python -m module`; it speaks `art.wire.engine` on stdin, stdout and its routes."""
+    start_server: Callable[[ServerOrder], Awaitable[VllmServer]] | None = None
+    """Starts a server with an HTTP of its own, which an engine in this process speaks to."""
+
+
+async def _start_vllm(order: ServerOrder) -> VllmServer:
+    """Raises: what `start_vllm` raises."""
+    try:
+        from art.engine.vllm.start import start_vllm
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"the vLLM engine needs {error.name}: pip install 'agent-reinforcement-trainer[vllm]'"
+        ) from error
+    return await start_vllm(order)
 
 
 ENGINES: Mapping[str, EngineKind] = MappingProxyType(
@@ -35,7 +53,7 @@ ENGINES: Mapping[str, EngineKind] = MappingProxyType(
             summary="transformers models in torch, on a laptop's CPU or one GPU",
         ),
         "vllm": EngineKind(
-            module="art.engine.vllm.worker",
+            start_server=_start_vllm,
             options=VllmOptions,
             summary="vLLM in a process and an environment of its own, or servers of it that run already",
         ),
@@ -51,8 +69,14 @@ def engine_kind(name: str) -> EngineKind:
 
 
 def worker_command(name: str) -> list[str]:
-    """The command line of an engine's worker; its `WorkerStart` goes to its standard input."""
-    return [sys.executable, "-m", engine_kind(name).module]
+    """The command line of an engine's worker; its `WorkerStart` goes to its standard input.
+
+    Raises: ConfigurationError for an engine that no worker of ours serves.
+    """
+    module = engine_kind(name).module
+    if not module:
+        raise ConfigurationError(f"the engine {name!r} runs in a server of its own, not in a worker")
+    return [sys.executable, "-m", module]
 
 
 def engine_options(name: str, given: Mapping[str, Any]) -> Strict:

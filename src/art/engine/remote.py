@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from art.engine.frames import generate_message, read_news
-from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
+from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked
 from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError
 from art.process.resources import no_tls
 from art.wire.engine import (
@@ -201,20 +201,6 @@ class CompletionSocket:
         if socket is not None:
             # Without a handshake: the other side may be dead.
             socket.transport.abort()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Deadlines:
-    """Seconds after which a silent worker is taken for stuck."""
-
-    connect: float = 10.0
-    health: float = 10.0
-    control: float = 120.0
-    """Loading, scoring, waking."""
-    drain: float = 1800.0
-    """Unloading and sleeping, which wait for running requests."""
-    stall: float = 60.0
-    """Requests are running, but the worker's step counter stands still."""
 
 
 class RemoteEngine:

@@ -3,7 +3,7 @@
 a rollout's requests        stay on one replica, which has their prefixes (`choose_replica`)
 a replica dies              its requests go on elsewhere, or on itself once it is back (`Continuation`)
 an adapter is loaded        on every replica, or on none
-a replica comes (back) up   it gets all adapters before it gets a request (`Replicas`)
+a replica comes (back) up   it gets all adapters before it gets a request (`EnginePool.join`)
 asleep                      requests wait here, in no engine, until `wake`
 """
 
@@ -179,202 +179,6 @@ class ReplicaWaits:
     awake: float = 6 * 3600.0
 
 
-class Replicas:
-    """The replicas of a pool. `failed` is told of each one that does not answer.
-
-    Who owns the engines puts them in place (`join`) and says when one is gone for good (`give_up`).
-    """
-
-    def __init__(self, replicas: int, *, waits: ReplicaWaits | None, failed: OnFailure | None) -> None:
-        self.replicas = [Replica(number=number) for number in range(replicas)]
-        self.adapters: dict[str, Path] = {}
-        """What every replica has loaded, or will have when it is back."""
-        self.asleep = False
-        self.turning = asyncio.Lock()
-        """One `sleep` or `wake` at a time."""
-        self.closed = False
-        self._waits = waits or ReplicaWaits()
-        self._failed = failed
-        self._changed = asyncio.Event()
-        self._checks: set[asyncio.Task[None]] = set()
-
-    @property
-    def up(self) -> list[Replica]:
-        """Those that take requests."""
-        return [replica for replica in self.replicas if replica.up]
-
-    async def join(self, number: int, engine: Engine, verify: Verify | None = None) -> None:
-        """Put an engine in its place. It takes requests when it has every adapter.
-
-        Raises what loading and `verify` raise; then its place stays empty.
-        """
-        replica = self.replicas[number]
-        replica.up = False
-        replica.info = await engine.info()
-        loaded = await self._catch_up(engine, set(), verify, asleep=False)
-        before = replica.engine
-        self._put(replica, engine, loaded)
-        if before is not None and before is not engine:
-            await before.close()
-
-    def give_up(self, number: int, failure: ARTError) -> None:
-        """This replica does not come back: nobody needs to wait for it."""
-        self.replicas[number].up, self.replicas[number].failure = False, failure
-        self.tell()
-
-    def _put(self, replica: Replica, engine: Engine, loaded: set[str]) -> None:
-        replica.engine, replica.adapters, replica.failure = engine, loaded, None
-        replica.up, replica.starts = True, replica.starts + 1
-        self.tell()
-
-    async def _catch_up(
-        self, engine: Engine, loaded: set[str], verify: Verify | None = None, *, asleep: bool | None
-    ) -> set[str]:
-        """Load what is missing, and sleep if the others do. There is no wait after the last look."""
-        lost: set[str] = set()
-        while True:
-            if missing := [name for name in self.adapters if name not in loaded | lost]:
-                name, path = missing[0], self.adapters[missing[0]]
-                if not path.exists():  # its checkpoint was deleted: it only waits for its last request
-                    lost.add(name)
-                    if not any(name in replica.adapters for replica in self.up):
-                        del self.adapters[name]
-                    continue
-                await engine.load_adapter(name, path)
-                loaded.add(name)
-                if verify is not None:
-                    await verify(engine, name)
-            elif stale := [name for name in loaded if name not in self.adapters]:
-                loaded.discard(stale[0])
-                await engine.unload_adapter(stale[0])
-            elif self.asleep is not asleep:
-                asleep = self.asleep
-                await (engine.sleep() if asleep else engine.wake())
-            else:
-                return loaded
-
-    def having(self, adapter: str | None) -> list[Replica]:
-        """Replicas that have an adapter; of one that nobody knows an engine says so."""
-        anywhere = adapter is None or adapter not in self.adapters
-        return [replica for replica in self.up if anywhere or adapter in replica.adapters]
-
-    def coming(self) -> bool:
-        """Whether a replica is down that may come back."""
-        return any(not replica.up and replica.failure is None for replica in self.replicas)
-
-    def awake(self) -> bool:
-        """Whether requests are let through."""
-        return self.closed or not (self.asleep or self.turning.locked())
-
-    async def someone(self, *, awake: bool = True) -> None:
-        """Wait until somebody is up, and awake if that matters."""
-        await self.until(lambda: (self.awake() or not awake) and bool(self.up or not self.coming()))
-        self.check_open()
-        if not self.up:
-            raise self.gone()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that `tell` is called after. Raises DeadlineError."""
-        if condition():
-            return
-        what, seconds = ("to wake", self._waits.awake) if self.asleep else ("to be up", self._waits.up)
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition() and not self.closed:
-                    await self._changed.wait()
-        except TimeoutError as error:
-            raise DeadlineError(f"the engine was waited for {what} for {seconds:g} s") from error
-
-    def tell(self) -> None:
-        """Whoever waits looks again."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    def check_open(self) -> None:
-        """Raises WorkerError after `close`."""
-        if self.closed:
-            raise WorkerError("the engine is closed")
-
-    def gone(self) -> ARTError:
-        """Why nobody answers."""
-        failures = [replica.failure for replica in self.replicas if replica.failure is not None]
-        return failures[0] if failures else WorkerDiedError("no replica of the engine is up")
-
-    async def on_each(
-        self, call: Callable[[Engine], Awaitable[T]], among: Sequence[Replica] | None = None
-    ) -> dict[int, T]:
-        """Call several replicas at once (None: all that are up). Those that die are left out, unless all
-        do.
-        """
-        replicas = self.up if among is None else among
-        pairs = [(replica, replica.engine) for replica in replicas if replica.engine is not None]
-        asked = [asyncio.ensure_future(_awaited(call(engine))) for _, engine in pairs]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        done: dict[int, T] = {}
-        lost: list[BaseException] = []
-        for (replica, engine), answer in zip(pairs, answers, strict=True):
-            if isinstance(answer, LOST):
-                self.suspect(replica, engine, answer)
-                lost.append(answer)
-            elif not isinstance(answer, BaseException):
-                done[replica.number] = answer
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, LOST):
-                raise answer
-        if lost and not done:
-            raise lost[0]
-        return done
-
-    async def drop(self, name: str) -> None:
-        """Take back what some replicas loaded and others refused."""
-        for replica in self.up:
-            replica.adapters.discard(name)
-            assert replica.engine is not None
-            try:
-                await replica.engine.unload_adapter(name)
-            except NotFoundError:
-                continue  # it is one of those that refused it
-            except ARTError as error:
-                _log.warning("adapter %s stays loaded on replica %d: %s", name, replica.number, error)
-
-    def suspect(self, replica: Replica, engine: Engine, error: WorkerError) -> None:
-        """No more requests for a replica that was lost, until it is known what became of it."""
-        if isinstance(error, LOST) and replica.engine is engine and replica.up and not self.closed:
-            replica.up = False
-            self.tell()
-            check = asyncio.create_task(self._check(replica, engine, error))
-            self._checks.add(check)
-            check.add_done_callback(self._checks.discard)
-
-    async def _check(self, replica: Replica, engine: Engine, error: WorkerError) -> None:
-        life = replica.life
-        if isinstance(error, WorkerDiedError):  # or was it only a connection that broke?
-            try:
-                await engine.info()
-                loaded = await self._catch_up(engine, set(replica.adapters), asleep=None)
-            except ARTError as failure:
-                _log.info("replica %d does not answer: %s", replica.number, failure)
-            else:
-                if replica.life == life and not replica.up:
-                    self._put(replica, engine, loaded)
-                return
-        if self._failed is not None:
-            self._failed(replica.number, error)
-
-    async def close(self) -> None:
-        """Everybody who waits fails; every engine is closed."""
-        self.closed = True
-        self.tell()
-        for check in self._checks:
-            check.cancel()
-        engines = [replica.engine for replica in self.replicas if replica.engine is not None]
-        await asyncio.gather(*(engine.close() for engine in engines))
-
-
-async def _awaited(answer: Awaitable[T]) -> T:
-    return await answer
-
-
 DEATHS = 3
 """A request under which so many engines died is not tried again: it may be what ends them."""
 
@@ -397,14 +201,32 @@ class _Attempts:
 
 
 class EnginePool:
-    """See `art.engine.protocol.Engine`."""
+    """Replicas as one `art.engine.protocol.Engine`. `failed` is told of each one that does not answer.
+
+    Who owns the engines puts them in place (`join`) and says when one is gone for good (`give_up`).
+    """
 
     def __init__(
         self, replicas: int, *, waits: ReplicaWaits | None = None, failed: OnFailure | None = None
     ) -> None:
-        self.members = Replicas(replicas, waits=waits, failed=failed)
+        self.replicas = [Replica(number=number) for number in range(replicas)]
+        self.adapters: dict[str, Path] = {}
+        """What every replica has loaded, or will have when it is back."""
+        self.asleep = False
+        self.closed = False
+        self._turning = asyncio.Lock()
+        """One `sleep` or `wake` at a time."""
         self._held = 0
         """Requests that wait here: for `wake`, or for a replica."""
+        self._waits = waits or ReplicaWaits()
+        self._failed = failed
+        self._changed = asyncio.Event()
+        self._checks: set[asyncio.Task[None]] = set()
+
+    @property
+    def up(self) -> list[Replica]:
+        """Those that take requests."""
+        return [replica for replica in self.replicas if replica.up]
 
     @property
     def held(self) -> int:
@@ -416,13 +238,13 @@ class EnginePool:
         """A pool of engines that run."""
         pool = cls(len(engines))
         for number, engine in enumerate(engines):
-            await pool.members.join(number, engine)
+            await pool.join(number, engine)
         return pool
 
     async def info(self) -> EngineInfo:
         """Of all that are up: counts are sums, the context is the shortest, adapters are what all have."""
-        await self.members.someone(awake=False)
-        infos = list((await self.members.on_each(lambda engine: engine.info())).values())
+        await self.wait_until_up(awake=False)
+        infos = list((await self._on_each(lambda engine: engine.info())).values())
         shared = set(infos[0].adapters).intersection(*(info.adapters for info in infos))
         return replace(
             infos[0],
@@ -455,7 +277,7 @@ class EnginePool:
                 if course.broken:
                     raise
                 attempts.failed(error)
-                self.members.suspect(replica, engine, error)
+                self._suspect(replica, engine, error)
             finally:
                 replica.open -= 1
 
@@ -476,7 +298,7 @@ class EnginePool:
                 return await ask(engine)
             except WorkerError as error:
                 attempts.failed(error)
-                self.members.suspect(replica, engine, error)
+                self._suspect(replica, engine, error)
             finally:
                 replica.open -= 1
 
@@ -484,92 +306,94 @@ class EnginePool:
         self, adapter: str | None, rows: Sequence[Sequence[int]]
     ) -> dict[int, list[list[float]]]:
         """The scores of every replica that is up, by its number. Raises WorkerError when none answers."""
-        await self.members.someone()
-        having = self.members.having(adapter)
-        return await self.members.on_each(lambda engine: engine.score(adapter, rows), having)
+        await self.wait_until_up()
+        having = self._having(adapter)
+        return await self._on_each(lambda engine: engine.score(adapter, rows), having)
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`. What one replica refuses, none keeps; one that dies gets it when it is
         back.
         """
-        members = self.members
-        await members.someone()
-        before = members.adapters.get(name)
-        members.adapters[name] = path  # whoever comes up from now on loads it
+        await self.wait_until_up()
+        before = self.adapters.get(name)
+        self.adapters[name] = path  # whoever comes up from now on loads it
         try:
-            done = await members.on_each(lambda engine: engine.load_adapter(name, path))
+            done = await self._on_each(lambda engine: engine.load_adapter(name, path))
         except BaseException as error:
             if before is not None:
-                members.adapters[name] = before
+                self.adapters[name] = before
             else:
-                members.adapters.pop(name, None)
+                self.adapters.pop(name, None)
                 if isinstance(error, ARTError):
-                    await members.drop(name)
+                    await self._drop(name)
             raise
         for number in done:
-            members.replicas[number].adapters.add(name)
-        members.tell()
+            self.replicas[number].adapters.add(name)
+        self._notify()
 
     async def unload_adapter(self, name: str) -> None:
         """See `Engine.unload_adapter`."""
-        members = self.members
-        await members.someone()
-        known = members.adapters.pop(name, None) is not None
-        having = [replica for replica in members.up if name in replica.adapters]
+        await self.wait_until_up()
+        known = self.adapters.pop(name, None) is not None
+        having = [replica for replica in self.up if name in replica.adapters]
         for replica in having:
             replica.adapters.discard(name)
         # An unknown name is refused by an engine, in its own words.
-        await members.on_each(lambda engine: engine.unload_adapter(name), having if known else members.up[:1])
+        await self._on_each(lambda engine: engine.unload_adapter(name), having if known else self.up[:1])
 
     async def sleep(self) -> None:
         """See `Engine.sleep`. New requests wait in the pool. `wake` is to follow, also where this fails."""
-        async with self.members.turning:
-            self.members.asleep = True
-            await self.members.on_each(lambda engine: engine.sleep())
+        async with self._turning:
+            self.asleep = True
+            await self._on_each(lambda engine: engine.sleep())
 
     async def wake(self) -> None:
         """See `Engine.wake`."""
         try:
-            async with self.members.turning:
-                if self.members.asleep:
-                    self.members.asleep = False
-                    await self.members.on_each(lambda engine: engine.wake())
+            async with self._turning:
+                if self.asleep:
+                    self.asleep = False
+                    await self._on_each(lambda engine: engine.wake())
         finally:
-            self.members.tell()
+            self._notify()
 
     async def close(self) -> None:
-        """See `Engine.close`: requests that wait fail."""
-        await self.members.close()
+        """See `Engine.close`: requests that wait fail, and every engine is closed."""
+        self.closed = True
+        self._notify()
+        for check in self._checks:
+            check.cancel()
+        engines = [replica.engine for replica in self.replicas if replica.engine is not None]
+        await asyncio.gather(*(engine.close() for engine in engines))
 
     def _only(self, adapter: str | None, attempts: _Attempts) -> Replica | None:
         """Where there is one replica and it can begin at once, there is nothing to choose."""
-        members = self.members
-        if len(members.replicas) != 1 or attempts.last is not None:
+        if len(self.replicas) != 1 or attempts.last is not None:
             return None
-        if members.closed or not members.awake() or not (found := members.having(adapter)):
+        if self.closed or not self._awake() or not (found := self._having(adapter)):
             return None
         return found[0]
 
     async def _choose(self, adapter: str | None, affinity: str | None, attempts: _Attempts) -> Replica:
         """The replica of a request, as soon as there is one that has not failed it."""
-        members, last = self.members, attempts.last
+        last = attempts.last
 
         def fit() -> list[Replica]:
-            return [one for one in members.having(adapter) if one.life not in attempts.tried]
+            return [one for one in self._having(adapter) if one.life not in attempts.tried]
 
-        hopeless = attempts.over or not (isinstance(last, LOST) and members.coming())
+        hopeless = attempts.over or not (isinstance(last, LOST) and self._one_may_come_back())
         if last is not None and hopeless and (attempts.over or not fit()):
             raise last
-        if not (members.awake() and fit()):
-            await self._hold(lambda: members.awake() and bool(fit() or not members.coming()))
-        members.check_open()
+        if not (self._awake() and fit()):
+            await self._hold(lambda: self._awake() and bool(fit() or not self._one_may_come_back()))
+        self._check_open()
         if not (found := fit()):
-            raise last or members.gone()
+            raise last or self._why_none_is_up()
         return choose_replica(found, affinity)
 
     async def _hold(self, until: Callable[[], bool]) -> None:
         """A request waits. Raises OverloadedError when too many do."""
-        infos = [replica.info for replica in self.members.replicas if replica.info is not None]
+        infos = [replica.info for replica in self.replicas if replica.info is not None]
         most = sum(info.max_waiting for info in infos)
         if self._held >= most:
             raise OverloadedError(
@@ -578,9 +402,173 @@ class EnginePool:
             )
         self._held += 1
         try:
-            await self.members.until(until)
+            await self._wait_until(until)
         finally:
             self._held -= 1
+
+    async def join(self, number: int, engine: Engine, verify: Verify | None = None) -> None:
+        """Put an engine in its place. It takes requests when it has every adapter.
+
+        Raises what loading and `verify` raise; then its place stays empty.
+        """
+        replica = self.replicas[number]
+        replica.up = False
+        replica.info = await engine.info()
+        loaded = await self._catch_up(engine, set(), verify, asleep=False)
+        before = replica.engine
+        self._put(replica, engine, loaded)
+        if before is not None and before is not engine:
+            await before.close()
+
+    def give_up(self, number: int, failure: ARTError) -> None:
+        """This replica does not come back: nobody needs to wait for it."""
+        self.replicas[number].up, self.replicas[number].failure = False, failure
+        self._notify()
+
+    def _put(self, replica: Replica, engine: Engine, loaded: set[str]) -> None:
+        replica.engine, replica.adapters, replica.failure = engine, loaded, None
+        replica.up, replica.starts = True, replica.starts + 1
+        self._notify()
+
+    async def _catch_up(
+        self, engine: Engine, loaded: set[str], verify: Verify | None = None, *, asleep: bool | None
+    ) -> set[str]:
+        """Load what is missing, and sleep if the others do. There is no wait after the last look."""
+        lost: set[str] = set()
+        while True:
+            if missing := [name for name in self.adapters if name not in loaded | lost]:
+                name, path = missing[0], self.adapters[missing[0]]
+                if not path.exists():  # its checkpoint was deleted: it only waits for its last request
+                    lost.add(name)
+                    if not any(name in replica.adapters for replica in self.up):
+                        del self.adapters[name]
+                    continue
+                await engine.load_adapter(name, path)
+                loaded.add(name)
+                if verify is not None:
+                    await verify(engine, name)
+            elif stale := [name for name in loaded if name not in self.adapters]:
+                loaded.discard(stale[0])
+                await engine.unload_adapter(stale[0])
+            elif self.asleep is not asleep:
+                asleep = self.asleep
+                await (engine.sleep() if asleep else engine.wake())
+            else:
+                return loaded
+
+    def _having(self, adapter: str | None) -> list[Replica]:
+        """Replicas that have an adapter; of one that nobody knows an engine says so."""
+        anywhere = adapter is None or adapter not in self.adapters
+        return [replica for replica in self.up if anywhere or adapter in replica.adapters]
+
+    def _one_may_come_back(self) -> bool:
+        """Whether a replica is down that may come back."""
+        return any(not replica.up and replica.failure is None for replica in self.replicas)
+
+    def _awake(self) -> bool:
+        """Whether requests are let through."""
+        return self.closed or not (self.asleep or self._turning.locked())
+
+    async def wait_until_up(self, *, awake: bool = True) -> None:
+        """Wait until somebody is up, and awake if that matters."""
+        await self._wait_until(
+            lambda: (self._awake() or not awake) and bool(self.up or not self._one_may_come_back())
+        )
+        self._check_open()
+        if not self.up:
+            raise self._why_none_is_up()
+
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that `_notify` is called after. Raises DeadlineError."""
+        if condition():
+            return
+        what, seconds = ("to wake", self._waits.awake) if self.asleep else ("to be up", self._waits.up)
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition() and not self.closed:
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise DeadlineError(f"the engine was waited for {what} for {seconds:g} s") from error
+
+    def _notify(self) -> None:
+        """Whoever waits looks again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _check_open(self) -> None:
+        """Raises WorkerError after `close`."""
+        if self.closed:
+            raise WorkerError("the engine is closed")
+
+    def _why_none_is_up(self) -> ARTError:
+        """Why nobody answers."""
+        failures = [replica.failure for replica in self.replicas if replica.failure is not None]
+        return failures[0] if failures else WorkerDiedError("no replica of the engine is up")
+
+    async def _on_each(
+        self, call: Callable[[Engine], Awaitable[T]], among: Sequence[Replica] | None = None
+    ) -> dict[int, T]:
+        """Call several replicas at once (None: all that are up). Those that die are left out, unless all
+        do.
+        """
+        replicas = self.up if among is None else among
+        pairs = [(replica, replica.engine) for replica in replicas if replica.engine is not None]
+        asked = [asyncio.ensure_future(_awaited(call(engine))) for _, engine in pairs]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        done: dict[int, T] = {}
+        lost: list[BaseException] = []
+        for (replica, engine), answer in zip(pairs, answers, strict=True):
+            if isinstance(answer, LOST):
+                self._suspect(replica, engine, answer)
+                lost.append(answer)
+            elif not isinstance(answer, BaseException):
+                done[replica.number] = answer
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, LOST):
+                raise answer
+        if lost and not done:
+            raise lost[0]
+        return done
+
+    async def _drop(self, name: str) -> None:
+        """Take back what some replicas loaded and others refused."""
+        for replica in self.up:
+            replica.adapters.discard(name)
+            assert replica.engine is not None
+            try:
+                await replica.engine.unload_adapter(name)
+            except NotFoundError:
+                continue  # it is one of those that refused it
+            except ARTError as error:
+                _log.warning("adapter %s stays loaded on replica %d: %s", name, replica.number, error)
+
+    def _suspect(self, replica: Replica, engine: Engine, error: WorkerError) -> None:
+        """No more requests for a replica that was lost, until it is known what became of it."""
+        if isinstance(error, LOST) and replica.engine is engine and replica.up and not self.closed:
+            replica.up = False
+            self._notify()
+            check = asyncio.create_task(self._check(replica, engine, error))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+
+    async def _check(self, replica: Replica, engine: Engine, error: WorkerError) -> None:
+        life = replica.life
+        if isinstance(error, WorkerDiedError):  # or was it only a connection that broke?
+            try:
+                await engine.info()
+                loaded = await self._catch_up(engine, set(replica.adapters), asleep=None)
+            except ARTError as failure:
+                _log.info("replica %d does not answer: %s", replica.number, failure)
+            else:
+                if replica.life == life and not replica.up:
+                    self._put(replica, engine, loaded)
+                return
+        if self._failed is not None:
+            self._failed(replica.number, error)
+
+
+async def _awaited(answer: Awaitable[T]) -> T:
+    return await answer
 
 
 def _begin(replica: Replica, attempts: _Attempts) -> Engine:

@@ -1,4 +1,5 @@
-"""Files that survive a kill and a power cut: written whole, locked, and what a full or failing disk did.
+"""Files that survive a kill and a power cut: written whole, locked, and what a full or failing disk did;
+and the log of a child process.
 
 A lock is dropped by the kernel when its holder dies. An error names the file, the cause and what to do.
 """
@@ -9,11 +10,16 @@ import errno
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from art.errors import DiskError
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 def flush(path: Path) -> None:
@@ -178,3 +184,39 @@ def _says_full(error: BaseException) -> bool:
 
 def _reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error)
+
+
+_TAIL_LINES = 40
+
+
+class WorkerLog:
+    """What a child process writes: appends to `path`; at `limit` bytes the file becomes `path` + `.1` and
+    a new one begins."""
+
+    def __init__(self, path: Path, *, limit: int = 2_000_000) -> None:
+        self.path = path
+        self._limit = limit
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+
+    def write(self, data: bytes) -> None:
+        self._tail.extend(data.decode(errors="replace").splitlines())
+        self._file.write(data)
+        self._file.flush()
+        if self._file.tell() >= self._limit:
+            self._file.close()
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+            self._file = self.path.open("ab")
+
+    def tail(self, lines: int = 12) -> str:
+        """The last lines, for a message."""
+        return "\n".join(list(self._tail)[-lines:])
+
+    async def follow(self, stream: asyncio.StreamReader) -> None:
+        """Copy a pipe until its end. Read in pieces: one endless line must not stop the copy."""
+        while data := await stream.read(65536):
+            self.write(data)
+
+    def close(self) -> None:
+        self._file.close()

@@ -93,8 +93,6 @@ class WorkerStart(Strict):
     """0: the worker chooses one and says which."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Of this kind of engine (`art.engine.registry`); the worker checks them."""
-    replica: int = Field(default=0, ge=0)
-    """Its number among the engines of this base model, from 0."""
     device: str | None = None
     """Where this replica computes, such as `cuda:1`; None: as the options say."""
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -49,10 +50,15 @@ class Trained(TrainedModel):
 
 
 class Pair(BaseModelWorkers):
-    """Workers that are not processes: the engine scores with the weights of the folder it loaded."""
+    """Workers that are not processes, all sides in one: the engine scores with the weights of the folder it
+    loaded.
+    """
+
+    engine: Any = None
 
     def __init__(self, off: float = 0.0) -> None:
         self.off = off
+        self.engine = self.engines = self.trainers = cast(Any, self)
         self.adapters: dict[str, float] = {}
         self.invalidated = 0
 
@@ -60,7 +66,7 @@ class Pair(BaseModelWorkers):
         assert adapter not in self.adapters, "a name is never used for other weights"
         self.adapters[adapter] = float((path / "weights").read_text())
 
-    async def engine_scores(
+    async def score_each(
         self, adapter: str | None, rows: Sequence[Sequence[int]]
     ) -> dict[int, list[list[float]]]:
         assert adapter is not None

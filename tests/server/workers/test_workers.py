@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.process.files import WorkerLog
 from art.server.workers.supervisor import RestartPolicy, Supervisor
-from art.server.workers.worker_process import Worker, WorkerLog, WorkerSpec, module_command
+from art.server.workers.worker_process import Worker, WorkerSpec, module_command
 from waiting import gone, until
 
 Specs = Callable[..., WorkerSpec]
@@ -97,7 +98,7 @@ async def test_a_killed_worker_is_started_again(spec: Specs) -> None:
     async def when_up(worker: Worker) -> None:
         seen.append(worker.pid)
 
-    supervisor = Supervisor(spec(), when_up=when_up, policy=RestartPolicy(backoff=0.01))
+    supervisor = Supervisor(spec(), Worker.start, when_up=when_up, policy=RestartPolicy(backoff=0.01))
     await supervisor.start()
     first = await supervisor.worker(60)
     os.kill(first.pid, signal.SIGKILL)
@@ -111,7 +112,7 @@ async def test_a_killed_worker_is_started_again(spec: Specs) -> None:
 
 async def test_a_stopped_worker_is_noticed_its_stacks_kept_and_started_again(spec: Specs) -> None:
     policy = RestartPolicy(limit=9, backoff=0.01)  # a machine that stalls for so long restarts it again
-    supervisor = Supervisor(spec(health_deadline=2.0), when_up=nothing, policy=policy)
+    supervisor = Supervisor(spec(health_deadline=2.0), Worker.start, when_up=nothing, policy=policy)
     await supervisor.start()
     first = await supervisor.worker(60)
     os.kill(first.pid, signal.SIGSTOP)
@@ -122,7 +123,7 @@ async def test_a_stopped_worker_is_noticed_its_stacks_kept_and_started_again(spe
 
 
 async def test_a_reported_stall_restarts_the_worker(spec: Specs) -> None:
-    supervisor = Supervisor(spec(), when_up=nothing, policy=RestartPolicy(backoff=0.01))
+    supervisor = Supervisor(spec(), Worker.start, when_up=nothing, policy=RestartPolicy(backoff=0.01))
     await supervisor.start()
     first = await supervisor.worker(60)
     await until(lambda: supervisor.current is first)
@@ -135,7 +136,7 @@ async def test_a_reported_stall_restarts_the_worker(spec: Specs) -> None:
 
 async def test_a_worker_that_keeps_dying_is_given_up_and_can_be_started_by_hand(spec: Specs) -> None:
     policy = RestartPolicy(limit=1, backoff=0.01)
-    supervisor = Supervisor(spec(), when_up=nothing, policy=policy)
+    supervisor = Supervisor(spec(), Worker.start, when_up=nothing, policy=policy)
     await supervisor.start()
     for restarts in (1, 1):
         killed = await supervisor.worker(60)

@@ -103,7 +103,7 @@ class VllmAdapters:
             await self._client.post("/v1/unload_lora_adapter", {"lora_name": name})
 
     async def _already_there(self, name: str, path: Path, error: RequestError) -> None:
-        """A server that ran before us may hold the name, from a worker of ours before this one."""
+        """A server that ran before us may hold the name, from an engine of ours before this one."""
         models = (await self._client.get("/v1/models"))["data"]
         roots = {model["id"]: model.get("root") for model in models}
         if name not in roots:

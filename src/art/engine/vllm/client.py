@@ -201,8 +201,6 @@ def _structured(constraint: Constraint) -> dict[str, Any]:
 
 
 CONNECT_SECONDS = 10.0
-CONTROL_SECONDS = 110.0
-"""Of a call that is not a completion; below the gateway's own deadline for the worker."""
 METRICS = {
     "vllm:iteration_tokens_total_count": "steps",
     "vllm:prompt_tokens_total": "prompt_tokens",
@@ -216,13 +214,19 @@ METRICS = {
 class VllmClient:
     """One vLLM server, at `http://host:port` or behind a unix socket."""
 
-    def __init__(self, url: str, key: str | None, socket: str | None = None) -> None:
+    def __init__(
+        self, url: str, key: str | None, socket: str | None = None, *, control_s: float = 120.0
+    ) -> None:
+        """`control_s`: seconds of a call that is not a completion."""
         # No limit: the engine sends no more than it has places.
         connector: aiohttp.BaseConnector = (
             aiohttp.UnixConnector(socket, limit=0) if socket else aiohttp.TCPConnector(limit=0)
         )
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self.url = url.rstrip("/")
+        self.key = key
+        self.socket = socket
+        self._control_s = control_s
         self._session = aiohttp.ClientSession(
             connector=connector,
             headers=headers,
@@ -255,7 +259,7 @@ class VllmClient:
 
     async def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """A control call. Raises as `complete` does, and WorkerStalledError."""
-        return await self._ask("POST", path, body, CONTROL_SECONDS)
+        return await self._ask("POST", path, body, self._control_s)
 
     async def get(self, path: str, seconds: float = CONNECT_SECONDS) -> Any:
         return await self._ask("GET", path, None, seconds)

@@ -1,4 +1,4 @@
-"""`ServedEngine` over a vLLM server: which requests wait, which run, and which are refused here.
+"""`Engine` over the HTTP of a vLLM server: which requests wait, which run, and which are refused here.
 
 Waiting requests wait here and not in vLLM: owners take turns and each owner's requests keep their order, a
 request that is cancelled while it waits costs nothing, and sleep holds what has not begun. A few more than
@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from art.engine.limits import check_bias, check_ranked, check_request, check_rows
-from art.engine.protocol import Delta, GenerateRequest, Ranked, Sink
+from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked
 from art.engine.vllm.adapters import VllmAdapters
 from art.engine.vllm.client import (
     VllmClient,
@@ -26,7 +26,6 @@ from art.engine.vllm.client import (
     read_scores,
     score_body,
 )
-from art.engine.vllm.launch import VllmProcess
 from art.engine.vllm.options import VllmOptions
 from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
 from art.process.fair_queue import FairQueue
@@ -47,11 +46,12 @@ class VllmServerFacts:
     end_of_text: int | None
     version: str
     sleep_mode: bool
+    attached: bool
+    """Somebody else started it."""
 
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 1790.0
 METRICS_SECONDS = 1.0
 """Between two looks at the progress of vLLM's engine, while something runs."""
 SCORES_AT_ONCE = 16
@@ -62,7 +62,7 @@ class VllmCall:
     """One `generate`."""
 
     request: GenerateRequest
-    sink: Sink
+    news: asyncio.Queue[Delta | ARTError] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None
     """None while it waits."""
     ended: bool = False
@@ -71,10 +71,17 @@ class VllmCall:
 class VllmEngine:
     """See `art.engine.protocol.Engine`; made by `art.engine.vllm.start`."""
 
-    def __init__(self, client: VllmClient, served: VllmServerFacts, options: VllmOptions) -> None:
+    def __init__(
+        self,
+        client: VllmClient,
+        served: VllmServerFacts,
+        options: VllmOptions,
+        deadlines: Deadlines | None = None,
+    ) -> None:
         self.served = served
-        self._client = client
+        self.client = client
         self._options = options
+        self._deadlines = deadlines or Deadlines()
         self._adapters = VllmAdapters(client, served.model, options)
         self._waiting: FairQueue[VllmCall] = FairQueue()
         self._running: set[VllmCall] = set()
@@ -83,9 +90,7 @@ class VllmEngine:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._counters: dict[str, int] = {}
-        self._error = ""
-        self._process: VllmProcess | None = None
-        self._death: asyncio.Task[None] | None = None
+        self._failure: WorkerError | None = None
         self._watch = asyncio.create_task(self._watch_progress())
 
     def health(self) -> EngineHealth:
@@ -103,13 +108,35 @@ class VllmEngine:
             waiting=open_now - running,
             max_waiting=self._options.max_waiting,
             asleep=self._asleep,
-            error=self._error,
+            error=str(self._failure or ""),
         ).model_copy(update=self._counters)
 
-    def begin(self, request: GenerateRequest, sink: Sink) -> VllmCall:
-        """See `ServedEngine.begin`."""
-        if self._error:
-            raise WorkerError(self._error)
+    async def info(self) -> EngineInfo:
+        """See `Engine.info`. A server of our own is asked whether it lives.
+
+        Raises: WorkerDiedError, WorkerStalledError.
+        """
+        self._check_open()
+        if not self.served.attached:
+            await self.client.get("/health", self._deadlines.health)
+        return EngineInfo.of(self.health())
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """See `Engine.generate`."""
+        call = self._begin(request)
+        try:
+            while True:
+                news = await call.news.get()
+                if isinstance(news, ARTError):
+                    raise news
+                yield news
+                if news.finish_reason is not None:
+                    return
+        finally:
+            self._cancel(call)
+
+    def _begin(self, request: GenerateRequest) -> VllmCall:
+        self._check_open()
         self._check(request)
         open_now = len(self._running) + len(self._waiting)
         limit = self._options.max_waiting + self._options.max_running
@@ -118,14 +145,14 @@ class VllmEngine:
                 f"{open_now} requests are waiting or running, the limit is {limit}; try again later",
                 code="queue_full",
             )
-        call = VllmCall(request, sink)
+        call = VllmCall(request)
         self._adapters.begin(request.adapter)
         self._waiting.put(request.owner, call)
         self._send_on()
         return call
 
-    def cancel(self, call: VllmCall) -> None:
-        """See `ServedEngine.cancel`: the connection is closed, and vLLM forgets the request."""
+    def _cancel(self, call: VllmCall) -> None:
+        """After its end this does nothing; before, the connection is closed, and vLLM forgets the request."""
         if call.ended:
             return
         call.ended = True
@@ -137,15 +164,17 @@ class VllmEngine:
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`."""
+        self._check_open()
         await self._adapters.load(name, path)
 
     async def unload_adapter(self, name: str) -> None:
         """See `Engine.unload_adapter`."""
+        self._check_open()
         try:
-            await self._adapters.unload(name, DRAIN_SECONDS)
+            await self._adapters.unload(name, self._deadlines.drain)
         except TimeoutError as error:
             raise DeadlineError(
-                f"requests of adapter {name!r} run for {DRAIN_SECONDS:g} s already"
+                f"requests of adapter {name!r} run for {self._deadlines.drain:g} s already"
             ) from error
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -166,11 +195,12 @@ class VllmEngine:
 
     async def _ask_each(self, adapter: str | None, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """A few at once; the adapter stays until all are answered."""
+        self._check_open()
         places = asyncio.Semaphore(SCORES_AT_ONCE)
 
         async def one(body: dict[str, Any]) -> dict[str, Any]:
             async with places:
-                reply: dict[str, Any] = await self._client.post("/v1/completions", body)
+                reply: dict[str, Any] = await self.client.post("/v1/completions", body)
                 return reply
 
         self._adapters.begin(adapter)
@@ -181,52 +211,47 @@ class VllmEngine:
 
     async def sleep(self) -> None:
         """See `Engine.sleep`; memory is given back where vLLM runs in sleep mode."""
+        self._check_open()
         self._asleep = True
         try:
-            await asyncio.wait_for(self._quiet.wait(), DRAIN_SECONDS)
+            await asyncio.wait_for(self._quiet.wait(), self._deadlines.drain)
         except TimeoutError as error:
-            raise DeadlineError(f"requests run for {DRAIN_SECONDS:g} s already, before sleep") from error
+            raise DeadlineError(
+                f"requests run for {self._deadlines.drain:g} s already, before sleep"
+            ) from error
         if not self._asleep:
             raise WorkerError("the engine was woken before it slept")
         if self.served.sleep_mode:
-            await self._client.post("/sleep?level=1")
+            await self.client.post("/sleep?level=1")
 
     async def wake(self) -> None:
         """See `Engine.wake`."""
+        self._check_open()
         if self._asleep and self.served.sleep_mode and self._quiet.is_set():
-            await self._client.post("/wake_up")
+            await self.client.post("/wake_up")
         self._asleep = False
         self._send_on()
 
-    def owns(self, process: VllmProcess, when_dead: Callable[[str], None]) -> None:
-        """The server ends with this engine; when it ends by itself, `when_dead` is told how."""
-
-        async def watch() -> None:
-            how = await process.wait()
-            self.fail(how)
-            when_dead(how)
-
-        self._process = process
-        self._death = asyncio.create_task(watch())
-
     async def close(self) -> None:
-        """See `Engine.close`."""
-        self.fail("the engine is closed")
+        """See `Engine.close`; the server itself belongs to whoever started it."""
+        self.fail(WorkerError("the engine is closed"))
         self._watch.cancel()
-        if self._process is not None and self._death is not None:
-            self._death.cancel()
-            await self._process.stop()
-        await self._client.close()
+        await self.client.close()
 
-    def fail(self, error: str) -> None:
+    def fail(self, failure: WorkerError) -> None:
         """The server is gone: everything that is open fails, and what comes does."""
-        self._error = self._error or error
+        self._failure = failure = self._failure or failure
         for call in [*self._waiting.clear(), *self._running]:
             if not call.ended:
                 call.ended = True
-                call.sink(WorkerError(self._error))
+                call.news.put_nowait(type(failure)(str(failure)))
                 if call.task is not None:
                     call.task.cancel()
+
+    def _check_open(self) -> None:
+        """Raises the failure as an exception of its own: many requests raise it."""
+        if (failure := self._failure) is not None:
+            raise type(failure)(str(failure))
 
     def _check(self, request: GenerateRequest) -> None:
         self._adapters.model(request.adapter)
@@ -249,7 +274,7 @@ class VllmEngine:
             body = completion_body(
                 request, model, self.served.max_context - len(request.prompt_ids), self.served.end_of_text
             )
-            async with contextlib.aclosing(self._client.complete(body)) as deltas:
+            async with contextlib.aclosing(self.client.complete(body)) as deltas:
                 async for delta in deltas:
                     self._news(call, delta)
             if not call.ended:
@@ -270,14 +295,14 @@ class VllmEngine:
             call.ended = True
         elif not news.token_ids:
             return
-        call.sink(news)
+        call.news.put_nowait(news)
 
     async def _watch_progress(self) -> None:
         """Steps must be seen to grow while requests run, or the engine is taken for stuck."""
         answered = True
         while True:
             try:
-                self._counters = await self._client.metrics()
+                self._counters = await self.client.metrics()
                 answered = True
             except ARTError as error:
                 if answered:  # once for each silence

@@ -13,7 +13,6 @@ import hashlib
 import json
 import secrets
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ import orjson
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.runtime import Runtime, ask_python
 from art.errors import ConfigurationError
-from art.process.files import write_whole
+from art.process.files import WorkerLog, write_whole
 from art.process.resources import cpu_threads
 
 OURS = {
@@ -252,20 +251,23 @@ def _parameters(base_model: str) -> int:
 
 
 TAIL_LINES = 15
-STOP_SECONDS = 4.5
-"""Below the worker's own grace."""
+STOP_SECONDS = 10.0
+"""More than the guard takes to end it in order, or to kill it."""
 
 
 class VllmProcess:
     """A running server under its guard (`art.process.guard`); made with `await VllmProcess.start(...)`."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, log: WorkerLog) -> None:
+        self.log = log
         self._process = process
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._copy = asyncio.create_task(self._copy_log())
+        assert process.stderr is not None
+        self._copy = asyncio.create_task(log.follow(process.stderr))
 
     @classmethod
-    async def start(cls, command: Sequence[str], environment: Mapping[str, str], folder: str) -> VllmProcess:
+    async def start(
+        cls, command: Sequence[str], environment: Mapping[str, str], folder: str, log: WorkerLog
+    ) -> VllmProcess:
         """`environment`: what is added to ours. `folder`: for temporary files, removed when it has ended."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -274,41 +276,32 @@ class VllmProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # who kills the worker's group must leave the guard to clean up
+            start_new_session=True,  # who kills the server's group must leave the guard to clean up
         )
         assert process.stdin is not None
         order = {"command": list(command), "environment": dict(environment), "folder": folder}
         process.stdin.write(orjson.dumps(order) + b"\n")
-        return cls(process)
+        return cls(process, log)
 
-    @property
-    def ended(self) -> bool:
-        return self._process.returncode is not None
+    async def wait(self) -> None:
+        """Return once it has ended, and its last words are in the log."""
+        await self._process.wait()
+        await asyncio.wait({self._copy}, timeout=1.0)
 
-    async def wait(self) -> str:
+    def death(self) -> str:
         """How it ended, with its last lines."""
-        code = await self._process.wait()
-        await asyncio.wait({self._copy}, timeout=1.0)  # the last words are in the pipe
-        return f"vLLM ended with code {code}; its last lines:\n{self.tail()}"
-
-    def tail(self) -> str:
-        return "\n".join(self._tail)
+        code, log = self._process.returncode, self.log
+        return f"ended with code {code}; log: {log.path}\n{log.tail(TAIL_LINES)}".rstrip()
 
     async def stop(self) -> None:
-        """Have the guard end it in order; calling it twice is allowed."""
+        """Have the guard end it in order, or kill what does not end; calling it twice is allowed.
+
+        Never the guard itself: without it vLLM leaves its engine behind, with the GPU's memory.
+        """
         assert self._process.stdin is not None
         self._process.stdin.close()
         with contextlib.suppress(TimeoutError):  # the guard goes on without us
             await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
-
-    async def _copy_log(self) -> None:
-        """Into our own log. Read in pieces: one endless line must not stop the copy."""
-        assert self._process.stderr is not None
-        rest = ""
-        while data := await self._process.stderr.read(65536):
-            sys.stderr.buffer.write(data)
-            sys.stderr.buffer.flush()
-            *lines, rest = (rest + data.decode(errors="replace")).split("\n")
-            self._tail.extend(line for line in lines if line.strip())
-        if rest:
-            self._tail.append(rest)
+        await asyncio.wait({self._copy}, timeout=1.0)  # the last words are in the pipe
+        self._copy.cancel()
+        self.log.close()

@@ -1,7 +1,8 @@
 """Starts a vLLM server or attaches to one that somebody else runs, looks at it, and makes an engine of it.
 
 Before anything is sent, it is known what the server is: its model, its context, its vocabulary, and the id
-that it ends a text with.
+that it ends a text with. `VllmServer` is what a supervisor watches: the engine, and the process where it is
+one of ours.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import asyncio
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from art.engine.protocol import ServerOrder
 from art.engine.vllm.client import VllmClient
 from art.engine.vllm.engine import VllmEngine, VllmServerFacts
 from art.engine.vllm.launch import Launch, VllmProcess, prepare_launch
@@ -20,7 +23,7 @@ from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
 from art.errors import ARTError, ConfigurationError, DeadlineError, WorkerDiedError
 from art.process.environment import variable
-from art.wire.engine import WorkerStart
+from art.process.files import WorkerLog
 
 
 def vocabulary_size(base_model: str) -> int:
@@ -77,32 +80,34 @@ PROBE_ID = 0
 """Any id: its logprob at two temperatures tells which logprobs the server gives."""
 
 
-async def attach(start: WorkerStart, options: VllmOptions) -> VllmEngine:
+async def attach(order: ServerOrder, options: VllmOptions) -> VllmEngine:
     """The engine over this replica's server. Raises: ConfigurationError, WorkerError."""
-    if start.replica >= len(options.urls):
+    if order.replica >= len(options.urls):
         raise ConfigurationError(
-            f"replica {start.replica} has no server: urls names {len(options.urls)}; give one for "
+            f"replica {order.replica} has no server: urls names {len(options.urls)}; give one for "
             "each replica"
         )
-    url = options.urls[start.replica]
-    client = VllmClient(url, await asyncio.to_thread(_key, options))
+    url = options.urls[order.replica]
+    key = await asyncio.to_thread(_key, options)
+    client = VllmClient(url, key, control_s=order.deadlines.control)
     try:
         version = str((await client.get("/version"))["version"])
         check_version(version, f"run vLLM {TESTED} at {url}")
-        model = await _base(client, url, start.base_model)
+        model = await _base(client, url, order.base_model)
         await _check_logprobs(client, url, model["id"])
         served = VllmServerFacts(
-            base_model=start.base_model,
+            base_model=order.base_model,
             model=model["id"],
             max_context=int(model["max_model_len"]),
-            vocab_size=await asyncio.to_thread(vocabulary_size, start.base_model),
-            end_of_text=await asyncio.to_thread(end_of_text, start.base_model),
+            vocab_size=await asyncio.to_thread(vocabulary_size, order.base_model),
+            end_of_text=await asyncio.to_thread(end_of_text, order.base_model),
             device="remote",
             dtype="bfloat16" if options.dtype == "auto" else options.dtype,
             version=version,
             sleep_mode=False,
+            attached=True,
         )
-        return VllmEngine(client, served, options)
+        return VllmEngine(client, served, options, order.deadlines)
     except BaseException:
         await client.close()
         raise
@@ -167,36 +172,83 @@ def _key(options: VllmOptions) -> str | None:
     return None
 
 
+class VllmServer:
+    """A vLLM server as a supervisor sees it. What is open fails when the server ends."""
+
+    def __init__(self, name: str, engine: VllmEngine, process: VllmProcess | None) -> None:
+        """`process`: None where somebody else started the server; it is never ended then."""
+        self.label = f"vLLM {name!r}"
+        self.engine = engine
+        self._process = process
+        self._watch = asyncio.create_task(self._fail_when_it_ends())
+
+    async def wait(self) -> None:
+        """Return once the server has ended; nobody is told of the end of one that is attached to."""
+        await (self._process.wait() if self._process is not None else asyncio.Future[None]())
+
+    def death(self) -> WorkerDiedError:
+        """The error that says how it ended."""
+        return WorkerDiedError(f"{self.label} {self._process.death() if self._process else 'is gone'}")
+
+    async def probe(self) -> Mapping[str, Any]:
+        """The engine's health: counters of vLLM's metrics, up to a second old."""
+        return self.engine.health().model_dump()
+
+    async def dump_stacks(self) -> None:
+        """vLLM cannot be asked for its stacks; what it wrote is in the log."""
+
+    async def kill(self) -> None:
+        """As `stop`: its guard gives it a moment, then kills all of it."""
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End it. Requests that are open fail, as those of a worker that died. Calling it twice is
+        allowed."""
+        self._watch.cancel()
+        self.engine.fail(WorkerDiedError(f"{self.label} was ended"))
+        if self._process is not None:
+            await self._process.stop()
+        await self.engine.close()
+
+    async def _fail_when_it_ends(self) -> None:
+        await self.wait()
+        self.engine.fail(self.death())
+
+
 PAUSE_SECONDS = 0.2
 
 
-async def start_vllm(start: WorkerStart, options: VllmOptions) -> tuple[VllmEngine, VllmProcess | None]:
-    """The engine, and the process where there is one of ours.
+async def start_vllm(order: ServerOrder) -> VllmServer:
+    """A server that answers, of our own or attached to.
 
     Raises: ConfigurationError, WorkerDiedError (with vLLM's last lines), DeadlineError.
     """
+    options = order.options
+    assert isinstance(options, VllmOptions)
     if options.urls:
-        return await attach(start, options), None
+        return VllmServer(order.name, await attach(order, options), None)
     runtime = await find_runtime(options.environment)
     folder = Path(tempfile.mkdtemp(prefix="art-vllm-"))
     try:
-        launch = await prepare_launch(start.base_model, runtime, options, folder, start.device)
-        process = await VllmProcess.start(launch.command, launch.environment, str(folder))
+        launch = await prepare_launch(order.base_model, runtime, options, folder, order.device)
+        log = WorkerLog(order.log_path)
+        process = await VllmProcess.start(launch.command, launch.environment, str(folder), log)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    client = VllmClient("http://vllm", launch.key, socket=launch.socket)
+    client = VllmClient("http://vllm", launch.key, launch.socket, control_s=order.deadlines.control)
     try:
-        model = await _ready(client, process, options.start_deadline)
-        return await _engine(start, options, runtime, launch, client, model), process
+        model = await _ready(client, process, min(options.start_deadline, order.start_deadline))
+        engine = await _engine(order, options, runtime, launch, client, model)
+        return VllmServer(order.name, engine, process)
     except BaseException:
         await client.close()
-        await process.stop()
+        await asyncio.shield(process.stop())
         raise
 
 
 async def _engine(
-    start: WorkerStart,
+    order: ServerOrder,
     options: VllmOptions,
     runtime: Runtime,
     launch: Launch,
@@ -204,17 +256,18 @@ async def _engine(
     model: dict[str, Any],
 ) -> VllmEngine:
     served = VllmServerFacts(
-        base_model=start.base_model,
+        base_model=order.base_model,
         model=model["id"],
         max_context=int(model["max_model_len"]),
-        vocab_size=await asyncio.to_thread(vocabulary_size, start.base_model),
-        end_of_text=await asyncio.to_thread(end_of_text, start.base_model),
+        vocab_size=await asyncio.to_thread(vocabulary_size, order.base_model),
+        end_of_text=await asyncio.to_thread(end_of_text, order.base_model),
         device=launch.device,
         dtype=launch.dtype,
         version=runtime.version,
         sleep_mode=launch.sleep_mode,
+        attached=False,
     )
-    return VllmEngine(client, served, options)
+    return VllmEngine(client, served, options, order.deadlines)
 
 
 async def _ready(client: VllmClient, process: VllmProcess, seconds: float) -> dict[str, Any]:
@@ -225,7 +278,7 @@ async def _ready(client: VllmClient, process: VllmProcess, seconds: float) -> di
             while True:
                 await asyncio.wait({ended}, timeout=PAUSE_SECONDS)
                 if ended.done():
-                    raise WorkerDiedError(ended.result())
+                    raise WorkerDiedError(f"vLLM {process.death()}")
                 try:
                     models = await client.get("/v1/models")
                 except ARTError:
@@ -234,8 +287,8 @@ async def _ready(client: VllmClient, process: VllmProcess, seconds: float) -> di
                 return card
     except TimeoutError as error:
         raise DeadlineError(
-            f"vLLM was not ready within {seconds:g} s (engine option start_deadline); its last lines:\n"
-            f"{process.tail()}"
+            f"vLLM was not ready within {seconds:g} s (engine option start_deadline, setting control.start); "
+            f"log: {process.log.path}\n{process.log.tail()}"
         ) from error
     finally:
         ended.cancel()

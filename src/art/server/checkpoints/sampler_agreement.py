@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from art.engine.replicas import EnginePool
 from art.errors import CanaryError, ParityError
 from art.wire.training import LoraSpec, ProbeReply
 
@@ -221,9 +222,8 @@ class Parity:
 class ParityWorkers(Protocol):
     """What the gate needs of the workers (`art.server.workers.base_model.BaseModelWorkers`)."""
 
-    async def load(self, adapter: str, path: Path) -> None: ...
-    async def engine_scores(self, adapter: str | None, rows: Rows) -> dict[int, list[list[float]]]: ...
-    async def drop(self, adapter: str) -> None: ...
+    @property
+    def engine(self) -> EnginePool: ...
     async def probe(self, lora: LoraSpec | None, path: Path, rows: Rows) -> ProbeReply: ...
     async def dtypes(self) -> list[str]: ...
 
@@ -247,16 +247,16 @@ async def measure_parity(
     )
     try:
         trainer = await sides.probe(lora, folder, rows)
-        base = await sides.engine_scores(None, rows)
+        base = await sides.engine.score_each(None, rows)
         if trainer.probe is None:
             probed, right = base, trainer.base
         else:
             name, right = f"parity/probe@{secrets.token_hex(6)}", trainer.probe
-            await sides.load(name, folder)
+            await sides.engine.load_adapter(name, folder)
             try:
-                probed = await sides.engine_scores(name, rows)
+                probed = await sides.engine.score_each(name, rows)
             finally:
-                await sides.drop(name)
+                await sides.engine.unload_adapter(name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     base_mean, base_p99 = _worst(base, trainer.base)

@@ -44,7 +44,7 @@ class StepJob(ABC):
 
     async def open(self) -> TrainedModel:
         """The model in the trainer, at its newest step. Raises RequestError when the job expects another."""
-        opened = await self.stage.pair.open(self.stage.model, self.stage.checkpoints)
+        opened = await self.stage.pair.trainers.open(self.stage.model, self.stage.checkpoints)
         expected, step = self.job.request.expected_step, opened.step
         if expected is not None and expected != step:
             raise RequestError(
@@ -65,14 +65,14 @@ class StepJob(ABC):
         adapter = stage.loaded().get(opened.step)
         if adapter is None:
             return Canary(rows=rows)
-        engine = await stage.pair.engine_scores(adapter, rows)
+        engine = await stage.pair.engine.score_each(adapter, rows)
         return Canary(rows=rows, engine_before=engine, trainer_before=trainer)
 
     async def follow(self, opened: TrainedModel, body: bytes) -> TrainEvent:
         """Have the trainer train a batch. Returns its result; raises its error by name."""
         told = time.monotonic()
         await self.stage.pair.rest()
-        async for event in opened.train(body):
+        async for event in opened.trainer.train(body):
             if event.type == "result":
                 return event
             if event.type == "error":
@@ -104,7 +104,7 @@ class StepJob(ABC):
         await self.progress("saving")
         stage.checkpoints.carry_forward(step)
         stage.checkpoints.commit(step + 1, JobNote(job_id=self.job.job_id, result=result))
-        opened = await stage.pair.open(stage.model, stage.checkpoints)
+        opened = await stage.pair.trainers.open(stage.model, stage.checkpoints)
         scores = await opened.score(canary.rows)
         await stage.serve(step + 1, Canary(rows=canary.rows), scores, progress=self.progress)
         return result
@@ -113,7 +113,7 @@ class StepJob(ABC):
         """The step was committed before a crash: serve it, train nothing."""
         stage, step = self.stage, note.result.step
         if step == stage.checkpoints.newest() and step not in stage.loaded():
-            opened = await stage.pair.open(stage.model, stage.checkpoints)
+            opened = await stage.pair.trainers.open(stage.model, stage.checkpoints)
             rows = canary_rows(await self.some_ids()) or [[0, 0]]
             scores = await opened.score(rows)
             await stage.serve(step, Canary(rows=rows), scores, progress=self.progress)

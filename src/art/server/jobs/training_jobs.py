@@ -297,7 +297,7 @@ class JobRunner:
                     return await self._step_job(job, stage, progress).run()
             except BaseException:
                 # The trainer may hold a step that was never committed.
-                stage.pair.invalidate(stage.model)
+                stage.pair.trainers.invalidate(stage.model)
                 raise
             finally:
                 await stage.pair.wake()

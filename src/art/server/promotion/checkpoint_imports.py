@@ -156,11 +156,11 @@ class CheckpointImports:
 
     async def _serve(self, stage: ServedModel, model: Registration) -> None:
         """The newest step, read from its checkpoint."""
-        stage.pair.invalidate(model)
+        stage.pair.trainers.invalidate(model)
         try:
             await stage.bring_up(self._rows(model))
         except BaseException:
-            stage.pair.invalidate(model)
+            stage.pair.trainers.invalidate(model)
             raise
 
 

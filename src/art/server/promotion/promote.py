@@ -80,7 +80,7 @@ class ServedModel:
         Engine and trainer must agree on the rows. Raises CanaryError (nothing is set aside: the likely
         cause is the configuration), CheckpointError, WorkerError.
         """
-        opened, canary = await self.pair.open(self.model, self.checkpoints), Canary(rows=rows)
+        opened, canary = await self.pair.trainers.open(self.model, self.checkpoints), Canary(rows=rows)
         if self.checkpoints.newest() is None:
             scores = await self.save(opened, opened.step, canary, None)
         else:
@@ -142,7 +142,7 @@ class ServedModel:
         await progress("loading")
         await self.load(step)
         await progress("checking")
-        scored = await self.pair.engine_scores(adapter, canary.rows)
+        scored = await self.pair.engine.score_each(adapter, canary.rows)
         try:
             limits = await self.limits()
             agreement = canary.check(adapter, scored, trainer, limits)
@@ -150,7 +150,7 @@ class ServedModel:
             if not set_aside:
                 raise
             raise await self._reject(step, adapter, error) from error
-        self.pair.checked(adapter, canary.rows, trainer, limits)
+        self.pair.engines.checked(adapter, canary.rows, trainer, limits)
         self.catalog.publish(self.model.project, self.model.name, self.model.base_model, step, adapter)
         self._drop_old()
         return adapter, agreement
@@ -160,7 +160,7 @@ class ServedModel:
         for ever.
         """
         adapter = self.adapter_name(step)
-        await self.pair.load(adapter, self.checkpoints.path(step))
+        await self.pair.engines.load(adapter, self.checkpoints.path(step))
         return adapter
 
     def adapter_name(self, step: int) -> str:
@@ -198,12 +198,12 @@ class ServedModel:
 
     def remove(self) -> None:
         """Serve the model no longer; each adapter is unloaded when its last request has ended."""
-        self.pair.invalidate(self.model)
+        self.pair.trainers.invalidate(self.model)
         for adapter in self.catalog.remove(self.model.project, self.model.name):
             self._unload_when_unused(adapter)
 
     def _unload_when_unused(self, adapter: str) -> None:
-        task = asyncio.create_task(self._drop(adapter, self.pair.unloader(adapter)))
+        task = asyncio.create_task(self._drop(adapter, self.pair.engines.unloader(adapter)))
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
 
@@ -214,11 +214,11 @@ class ServedModel:
         await asyncio.gather(*self._dropping, return_exceptions=True)
 
     async def _reject(self, step: int, adapter: str, error: CanaryError) -> CanaryError:
-        await self.pair.unloader(adapter)()
+        await self.pair.engines.unloader(adapter)()
         return self._set_aside(step, error)
 
     def _set_aside(self, step: int, error: CanaryError) -> CanaryError:
-        self.pair.invalidate(self.model)
+        self.pair.trainers.invalidate(self.model)
         aside = self.checkpoints.reject(step)
         return CanaryError(f"{error} The checkpoint was set aside as {aside}.")
 

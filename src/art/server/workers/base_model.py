@@ -1,8 +1,8 @@
 """The workers of each base model: replicas of its engine and its trainer, kept alive together, shared by its
 models.
 
-`EngineWorkers` are one process for each replica, together one `Engine`; `BaseModelWorkers` are these and the
-trainer; `ServerWorkers` start them on first use, and serve the engine from then on.
+`EngineWorkers` are one worker or server for each replica, together one `Engine`; `BaseModelWorkers` are these
+and the trainer; `ServerWorkers` start them on first use, and serve the engine from then on.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from art.engine.protocol import Engine
+from art.engine.protocol import Deadlines, Engine, ServerOrder
 from art.engine.registry import engine_kind, engine_options
-from art.engine.remote import Deadlines, RemoteEngine
+from art.engine.remote import RemoteEngine
 from art.engine.replicas import EnginePool, Replica, ReplicaWaits
 from art.errors import ARTError, ParityError, WorkerError
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog
-from art.server.checkpoints.checkpoints import Checkpoints
-from art.server.checkpoints.registered_models import BaseModel, Registration
+from art.server.checkpoints.registered_models import BaseModel
 from art.server.checkpoints.sampler_agreement import (
     Canary,
     CanaryLimits,
@@ -36,12 +35,16 @@ from art.server.counts import WorkerCounts
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
 from art.server.workers.supervisor import Supervisor, WorkerOptions, shared_gpu, supervise
-from art.server.workers.trainer_worker import TrainedModel, TrainerWorker
-from art.server.workers.worker_process import Worker
+from art.server.workers.trainer_worker import TrainerWorker
+from art.server.workers.worker_process import Worker, WorkerSpec, module_command
 from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
+
+if TYPE_CHECKING:
+    from art.engine.vllm.start import VllmServer
 
 _log = logging.getLogger(__name__)
 
+EngineSupervisor = Supervisor[Worker] | Supervisor["VllmServer"]
 Unload = Callable[[], Awaitable[None]]
 Restarted = Callable[[Engine, Sequence[str]], None]
 """Told after each restart of a replica: the engine, and the adapters that it has."""
@@ -80,7 +83,7 @@ class EngineWorkers:
         self._devices = options.devices
         self._loads: dict[str, _Load] = {}
         self._checked: dict[str, _Checked] = {}
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, Worker | VllmServer] = {}
         waits = ReplicaWaits(up=settings.start, awake=settings.job)
         self.pool = EnginePool(options.replicas, waits=waits, failed=self._failed)
         self.supervisors = [
@@ -89,21 +92,52 @@ class EngineWorkers:
 
     def _supervisor(
         self, number: int, base: BaseModel, options: WorkerOptions, layout: DataLayout
-    ) -> Supervisor:
+    ) -> EngineSupervisor:
+        """What keeps a worker of ours alive, or a server of somebody else's engine."""
+        name = f"engine-{base.label}" + (f"-{number}" if options.replicas > 1 else "")
+        kind, checked = engine_kind(options.engine), engine_options(options.engine, options.engine_options)
+        deadlines = Deadlines(control=self._settings.call, drain=self._settings.drain)
+
+        def given_up(failure: ARTError) -> None:
+            self.pool.give_up(number, failure)
+
+        if (start_server := kind.start_server) is not None:
+
+            async def start(spec: WorkerSpec) -> VllmServer:
+                order = ServerOrder(
+                    name=name,
+                    base_model=base.source,
+                    options=checked,
+                    log_path=spec.log_path,
+                    replica=number,
+                    device=options.device(number),
+                    start_deadline=spec.start_deadline,
+                    deadlines=deadlines,
+                )
+                return await start_server(order)
+
+            return supervise(
+                name,
+                start,
+                layout=layout,
+                settings=self._settings,
+                when_up=lambda server: self._up(number, server, server.engine),
+                when_given_up=given_up,
+            )
         config = {
             "base_model": base.source,
-            "options": engine_options(options.engine, options.engine_options).model_dump(mode="json"),
-            "replica": number,
+            "options": checked.model_dump(mode="json"),
             "device": options.device(number),
         }
         return supervise(
-            f"engine-{base.label}" + (f"-{number}" if options.replicas > 1 else ""),
-            engine_kind(options.engine).module,
-            config,
+            name,
+            Worker.start,
+            command=module_command(kind.module),
+            config=config,
             layout=layout,
             settings=self._settings,
-            when_up=lambda worker: self._up(number, worker),
-            when_given_up=lambda failure: self.pool.members.give_up(number, failure),
+            when_up=lambda worker: self._up(number, worker, RemoteEngine(worker.url, worker.key, deadlines)),
+            when_given_up=given_up,
         )
 
     async def start(self) -> None:
@@ -120,7 +154,7 @@ class EngineWorkers:
 
     async def settle(self) -> None:
         """Return once one of them is up. Raises WorkerError (all were given up), DeadlineError."""
-        await self.pool.members.someone(awake=False)
+        await self.pool.wait_until_up(awake=False)
 
     def health(self) -> dict[str, Any]:
         """`up` when all are, `failed` when none will come back; and each of them."""
@@ -135,10 +169,6 @@ class EngineWorkers:
         """Load an adapter on every replica, and again after each restart of one."""
         await self.pool.load_adapter(adapter, path)
         self._loads[adapter] = _Load(adapter)
-
-    async def scores(self, adapter: str | None, rows: Rows) -> dict[int, list[list[float]]]:
-        """Logprobs of rows of ids, by the number of each replica that is up."""
-        return await self.pool.score_each(adapter, rows)
 
     def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
         """The trainer's scores: each replica that starts again is held to them."""
@@ -159,7 +189,7 @@ class EngineWorkers:
 
     async def rest(self) -> None:
         """Give memory back to a trainer. New requests wait until `wake`, which must follow in any case."""
-        if not self.pool.members.asleep:
+        if not self.pool.asleep:
             await self.pool.sleep()
 
     async def wake(self) -> None:
@@ -167,7 +197,7 @@ class EngineWorkers:
         try:
             await self.pool.wake()
         except ARTError:
-            for replica in self.pool.members.up:  # those that died meanwhile are started again awake
+            for replica in self.pool.up:  # those that died meanwhile are started again awake
                 await self._wake_or_restart(replica)
 
     async def _wake_or_restart(self, replica: Replica) -> None:
@@ -180,27 +210,25 @@ class EngineWorkers:
 
     def devices(self) -> list[str]:
         """Where the replicas compute, as the machine counts its devices."""
-        replicas = self.pool.members.replicas
+        replicas = self.pool.replicas
         told = [replica.info.device if replica.info is not None else "" for replica in replicas]
         return list(self._devices or told)
 
     def dtypes(self) -> list[str]:
         """What the replicas compute in."""
-        infos = [replica.info for replica in self.pool.members.replicas]
+        infos = [replica.info for replica in self.pool.replicas]
         return [info.dtype for info in infos if info is not None]
 
-    async def _up(self, number: int, worker: Worker) -> None:
-        again = self.pool.members.replicas[number].starts > 0
-        deadlines = Deadlines(control=self._settings.call, drain=self._settings.drain)
-        engine = RemoteEngine(worker.url, worker.key, deadlines)
+    async def _up(self, number: int, worker: Worker | VllmServer, engine: Engine) -> None:
+        again = self.pool.replicas[number].starts > 0
         self._workers[number] = worker
         try:
-            await self.pool.members.join(number, engine, self._verify)
+            await self.pool.join(number, engine, self._verify)
         except BaseException:
             await engine.close()
             raise
         if again:
-            self._restarted(self.pool, list(self.pool.members.adapters))
+            self._restarted(self.pool, list(self.pool.adapters))
 
     async def _verify(self, engine: Engine, adapter: str) -> None:
         known = self._checked.get(adapter)
@@ -236,7 +264,7 @@ class BaseModelWorkers:
         """Held by the one job that uses the trainer."""
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EnginePool:
         """All replicas as one engine, which outlives each of them."""
         return self.engines.pool
 
@@ -288,22 +316,6 @@ class BaseModelWorkers:
             for role, number, one in [*watched, ("trainer", 0, self.trainers.supervisor)]
         ]
 
-    async def load(self, adapter: str, path: Path) -> None:
-        """See `EngineWorkers.load`."""
-        await self.engines.load(adapter, path)
-
-    async def engine_scores(self, adapter: str | None, rows: Rows) -> dict[int, list[list[float]]]:
-        """See `EngineWorkers.scores`."""
-        return await self.engines.scores(adapter, rows)
-
-    def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
-        """See `EngineWorkers.checked`."""
-        self.engines.checked(adapter, rows, scores, limits)
-
-    def unloader(self, adapter: str) -> Unload:
-        """See `EngineWorkers.unloader`."""
-        return self.engines.unloader(adapter)
-
     async def dtypes(self) -> list[str]:
         """What engines and trainer compute in."""
         return [*self.engines.dtypes(), str((await self.trainers.told()).get("dtype"))]
@@ -321,10 +333,6 @@ class BaseModelWorkers:
     async def wake(self) -> None:
         """The engines answer again, if they slept. Never fails."""
         await self.engines.wake()
-
-    async def drop(self, adapter: str) -> None:
-        """Unload an adapter now."""
-        await self.engines.unloader(adapter)()
 
     async def probe(self, lora: LoraSpec | None, path: Path, rows: Rows) -> ProbeReply:
         """The trainer's scores without and with a probing LoRA, which it writes to `path`."""
@@ -353,14 +361,6 @@ class BaseModelWorkers:
         except ParityError:
             self._parity.pop()
             raise
-
-    async def open(self, model: Registration, checkpoints: Checkpoints) -> TrainedModel:
-        """See `TrainerWorker.open`."""
-        return await self.trainers.open(model, checkpoints)
-
-    def invalidate(self, model: Registration) -> None:
-        """See `TrainerWorker.invalidate`."""
-        self.trainers.invalidate(model)
 
 
 class ServerWorkers:
@@ -411,7 +411,7 @@ class ServerWorkers:
 
     def held(self) -> dict[str, int]:
         """Requests of each base model that wait until an engine of it is up and awake."""
-        return {name: pair.engines.pool.held for name, pair in self._pairs.items()}
+        return {name: pair.engine.held for name, pair in self._pairs.items()}
 
     async def close(self) -> None:
         """End all workers."""

@@ -1,5 +1,5 @@
-"""The supervisor keeps one worker alive: notices its death or stall, keeps the stacks, starts it again, and
-gives up in the end.
+"""The supervisor keeps one worker, or one server of somebody else's engine, alive: notices its death or
+stall, keeps the stacks, starts it again, and gives up in the end.
 
 `StallWatch` reads from the health replies whether a worker that answers still gets anywhere. `WorkerOptions`
 say which engine and which trainer are started; `supervise` applies the server's deadlines and folders.
@@ -14,7 +14,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
 
 from art.errors import (
     ARTError,
@@ -26,7 +27,7 @@ from art.errors import (
 )
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
-from art.server.workers.worker_process import Worker, WorkerSpec, module_command
+from art.server.workers.worker_process import WorkerSpec
 
 
 class StallWatch:
@@ -42,20 +43,42 @@ class StallWatch:
     def check(self, health: Mapping[str, Any]) -> None:
         """Raises WorkerError (it says itself that it is broken), WorkerStalledError (it makes no steps)."""
         if health.get("error"):
-            raise WorkerError(f"worker {self._worker} is broken: {health['error']}")
+            raise WorkerError(f"{self._worker} is broken: {health['error']}")
         now, steps = time.monotonic(), health.get("steps")
         if not health.get("running") or steps != self._steps:
             self._steps, self._since = steps, now
         elif steps is not None and now - self._since > self._deadline:
             raise WorkerStalledError(
-                f"worker {self._worker} has {health['running']} running requests and made no step for "
+                f"{self._worker} has {health['running']} running requests and made no step for "
                 f"{self._deadline:g} s; its log holds its stacks"
             )
 
 
 _log = logging.getLogger(__name__)
 
-WhenUp = Callable[[Worker], Awaitable[None]]
+
+class Supervised(Protocol):
+    """What can be kept alive: a `Worker`, or a vLLM server."""
+
+    @property
+    def label(self) -> str: ...
+
+    async def wait(self) -> object: ...
+
+    def death(self) -> WorkerDiedError: ...
+
+    async def probe(self) -> Mapping[str, Any]: ...
+
+    async def dump_stacks(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def kill(self) -> None: ...
+
+
+W = TypeVar("W", bound=Supervised)
+Start = Callable[[WorkerSpec], Awaitable[W]]
+WhenUp = Callable[[W], Awaitable[None]]
 """Makes a fresh worker useful (adapters loaded, clients replaced) before anybody else gets it."""
 WhenGivenUp = Callable[[ARTError], None]
 
@@ -72,14 +95,15 @@ class RestartPolicy:
     backoff_limit: float = 10.0
 
 
-class Supervisor:
+class Supervisor(Generic[W]):
     """Owns a worker's life. `when_up` runs after each start, the first one included."""
 
     def __init__(
         self,
         spec: WorkerSpec,
+        start: Start[W],
         *,
-        when_up: WhenUp,
+        when_up: WhenUp[W],
         when_given_up: WhenGivenUp = lambda failure: None,
         policy: RestartPolicy | None = None,
     ) -> None:
@@ -87,18 +111,19 @@ class Supervisor:
         self.restarts = 0
         self.health: Mapping[str, Any] = {}
         """What the worker's newest health check said."""
+        self._start = start
         self._when_up = when_up
         self._when_given_up = when_given_up
         self._policy = policy or RestartPolicy()
         self._recent: deque[float] = deque()
-        self._worker: Worker | None = None
+        self._worker: W | None = None
         self._failure: ARTError | None = None
         self._up = asyncio.Event()
         self._suspicion: asyncio.Future[WorkerError] = asyncio.get_running_loop().create_future()
         self._watch: asyncio.Task[None] | None = None
 
     @property
-    def current(self) -> Worker | None:
+    def current(self) -> W | None:
         """The worker, or None while there is none that answers."""
         return self._worker if self._up.is_set() else None
 
@@ -112,7 +137,7 @@ class Supervisor:
         return "up" if self._up.is_set() else "restarting"
 
     async def start(self) -> None:
-        """Start the worker, also after it was given up. Raises what `Worker.start` and `when_up` do."""
+        """Start the worker, also after it was given up. Raises what starting it and `when_up` do."""
         if self.state in {"up", "restarting"}:
             return
         self._failure = None
@@ -120,7 +145,7 @@ class Supervisor:
         self._serve(await self._launch())
         self._watch = asyncio.create_task(self._keep_alive(), name=f"watch {self.spec.name}")
 
-    async def worker(self, timeout: float) -> Worker:
+    async def worker(self, timeout: float) -> W:
         """The worker, as soon as it is up. Raises WorkerError (given up), DeadlineError."""
         waiting = asyncio.ensure_future(self._up.wait())
         watch = self._watch
@@ -133,7 +158,7 @@ class Supervisor:
             raise self._failure
         raise DeadlineError(f"worker {self.spec.name!r} is {self.state}; it was not up within {timeout:g} s")
 
-    def report(self, worker: Worker | None, error: WorkerError) -> None:
+    def report(self, worker: object, error: WorkerError) -> None:
         """Say that a call to the worker failed, whatever its health route says: it is started again."""
         if worker is not None and worker is self._worker and not self._suspicion.done():
             self._up.clear()
@@ -151,8 +176,8 @@ class Supervisor:
             await self._worker.stop()
             self._worker = None
 
-    async def _launch(self) -> Worker:
-        worker = await Worker.start(self.spec)
+    async def _launch(self) -> W:
+        worker = await self._start(self.spec)
         try:
             await self._when_up(worker)
         except BaseException:
@@ -160,7 +185,7 @@ class Supervisor:
             raise
         return worker
 
-    def _serve(self, worker: Worker) -> None:
+    def _serve(self, worker: W) -> None:
         self._worker = worker
         self.health = {}
         self._suspicion = asyncio.get_running_loop().create_future()
@@ -178,11 +203,11 @@ class Supervisor:
             await worker.kill()
             await self._restart(error)
 
-    async def _trouble(self, worker: Worker) -> WorkerError:
+    async def _trouble(self, worker: W) -> WorkerError:
         """Wait for the worker's death, a failed health check, or a report."""
         ended, pulse = (
-            asyncio.create_task(worker.wait()),
-            StallWatch(f"{worker.spec.name!r} (pid {worker.pid})", worker.spec.health_deadline),
+            asyncio.ensure_future(worker.wait()),
+            StallWatch(worker.label, self.spec.health_deadline),
         )
         signs: set[asyncio.Future[Any]] = {ended, self._suspicion}
         try:
@@ -190,7 +215,7 @@ class Supervisor:
                 await asyncio.wait(
                     signs, timeout=self.spec.health_interval, return_when=asyncio.FIRST_COMPLETED
                 )
-                probe = asyncio.create_task(worker.probe())
+                probe = asyncio.ensure_future(worker.probe())
                 await asyncio.wait({probe, *signs}, return_when=asyncio.FIRST_COMPLETED)
                 if self._suspicion.done() or ended.done():
                     probe.cancel()
@@ -243,18 +268,22 @@ class Supervisor:
 
 def supervise(
     name: str,
-    module: str,
-    config: Mapping[str, Any],
+    start: Start[W],
     *,
+    command: Sequence[str] = (),
+    config: Mapping[str, Any] = MappingProxyType({}),
     layout: DataLayout,
     settings: ControlSettings,
-    when_up: WhenUp,
+    when_up: WhenUp[W],
     when_given_up: WhenGivenUp = lambda failure: None,
-) -> Supervisor:
-    """What keeps the worker `module` alive; it is not started yet. config: its start line, without a key."""
+) -> Supervisor[W]:
+    """What keeps that which `start` starts alive; it is not started yet.
+
+    command, config: of a worker of ours, its command line and its start line without a key.
+    """
     spec = WorkerSpec(
         name=name,
-        command=module_command(module),
+        command=command,
         config=config,
         log_path=layout.log_file(name),
         start_deadline=settings.start,
@@ -263,7 +292,7 @@ def supervise(
         health_deadline=settings.health_deadline,
     )
     policy = RestartPolicy(limit=settings.restarts, backoff=settings.restart_wait)
-    return Supervisor(spec, when_up=when_up, when_given_up=when_given_up, policy=policy)
+    return Supervisor(spec, start, when_up=when_up, when_given_up=when_given_up, policy=policy)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from art.server.checkpoints.registered_models import BaseModel, Registration
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
 from art.server.workers.supervisor import WorkerOptions, supervise
-from art.server.workers.worker_process import Worker
+from art.server.workers.worker_process import Worker, module_command
 from art.wire.records import Strict, first_flaw
 from art.wire.training import (
     OpenReply,
@@ -135,25 +135,21 @@ class TrainedModel:
     """
 
     def __init__(self, trainer: TrainerClient, model: str, step: int) -> None:
-        self._trainer = trainer
+        self.trainer = trainer
         self.model = model
         self.step = step
         """The committed step that it was opened at, or has reached."""
 
     async def save(self, path: Path) -> None:
         """Write what it holds into a folder that must not exist. Raises CheckpointError, WorkerError."""
-        await self._trainer.save(self.model, path)
+        await self.trainer.save(self.model, path)
 
     async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Logprob of each id given those before it: `len(row) - 1` numbers a row."""
-        return (await self._trainer.score(self.model, rows)).logprobs
-
-    def train(self, body: bytes) -> AsyncIterator[TrainEvent]:
-        """One step. See `TrainerClient.train`."""
-        return self._trainer.train(body)
+        return (await self.trainer.score(self.model, rows)).logprobs
 
     def held_by(self, trainer: TrainerClient) -> bool:
-        return self._trainer is trainer
+        return self.trainer is trainer
 
 
 def worker_error(status: int, body: bytes) -> ARTError:
@@ -197,8 +193,9 @@ class TrainerWorker:
         self._open: dict[str, TrainedModel] = {}
         self.supervisor = supervise(
             f"trainer-{base.label}",
-            TRAINER_MODULE,
-            _trainer_config(base, options.trainer_options),
+            Worker.start,
+            command=module_command(TRAINER_MODULE),
+            config=_trainer_config(base, options.trainer_options),
             layout=layout,
             settings=settings,
             when_up=self._up,

@@ -21,7 +21,6 @@ import os
 import secrets
 import signal
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,42 +29,8 @@ from typing import Any
 import httpx
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerStalledError
+from art.process.files import WorkerLog
 from art.process.resources import no_tls
-
-_TAIL_LINES = 40
-
-
-class WorkerLog:
-    """Appends to `path`; at `limit` bytes the file becomes `path` + `.1` and a new one begins."""
-
-    def __init__(self, path: Path, *, limit: int = 2_000_000) -> None:
-        self.path = path
-        self._limit = limit
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
-
-    def write(self, data: bytes) -> None:
-        self._tail.extend(data.decode(errors="replace").splitlines())
-        self._file.write(data)
-        self._file.flush()
-        if self._file.tell() >= self._limit:
-            self._file.close()
-            self.path.replace(self.path.with_name(self.path.name + ".1"))
-            self._file = self.path.open("ab")
-
-    def tail(self, lines: int = 12) -> str:
-        """The last lines, for a message."""
-        return "\n".join(list(self._tail)[-lines:])
-
-    async def follow(self, stream: asyncio.StreamReader) -> None:
-        """Copy a pipe until its end. Read in pieces: one endless line must not stop the copy."""
-        while data := await stream.read(65536):
-            self.write(data)
-
-    def close(self) -> None:
-        self._file.close()
-
 
 _log = logging.getLogger(__name__)
 _DUMP_SECONDS = 0.5
@@ -77,7 +42,8 @@ class WorkerSpec:
 
     name: str
     """For messages and the log's file name, such as `trainer-nano-games`."""
-    command: Sequence[str]
+    command: Sequence[str] = ()
+    """Of a worker of ours."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The JSON line for its stdin; the key is added here and is nowhere else."""
     log_path: Path
@@ -137,6 +103,11 @@ class Worker:
         return self._process.pid
 
     @property
+    def label(self) -> str:
+        """How messages call it."""
+        return f"worker {self.spec.name!r} (pid {self.pid})"
+
+    @property
     def returncode(self) -> int | None:
         return self._process.returncode
 
@@ -159,24 +130,19 @@ class Worker:
             return dict(reply.json())
         except httpx.TimeoutException as error:
             raise WorkerStalledError(
-                f"worker {self.spec.name!r} (pid {self.pid}) has not answered its health check for "
+                f"{self.label} has not answered its health check for "
                 f"{self.spec.health_deadline:g} s; its stacks are in {self.spec.log_path}"
             ) from error
         except (httpx.HTTPError, ValueError) as error:
             if self.returncode is not None:
                 raise self.death() from error
-            raise WorkerStalledError(
-                f"worker {self.spec.name!r} (pid {self.pid}) failed its health check: {error!r}"
-            ) from error
+            raise WorkerStalledError(f"{self.label} failed its health check: {error!r}") from error
 
     def death(self) -> WorkerDiedError:
         """The error that says how it ended."""
         code = self.returncode
         how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
-        return WorkerDiedError(
-            f"worker {self.spec.name!r} (pid {self.pid}) {how}; log: "
-            f"{self.spec.log_path}\n{self.tail()}".rstrip()
-        )
+        return WorkerDiedError(f"{self.label} {how}; log: {self.spec.log_path}\n{self.tail()}".rstrip())
 
     async def dump_stacks(self) -> None:
         """Have all its threads' stacks written to its log. Works on a stopped process, too."""
