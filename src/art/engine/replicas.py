@@ -229,7 +229,7 @@ class EnginePool:
         return [replica for replica in self.replicas if replica.up]
 
     @property
-    def held(self) -> int:
+    def requests_on_hold(self) -> int:
         """Requests that wait here, in no engine's queue."""
         return self._held
 

@@ -245,7 +245,7 @@ class Control:
     async def counts(self) -> ControlCounts:
         """Jobs by state, each worker, requests that wait for one. Raises: JobStoreError, DiskError."""
         jobs = await self.jobs.counts()
-        return ControlCounts(jobs=jobs, workers=self._pairs.counts(), held=self._pairs.held())
+        return ControlCounts(jobs=jobs, workers=self._pairs.counts(), held=self._pairs.requests_on_hold())
 
     async def _serve_registered(self) -> None:
         """Serve every model that the data folder knows; one that cannot be served keeps no other from it."""

@@ -308,7 +308,7 @@ class JobRunner:
         if stage is None:
             return
         try:
-            await stage.pair.settle()
+            await stage.pair.wait_until_up()
         except ARTError as failure:
             _log.error("workers of %s did not come back: %s", stage.pair.base.name, failure)
 

@@ -152,7 +152,7 @@ class EngineWorkers:
         await asyncio.gather(*(supervisor.close() for supervisor in self.supervisors))
         await self.pool.close()
 
-    async def settle(self) -> None:
+    async def wait_until_up(self) -> None:
         """Return once one of them is up. Raises WorkerError (all were given up), DeadlineError."""
         await self.pool.wait_until_up(awake=False)
 
@@ -287,9 +287,9 @@ class BaseModelWorkers:
         """End all workers. What they held is forgotten."""
         await asyncio.gather(self.engines.close(), self.trainers.close())
 
-    async def settle(self) -> None:
+    async def wait_until_up(self) -> None:
         """Return once engine and trainer are up. Raises WorkerError (given up), DeadlineError."""
-        await self.engines.settle()
+        await self.engines.wait_until_up()
         await self.trainers.client()
 
     def health(self) -> dict[str, Any]:
@@ -318,7 +318,7 @@ class BaseModelWorkers:
 
     async def dtypes(self) -> list[str]:
         """What engines and trainer compute in."""
-        return [*self.engines.dtypes(), str((await self.trainers.told()).get("dtype"))]
+        return [*self.engines.dtypes(), str((await self.trainers.worker_info()).get("dtype"))]
 
     async def rest(self) -> None:
         """Before a step is trained: the engines sleep where `sleep_engine` says so."""
@@ -326,7 +326,7 @@ class BaseModelWorkers:
         if how == "never":
             return
         if how == "always" or shared_gpu(
-            self.engines.devices(), str((await self.trainers.told()).get("device"))
+            self.engines.devices(), str((await self.trainers.worker_info()).get("device"))
         ):
             await self.engines.rest()
 
@@ -409,9 +409,9 @@ class ServerWorkers:
         """Each worker."""
         return [row for pair in self._pairs.values() for row in pair.counts()]
 
-    def held(self) -> dict[str, int]:
+    def requests_on_hold(self) -> dict[str, int]:
         """Requests of each base model that wait until an engine of it is up and awake."""
-        return {name: pair.engine.held for name, pair in self._pairs.items()}
+        return {name: pair.engine.requests_on_hold for name, pair in self._pairs.items()}
 
     async def close(self) -> None:
         """End all workers."""

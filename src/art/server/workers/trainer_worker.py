@@ -215,7 +215,7 @@ class TrainerWorker:
             raise WorkerDiedError(f"the trainer of {self._base.name} is closed")
         return self._client
 
-    async def told(self) -> Mapping[str, Any]:
+    async def worker_info(self) -> Mapping[str, Any]:
         """What its health route says: device, dtype, open models."""
         worker = await self.supervisor.worker(self._settings.start)
         return await worker.probe()
