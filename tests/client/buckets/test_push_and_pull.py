@@ -283,7 +283,7 @@ def test_a_server_s_folder_is_its_own(model: Path, other: Path, bucket: str) -> 
     from art.server.data_folder import DataFolderLock
 
     push_model(model, store(bucket))
-    lock = DataFolderLock(other.parents[3] / "server")
+    lock = DataFolderLock(other.parents[2] / "server")
     with pytest.raises(StorageError, match="a server uses"):
         pull(bucket, other)
     lock.release()

@@ -20,7 +20,7 @@ MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 
 @pytest.mark.slow
 @pytest.mark.frameworks
-@pytest.mark.skipif(MISSING, reason=f"no {PYTHON.parents[2].name}: `make .venv-frameworks/.installed`")
+@pytest.mark.skipif(MISSING, reason=f"no {PYTHON.parents[1].name}: `make .venv-frameworks/.installed`")
 async def test_a_judge_is_asked_through_litellm() -> None:
     busy = Mischief(busy=0.5, retry_after=0.01, seed=1)
     async with LlmServer(lambda body: {"a": 1}, mischief=busy) as server:

@@ -83,7 +83,7 @@ def test_no_accepted_name_leaves_the_data_folder(project: str, name: str) -> Non
         folder = DataLayout(root).model_dir(project, name)
     except RequestError:
         return
-    assert folder.resolve() == folder and folder.parents[3] == root
+    assert folder.resolve() == folder and folder.parents[2] == root
 
 
 def test_one_base_model_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
