@@ -58,6 +58,7 @@ def holds(folder: Path, text: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("real_starts")  # a fork's environment is not in /proc
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="what is left is looked up in /proc")
 def test_killed_after_a_step_it_goes_on(oracle: LlmServer, tmp_path: Path) -> None:
     mark = f"mark-of-{tmp_path.name}-{os.getpid()}"

@@ -23,7 +23,7 @@ pytestmark = [
 
 
 async def test_a_job_goes_on_after_its_server_was_frozen(tmp_path: Path, base: Path) -> None:
-    limits = SupervisorLimits(health_interval_s=0.5, health_deadline_s=15.0)
+    limits = SupervisorLimits(health_interval_s=0.5, health_deadline_s=8.0)
     options = {
         "engine": {"options": {"threads": 1}},
         "trainer": {"options": {"threads": 1}},

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from server_process import ServerProcess, running_server
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=60)
 
 
 def message(reply: object) -> str:
@@ -49,6 +32,7 @@ def refused_chat(server: ServerProcess) -> str:
     raise AssertionError("every chat was written down on a full disk")
 
 
+@pytest.mark.parametrize("small_disk", ["16m"], indirect=True)
 def test_every_answer_names_the_full_disk_and_all_goes_on_afterwards(small_disk: Path, base: Path) -> None:
     with running_server(small_disk / "data", base) as server:
         server.train("first")

@@ -17,6 +17,8 @@ from openai import AsyncOpenAI
 
 from art import LocalBackend, TrainableModel
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_starts")]
+
 ART = str(Path(sys.executable).with_name("art"))
 
 
@@ -36,7 +38,6 @@ def test_every_verb_explains_itself(verb: str) -> None:
     assert done.returncode == 0 and "Usage" in done.stdout
 
 
-@pytest.mark.slow
 def test_doctor_completes_a_miniature_step(tmp_path: Path) -> None:
     done = art("doctor", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -45,7 +46,6 @@ def test_doctor_completes_a_miniature_step(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "the doctor leaves nothing behind"
 
 
-@pytest.mark.slow
 def test_serve_answers_only_with_its_key_and_stops_cleanly(tmp_path: Path) -> None:
     key = "a-key-for-this-test"
     environment = {**os.environ, "ART_API_KEY": key}
@@ -75,7 +75,6 @@ def test_serve_answers_only_with_its_key_and_stops_cleanly(tmp_path: Path) -> No
         server.communicate()
 
 
-@pytest.mark.slow
 async def test_serve_answers_with_what_was_trained_before(tmp_path: Path) -> None:
     model = TrainableModel(name="player", project="flow", base_model="art/nano")
     async with LocalBackend(path=str(tmp_path)) as backend:

@@ -8,9 +8,7 @@ import http.client
 import json
 import os
 import stat
-import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -144,22 +142,8 @@ def test_a_disk_that_is_full_at_the_first_start_leaves_no_key(
     assert len(kept_key(tmp_path)) > 30, "the next start makes one"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=240)
-
-
+@pytest.mark.slow
+@pytest.mark.parametrize("small_disk", ["64k"], indirect=True)
 def test_a_real_full_disk_at_the_first_start(small_disk: Path) -> None:
     (small_disk / "server").mkdir()
     filler = small_disk / "filler"

@@ -19,6 +19,8 @@ from art.errors import ConfigurationError
 from art.server.data_folder import DataFolderLock
 from art.server.settings import KEY_VARIABLE, ServerSettings, parse_settings, resolve_key
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_starts")]
+
 KEY = "a-secret-key-of-a-test"
 Start = Callable[..., "Started"]
 

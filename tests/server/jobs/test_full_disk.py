@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,21 +141,8 @@ async def test_a_job_whose_end_cannot_be_written_is_told_and_the_next_one_runs(
         assert await it.events("two") == told, "the same events, once the table has them"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=60)
-
-
+@pytest.mark.slow
+@pytest.mark.parametrize("small_disk", ["256k"], indirect=True)
 async def test_a_real_full_disk(small_disk: Path) -> None:
     async with bench(small_disk) as it:
         await it.jobs.submit("games", "player", request("before"))
