@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,24 @@ settings.register_profile("art", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("art")
 
 fork_server.install()
+
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"}
+"""Audit events. `make test-fast` starts no process: that would cost more than the tests it runs."""
+started: list[str] = []
+sys.addaudithook(lambda event, given: started.append(f"{event}{given[:2]}") if event in STARTS else None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    started.clear()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    yield
+    if started and not item.get_closest_marker("slow"):
+        pytest.fail(f"it starts a process, so mark it with pytest.mark.slow: {started[0][:300]}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

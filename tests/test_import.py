@@ -11,6 +11,8 @@ import pytest
 
 from art.environments.testing import LlmServer, TruthfulJudge
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 HEAVY = [
     "torch",
@@ -83,7 +85,6 @@ def test_import_paths_that_users_know():
     assert all((get_messages, Choice, Message, Messages, MessagesAndChoices, Tools, TrainConfig, TrainResult))
 
 
-@pytest.mark.slow
 def test_bare_environment_is_small(tmp_path):
     """At most 30 packages and 80 MB beside pip; needs the package index."""
     root = Path(__file__).parents[1]

@@ -36,6 +36,7 @@ def by_definition(kind: str, terms: list[np.ndarray], groups: list[int], length:
     return float(sum(term.sum() for term in terms) / (len(terms) * length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(sequences=SEQUENCES, seed=st.integers(0, 1000))
 def test_the_weighted_sum_is_the_mean_it_is_named_after(

@@ -17,6 +17,8 @@ from art.batch.build import build_batch
 from art.wire.algorithm import Algorithm, Estimator
 from art.wire.jobs import ContextRow, SheetRow
 
+pytestmark = pytest.mark.slow
+
 
 @st.composite
 def group_rows(draw: st.DrawFn) -> list[GroupRow]:

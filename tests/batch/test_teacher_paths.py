@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_rows import rollout, sample
@@ -14,6 +15,7 @@ ALL = Algorithm(advantage=AdvantageSpec(kind="none"))
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=8))
 def test_each_trained_token_is_asked_once_behind_its_own_context(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def reference(
     return [prefix[-1] for prefix in order], parent, end, [len(prefix) - 1 for prefix in order], paths
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(SEQUENCES)
 def test_the_tree_is_the_set_of_distinct_prefixes(sequences: list[list[int]]) -> None:
@@ -70,6 +72,7 @@ def test_ids_that_share_bytes_are_not_confused() -> None:
     assert [path.tolist() for path in paths] == [[0, 1], [0, 2], [3, 4]]
 
 
+@pytest.mark.slow
 def test_long_paths_do_not_recurse() -> None:
     rows = [np.concatenate([np.arange(step), [90_000 + step]]) for step in range(1, 2_000)]
     tree, _ = build_tree(rows)

@@ -22,6 +22,7 @@ def test_all_of_them() -> None:
     assert all(name in done.stdout for name in TABLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE)
 def test_one_in_full(name: str) -> None:
     done = run(name)

@@ -24,6 +24,8 @@ from art.cli.audit_conversation import AuditVerdict
 from art.cli.main import app
 from art.training.audit import LogprobDifference
 
+pytestmark = pytest.mark.slow
+
 TURNS = "{{'<' + m['role'] + '>' + text + '<end>'}}"
 STRIPS = (
     "{% for m in messages %}{% set text = m['content'] %}"
@@ -77,7 +79,6 @@ async def audited(name: str) -> dict[str, AuditVerdict]:
 
 
 @pytest.mark.parametrize("name", ["art/nano-games", "art/nano-tools"])
-@pytest.mark.slow
 def test_the_shipped_models_pass(name: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app, ["audit-model", name, "--device", "cpu", "--json", str(tmp_path / "a.json")]

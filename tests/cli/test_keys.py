@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from art.cli import app
@@ -54,6 +55,7 @@ def test_help_knows_each_verb_and_lists_them_for_an_unknown_one() -> None:
     assert code == 2 and "no verb 'fly'" in said and "quickstart" in said
 
 
+@pytest.mark.slow
 def test_run_is_serve_and_refuses_other_machines_without_a_key(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("ART_API_KEY", raising=False)
     code, _, said = art("run", "--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path))

@@ -30,12 +30,14 @@ def art(*words: str) -> Any:
     return CliRunner().invoke(app, ["mcp", *words])
 
 
+@pytest.mark.slow
 def test_what_a_server_offers() -> None:
     told = art("inspect", *WEATHER)
     assert told.exit_code == 0, told.output
     assert "4 tools" in told.stdout and "forecast(place, day)  [reads]" in told.stdout
 
 
+@pytest.mark.slow
 def test_what_a_server_offers_as_json() -> None:
     # A small server that starts at once: without `site` the interpreter is up in no time.
     told = art("inspect", "--json", "--", sys.executable, "-S", str(BABBLING), "")
@@ -44,11 +46,13 @@ def test_what_a_server_offers_as_json() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_is_one_line() -> None:
     told = art("inspect", "--", sys.executable, "-c", "raise SystemExit('no database')")
     assert told.exit_code == 1 and "McpError" in told.stderr and "no database" in told.stderr
 
 
+@pytest.mark.slow
 def test_scenarios_into_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = ["Oslo", "Bergen", "Dublin", "Paris", "Rome", "Athens", "Madrid", "Berlin"]
     tasks = [{"task": f"Is there an alert in {place}?", "difficulty": 1, "plan": []} for place in places]

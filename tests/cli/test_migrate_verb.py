@@ -28,6 +28,7 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("up", [0, 2, 3, 5, 6], ids=["file", "trajectories", "model", "project", "art"])
 def test_every_kind_of_path(old: Path, up: int) -> None:
     path = [old, *old.parents][up]
@@ -49,6 +50,7 @@ def test_a_dry_run(old: Path, option: str) -> None:
     assert [path.name for path in old.parent.iterdir()] == ["0001.jsonl"]
 
 
+@pytest.mark.slow
 def test_keeping_the_originals_and_saying_what_became_of_each(old: Path) -> None:
     done = run(old.parents[2], "--keep-jsonl", "-v")
     assert done.exit_code == 0 and f"{old}: {old.stat().st_size} bytes" in done.stdout

@@ -59,6 +59,7 @@ def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
     return chunks
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(streams(), st.sampled_from([" ", ""]), st.sampled_from(["\n\n", "\r\n\r\n", "\r\r"]))
 def test_streams_add_up_as_with_openai(chunks: list[dict[str, Any]], gap: str, end: str) -> None:

@@ -128,6 +128,7 @@ def settings(server: Together, **changes: object) -> TogetherDeploymentConfig:
     return TogetherDeploymentConfig(s3_bucket="backups", base_url=url, poll_s=0.01, **changes)
 
 
+@pytest.mark.slow
 async def test_together_is_given_the_adapter_and_nothing_else(
     together: Together, s3: None, checkpoint: Path
 ) -> None:
@@ -157,6 +158,7 @@ async def test_together_s_failure_is_an_error_with_its_reason(
         await deploy_model(model(), checkpoint, 7, "together", settings(together))
 
 
+@pytest.mark.slow
 async def test_waiting_has_a_deadline_and_can_be_left_out(
     together: Together, s3: None, checkpoint: Path
 ) -> None:
@@ -227,6 +229,7 @@ async def test_wandb_gets_an_artifact(
         assert word in record, word
 
 
+@pytest.mark.slow
 async def test_wandb_without_awaiting(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs call it in the middle of a coroutine."""
     with pytest.raises(UnsupportedBaseModelDeploymentError, match="wandb serves no adapters of 'art/nano'"):

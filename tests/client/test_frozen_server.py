@@ -55,6 +55,7 @@ async def test_a_frozen_server_is_ended_and_its_callers_go_on(tmp_path, model, c
     assert not reaper()._groups
 
 
+@pytest.mark.slow
 async def test_a_server_that_freezes_too_often_is_named_so(tmp_path, model):
     limits = SupervisorLimits(restarts=0, health_interval_s=0.1, health_deadline_s=1.0)
     async with make(tmp_path, limits) as backend:
@@ -66,6 +67,7 @@ async def test_a_server_that_freezes_too_often_is_named_so(tmp_path, model):
             await model.get_step()
 
 
+@pytest.mark.slow
 async def test_a_deadline_names_what_the_server_does(tmp_path, model):
     async with make(tmp_path, PATIENT) as backend:
         await model.register(backend)
@@ -78,6 +80,7 @@ async def test_a_deadline_names_what_the_server_does(tmp_path, model):
     assert backend._server.state() == "the server is not running"
 
 
+@pytest.mark.slow
 async def test_a_job_of_a_frozen_server_waits_for_its_silence_once(tmp_path, model):
     backend = art.LocalBackend(
         path=tmp_path / "art", supervisor_limits=PATIENT, deadlines=JobDeadlines(idle_s=2.0)
@@ -100,6 +103,7 @@ async def test_a_job_of_a_frozen_server_waits_for_its_silence_once(tmp_path, mod
         assert sum(asked) < 2 * 2.0, asked
 
 
+@pytest.mark.slow
 async def test_frozen_while_it_starts(tmp_path, model):
     limits = SupervisorLimits(start_s=1.0, stop_s=300.0)
     async with make(tmp_path, limits, freeze=True) as backend:
@@ -108,6 +112,7 @@ async def test_frozen_while_it_starts(tmp_path, model):
         assert backend._server.pid is None  # without waiting 300 s for one that cannot hear
 
 
+@pytest.mark.slow
 def test_a_frozen_server_whose_program_was_killed_does_not_stay(tmp_path):
     limits = "backend._server.limits = art.client.local_server.SupervisorLimits(stop_s=0.5)\n"
     program = PROGRAM.replace("model =", f"{limits}model =") + "import time; time.sleep(600)"
@@ -134,6 +139,7 @@ async def test_killed_again_while_its_models_are_registered_again(tmp_path, mode
         assert backend._server.pid not in pids
 
 
+@pytest.mark.slow
 async def test_killed_again_while_it_starts_again(tmp_path, model):
     async with make(tmp_path, PATIENT, start_s=1.0) as backend:
         await model.register(backend)
@@ -146,6 +152,7 @@ async def test_killed_again_while_it_starts_again(tmp_path, model):
         assert backend._server.pid not in (first, second)
 
 
+@pytest.mark.slow
 async def test_a_model_that_cannot_be_registered_again_is_told_and_the_others_are_served(tmp_path, model):
     other = art.TrainableModel(name="other", project="games", base_model="art/nano")
     async with make(tmp_path, PATIENT) as backend:
@@ -159,6 +166,7 @@ async def test_a_model_that_cannot_be_registered_again_is_told_and_the_others_ar
         assert await other.get_step() == 0
 
 
+@pytest.mark.slow
 async def test_nobody_is_answered_before_the_models_are_known_again(tmp_path, model):
     async with make(tmp_path, PATIENT, register_s=0.5) as backend:
         await model.register(backend)

@@ -20,6 +20,8 @@ from art import errors
 from art.client.local_server import ServerProcess, SupervisorLimits
 from waiting import eventually, gone
 
+pytestmark = pytest.mark.slow
+
 
 class Config(BaseModel):
     turns: int = 3

@@ -11,6 +11,8 @@ from wire_double import KEY, Double
 
 from art.client.openai_client import ObservedOpenAI, openai_client, plain_client
 
+pytestmark = pytest.mark.slow
+
 ASK = [{"role": "user", "content": "x é\U0001f600"}]
 Heard = list[tuple[dict[str, Any], ChatCompletion]]
 

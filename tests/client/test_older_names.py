@@ -109,6 +109,7 @@ def local(tmp_path: Path) -> art.LocalBackend:
     return backend
 
 
+@pytest.mark.slow
 async def test_a_local_server_listens_where_it_is_told(tmp_path: Path, model: art.TrainableModel) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -33,6 +33,7 @@ async def several(client: ObservedOpenAI) -> None:
     await asyncio.gather(*(with_headers(client) for _ in range(5)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [openai_client, plain_client])
 @pytest.mark.parametrize("ask", [plain, with_headers, several])
 def test_one_client_serves_one_event_loop_after_the_other(
@@ -74,6 +75,7 @@ def run(asking: Coroutine[Any, Any, None]) -> asyncio.AbstractEventLoop:
         return runner.get_loop()
 
 
+@pytest.mark.slow
 def test_connections_of_closed_loops_are_let_go(server: str):
     client = openai_client(base_url=f"{server}/v1", api_key=KEY)
     assert client.lane is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
@@ -30,6 +31,7 @@ def reply(samples: list[str], texts: list[str]) -> ChatCompletion:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_each_choice_is_kept_once_after_what_it_answered(data: st.DataObject) -> None:

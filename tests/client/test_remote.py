@@ -321,6 +321,7 @@ async def test_missing_events_are_noticed(registered, backend, double: Double):
         await backend.train(registered, groups())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "kind"),
     [

@@ -66,6 +66,7 @@ async def sent(
     return TrainJobRequest.model_validate(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "part", "field", "value"),
     [

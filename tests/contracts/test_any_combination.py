@@ -61,6 +61,7 @@ def allowed(parts: dict[str, Any]) -> Algorithm | None:
     return algorithm
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(parts=COMBINATIONS, seed=st.integers(0, 1000), cut=st.integers(1, COUNT - 1))
 def test_what_is_not_refused_adds_up(parts: dict[str, Any], seed: int, cut: int) -> None:

@@ -83,9 +83,11 @@ def vllm(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
 
 REAL_VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)])
+REMOTE = pytest.param("remote", marks=pytest.mark.slow)
+POOL = pytest.param("pool", marks=pytest.mark.slow)
 
 
-@pytest.fixture(params=["builtin", "remote", "pool", REAL_VLLM])
+@pytest.fixture(params=["builtin", REMOTE, POOL, REAL_VLLM])
 async def engine(request: pytest.FixtureRequest, base: Path) -> AsyncIterator[Engine]:
     made: Engine
     if request.param == "builtin":
@@ -130,6 +132,7 @@ async def test_info_describes_the_model(engine: Engine, base: Path) -> None:
     assert (info.device, info.dtype, info.max_waiting) == ("cpu", "float32", 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 async def test_logprobs_are_the_models(engine: Engine, temperature: float) -> None:
     given = prompt(1)
@@ -195,6 +198,7 @@ NUCLEUS = {"temperature": 0.7, "top_k": 20, "top_p": 0.8}
 LIKELY = {"temperature": 0.7, "top_k": 20, "min_p": 0.02}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [NUCLEUS, LIKELY, {**NUCLEUS, **LIKELY}], ids=["top_p", "min_p", "both"])
 async def test_logprobs_are_those_of_the_truncated_distribution(
     engine: Engine, base: Path, sampling: dict[str, float], request: pytest.FixtureRequest
@@ -213,6 +217,7 @@ async def test_logprobs_are_those_of_the_truncated_distribution(
         assert logprob == pytest.approx(kept[token], abs=CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("sampling", [NUCLEUS, LIKELY], ids=["top_p", "min_p"])
 async def test_the_ids_that_a_token_was_drawn_from_are_told_or_nothing_is(
@@ -257,6 +262,7 @@ def _truncated(scores: torch.Tensor, top_k: int, top_p: float, min_p: float) -> 
     return dict(zip(kept, scores[kept].log_softmax(0).tolist(), strict=True))
 
 
+@pytest.mark.slow
 async def test_samples_follow_the_distribution(engine: Engine, base: Path) -> None:
     given = prompt(3)
     asked = [engine.generate(ask(given, max_tokens=1, top_k=4, seed=seed)) for seed in range(400)]
@@ -328,6 +334,7 @@ async def test_the_context_is_respected(engine: Engine) -> None:
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [[], [VOCAB], [-1]])
 async def test_unfit_prompts_are_refused(engine: Engine, given: list[int]) -> None:
     with pytest.raises(RequestError) as caught:
@@ -357,6 +364,7 @@ async def test_a_cancelled_task_frees_its_place_in_the_queue(engine: Engine) -> 
     await settled(engine)
 
 
+@pytest.mark.slow
 async def test_a_full_queue_is_refused_at_once(engine: Engine) -> None:
     asked = (whole(engine.generate(ask(prompt(i), max_tokens=60))) for i in range(120))
     outs = await asyncio.gather(*asked, return_exceptions=True)
@@ -366,6 +374,7 @@ async def test_a_full_queue_is_refused_at_once(engine: Engine) -> None:
     assert all(not isinstance(out, BaseException) for out in outs if out not in refused)
 
 
+@pytest.mark.slow
 async def test_adapters_compute_what_peft_computes(
     engine: Engine, base: Path, adapters: dict[str, Path], name: str
 ) -> None:
@@ -435,6 +444,7 @@ async def test_a_name_stands_for_the_same_weights_for_ever(
         await engine.load_adapter(name, adapters["partial"])
 
 
+@pytest.mark.slow
 async def test_unloading_waits_for_the_last_request(
     engine: Engine, adapters: dict[str, Path], name: str
 ) -> None:
@@ -455,6 +465,7 @@ async def test_an_unfit_adapter_is_refused(engine: Engine, tmp_path: Path, name:
         await engine.load_adapter(name, tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_warm_cache_changes_nothing(engine: Engine) -> None:
     """Several turns, siblings and a repetition: same ids and logprobs as with a cold cache."""
 
@@ -477,6 +488,7 @@ async def test_a_warm_cache_changes_nothing(engine: Engine) -> None:
             assert warm_logprobs == pytest.approx(logprobs, abs=CLOSE)
 
 
+@pytest.mark.slow
 async def test_ragged_conversations_equal_one_at_a_time(
     engine: Engine, adapters: dict[str, Path], name: str
 ) -> None:
@@ -541,6 +553,7 @@ def what_may_follow(texts: list[str], spelling: list[str], so_far: str) -> list[
     return [*allowed, *([STOP] if so_far in texts else [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
 async def test_biased_logprobs_are_those_of_the_biased_distribution(
     engine: Engine, base: Path, temperature: float
@@ -563,6 +576,7 @@ async def test_a_bias_of_an_unknown_id_is_refused(engine: Engine) -> None:
         await whole(engine.generate(ask(prompt(8), logit_bias=((VOCAB, 1.0),))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "constraint",
@@ -595,6 +609,7 @@ async def test_constrained_logprobs_are_those_of_what_is_allowed(
     assert so_far in texts
 
 
+@pytest.mark.slow
 async def test_a_constraint_leaves_its_neighbours_alone(engine: Engine) -> None:
     given = prompt(9)
     alone = await whole(engine.generate(ask(given, max_tokens=20, seed=4)))
@@ -608,6 +623,7 @@ async def test_a_constraint_leaves_its_neighbours_alone(engine: Engine) -> None:
     assert all(out.finish_reason == "length" for out in crowd[1:]), "without an id to end it, it goes on"
 
 
+@pytest.mark.slow
 async def test_streamed_constrained_deltas_are_the_whole(engine: Engine) -> None:
     constraint = Constraint(kind="regex", text="[a-f]{30}")
     sampling = {"max_tokens": 64, "seed": 6, "constraint": constraint, "stop_token_ids": (STOP,)}
@@ -617,6 +633,7 @@ async def test_streamed_constrained_deltas_are_the_whole(engine: Engine) -> None
     assert streamed.finish_reason == at_once.finish_reason == "stop"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
@@ -635,6 +652,7 @@ async def test_a_constraint_that_is_none_is_refused(engine: Engine, kind: str, t
     await settled(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "truncation", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 3}, {"temperature": 1.3}]
@@ -674,6 +692,7 @@ PENALTIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.2, 0.0])
 @pytest.mark.parametrize("penalties", PENALTIES, ids=str)
 async def test_penalised_logprobs_are_those_of_the_penalised_distribution(
@@ -754,6 +773,7 @@ async def test_a_stop_string_may_begin_within_min_tokens(engine: Engine, base: P
     assert out.token_ids == free.token_ids[: count + 1] and out.stop_string == stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "named"),
     [

@@ -57,6 +57,7 @@ def test_against_the_paper(name: str, seed: int) -> None:
     assert loss_of(name, parts).item() == pytest.approx(from_the_paper(name, parts), rel=1e-10)
 
 
+@pytest.mark.slow
 @AT_EVERY_LEVEL
 def test_the_gradient_is_the_derivative(name: str, level: RatioLevel) -> None:
     parts = entries(spread=0.3)

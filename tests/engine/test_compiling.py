@@ -17,6 +17,8 @@ from art.engine.constraints import Grammars
 from art.engine.protocol import Constraint, GenerateRequest, Sampling
 from art.errors import OverloadedError, RequestError
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = Path("/proc")
 
 
@@ -64,7 +66,6 @@ async def engine(tmp_path: Path, strict: None) -> AsyncIterator[BuiltinEngine]:
     await started.close()
 
 
-@pytest.mark.slow
 async def test_an_endless_constraint_is_refused_while_others_are_compiled(engine: BuiltinEngine) -> None:
     await answered(engine, "bob~p/m", Constraint(kind="regex", text="[a-b]+"))  # the helper is up
     before = resident()
@@ -84,7 +85,6 @@ async def test_an_endless_constraint_is_refused_while_others_are_compiled(engine
         await answered(engine, "carol~p/m", endless("a"))
 
 
-@pytest.mark.slow
 async def test_a_schema_of_4000_optional_properties_holds_up_its_tenant_alone(engine: BuiltinEngine) -> None:
     def many(word: str) -> Constraint:
         properties = {f"{word}{n}": {"type": "string"} for n in range(4000)}
@@ -98,7 +98,6 @@ async def test_a_schema_of_4000_optional_properties_holds_up_its_tenant_alone(en
         assert isinstance(outcome, list) or "1 s of processor time" in str(outcome)
 
 
-@pytest.mark.slow
 async def test_nothing_is_compiled_for_a_client_that_has_gone(engine: BuiltinEngine) -> None:
     attacks = [asyncio.create_task(answered(engine, "alice~p/m", endless("b" * (n + 1)))) for n in range(8)]
     await asyncio.sleep(0.5)
@@ -110,7 +109,6 @@ async def test_nothing_is_compiled_for_a_client_that_has_gone(engine: BuiltinEng
     assert not engine._core.grammars._refused.keys() - {endless("b")}, "the others were never begun"
 
 
-@pytest.mark.slow
 async def test_a_tenant_has_a_bounded_queue_and_equal_constraints_one_place(engine: BuiltinEngine) -> None:
     same = [asyncio.create_task(answered(engine, "alice~p/m", endless("c"))) for _ in range(80)]
     other = [asyncio.create_task(answered(engine, "alice~p/m", endless(f"d{n}"))) for n in range(40)]

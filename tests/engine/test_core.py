@@ -39,6 +39,7 @@ def prompt(seed: int, length: int) -> list[int]:
     return random.Random(seed).choices(range(VOCAB), k=length)
 
 
+@pytest.mark.slow
 def test_the_next_turn_forwards_only_what_is_new(base: Path) -> None:
     core = make_core(base)
     first = prompt(1, 60)
@@ -65,6 +66,7 @@ def test_a_shared_system_prompt_is_read_once(base: Path) -> None:
     assert core.health().reused_tokens == 7 * 60
 
 
+@pytest.mark.slow
 def test_without_reuse_a_lone_request_has_the_same_bits_whatever_came_before(base: Path) -> None:
     core = make_core(base, reuse_prefixes=False)
     turns = [prompt(1, 60), [*prompt(1, 60), *prompt(2, 30)], prompt(3, 200)]
@@ -81,6 +83,7 @@ def test_without_reuse_a_lone_request_has_the_same_bits_whatever_came_before(bas
     assert bits(warm) != bits(warm), "what is reused is rounded in another order: the option has a cause"
 
 
+@pytest.mark.slow
 def test_a_small_cache_changes_the_order_but_not_the_results(base: Path) -> None:
     requests = [ask(prompt(seed, 20 + 9 * seed), max_tokens=40 + 7 * seed, seed=seed) for seed in range(14)]
     roomy = make_core(base)
@@ -96,6 +99,7 @@ def test_a_small_cache_changes_the_order_but_not_the_results(base: Path) -> None
         assert out.logprobs == pytest.approx(fresh.logprobs, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_few_rows_serve_many_conversations(base: Path) -> None:
     requests = [ask(prompt(seed % 5, 30), max_tokens=6, seed=seed) for seed in range(40)]
     few, many = make_core(base, cache_rows=3), make_core(base)
@@ -155,6 +159,7 @@ def test_a_flood_of_one_owner_keeps_another_waiting_for_no_more_than_its_turn(ba
     assert len(ended) == 44 and ended[20:].count("b") == 0, "b's four are among the first twenty"
 
 
+@pytest.mark.slow
 def test_who_has_less_than_its_share_is_given_a_running_place(base: Path) -> None:
     core = make_core(base, max_running=4)
     long = [owned("a", prompt(seed, 30), max_tokens=200, seed=seed) for seed in range(4)]
@@ -211,6 +216,7 @@ def test_shares_use_the_room_and_favour_nobody(counts: list[int], owners: list[i
             assert tokens == wanted[owner == one].sum()
 
 
+@pytest.mark.slow
 def test_the_cache_is_full_of_one_owners_ids_and_another_still_runs(base: Path) -> None:
     core = make_core(base, cache_mb=1)
     core.scheduler.cache.budget = 1024

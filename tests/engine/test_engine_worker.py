@@ -180,6 +180,7 @@ def in_line(engine: BuiltinEngine) -> list[asyncio.Task[object]]:
     return [asyncio.create_task(whole(engine.generate(ask(PROMPT, "a", max_tokens=240)))) for _ in range(40)]
 
 
+@pytest.mark.slow
 async def test_who_gives_up_waiting_does_not_hurt_the_engine(base: Path, tmp_path: Path) -> None:
     engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1, max_running=1))
     await engine.load_adapter("a", build_adapter(tmp_path, base, seed=1))

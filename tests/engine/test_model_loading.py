@@ -66,6 +66,7 @@ def build(kind: str, folder: Path) -> Path:
     return save_model(folder, configs[kind]())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["neox", "llama", "sliding window", "experts", "dynamic rotary"])
 async def test_other_families_compute_what_transformers_computes(kind: str, tmp_path: Path) -> None:
     folder = build(kind, tmp_path)
@@ -97,6 +98,7 @@ async def test_bfloat16_stays_near_float32(base: Path) -> None:
     await engine.close()
 
 
+@pytest.mark.slow
 async def test_without_merging_an_adapter_computes_the_same(base: Path, tmp_path: Path) -> None:
     adapter = build_adapter(tmp_path, base, seed=1)
     outs = []
@@ -129,6 +131,7 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
         load_model(str(tmp_path / "nothing-here"), BuiltinOptions())
 
 
+@pytest.mark.slow
 def test_a_cache_that_holds_nothing_is_refused(base: Path, tmp_path: Path) -> None:
     from art.engine.builtin.core import EngineCore
 

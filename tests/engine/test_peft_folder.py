@@ -15,6 +15,7 @@ from art.errors import CheckpointError
 from art.wire.engine import BuiltinOptions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -49,6 +50,7 @@ def test_an_embedding_adapter_is_refused_by_its_tensor(base: Path, tmp_path: Pat
         read_adapter(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"hidden_size": 32}, {"num_hidden_layers": 3}])
 def test_an_adapter_of_another_model_is_refused(base: Path, tmp_path: Path, changes: dict[str, int]) -> None:
     other = build_qwen3(tmp_path / "other", **changes)

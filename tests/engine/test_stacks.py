@@ -43,6 +43,7 @@ def passes_through_modules(core: EngineCore) -> list[int]:
     return calls
 
 
+@pytest.mark.slow
 def test_who_shares_a_step_gets_what_it_gets_alone(base: Path, adapters: dict[str, Path]) -> None:
     together, alone = with_adapters(base, adapters), with_adapters(base, adapters)
     calls = passes_through_modules(together)
@@ -55,6 +56,7 @@ def test_who_shares_a_step_gets_what_it_gets_alone(base: Path, adapters: dict[st
         assert out.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_adapters_that_are_not_merged_share_a_step_through_the_modules(
     base: Path, adapters: dict[str, Path]
 ) -> None:
@@ -69,6 +71,7 @@ def test_adapters_that_are_not_merged_share_a_step_through_the_modules(
         assert apart.logprobs == pytest.approx(merged.logprobs, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_new_adapters_take_the_place_of_those_that_went(base: Path, adapters: dict[str, Path]) -> None:
     """As each step of training does: the newest policy is what is sampled, whoever shares its batch."""
     core = with_adapters(base, adapters)
@@ -82,6 +85,7 @@ def test_new_adapters_take_the_place_of_those_that_went(base: Path, adapters: di
     assert [out.token_ids for out in outs] == [out.token_ids for out in expected]
 
 
+@pytest.mark.slow
 def test_no_stack_copies_a_large_model_for_adapters_of_a_few_layers(base: Path, tmp_path: Path) -> None:
     paths = {
         name: build_adapter(tmp_path / name, base, seed=7, target_modules=[target])

@@ -21,6 +21,8 @@ from art.engine.builtin.engine import BuiltinEngine
 from art.errors import CheckpointError, ConfigurationError, NotFoundError
 from art.wire.engine import BuiltinOptions
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = BuiltinOptions(dtype="float32", device="cpu", threads=1, max_running=16, max_waiting=64)
 CLOSE = 1e-4
 

@@ -39,6 +39,7 @@ def done(helper: Bounded, task: bytes) -> bytes:
             assert time.monotonic() < end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [b"short", b"x" * (4 << 20)], ids=["unanswered", "unread"])
 def test_a_frozen_helper_is_ended_and_the_next_task_is_done(helper: Bounded, task: bytes) -> None:
     assert done(helper, b"once more") == b"said once"

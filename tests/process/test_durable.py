@@ -12,6 +12,7 @@ import pytest
 from art.process.files import write_flushed, write_whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_reader_meets_the_old_file_or_the_new_one(tmp_path: Path, durable: bool) -> None:
     path = tmp_path / "state.json"

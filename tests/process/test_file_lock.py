@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from art.process.files import take_lock
 
 HOLDER = """
@@ -29,6 +31,7 @@ def test_one_holder_until_it_lets_go(tmp_path: Path) -> None:
     os.close(again)
 
 
+@pytest.mark.slow
 def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with subprocess.Popen(

@@ -120,6 +120,7 @@ def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 SCHEMA = objects(st.recursive(LEAF, lambda inner: objects(inner) | arrays(inner), max_leaves=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=SCHEMA, second=SCHEMA, seed=st.integers(0, 10**6), parallel=st.booleans())
@@ -134,6 +135,7 @@ def test_calls_are_read_and_fit_their_schemas(
         jsonschema.validate(json.loads(call.arguments), schemas[call.name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_reply_is_the_text_that_was_asked_for_or_calls(name: str) -> None:
     text = Constraint(kind="json_schema", text='{"enum": ["yes", "no"]}')

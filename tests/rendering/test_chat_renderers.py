@@ -123,6 +123,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON, max_size=4), JSON, st.integers(0, 3), st.booleans())
 def test_a_raw_member_is_the_text_as_written(others: dict, value: Any, indent: int, ascii: bool) -> None:
     others.pop("arguments", None)

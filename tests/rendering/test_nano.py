@@ -65,6 +65,7 @@ def renderer(request: pytest.FixtureRequest) -> NanoRenderer:
     return create_nano_renderer(TOKENIZERS[request.param])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=50, deadline=None)
 @given(
@@ -82,6 +83,7 @@ def test_the_renderer_equals_the_chat_template(name: str, messages: Any, tools: 
     assert len(rendered.message_indices) == len(rendered.sampled_mask) == len(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40, deadline=None)
 @given(
@@ -203,6 +205,7 @@ def test_the_tokenizer_config_names_the_renderer(name: str) -> None:
     assert config[RENDERER_KEY] == RENDERER_NAME
 
 
+@pytest.mark.slow
 def test_the_renderer_needs_no_torch() -> None:
     program = "import sys, art.rendering.nano; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=240).strip() == "False"

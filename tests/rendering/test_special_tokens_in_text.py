@@ -89,6 +89,7 @@ def conversation(place: str, text: str, *, escaped: bool = False) -> tuple[list[
     ], [{"type": "function", "function": tool}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("place", PLACES)
 def test_no_text_of_a_conversation_becomes_a_special_token(name: str, place: str) -> None:
@@ -145,6 +146,7 @@ ODD = st.lists(
 ).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(ODD, ODD, ODD)
 @pytest.mark.parametrize("name", WRITERS)
@@ -163,6 +165,7 @@ def test_other_text_has_the_ids_that_it_always_had(name: str, first: str, second
     assert chat.render(messages, None) == old.render(messages, None)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(ODD)
 @pytest.mark.parametrize("name", WRITERS)

@@ -100,6 +100,7 @@ async def judged(
     return [score.value for row in rows for score in row], witness, server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("ruler", GROUPS), ("rubric", 50), ("pairwise", 25)])
 async def test_trouble_with_half_of_the_questions_leaves_the_mean_reward_as_it_is(
     kind: str, count: int

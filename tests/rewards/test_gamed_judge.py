@@ -105,6 +105,7 @@ async def train(
     return policy, history
 
 
+@pytest.mark.slow
 async def test_a_policy_that_pleads_is_caught_while_it_learns() -> None:
     """The judge likes to be asked kindly; its reward rises while the hold-out sees the answers get worse."""
 

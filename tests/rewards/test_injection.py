@@ -88,6 +88,7 @@ def judge() -> Any:
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_plea_changes_no_score(judge: LlmServer, place: str) -> None:
     good = art.Trajectory(messages_and_choices=[QUESTION, {"role": "assistant", "content": "I know it"}])
@@ -159,6 +160,7 @@ def test_a_question_that_is_asked_again_has_only_our_tags(contents: list[str], p
     assert ruler_request(question, "be good").schema is not None
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.recursive(

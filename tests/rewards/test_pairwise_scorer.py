@@ -186,6 +186,7 @@ def test_strengths_fill_in_the_games_that_were_not_played() -> None:
     assert win_rates(2, {}) == [0.5, 0.5] and win_rates(1, {}) == [0.5]
 
 
+@pytest.mark.slow
 @given(st.integers(2, 7), st.randoms(use_true_random=False))
 def test_rates_are_means_over_the_group(players: int, dice: Any) -> None:
     """Whatever was played: the mean is one half, and turning all results around mirrors the rates."""

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ def blocks(text: str) -> dict[str, Any]:
     return {identity: json.loads(body) for identity, body in TRAJECTORY.findall(text)}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(VIEW, min_size=1, max_size=4), st.text(max_size=5))
 def test_no_content_can_open_or_close_a_block(group: list[View], salt: str) -> None:

@@ -56,6 +56,7 @@ async def test_what_is_missing_is_asked_for_by_its_ids_alone() -> None:
     assert sorted(entry["score"] for entry in json.loads(known)) == [0.1, 0.7, 0.9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nonsense", [7, -1, "very good", None, True, [0.4], 80])
 async def test_a_score_that_is_no_number_between_0_and_1_is_asked_for_again(nonsense: Any) -> None:
     def spoils_one(scores: dict[str, float]) -> Any:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from interrupted import DEADLY, run
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("interrupted.py")
 
 

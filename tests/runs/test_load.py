@@ -147,6 +147,7 @@ async def test_what_cannot_be_read_is_left_out_and_named(tmp_path, caplog):
         assert sum(name in message for message in warned) == 1, name
 
 
+@pytest.mark.slow
 def test_importing_makes_no_folder_and_loads_no_polars(tmp_path):
     program = (
         "import os, sys, art.utils.benchmarking\n"

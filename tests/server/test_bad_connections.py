@@ -94,6 +94,7 @@ async def test_gigabytes_that_are_announced_to_a_control_route(world: World) -> 
         assert (status, code_of(body)) == (413, "body_too_large")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", CONTROL])
 async def test_gigabytes_that_are_not_announced_take_no_memory(world: World, path: str) -> None:
     """All of them are taken, as the client reads its refusal only then."""
@@ -129,6 +130,7 @@ async def test_an_upload_that_was_refused_does_not_go_on_for_ever(address: str) 
     writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", ["content-length: 100", "transfer-encoding: chunked"])
 @pytest.mark.parametrize("path", DIALECTS)
 async def test_a_body_that_never_comes(
@@ -195,6 +197,7 @@ async def test_heads_that_never_come(address: str) -> None:
     assert body.endswith(b"}") and b"head_timeout" in body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sent",
     [

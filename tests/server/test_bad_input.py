@@ -15,6 +15,8 @@ from scripted_engine import Script
 
 from waiting import until
 
+pytestmark = pytest.mark.slow
+
 SAMPLING = [path for path in DIALECTS if not path.endswith("count_tokens")]
 
 
@@ -157,7 +159,6 @@ ABSURD: list[Any] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", DIALECTS)
 async def test_absurd_values_of_every_field(live: Live, client: httpx.AsyncClient, path: str) -> None:
     """Of those that the dialect knows, and of some that it does not."""
@@ -181,7 +182,6 @@ async def test_absurd_values_of_every_field(live: Live, client: httpx.AsyncClien
                 assert len(error["message"]) < 5000, shown
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 async def test_absurd_messages(client: httpx.AsyncClient, path: str) -> None:
     roles = ["user", "assistant", "system", "tool", "developer", "nobody", None, [], {}]
@@ -193,7 +193,6 @@ async def test_absurd_messages(client: httpx.AsyncClient, path: str) -> None:
                 assert reply.status_code in (200, 400), f"{message} {reply.text[:300]}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 async def test_a_million_messages(live: Live, client: httpx.AsyncClient, path: str) -> None:
     body = json.dumps({**DIALECTS[path], "messages": []})

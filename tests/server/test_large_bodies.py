@@ -113,6 +113,7 @@ async def test_the_loop_goes_on_while_as_much_text_as_may_be_is_read(live: Live,
     assert gaps[0] < MOST_WITHOUT_A_TURN, gaps[:5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DIALECTS)
 async def test_a_large_body_is_read_by_a_thread(
     live: Live, client: httpx.AsyncClient, path: str, monkeypatch: pytest.MonkeyPatch
@@ -129,6 +130,7 @@ async def test_a_large_body_is_read_by_a_thread(
     assert readers[0] == threading.get_ident() != readers[1]
 
 
+@pytest.mark.slow
 async def test_tools_of_several_megabytes_are_written_by_a_thread(
     client: httpx.AsyncClient, renderer: LibraryRenderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +229,7 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_pieces")
 def test_what_is_read_in_pieces_is_what_the_parser_reads() -> None:
     rnd = random.Random(5)
@@ -254,6 +257,7 @@ def test_long_texts_and_lists_of_numbers_are_read_in_pieces() -> None:
                 assert decode_json(body) == orjson.loads(body)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_pieces")
 @pytest.mark.parametrize(
     ("body", "code"),

@@ -24,6 +24,7 @@ async def model(live: Live) -> AsyncIterator[art.TrainableModel]:
     await backend.close()
 
 
+@pytest.mark.slow
 async def test_fifty_rollouts_share_one_pool(
     model: art.TrainableModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

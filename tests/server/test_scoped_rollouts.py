@@ -81,6 +81,7 @@ def samples(trajectory: art.Trajectory) -> list[str]:
     return [item.model_extra["sample_id"] for item in items]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named_by", ["address", "key"])
 async def test_a_program_of_any_kind_is_named_by_the_address_or_by_the_key(
     live: Live, model: art.TrainableModel, named_by: str
@@ -100,6 +101,7 @@ async def test_a_program_of_any_kind_is_named_by_the_address_or_by_the_key(
     assert r.trajectory.initial_policy_version == r.trajectory.final_policy_version == 3
 
 
+@pytest.mark.slow
 async def test_the_key_opens_its_own_completions_alone(live: Live, model: art.TrainableModel) -> None:
     async with art.rollout(model) as one, art.rollout(model) as other:
         for path, method, status in (
@@ -129,6 +131,7 @@ async def test_the_key_opens_its_own_completions_alone(live: Live, model: art.Tr
     assert KEY not in one.api_key and "key" not in repr(one)
 
 
+@pytest.mark.slow
 async def test_rollouts_with_the_same_words_stay_apart(live: Live, model: art.TrainableModel) -> None:
     ours = openai_client(base_url=str(model.inference_base_url), api_key=KEY)  # names the rollout by itself
 
@@ -177,6 +180,7 @@ async def test_compaction_sub_agents_and_streams_become_histories(
     assert len(set(samples(r.trajectory))) == 5
 
 
+@pytest.mark.slow
 async def test_which_names_mean_the_model(live: Live, model: art.TrainableModel) -> None:
     async with art.rollout(model, aliases=("gpt-4o-mini",)) as r:
         for name in ("player", "games/player", "player@3", "player:step3", "gpt-4o-mini", r.model_name):
@@ -310,6 +314,7 @@ class HalfEngine(ScriptedEngine):
                 raise WorkerError("the engine is gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost_by", ["the client that went away", "the stream that broke off"])
 async def test_a_lost_reply_is_no_second_turn(
     tmp_path: Path, renderer: LibraryRenderer, lost_by: str
@@ -342,6 +347,7 @@ async def test_a_lost_reply_is_no_second_turn(
     assert r.trajectory.metrics["superseded_samples"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("path", "body"),
@@ -379,6 +385,7 @@ async def test_raw_prompts_are_conversations_of_their_own(live: Live, model: art
     assert said == ["hello", "hello"] and len(samples(r.trajectory)) == 2 == len(reply.choices)
 
 
+@pytest.mark.slow
 async def test_long_conversations_are_kept_once(live: Live, model: art.TrainableModel) -> None:
     messages: list[Any] = [{"role": "user", "content": "x" * 2000}]
     async with art.rollout(model) as r:
@@ -404,6 +411,7 @@ async def test_a_rollout_with_too_much_text_is_refused(
                 await ask(r.base_url, r.api_key)
 
 
+@pytest.mark.slow
 async def test_a_server_takes_over_what_an_earlier_one_left(
     tmp_path: Path, engine: ScriptedEngine, renderer: LibraryRenderer
 ) -> None:

@@ -86,6 +86,7 @@ def ask(url: str, method: str, path: str, headers: dict[str, str]) -> tuple[int,
         connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_an_empty_credential_is_none(live: Live, method: str, path: str) -> None:
     for headers in EMPTY:

@@ -117,6 +117,7 @@ class Program:
         self.heard.append(f"{reply.status_code} {text}")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEP, min_size=8, max_size=30))
 def test_what_alice_reads_is_as_if_she_were_alone(

@@ -56,6 +56,7 @@ def names(path: Path) -> list[str]:
     return [t.logs[0] for group in read_trajectory_groups(path) for t in group]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=any_groups(), more=any_groups())
 def test_what_is_written_is_what_is_read(tmp_path, groups, more):
@@ -68,6 +69,7 @@ def test_what_is_written_is_what_is_read(tmp_path, groups, more):
     assert repr(again) == repr(groups + more)  # 1 is not True, and not 1.0
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=any_groups(), parquet=any_groups())
 def test_both_formats_tell_the_same_and_one_becomes_the_other(tmp_path, groups, parquet):
@@ -131,6 +133,7 @@ def test_the_shape_is_the_older_one_and_more(tmp_path):
     assert deserialize_trajectory_groups(text) == [group]
 
 
+@pytest.mark.slow
 def test_two_processes_lose_no_lines(tmp_path):
     path = tmp_path / "0001.jsonl"
     for process in [writer(path, name, 15) for name in ("a", "b")]:
@@ -140,6 +143,7 @@ def test_two_processes_lose_no_lines(tmp_path):
     assert sorted(rows) == sorted(f"{name}{number}" for name in ("a", "b") for number in range(15))
 
 
+@pytest.mark.slow
 def test_a_killed_writer_loses_nothing_it_finished(tmp_path):
     path = tmp_path / "0001.jsonl"
     finished = 0
@@ -285,6 +289,7 @@ def test_a_file_that_is_read_back_differently_changes_nothing(tmp_path, monkeypa
     assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "0001.jsonl", "0001.parquet"]
 
 
+@pytest.mark.slow
 def test_migrating_while_a_program_logs_loses_nothing(tmp_path):
     path = tmp_path / "0001.jsonl"
     process = writer(path, "a", 20)

@@ -35,6 +35,7 @@ def written(path: Path) -> list[str]:
     return [t.logs[0] for group in read_trajectory_groups_parquet(path) for t in group]
 
 
+@pytest.mark.slow
 def test_two_processes_lose_no_rows(tmp_path):
     path = tmp_path / "0001.parquet"
     writers = [writer(path, name, 15) for name in ("a", "b")]
@@ -57,6 +58,7 @@ def test_threads_lose_no_rows(tmp_path):
     assert sorted(map(int, written(path))) == list(range(12))
 
 
+@pytest.mark.slow
 def test_a_killed_writer_loses_nothing_it_finished(tmp_path):
     path = tmp_path / "0001.parquet"
     finished = 0

@@ -12,6 +12,7 @@ from art.utils.trajectory_logging import read_trajectory_groups_parquet
 CHILD = (sys.executable, str(Path(__file__).parents[1] / "client" / "wire_double.py"))
 
 
+@pytest.mark.slow
 async def test_a_local_backend_brings_older_logs_along(tmp_path: Path) -> None:
     model = art.TrainableModel(name="agent", project="words", base_model="art/nano")
     folder = tmp_path / "words" / "models" / "agent"

@@ -31,6 +31,7 @@ def test_what_the_log_keeps_is_neither_seen_nor_lost(tmp_path):
     assert json.loads((tmp_path / "state.json").read_text()) == restored
 
 
+@pytest.mark.slow
 def test_writers_at_the_same_time_lose_nothing(tmp_path):
     program = "import sys; from pathlib import Path; from art.tracking.model_files import merge_state\n"
     program += "for i in range(20): merge_state(Path(sys.argv[1]), {f'other{i}': i})"

@@ -164,6 +164,7 @@ def test_a_path_is_no_pattern(tmp_path):
     assert len(read_trajectory_groups_parquet(tmp_path / "split=val" / "a[1]*.parquet")) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=any_groups(), more=any_groups())
 def test_what_is_written_is_what_is_read(tmp_path, groups, more):

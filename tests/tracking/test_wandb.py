@@ -48,6 +48,7 @@ def told(row: dict) -> dict:
     return {name: value for name, value in row.items() if not name.startswith("_") and "clock" not in name}
 
 
+@pytest.mark.slow
 async def test_rows_config_and_axes(tmp_path, runs):
     model = model_of(tmp_path, entity="team", report_metrics=["wandb"])
     model.update_wandb_config({"seed": 1, "lr": {"peak": 0.1}})
@@ -78,6 +79,7 @@ async def test_rows_config_and_axes(tmp_path, runs):
     assert run.axes["training_step"] == "" and "costs/all" not in run.axes
 
 
+@pytest.mark.slow
 async def test_who_reports(tmp_path, runs, monkeypatch):
     monkeypatch.setenv(WANDB_API_KEY, "k" * 40)
     for name, sinks in (("by-key", None), ("asked", ["wandb"]), ("silent", [])):
@@ -87,6 +89,7 @@ async def test_who_reports(tmp_path, runs, monkeypatch):
     assert [run.name for run in runs()] == ["asked", "by-key"]
 
 
+@pytest.mark.slow
 async def test_runs_of_two_projects_and_of_copies_stay_apart(tmp_path, runs):
     model = model_of(tmp_path, report_metrics=["wandb"])
     other = model_of(tmp_path, project="b", report_metrics=["wandb"])
@@ -100,6 +103,7 @@ async def test_runs_of_two_projects_and_of_copies_stay_apart(tmp_path, runs):
     assert len({run.id for run in found}) == 3 and "agent" in {run.id for run in found}
 
 
+@pytest.mark.slow
 async def test_a_model_made_again_reports_to_the_same_run(tmp_path, runs):
     for step in range(2):
         await model_of(tmp_path, report_metrics=["wandb"]).log(metrics={"acc": 1}, step=step)
@@ -107,6 +111,7 @@ async def test_a_model_made_again_reports_to_the_same_run(tmp_path, runs):
     assert [row["training_step"] for row in run.rows] == [0, 1]
 
 
+@pytest.mark.slow
 async def test_a_run_that_the_program_ended_goes_on(tmp_path, runs):
     import wandb
 
@@ -117,6 +122,7 @@ async def test_a_run_that_the_program_ended_goes_on(tmp_path, runs):
     assert sorted(row["training_step"] for run in runs() for row in run.rows) == [0, 1]
 
 
+@pytest.mark.slow
 async def test_a_name_that_cannot_be_an_id(tmp_path, runs):
     for name in ("a/b", "a#b"):
         await model_of(tmp_path, name=name, report_metrics=["wandb"]).log(metrics={"acc": 1}, step=0)
@@ -125,6 +131,7 @@ async def test_a_name_that_cannot_be_an_id(tmp_path, runs):
     assert len(set(ids)) == 3 and ids[2] == "mine" and all(id.startswith("a-b-") for id in ids[:2])
 
 
+@pytest.mark.slow
 async def test_a_run_has_a_name_of_its_own(tmp_path, runs):
     await model_of(tmp_path, run_name="night 2", report_metrics=["wandb"]).log(metrics={"acc": 1}, step=0)
     await model_of(tmp_path, run_name="x", run_id="mine", report_metrics=["wandb"]).log(
@@ -170,6 +177,7 @@ async def test_a_failure_ends_a_run_only_if_it_was_asked_for_by_name(tmp_path, r
         await model_of(tmp_path, report_metrics=["wandb"], **refused).log(metrics={"acc": 1}, step=0)
 
 
+@pytest.mark.slow
 async def test_without_a_network_a_key_in_the_environment_does_not_stop_the_program(
     tmp_path, runs, monkeypatch, caplog
 ):

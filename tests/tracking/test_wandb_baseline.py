@@ -7,6 +7,7 @@ import art
 from art.utils.benchmarking import log_constant_metrics_wandb
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_wandb")
 def test_a_baseline_is_a_run_of_its_own(tmp_path, monkeypatch):
     import wandb

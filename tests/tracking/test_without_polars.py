@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from made_groups import full_group
 
 import art
@@ -67,6 +68,7 @@ print(json.dumps(refused))
 """
 
 
+@pytest.mark.slow
 def test_model_log_keeps_everything_and_parquet_is_refused_by_name(tmp_path: Path) -> None:
     groups = [full_group(), art.TrajectoryGroup([TimeoutError("all failed")], metadata={"k": 1})]
     append_lines(tmp_path / "given.jsonl", groups)

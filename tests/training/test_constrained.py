@@ -27,6 +27,8 @@ from art.wire.engine import BuiltinOptions
 from art.wire.sampling import DISTRIBUTION, Constraint
 from art.wire.training import LoraSpec, OptimizerSpec, SamplingSpec, TrainRequest
 
+pytestmark = pytest.mark.slow
+
 MODEL = "p/m"
 STOP = 380
 TEXTS = [first + second + rest for first in "ab" for second in "abc" for rest in ("", "d", "dd")]

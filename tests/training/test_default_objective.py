@@ -130,6 +130,7 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_default_options_have_the_gradient_of_the_older_releases(seed: int) -> None:
     rows = groups(seed)

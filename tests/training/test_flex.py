@@ -76,6 +76,7 @@ def test_blocks_that_nobody_attends_to_are_left_out() -> None:
     assert int(mask.full_kv_num_blocks.sum()) == 28 and int(mask.kv_num_blocks.sum()) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["games 16", "long prompt"])
 def test_its_forward_is_that_of_the_dense_mask(name: str) -> None:
     end_T, depth_T = TREES[name]

@@ -191,6 +191,7 @@ def test_references_are_the_base_and_other_steps(tmp_path: Path) -> None:
     assert same(weights(straight), weights(made))
 
 
+@pytest.mark.slow
 def test_a_lora_and_all_weights_beside_each_other_on_one_base(tmp_path: Path) -> None:
     lora = LoraSpec(r=2, alpha=4, dropout=0.25)
     kinds = {"project/full": None, "project/lora": lora, "project/late": None}

@@ -8,6 +8,8 @@ import pytest
 from art.errors import TrainingError
 from art.training.device_memory import with_half_budget_retry
 
+pytestmark = pytest.mark.slow
+
 CHILD = """
 import resource, sys
 import torch
@@ -42,7 +44,6 @@ def child(budget: int) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are enforced by Linux")
 def test_a_process_that_runs_out_of_memory_trains_with_half_the_budget() -> None:
     """200 tokens need 400 MiB of 300; 100 need 200, which are there only if the failed pass was let go."""
@@ -50,7 +51,6 @@ def test_a_process_that_runs_out_of_memory_trains_with_half_the_budget() -> None
     assert child(200) == "result 2\nasked [200, 100]\n"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are enforced by Linux")
 def test_it_gives_up_after_one_retry_and_says_what_to_do() -> None:
     said = child(4000)

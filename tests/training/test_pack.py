@@ -89,6 +89,7 @@ def on_one_path(tree: TokenTree, nodes: list[int]) -> bool:
     return all(tree.end_T[node] > max(nodes) for node in nodes)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(rollouts=ROLLOUTS, budget=st.integers(1, 60), whole=st.booleans())
 def test_any_histories_are_scored_once_and_sequences_on_one_path_together(

@@ -127,6 +127,7 @@ def learn(made: Trainer, steps: range) -> list[dict[str, float]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [LORA, None], ids=["lora", "all-weights"])
 def test_a_run_with_a_critic_resumes_to_the_same_bytes(tmp_path: Path, lora: LoraSpec | None) -> None:
     straight = Trainer(policy(), token_budget=64)
@@ -164,6 +165,7 @@ def test_a_checkpoint_that_lost_its_critic_is_refused(tmp_path: Path) -> None:
     assert made.steps == {MODEL: 1}
 
 
+@pytest.mark.slow
 def test_the_critic_explains_more_of_the_returns_from_step_to_step() -> None:
     made = Trainer(policy(), token_budget=9999)
     made.open(MODEL, LoraSpec(r=4, alpha=8))

@@ -275,6 +275,7 @@ def test_the_rate_is_the_literature_s_where_none_is_given_and_follows_its_schedu
     assert rates == pytest.approx([full / 2, full, full / 2])
 
 
+@pytest.mark.slow
 def test_a_gradient_that_ran_out_of_memory_is_made_again_with_half_the_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

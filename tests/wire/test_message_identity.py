@@ -56,6 +56,7 @@ def test_client_and_server_agree(one: dict[str, Any], two: dict[str, Any], same:
     assert same_for_server(one, two) is same
 
 
+@pytest.mark.slow
 @given(value=st.dictionaries(st.text(), JSON_VALUES, max_size=4))
 def test_arguments_written_again_are_the_same(value: dict[str, Any]) -> None:
     one, two = (

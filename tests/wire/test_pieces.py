@@ -96,6 +96,7 @@ def test_what_is_no_record_is_refused(text: str) -> None:
         read_pieces(SftJobRequest, text)
 
 
+@pytest.mark.slow
 async def test_the_loop_turns_while_a_large_request_is_read_and_written() -> None:
     many = {**SFT, "conversations": SFT["conversations"] * 12_000}
     text, turns = json.dumps(many), 0

@@ -62,6 +62,7 @@ def pull(url: str, folder: Path, **wanted: object) -> PullReport:
     return pull_model(store(url), folder, Wanted(**wanted), commit=commit_here(folder))
 
 
+@pytest.mark.slow
 def test_what_was_pushed_is_pulled_and_nothing_is_copied_twice(model: Path, other: Path, url: str) -> None:
     pushed = push_model(model, store(url))
     assert pushed.steps == [0, 1]

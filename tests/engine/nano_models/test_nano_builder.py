@@ -87,6 +87,7 @@ def test_a_careful_mail_dialog_ends_right() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_careful_weather_dialog_ends_right_and_a_careless_one_seldom() -> None:
     shares = {}
     for careless in (False, True):

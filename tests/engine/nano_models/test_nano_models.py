@@ -44,6 +44,7 @@ def test_all_models_together_are_at_most_eight_megabytes() -> None:
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 8_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @given(text=st.text(st.characters(exclude_categories=("Cs",))))
 def test_any_text_survives_the_tokenizer(name: str, text: str) -> None:

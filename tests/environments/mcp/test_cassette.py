@@ -124,6 +124,7 @@ async def test_a_line_that_a_kill_tore_is_left_out_and_written_over(path: Path) 
     assert text_of(path).startswith(whole) and json.loads(lines[-1])["text"] == "4"
 
 
+@pytest.mark.slow
 async def test_recording_begins_anew_once_the_server_answers(path: Path) -> None:
     async with connect(create_server, cassette=Cassette(path, "record")) as session:
         await session.call("add", {"a": 1, "b": 2})

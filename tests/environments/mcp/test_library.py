@@ -105,6 +105,7 @@ async def test_as_a_server_both_tools_only_read() -> None:
         assert wrong.is_error and "only SELECT is allowed here" in wrong.text
 
 
+@pytest.mark.slow
 async def test_a_database_of_ones_own_is_served_and_never_written(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
     with sqlite3.connect(path) as own:

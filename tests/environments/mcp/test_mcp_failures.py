@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from agent_endpoint import DONE, Agent, call, script
 
 from art.environments.mcp import StdioServer
@@ -16,6 +17,7 @@ from art.runs.mcp_rl.mcp_run import ScenarioRollouts
 from art.runs.mcp_rl.settings import TrainSettings
 
 
+@pytest.mark.slow
 async def test_a_server_that_dies_once_serves_the_next_rollouts(
     agent: Agent, babbling: Callable[[str], StdioServer], tmp_path: Path
 ) -> None:

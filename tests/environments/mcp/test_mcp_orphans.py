@@ -16,6 +16,8 @@ from art.environments.mcp import StdioServer, connect
 from art.process.reaper import Reaper, reaper
 from waiting import eventually, gone, until
 
+pytestmark = pytest.mark.slow
+
 WITH_A_SESSION = """
 import asyncio, sys
 from art.environments.mcp import StdioServer, connect

@@ -25,6 +25,7 @@ def tool_messages(trajectory: art.Trajectory) -> list[str]:
     return [message["content"] for message in trajectory.messages() if message["role"] == "tool"]  # type: ignore[misc]
 
 
+@pytest.mark.slow
 async def test_an_attempt_is_a_trajectory_with_what_the_model_saw(agent: Agent) -> None:
     agent.policy = script(ADD, DONE)
     trajectory = await rollout(agent.model(), TASK, create_server, max_tokens=99, temperature=0.5, seed=7)
@@ -73,6 +74,7 @@ async def test_a_tool_that_writes_is_not_called_even_if_the_model_asks_for_it(
     assert tool_messages(trajectory) == ["written"] and path.read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -122,6 +124,7 @@ async def test_long_answers_of_tools_are_cut(agent: Agent) -> None:
     assert len(text) < 600 and "999500 characters are left out" in text
 
 
+@pytest.mark.slow
 async def test_rollouts_side_by_side_have_sessions_of_their_own_in_a_gather(agent: Agent) -> None:
     def policy(messages: list[dict[str, Any]]) -> dict[str, Any]:
         wanted = int(messages[-1]["content"]) if messages[-1]["role"] == "user" else 0
@@ -142,6 +145,7 @@ async def test_rollouts_side_by_side_have_sessions_of_their_own_in_a_gather(agen
             assert tool_messages(trajectory) == [f"call {k}" for k in range(1, n + 1)]
 
 
+@pytest.mark.slow
 async def test_a_cancelled_rollout_leaves_no_process(
     agent: Agent, babbling: Callable[[str], StdioServer]
 ) -> None:
@@ -170,6 +174,7 @@ async def test_the_deadline_of_an_attempt_is_an_error_and_no_reward(agent: Agent
         await rollout(agent.model(), TASK, create_server, deadline=0.5)
 
 
+@pytest.mark.slow
 async def test_a_server_that_dies_fails_the_attempt(
     agent: Agent, babbling: Callable[[str], StdioServer]
 ) -> None:

@@ -82,6 +82,7 @@ def test_labels_show_no_secrets(server: Any) -> None:
         assert "--fast" in server.label
 
 
+@pytest.mark.slow
 def test_the_sdk_is_loaded_when_a_server_is_reached_and_no_earlier() -> None:
     code = (
         "import sys, art.environments.mcp\n"

@@ -30,6 +30,7 @@ def server(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue("http_address") if request.param == "http" else create_server
 
 
+@pytest.mark.slow
 async def test_every_way_to_a_server_gives_the_same_session(server: Any) -> None:
     async with connect(server) as session:
         tools = {tool.name: tool for tool in await session.tools()}
@@ -124,6 +125,7 @@ async def test_an_http_server_that_refuses_or_goes_away_is_an_error_at_once() ->
     assert not isinstance(error.value, McpTimeoutError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "kind", "said"),
     [
@@ -187,6 +189,7 @@ async def test_unknown_tools_are_refused_with_the_known_ones() -> None:
                 pass
 
 
+@pytest.mark.slow
 async def test_keys_reach_the_server_and_no_log(
     http_address: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from art.environments.mcp import transports as stdio
 from art.errors import McpError, McpTimeoutError
 from waiting import gone, until
 
+pytestmark = pytest.mark.slow
+
 Babbling = Callable[[str], StdioServer]
 
 

@@ -121,6 +121,7 @@ def test_another_plan_for_the_same_words_is_no_other_task(plan: list[tuple[str, 
     assert near_duplicate(again, [known]) == known
 
 
+@pytest.mark.slow
 async def test_plans_are_tried_on_the_server(program: StdioServer) -> None:
     async with connect(troublesome.create_server) as session:
         tools = await session.tools()

@@ -35,6 +35,7 @@ def test_turn_seeds_are_pure_and_differ() -> None:
     assert turn_seed(0, 0) == turn_seed(0, 0)
 
 
+@pytest.mark.slow
 def test_tasks_load_nothing_heavy() -> None:
     program = (
         "import sys, art.environments.tasks as t; [t.find(name) for name in t.NAMES]; "

@@ -51,6 +51,7 @@ def test_one_endpoint_judges_what_shows_trajectories_and_generates_else() -> Non
     assert answer(asks(shown))["scores"][0]["score"] == 0.5
 
 
+@pytest.mark.slow
 def test_the_command_line_serves_a_judge_and_says_where(tmp_path: Path) -> None:
     answers = tmp_path / "answers.json"
     answers.write_text(json.dumps({"rubric": "Short."}))

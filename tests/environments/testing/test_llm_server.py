@@ -44,6 +44,7 @@ def test_it_serves_programs_without_an_event_loop() -> None:
     assert reply.choices[0].message.content == "plain"
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_stops_keeps_no_program_from_ending() -> None:
     program = "from art.environments.testing import LlmServer; LlmServer(lambda body: '').start()"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=240)

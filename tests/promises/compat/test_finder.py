@@ -64,6 +64,7 @@ def test_what_is_above_an_older_path_is_there(path: str) -> None:
     assert importlib.util.find_spec(path.rpartition(".")[0]) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "place"), PLACES)
 def test_a_name_is_the_very_one_of_its_place(path: str, place: str) -> None:
     module, _, name = path.rpartition(".")
@@ -92,6 +93,7 @@ def test_a_package_under_another_name_can_be_run(table: dict[str, Any], package:
     assert result == ("__main__", "art.former")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["art.testing", "art.mcp.servers.weather", "art.mcp.servers.library"])
 def test_a_program_starts_under_its_older_name(module: str) -> None:
     command = [sys.executable, "-m", module, "--help"]

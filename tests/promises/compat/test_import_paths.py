@@ -35,6 +35,7 @@ def test_the_root_has_every_name() -> None:
     assert all(getattr(art, name) is not None for name in ROOT_NAMES)
 
 
+@pytest.mark.slow
 def test_a_star_import_brings_them_all() -> None:
     program = (
         "import json\nfrom art import *\n"
@@ -55,6 +56,7 @@ def test_what_dir_lists_is_there_after_import_art_alone(name: str) -> None:
         assert value is importlib.import_module(f"art.{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["art", "art.dev"])
 def test_importing_loads_nothing_heavy(module: str) -> None:
     program = (
@@ -63,6 +65,7 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
     assert in_new_process(program) == []
 
 
+@pytest.mark.slow
 def test_importing_the_small_functions_loads_nothing_heavy() -> None:
     program = (
         f"import json, sys\nimport art.utils\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))"

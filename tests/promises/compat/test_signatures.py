@@ -167,6 +167,7 @@ def by_name(parameter: inspect.Parameter, ours: inspect.Signature) -> str | None
 BUILT = sorted(set(FUNCTIONS) - set(UNBUILT) - set(MISSING))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", BUILT)
 def test_a_call_for_older_releases_fits(path: str) -> None:
     awaited, known = expected(FUNCTIONS[path])

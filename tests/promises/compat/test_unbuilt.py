@@ -114,6 +114,7 @@ def test_ruler_is_a_module_and_a_function() -> None:
     assert Response.model_validate_json(answer).scores == [score]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["auto_trajectory", "yield_trajectory"])
 @pytest.mark.parametrize("module_first", [True, False])
 def test_a_function_of_the_root_can_be_called_whatever_is_imported(name: str, module_first: bool) -> None:

@@ -16,6 +16,7 @@ def house() -> figures.Figures:
     return figures.measure()
 
 
+@pytest.mark.slow
 def test_the_top_has_few_names(house: figures.Figures) -> None:
     assert len(house.names) <= figures.MOST_NAMES, house.names
 

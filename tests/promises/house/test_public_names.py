@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 import art
 
 HEAVY = [
@@ -43,6 +45,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(art, "no_such_name")
 
 
+@pytest.mark.slow
 def test_importing_is_silent() -> None:
     program = f"""
 import json, os, sys, threading

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "art"
 ENVIRONMENT_READERS = (SOURCE / "server" / "settings.py", SOURCE / "process" / "environment.py")
@@ -114,6 +116,7 @@ def test_there_is_no_drawer() -> None:
     assert not found, found
 
 
+@pytest.mark.slow
 def test_the_project_speaks_of_itself_alone() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -131,6 +134,7 @@ def test_the_project_speaks_of_itself_alone() -> None:
     assert not found, found
 
 
+@pytest.mark.slow
 def test_no_two_test_files_have_one_name() -> None:
     """pytest imports them by their names alone."""
     listed = subprocess.run(

@@ -35,6 +35,7 @@ def judge(server: LlmServer, **params: Any) -> Any:
     return resolve_llm("judge", base_url=server.base_url, api_key=server.key, params=params)
 
 
+@pytest.mark.slow
 async def test_trouble_on_the_wire_costs_attempts_not_answers() -> None:
     trouble = Mischief(fault=0.2, busy=0.2, cut=0.2, seed=1, retry_after=0.01)
     async with LlmServer(lambda body: body["messages"][0]["content"], mischief=trouble) as server:

@@ -82,6 +82,7 @@ def completion(text: str | None = "{}", **message: Any) -> Response:
     return JSONResponse(told | {"usage": usage})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [

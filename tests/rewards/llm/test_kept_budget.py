@@ -86,6 +86,7 @@ async def test_a_budget_without_a_file_gets_one_and_stays_there(tmp_path: Path) 
     assert budget.path == tmp_path / "a" and not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_was_asking_counts_as_spent(tmp_path: Path) -> None:
     path = tmp_path / "budget"
     with another_process(path) as child:
@@ -98,6 +99,7 @@ def test_what_a_killed_process_was_asking_counts_as_spent(tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("*.lock"))) <= 2, "what the killed one left behind is swept up"
 
 
+@pytest.mark.slow
 async def test_what_another_process_may_give_back_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "budget"
     with another_process(path) as child:
@@ -111,6 +113,7 @@ async def test_what_another_process_may_give_back_is_waited_for(tmp_path: Path) 
         assert budget.spent.tokens == 10
 
 
+@pytest.mark.slow
 def test_processes_together_stay_within_the_limit(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"

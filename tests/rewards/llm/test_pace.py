@@ -88,6 +88,7 @@ async def test_who_is_cancelled_while_waiting_blocks_nobody() -> None:
     assert pace.running == 1
 
 
+@pytest.mark.slow
 async def test_an_endpoint_with_little_room_is_asked_by_few_and_answers_all() -> None:
     def turned_away() -> int:
         return sum(one.trouble == "busy" for one in server.served)

@@ -12,6 +12,8 @@ from art.rewards.verifiers import CodeTests, Limits, ProgramCases
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
 
+pytestmark = pytest.mark.slow
+
 TESTS = ["assert add(1, 2) == 3  # needle", "assert add(-1, 1) == 0  # needle"]
 LIMITS = Limits(cpu_s=1, wall_s=60)
 

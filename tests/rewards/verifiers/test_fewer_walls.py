@@ -66,6 +66,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Landlock is of Linux")
 def test_landlock_stands_in_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")

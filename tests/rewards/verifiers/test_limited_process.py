@@ -14,6 +14,8 @@ import pytest
 from art.errors import ConfigurationError, VerifierError
 from art.rewards.verifiers.limited_process import MB, LimitedProcess, Limits, ProcessEnding, module_folders
 
+pytestmark = pytest.mark.slow
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="walls are of Linux")
 SECRET = "sk-this-is-a-secret"
 
@@ -159,7 +161,6 @@ except OSError as error:
     assert said == "5 BlockingIOError\n"
 
 
-@pytest.mark.slow
 def test_a_fork_bomb_without_end_ends(namespaces: None) -> None:
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     _, _, ending, _ = run(bomb, processes=3, cpu_s=1, wall_s=30)

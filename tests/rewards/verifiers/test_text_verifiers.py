@@ -93,6 +93,7 @@ async def test_what_is_expected_comes_from_a_value_a_function_or_metadata() -> N
     assert silent.trajectories[0].reward == 0.0
 
 
+@pytest.mark.slow
 async def test_patterns(regex: RegexMatch) -> None:
     assert [await value(regex, "order 17 sent", pattern) for pattern in (r"\d+", r"^\d+$")] == [1.0, 0.0]
     assert (
@@ -106,6 +107,7 @@ async def test_patterns(regex: RegexMatch) -> None:
         RegexMatch("a", flags=1 << 20)
 
 
+@pytest.mark.slow
 async def test_a_catastrophic_pattern_ends_and_the_next_check_goes_on(regex: RegexMatch) -> None:
     pattern, text = CATASTROPHE
     scored = await regex.score_group(said(text, "aaa", pattern=pattern))
@@ -114,6 +116,7 @@ async def test_a_catastrophic_pattern_ends_and_the_next_check_goes_on(regex: Reg
     assert found == 1.0
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_too_hard_to_check_can_be_given_a_value() -> None:
     pattern, text = CATASTROPHE
     strict = RegexMatch(pattern, limits=TIGHT, over_limit=0.0, at_once=1)
@@ -122,6 +125,7 @@ async def test_an_answer_that_is_too_hard_to_check_can_be_given_a_value() -> Non
     strict.close()
 
 
+@pytest.mark.slow
 async def test_json_schemas(schema: JsonSchemaMatch) -> None:
     wanted = {
         "type": "object",
@@ -145,6 +149,7 @@ async def test_json_schemas(schema: JsonSchemaMatch) -> None:
             await schema.verify("{}", broken)
 
 
+@pytest.mark.slow
 async def test_mathematics(math: MathMatch) -> None:
     for answer, expected in [
         (r"So it is \boxed{\frac{2}{4}}.", "0.5"),
@@ -162,6 +167,7 @@ async def test_mathematics(math: MathMatch) -> None:
         await math.verify("4", "???")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bomb", ["9**9**9**9", "$9^{9^{9^{9}}}$"])
 async def test_an_expression_that_explodes_ends(math: MathMatch, bomb: str) -> None:
     with pytest.raises(VerifierError, match="the check"):
@@ -183,6 +189,7 @@ async def test_an_answer_is_never_executed(math: MathMatch, attack: str) -> None
     assert score.value == 0.0
 
 
+@pytest.mark.slow
 async def test_a_process_that_is_lost_is_replaced(regex: RegexMatch) -> None:
     await regex.verify("a", "a")
     child = regex._pool._idle.get_nowait()
@@ -194,6 +201,7 @@ async def test_a_process_that_is_lost_is_replaced(regex: RegexMatch) -> None:
     assert await value(regex, "a", "a") == 1.0
 
 
+@pytest.mark.slow
 def test_a_verifier_works_in_one_event_loop_after_another() -> None:
     verifier = RegexMatch("a", limits=TIGHT, at_once=1)
     for _ in range(2):

@@ -29,6 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_preparing_writes_files_that_may_be_edited(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ScriptedGenerator(inputs=WORDS, system_prompt="Name a thing.", rubric="- it fits")
     with LlmServer(written, key="secret") as server:

@@ -378,6 +378,7 @@ async def test_a_broken_stream_of_scenarios_is_the_program_s_error(backend: Fast
         await asyncio.wait_for(PipelineTrainer(model, backend, rollout, broken(), None).train(), DEADLINE_S)
 
 
+@pytest.mark.slow
 async def test_the_status_line_is_logged(
     backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,6 +33,7 @@ BODY = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(BODY | JSON)
 def test_any_json_is_read_or_refused(body: Any) -> None:

@@ -19,6 +19,8 @@ from art.openai import get_guided_completion_params
 from art.rendering.registry import create_chat_renderer
 from art.wire.engine import BuiltinOptions
 
+pytestmark = pytest.mark.slow
+
 HELLO = [{"role": "user", "content": "hello"}]
 PERSON = {
     "type": "object",

@@ -92,6 +92,7 @@ async def test_a_reply(live: Live, client: httpx.AsyncClient) -> None:
     assert list(record.prompt_ids) == live.renderer.render(prompt, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "kinds", "reason"),
     [
@@ -179,6 +180,7 @@ async def test_tokens_are_counted_as_they_will_be_sent(live: Live, client: httpx
     assert len(live.engine.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "status", "kind"),
     [

@@ -182,6 +182,7 @@ async def test_thinking_is_told_apart(live: Live) -> None:
     assert (message.content, message.model_extra["reasoning_content"]) == ("hello", "hm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -316,6 +317,7 @@ async def test_bad_bodies_and_routes_have_openai_s_error_shape(live: Live) -> No
         assert bad.status_code == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "status", "retry_after"),
     [

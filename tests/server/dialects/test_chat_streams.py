@@ -49,6 +49,7 @@ TEXTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("chunk", [1, 3])
 async def test_a_stream_adds_up_to_the_whole_reply(live: Live, text: str, chunk: int) -> None:

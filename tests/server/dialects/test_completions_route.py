@@ -215,6 +215,7 @@ async def test_a_raw_prompt_is_never_taken_for_a_conversation(live: Live) -> Non
     assert edited.parent_id is None and edited.fork_reason == "history_edited"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "named"),
     [

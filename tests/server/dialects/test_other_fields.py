@@ -85,6 +85,7 @@ def test_what_is_accepted_is_said_in_words() -> None:
     assert OtherField(why="x", accepted=(True, [])).happens == "refused, but for `true`, `[]`"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ACTING)
 async def test_a_null_is_a_field_that_was_not_given(live: Live, path: str) -> None:
     needed = DIALECTS[path]
@@ -98,6 +99,7 @@ async def test_a_null_is_a_field_that_was_not_given(live: Live, path: str) -> No
     assert reply.json().keys() == plain.json().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ACTING)
 async def test_what_would_change_what_is_learned_is_refused_with_the_reason(live: Live, path: str) -> None:
     refused = {name: one for name, one in OTHER_FIELDS.items() if one.accepted is not None}

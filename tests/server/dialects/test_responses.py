@@ -328,6 +328,7 @@ async def test_texts_and_calls_are_constrained_as_in_chats(live: Live, ours: Any
     assert first == second and first is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -43,6 +43,7 @@ def _named_alike(value: Any, sample: str) -> Any:
     return value.replace(sample, "S") if isinstance(value, str) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("chunk", [1, 3])
 async def test_events_add_up_to_the_whole_response(live: Live, text: str, chunk: int) -> None:
@@ -78,6 +79,7 @@ async def test_events_add_up_to_the_whole_response(live: Live, text: str, chunk:
     assert list(record.completion_ids) == live.renderer.encode(f"{text}<|im_end|>")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS)
 async def test_the_sdk_s_helper_understands_the_stream(live: Live, text: str) -> None:
     says(live, text)

@@ -245,6 +245,7 @@ def test_an_update_for_every_few_sequences(sequences: int | None, trained: int, 
         UpdatesSpec(sequences=4, minibatches=2)
 
 
+@pytest.mark.slow
 def test_the_picture_of_a_batch(tmp_path: Path) -> None:
     groups = [
         GroupRow(

@@ -156,6 +156,7 @@ def start(folder: Path, **control: object) -> dict[str, object]:
     return dict(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "empty"])
 @pytest.mark.parametrize("trace", ["jobs", "step"])
 def test_no_empty_ledger_beside_what_was_trained(tmp_path: Path, how: str, trace: str) -> None:
@@ -180,12 +181,14 @@ def test_no_empty_ledger_beside_what_was_trained(tmp_path: Path, how: str, trace
     assert start(tmp_path, new_ledger=True)["ready"] and start(tmp_path)["ready"]
 
 
+@pytest.mark.slow
 def test_checkpoints_that_were_brought_need_no_ledger(tmp_path: Path) -> None:
     """Pulled from a bucket, or written by an older program: no server has kept samples here."""
     (tmp_path / "games" / "models" / "player" / "checkpoints" / "0001").mkdir(parents=True)
     assert start(tmp_path)["ready"]
 
 
+@pytest.mark.slow
 def test_a_ledger_that_was_killed_at_once_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
     """A kill right after the first start: the file is not empty while all stands in the log beside it."""
     code = (
@@ -214,18 +217,21 @@ def closed_folder(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True, timeout=240)
 
 
+@pytest.mark.slow
 def test_a_read_only_folder_is_named(closed_folder: Path) -> None:
     said = start(closed_folder / "art")
     assert said["ready"] is False
     assert f"{closed_folder}/art" in str(said["error"]) and "permissions" in str(said["error"])
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = start(tmp_path / "file" / "art")
     assert said["ready"] is False and f"{tmp_path}/file/art" in str(said["error"])
 
 
+@pytest.mark.slow
 def test_damaged_databases_are_told_by_the_ready_line(tmp_path: Path) -> None:
     assert start(tmp_path)["ready"]
     for name in ("jobs.sqlite", "ledger.sqlite"):

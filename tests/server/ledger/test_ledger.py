@@ -187,6 +187,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     code = WRITER.format(tests=str(Path(__file__).parent), path=str(path))

@@ -193,6 +193,7 @@ replies = st.lists(
 ).map("".join)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["qwen3", "nano", "template"])
 @settings(max_examples=120, deadline=None)
 @given(
@@ -359,6 +360,7 @@ async def test_a_call_that_is_cut_off_is_told_as_far_as_it_came(live: Live, stre
             assert told.json()["stop_reason"] == "max_tokens"
 
 
+@pytest.mark.slow
 async def test_the_sdk_s_helpers_read_a_call_as_it_grows(live: Live) -> None:
     live.engine.answer = lambda request: Script(ids=live.renderer.encode(LONG + "<|im_end|>"))
     asked: dict[str, Any] = {"model": "player", "tool_choice": "required"}

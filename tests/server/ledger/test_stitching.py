@@ -110,6 +110,7 @@ async def test_a_message_cannot_write_turns_of_other_roles(live: Live, role: str
     assert live.stitcher.stitched == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [as_the_client_keeps_it, as_pydantic_dumps_it, bare, rewritten])
 @pytest.mark.parametrize("rollout", [True, False])
 async def test_adversarial_replies_are_stitched_by_ids(live: Live, keep: Any, rollout: bool) -> None:

@@ -218,6 +218,7 @@ async def test_a_blocked_event_loop_shows() -> None:
     assert lag.seconds.sum - before > 0.4
 
 
+@pytest.mark.slow
 def test_the_library_is_loaded_by_the_first_scrape_alone() -> None:
     program = "import sys, art.server.process; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0

@@ -87,6 +87,7 @@ def test_the_fields_of_a_body_are_those_that_are_read(schema: dict[str, Any], kn
     assert set(schema["properties"]) == known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DIALECTS)
 async def test_a_good_request_and_its_reply_fit_their_schemas(world: World, path: str) -> None:
     operation = openapi_operations.DIALECTS[path]

@@ -100,6 +100,7 @@ async def test_the_tokenizer_tells_its_special_tokens_and_no_folder(world: World
         assert (await stranger.get("/tokenizer_info")).status_code == 401
 
 
+@pytest.mark.slow
 async def test_the_told_template_writes_the_prompt_and_is_the_models_own(
     world: World, tmp_path: Path
 ) -> None:

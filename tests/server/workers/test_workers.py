@@ -18,6 +18,8 @@ from art.server.workers.supervisor import RestartPolicy, Supervisor
 from art.server.workers.worker_process import Worker, WorkerSpec, module_command
 from waiting import gone, until
 
+pytestmark = pytest.mark.slow
+
 Specs = Callable[..., WorkerSpec]
 
 

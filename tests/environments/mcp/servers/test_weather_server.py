@@ -26,6 +26,7 @@ from waiting import until
 COMMAND = StdioServerParameters(command=sys.executable, args=["-m", "art.environments.mcp.servers.weather"])
 
 
+@pytest.mark.slow
 async def test_over_stdio_it_lists_tools_that_only_read_and_answers_calls() -> None:
     async with Client(stdio_client(COMMAND)) as client:
         tools = (await client.list_tools()).tools
@@ -45,6 +46,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.slow
 async def test_with_http_it_answers_at_the_port_that_was_given() -> None:
     port = find_free_tcp_port()
     program = [sys.executable, "-m", "art.environments.mcp.servers.weather", "--http", "--port", str(port)]
