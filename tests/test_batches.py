@@ -78,6 +78,7 @@ async def test_a_share_is_that_of_a_batch(share, raises):
         assert await run() == [2, 2]
 
 
+@pytest.mark.slow
 async def test_skipped_batches_are_never_run_and_never_reported():
     gc.collect()  # what earlier tests left is not this one's
     with warnings.catch_warnings():

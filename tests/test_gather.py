@@ -147,6 +147,7 @@ async def test_cancelling_a_gather_cancels_its_rollouts():
     assert only_this_task()
 
 
+@pytest.mark.slow
 async def test_no_coroutine_is_left_unawaited():
     gc.collect()  # what earlier tests left is not this one's
     with warnings.catch_warnings():

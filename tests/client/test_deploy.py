@@ -141,6 +141,7 @@ async def test_together_is_given_the_adapter_and_nothing_else(
         assert sorted(archive.namelist()) == ["adapter_config.json", "adapter_model.safetensors"]
 
 
+@pytest.mark.slow
 async def test_the_base_of_a_model_that_began_with_a_lora(
     together: Together, s3: None, checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_rate_far_below_the_one_for_the_size_is_told_once_a_model(caplog):
     assert "5e-06, 98 times below the 0.00049" in lines[0] and "learning_rate=None" in lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [4.9e-4, 5e-3, 5e-5, 2.5e-5, None])
 def test_a_rate_that_is_near_or_above_or_chosen_by_the_size_is_not_told(given, caplog):
     warn_low_rate(given, {RATE_BY_SIZE: 4.9e-4}, "agent", set())

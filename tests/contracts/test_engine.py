@@ -126,6 +126,7 @@ async def settled(engine: Engine) -> None:
     await until_info(engine, lambda info: not info.running and not info.waiting)
 
 
+@pytest.mark.slow
 async def test_info_describes_the_model(engine: Engine, base: Path) -> None:
     info = await engine.info()
     assert (info.base_model, info.max_context, info.vocab_size) == (str(base), CONTEXT, VOCAB)
@@ -407,6 +408,7 @@ def _names(name: str, adapters: dict[str, Path]) -> list[str | None]:
     return [None, *(f"{name}-{kind}" for kind in adapters)]
 
 
+@pytest.mark.slow
 async def test_a_cached_prefix_is_never_shared_between_adapters(
     engine: Engine, adapters: dict[str, Path], name: str
 ) -> None:

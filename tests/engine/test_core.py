@@ -151,6 +151,7 @@ def order_of_ends(core: EngineCore, requests: list[GenerateRequest]) -> list[str
     return ended
 
 
+@pytest.mark.slow
 def test_a_flood_of_one_owner_keeps_another_waiting_for_no_more_than_its_turn(base: Path) -> None:
     core = make_core(base, max_running=4)
     flood = [owned("a", prompt(seed, 30), max_tokens=3) for seed in range(40)]

@@ -145,6 +145,7 @@ def test_a_reply_is_the_text_that_was_asked_for_or_calls(name: str) -> None:
     assert all(not one.content for one in replies if one.tool_calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tools", [[], [tool("stop", None)]], ids=["alone", "beside calls"])
 @pytest.mark.parametrize(
     ("own", "fits"),
@@ -174,6 +175,7 @@ def test_json_is_spelled_as_taught_or_as_the_schema_asks(
     assert [is_allowed(text) for text in texts] == fits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_free_reply_without_parallel_calls_has_one_at_most(name: str) -> None:
     replies = [reply(name, [tool("stop", None)], seed, text="any", parallel=False) for seed in range(15)]

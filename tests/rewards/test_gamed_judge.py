@@ -125,6 +125,7 @@ async def test_a_policy_that_pleads_is_caught_while_it_learns() -> None:
     assert slices[-1]["judge/divergence"] > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_policy_that_grows_longer_for_a_judge_that_likes_length_is_caught(seed: int) -> None:
     told: list[Alarm] = []

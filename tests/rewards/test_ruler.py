@@ -76,6 +76,7 @@ async def test_a_list_without_a_score_is_an_error_that_names_it() -> None:
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.slow
 async def test_debug_shows_the_scores(capsys: Any) -> None:
     async with LlmServer(scripted()) as server:
         await ruler(lists(0.2, 0.9), debug=True, **at(server))

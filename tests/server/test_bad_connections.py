@@ -80,6 +80,7 @@ def memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DIALECTS)
 async def test_gigabytes_that_are_announced_are_not_waited_for(address: str, path: str) -> None:
     sent = head(path, f"content-length: {5 * 2**30}") + b"{" * 1000

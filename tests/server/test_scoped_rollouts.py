@@ -210,6 +210,7 @@ async def test_which_names_mean_the_model(live: Live, model: art.TrainableModel)
         art.rollout(model, step=3, pinned=True)
 
 
+@pytest.mark.slow
 async def test_the_newest_step_answers_unless_one_is_pinned(live: Live, model: art.TrainableModel) -> None:
     async with art.rollout(model) as free, art.rollout(model, pinned=True) as held:
         live.engine.adapters.add("games/player@4")
@@ -260,6 +261,7 @@ async def test_a_rollout_expires(live: Live, model: art.TrainableModel) -> None:
     assert len(samples(r.trajectory)) == 1
 
 
+@pytest.mark.slow
 async def test_what_was_delivered_is_kept_though_asked_again(live: Live, model: art.TrainableModel) -> None:
     async with art.rollout(model) as r:
         tries = [await ask(r.base_url, r.api_key) for _ in range(3)]  # the best of three is the second

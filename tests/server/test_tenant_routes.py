@@ -56,6 +56,7 @@ _MODEL_ROUTES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path", "body"), _MODEL_ROUTES)
 @pytest.mark.parametrize("project", ["hidden", "bob~hidden", "operatorhidden"])
 async def test_what_is_anothers_does_not_exist(

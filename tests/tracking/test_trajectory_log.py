@@ -176,6 +176,7 @@ def test_what_is_written_is_what_is_read(tmp_path, groups, more):
     assert repr(again) == repr(groups + more)  # 1 is not True, and not 1.0
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(groups=any_groups(logprobs=False))
 def test_json_lines_keep_all_but_log_probabilities(groups):

@@ -30,6 +30,7 @@ def gradients(
     return total, {name: p.grad.clone() for name, p in trained.items() if p.grad is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["rectangles", "dense"])
 @pytest.mark.parametrize("config", [qwen3(), llama()], ids=["qwen3", "llama"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

@@ -90,6 +90,7 @@ def packed(name: str, batch: Batch, budget: int, attention: str) -> tuple[Result
     return (scores, gradients), adapters.targets(LORA), policy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["rectangles", "dense"])
 @pytest.mark.parametrize("name", some(ADAPTED))
 def test_packed_equals_unpacked_in_float64(name: str, attention: str) -> None:
@@ -151,6 +152,7 @@ async def sampled(base: Path, adapter: Path, prompts: list[list[int]]) -> list[t
         await engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some([n for n in ADAPTED if n not in REFUSED_BY_THE_ENGINE]))
 async def test_the_sampler_agrees_with_the_trainer(name: str, tmp_path: Path) -> None:
     """Prompts of several lengths behind a shared beginning, so that all of the engine's paths are walked."""
@@ -175,6 +177,7 @@ async def test_what_the_engine_cannot_run_is_refused_with_its_reason(name: str, 
         await BuiltinEngine.start(str(tmp_path), BuiltinOptions(threads=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(ADAPTED))
 def test_peft_itself_loads_the_checkpoint(name: str, tmp_path: Path) -> None:
     trainer, base, checkpoint = trained(name, tmp_path, use_rslora=True)
@@ -191,6 +194,7 @@ def test_peft_itself_loads_the_checkpoint(name: str, tmp_path: Path) -> None:
     assert (bare - logprobs).abs().max() > 1e-2, "the adapter must change something"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(IN_ROWS))
 def test_plain_rows_come_with_a_notice(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
@@ -282,6 +286,7 @@ def test_logits_that_are_changed_in_an_unknown_way_are_refused() -> None:
         Policy(build(config, "eager", torch.float32), name="uncapped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(QUICK))
 def test_layers_that_are_computed_twice_give_the_same_gradients(name: str) -> None:
     """Activation checkpointing goes round windows, caps (which recompute blocks too), sinks and rows."""

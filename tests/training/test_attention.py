@@ -33,6 +33,7 @@ def plan_of(tree: TokenTree, name: str = "rectangles", **options: Any) -> TreePl
     return plan_attention(tree.end_T.astype(np.int64), tree.depth_T.astype(np.int64), name, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(SEQUENCES, st.integers(1, 20), st.integers(1, 8))
 def test_the_pieces_cover_each_pair_of_the_mask_once(
@@ -71,6 +72,7 @@ def results(
     return [out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(SEQUENCES, st.integers(1, 12), st.integers(1, 8), st.sampled_from(list(TOLERANCE)))
 def test_rectangles_equal_the_dense_mask(

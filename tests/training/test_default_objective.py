@@ -27,6 +27,8 @@ from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
 
+pytestmark = pytest.mark.slow
+
 LORA = LoraSpec(r=3, alpha=6)
 TURNS = ((1, 9, 2), (3,), (14, 1, 5, 6), (2, 2))
 """Sampled tokens of each turn of a group's rollouts: 12, 3, 26 and 4 tokens in one to four turns."""
@@ -130,7 +132,6 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_default_options_have_the_gradient_of_the_older_releases(seed: int) -> None:
     rows = groups(seed)

@@ -88,6 +88,7 @@ def test_its_forward_is_that_of_the_dense_mask(name: str) -> None:
     assert torch.allclose(got, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_layer_that_sees_a_window_gets_its_own_mask() -> None:
     end_T, depth_T = TREES["long prompt"]
     plan = plan_attention(end_T, depth_T, "flex")

@@ -79,6 +79,7 @@ def tree_gradients(
     return {name: p.grad for name, p in made.parameters("a1").items() if p.grad is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("make", [qwen3, llama])
 @pytest.mark.parametrize("budget", [9999, 40])
@@ -114,6 +115,7 @@ def test_a_checkpoint_is_a_model_that_transformers_loads(tmp_path: Path) -> None
     assert same(dict(stock.named_parameters()), weights(made))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_saved_and_restored_it_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     straight = full()
     learn(straight, range(2))
@@ -129,6 +131,7 @@ def test_saved_and_restored_it_goes_on_to_the_same_bytes(tmp_path: Path) -> None
         assert file.read_bytes() == (tmp_path / "resumed" / file.name).read_bytes(), file.name
 
 
+@pytest.mark.slow
 def test_models_on_one_base_take_turns_and_do_not_touch_each_other() -> None:
     alone = []
     for start in (0, 10):
@@ -167,6 +170,7 @@ def test_opening_again_starts_afresh() -> None:
     assert score(made) == first
 
 
+@pytest.mark.slow
 def test_references_are_the_base_and_other_steps(tmp_path: Path) -> None:
     made = full()
     learn(made, range(1))
@@ -218,6 +222,7 @@ def test_a_lora_and_all_weights_beside_each_other_on_one_base(tmp_path: Path) ->
     assert both.score("project/new", ROWS) == policy().row_logprobs(ROWS), "the base is itself again"
 
 
+@pytest.mark.slow
 def test_a_reference_may_be_of_the_other_kind(tmp_path: Path) -> None:
     made = Trainer(policy(), token_budget=64)
     expected = {}
@@ -274,6 +279,7 @@ def test_weights_are_of_the_policy_that_was_loaded() -> None:
     assert made.score(MODEL, ROWS) == policy(seed=1).row_logprobs(ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3-moe", "mixtral", "gemma3", "gpt-neox", "deepseek-v3", "gpt-oss"])
 def test_families_whose_names_on_disk_differ_come_back_as_they_were(tmp_path: Path, family: str) -> None:
     def made() -> tuple[Policy, FullWeights]:

@@ -131,6 +131,7 @@ def written_out(batch: Batch, formula: Callable[[Groups], Found]) -> np.ndarray:
     return advantage_E
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stale", [None, 1])
 @pytest.mark.parametrize("name", BY_HAND)
 def test_a_step_with_a_kl_in_the_reward_is_that_of_the_formula(name: str, stale: int | None) -> None:

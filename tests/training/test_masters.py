@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from tiny_policies import MODEL, games, policy, request
 from transformers import AutoModelForCausalLM
@@ -71,6 +72,7 @@ def test_gradients_of_micro_batches_add_up_in_float32() -> None:
     assert coarser, "in bfloat16 the sums would be others"
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_bytes_beside_a_lora(tmp_path: Path) -> None:
     straight = opened()
     learn(straight, range(2))

@@ -74,6 +74,7 @@ def test_checkpointing_can_be_forced_and_forbidden() -> None:
     assert (made.token_budget, made.way, made.fits) == (1024, KEEP, False)
 
 
+@pytest.mark.slow
 def test_weighing_changes_nothing_and_counts_every_layer() -> None:
     tiny = policy()
     LoraAdapters(tiny).attach("a1", LoraSpec(r=3, alpha=6, dropout=0.5), seed=0)

@@ -101,6 +101,7 @@ def forwarded(model: CausalModel, ids: list[int]) -> tuple[torch.Tensor, torch.T
     return logits, seen[0][0]
 
 
+@pytest.mark.slow
 def test_the_engine_samples_from_the_float32_product_and_the_trainer_computes_the_same() -> None:
     folder = str(nano_models.resolve("art/nano-games"))
     engine = load_model(folder, BuiltinOptions(device="cpu", dtype="bfloat16"))

@@ -19,6 +19,8 @@ from art.training.packing.pack import pack
 from art.wire.algorithm import Algorithm, LossSpec
 from art.wire.training import LoraSpec
 
+pytestmark = pytest.mark.slow
+
 LORA = LoraSpec(r=3, alpha=6)
 Gradients = dict[str, torch.Tensor]
 
@@ -83,7 +85,6 @@ def assert_same(one: tuple[float, Gradients], other: tuple[float, Gradients], to
         assert (one[1][name] - gradient).norm() <= tolerance * norm, name
 
 
-@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
@@ -116,7 +117,6 @@ def test_another_architecture() -> None:
     assert_same(got, plain(llama(), batch, LossSpec(), torch.float64), 1e-10)
 
 
-@pytest.mark.slow
 def test_in_bfloat16_the_tree_is_as_exact_as_plain_rows() -> None:
     batch = games(5)
     exact = plain(qwen3(), batch, LossSpec(), torch.float64)[0]

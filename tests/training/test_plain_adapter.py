@@ -36,6 +36,7 @@ def plain(source: Path, target: Path, **changes: object) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_it_computes_what_it_did_and_trains_on_from_its_step(trained: Path, tmp_path: Path) -> None:
     original, adopted = trainer(), Trainer(policy(), token_budget=64)
     original.open(MODEL, LORA, checkpoint=trained)

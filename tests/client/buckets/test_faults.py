@@ -16,6 +16,8 @@ from art.client.bucket_push import push_model
 from art.client.bucket_store import Store
 from art.errors import ForbiddenBucketCreationError, StorageError
 
+pytestmark = pytest.mark.slow
+
 URL = "s3://backups/games/models/agent"
 
 
@@ -96,7 +98,6 @@ def store() -> Store:
     return Store(URL, limits=QUICK)
 
 
-@pytest.mark.slow
 def test_the_server_dies_at_any_moment_of_a_push(faulty: Faulty, model: Path, tmp_path: Path) -> None:
     """Whatever got through, a pull afterwards gives whole steps or none."""
     write_step(model, 2)
@@ -122,7 +123,6 @@ def test_the_server_dies_at_any_moment_of_a_push(faulty: Faulty, model: Path, tm
     assert push_model(model, store()).steps == [0, 1, 2]
 
 
-@pytest.mark.slow
 def test_the_server_dies_at_any_moment_of_a_pull(faulty: Faulty, model: Path, tmp_path: Path) -> None:
     push_model(model, store())
     other = tmp_path / "other" / "games" / "models" / "agent"
@@ -144,7 +144,6 @@ def test_a_bucket_that_may_not_be_made_is_an_error_of_its_own(faulty: Faulty, mo
     assert refused.value.status_code == 403 and "backups" in refused.value.detail
 
 
-@pytest.mark.slow
 def test_nothing_answers(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     credentials(monkeypatch, "http://127.0.0.1:9")
     with pytest.raises(StorageError, match=r"could not .* in 2 attempts"):

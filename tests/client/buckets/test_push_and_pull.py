@@ -361,6 +361,7 @@ def test_the_newest_of_two_places(model: Path, other: Path, bucket: str, tmp_pat
 # A bucket of S3
 
 
+@pytest.mark.slow
 def test_a_missing_bucket_is_made(s3: str, model: Path) -> None:
     push_model(model, store("s3://not-there-yet/games/models/agent"))
     push_model(model, store("s3://not-there-yet/games/models/second"))

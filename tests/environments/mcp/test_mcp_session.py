@@ -59,6 +59,7 @@ async def test_every_way_to_a_server_gives_the_same_session(server: Any) -> None
         assert (await session.call("add", {"a": 1, "b": 1})).text == "2", "the session goes on"
 
 
+@pytest.mark.slow
 async def test_sessions_are_used_and_left_by_whichever_task() -> None:
     """The SDK's cancel scopes would not allow this by themselves."""
     session_context = connect(create_server)

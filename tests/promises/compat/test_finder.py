@@ -59,6 +59,7 @@ def test_no_file_has_an_older_path(path: str) -> None:
     assert not file.with_suffix(".py").exists() and not list(file.rglob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_what_is_above_an_older_path_is_there(path: str) -> None:
     assert importlib.util.find_spec(path.rpartition(".")[0]) is not None

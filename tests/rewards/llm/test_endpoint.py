@@ -123,6 +123,7 @@ CHAT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "said"),
     [

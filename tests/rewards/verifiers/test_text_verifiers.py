@@ -175,6 +175,7 @@ async def test_an_expression_that_explodes_ends(math: MathMatch, bomb: str) -> N
     assert await value(math, "3", "3") == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [

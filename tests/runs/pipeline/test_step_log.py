@@ -70,6 +70,7 @@ def content(groups: list[art.TrajectoryGroup]) -> list[list[Any]]:
     return [[one.reward for one in group] for group in groups]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", range(MOMENTS))
 async def test_whenever_it_is_cut_off_the_next_run_logs_the_rest(model: Any, moment: int) -> None:
     cut = CutLog(model, moment)

@@ -35,6 +35,7 @@ async def asked(live: Live, dialect: str) -> str:
     return str(reply.model_extra["sample_id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["chat", "completions", "responses"])
 async def test_penalties_reach_the_engine_and_the_ledger_and_are_context_for_the_trainer(
     live: Live, dialect: str

@@ -217,6 +217,7 @@ def by_reference() -> Any:
     return follow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [by_items, by_bare_items, by_id, by_reference])
 async def test_a_conversation_extends_its_ids(live: Live, way: Any) -> None:
     first, second, third = await converse(live, way())
@@ -291,6 +292,7 @@ async def test_parse_gives_an_object(live: Live) -> None:
 SCHEMA = {"type": "object", "properties": {"owner": {"type": "string"}}, "required": ["owner"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "chats"),
     [

@@ -64,6 +64,7 @@ async def test_only_what_one_is_served_is_tokenized(world: World) -> None:
             assert (await stranger.post(path, json=more)).status_code == 401
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "more", "param"),
     [
