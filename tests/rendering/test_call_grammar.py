@@ -23,6 +23,8 @@ from art.rendering.chat_renderer import Parsed
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
 
+pytestmark = pytest.mark.slow
+
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -120,7 +122,6 @@ def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 SCHEMA = objects(st.recursive(LEAF, lambda inner: objects(inner) | arrays(inner), max_leaves=4))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=SCHEMA, second=SCHEMA, seed=st.integers(0, 10**6), parallel=st.booleans())
@@ -135,7 +136,6 @@ def test_calls_are_read_and_fit_their_schemas(
         jsonschema.validate(json.loads(call.arguments), schemas[call.name])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_reply_is_the_text_that_was_asked_for_or_calls(name: str) -> None:
     text = Constraint(kind="json_schema", text='{"enum": ["yes", "no"]}')
@@ -145,7 +145,6 @@ def test_a_reply_is_the_text_that_was_asked_for_or_calls(name: str) -> None:
     assert all(not one.content for one in replies if one.tool_calls)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tools", [[], [tool("stop", None)]], ids=["alone", "beside calls"])
 @pytest.mark.parametrize(
     ("own", "fits"),
@@ -175,7 +174,6 @@ def test_json_is_spelled_as_taught_or_as_the_schema_asks(
     assert [is_allowed(text) for text in texts] == fits
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_free_reply_without_parallel_calls_has_one_at_most(name: str) -> None:
     replies = [reply(name, [tool("stop", None)], seed, text="any", parallel=False) for seed in range(15)]
