@@ -183,6 +183,7 @@ async def test_equal_fields_make_equal_models(model, backend):
     assert model != same and model != art.Model(name=model.name, project=model.project)
 
 
+@pytest.mark.slow
 async def test_a_model_goes_to_another_process(model, backend, double):
     model._internal_config = {"peft_args": {"r": 4}}
     await model.register(backend)
