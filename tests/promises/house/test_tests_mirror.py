@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[2]
 ROOMS = TESTS.parent / "src" / "art"
 OWN = {"contracts", "flow", "faults", "promises"}
@@ -13,6 +15,7 @@ BESIDE = {"programs", "node", "buckets"}
 """In a room's folder: programs that its tests start, their packages, and a fixture's own folder."""
 
 
+@pytest.mark.slow
 def test_every_folder_of_tests_is_a_room_or_one_of_the_few() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "."],
