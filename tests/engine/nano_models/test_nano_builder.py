@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from nano import games, tools, weather
 from nano.build import build
 from nano.examples import Example, batch_loss
 from nano.play import measure, play
@@ -21,7 +22,6 @@ from art.environments.mcp.rollout import OfferedTools
 from art.environments.mcp.servers.weather import create_server
 from art.environments.tasks import mail, tic_tac_toe
 from art.rendering.nano import create_nano_renderer
-from nano import games, tools, weather
 
 
 def load(name: str) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
