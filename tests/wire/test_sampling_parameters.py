@@ -19,6 +19,7 @@ OTHERS_WORDS = ("client/foreign_options.py", "compat/", "rewards/llm/")
 """Options of trainers and of judges that have the same names."""
 
 
+@pytest.mark.slow
 def test_a_new_parameter_is_one_line_for_requests_document_engines_ledger_and_trainer() -> None:
     """Two that are made up, in a process of their own."""
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, HELPERS))}
