@@ -218,14 +218,16 @@ class Backend(Protocol):
     `_delete_checkpoint_files(model, steps_to_keep)`, `_prepare_backend_for_training(model, config)`, and
     `_train_model` and `_train_sft`, which yield dicts of metrics. A backend of a program's own
     may have only those: `model.register` takes it as it is (`art.client.older_backends`).
+
+    `model` is Any, so that a backend may ask for `art.TrainableModel` or for what it needs of one.
     """
 
-    async def register(self, model: AnyModel) -> None:
+    async def register(self, model: Any) -> None:
         """Make the model known: afterwards it can be sampled and, if trainable, trained."""
 
     async def train(
         self,
-        model: AnyTrainableModel,
+        model: Any,
         trajectory_groups: Iterable[TrajectoryGroup],
         **options: Unpack[TrainOptions],
     ) -> TrainResult:
@@ -233,7 +235,7 @@ class Backend(Protocol):
 
     async def train_sft(
         self,
-        model: AnyTrainableModel,
+        model: Any,
         trajectories: Iterable[Trajectory],
         config: TrainSFTConfig | None = None,
         *,
@@ -243,13 +245,13 @@ class Backend(Protocol):
         returns.
         """
 
-    async def get_step(self, model: AnyTrainableModel) -> int:
+    async def get_step(self, model: Any) -> int:
         """The newest step: the number of completed training steps."""
 
-    async def delete_checkpoints(self, model: AnyTrainableModel, keep_steps: Iterable[int]) -> list[int]:
+    async def delete_checkpoints(self, model: Any, keep_steps: Iterable[int]) -> list[int]:
         """Delete all checkpoints but these and the newest; returns the deleted steps."""
 
-    def openai_client(self, model: AnyTrainableModel) -> openai.AsyncOpenAI:
+    def openai_client(self, model: Any) -> openai.AsyncOpenAI:
         """A client for the model's completions."""
 
     async def close(self) -> None:

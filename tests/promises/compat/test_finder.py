@@ -131,7 +131,11 @@ def test_the_stubs_are_those_of_the_table() -> None:
 
 
 PROGRAM = """
+from collections.abc import Iterable
+from typing import Any
+
 import art
+import openai
 import art.dev
 from art.metrics_taxonomy import average_metric_samples
 from art.megatron import MegatronBackend
@@ -145,6 +149,35 @@ reveal_type(average_metric_samples([{}]))
 reveal_type(MegatronBackend)
 reveal_type(next(iter(iterate_dataset(["a"]))).items)
 reveal_type(find_free_tcp_port())
+
+Trainable = art.TrainableModel[Any, Any]
+
+
+class OwnBackend:
+    async def register(self, model: art.Model[Any, Any]) -> None: ...
+    async def train(
+        self, model: Trainable, trajectory_groups: Iterable[art.TrajectoryGroup], **options: Any
+    ) -> art.TrainResult:
+        raise NotImplementedError
+    async def train_sft(
+        self,
+        model: Trainable,
+        trajectories: Iterable[art.Trajectory],
+        config: art.TrainSFTConfig | None = None,
+        *,
+        verbose: bool = False,
+    ) -> art.TrainResult:
+        raise NotImplementedError
+    async def get_step(self, model: Trainable) -> int:
+        return 0
+    async def delete_checkpoints(self, model: Trainable, keep_steps: Iterable[int]) -> list[int]:
+        return []
+    def openai_client(self, model: Trainable) -> openai.AsyncOpenAI:
+        raise NotImplementedError
+    async def close(self) -> None: ...
+
+
+backend: art.Backend = OwnBackend()
 find_free_tcp_port(host=1)
 from art.utils import nothing_of_this_name
 """
