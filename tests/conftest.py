@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -24,6 +25,7 @@ fork_server.install()
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"}
 """Audit events. `make test-fast` starts no process: that would cost more than the tests it runs."""
 started: list[str] = []
+platform.processor()  # asks `uname -p`, once a process: openai's client would do so in the middle of a test
 sys.addaudithook(lambda event, given: started.append(f"{event}{given[:2]}") if event in STARTS else None)
 
 
