@@ -1,7 +1,9 @@
-"""Prints the tables of docs/options.md from the declarations: python tests/promises/docs/make_options_page.py
+"""Prints the tables of docs/options.md and docs/pipeline.md from the declarations.
+
+Run it with: python tests/promises/docs/make_options_page.py
 
 The text between the tables is written by hand, in the page. A keyword's row is the docstring below its field
-in `art.backend`, a key's is its entry in `art.remote.config`.
+in `art.backend` or `art.runs.pipeline.settings`, a key's is its entry in `art.client.foreign_options`.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from art.client.foreign_options import (
     ForeignSection,
 )
 from art.client.train_options import KEYWORDS, REFUSED
+from art.runs.pipeline import settings as pipeline
 
-PAGE = Path(__file__).parents[3] / "docs" / "options.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE, PIPELINE_PAGE = DOCS / "options.md", DOCS / "pipeline.md"
 KEYS: Mapping[str, ForeignSection] = {
     "Sections": SECTIONS,
     "`init_args`": INIT_ARGS,
@@ -45,11 +49,22 @@ def printed(page: str) -> str:
     return page
 
 
+def printed_pipeline(page: str) -> str:
+    """The pipeline's page with the rows of its table as the declarations have them."""
+    return _with_rows(page, "Keywords of `PipelineTrainer`", pipeline_rows())
+
+
+def pipeline_rows() -> Iterator[str]:
+    does = field_docstrings(pipeline.PipelineOptions)
+    for name in pipeline.OWN:
+        yield f"| `{name}` | `{pipeline.KEYWORDS[name].default!r}` | {does[name]} |"
+
+
 def _with_rows(page: str, title: str, rows: Iterator[str]) -> str:
     """The page with other rows in the first table below a heading."""
-    start = page.index(f"## {title}\n")
+    start = page.index(f"# {title}\n")
     head = re.compile(r"^\|(---\|)+\n", re.MULTILINE).search(page, start)
-    assert head, f"docs/options.md has no table below {title!r}"
+    assert head, f"there is no table below {title!r}"
     old = re.compile(r"(\|.*\n)*").match(page, head.end())
     assert old
     return page[: head.end()] + "".join(f"{row}\n" for row in rows) + page[old.end() :]
@@ -85,4 +100,5 @@ def _sentence(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(printed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, print_page in {PAGE: printed, PIPELINE_PAGE: printed_pipeline}.items():
+        path.write_text(print_page(path.read_text(encoding="utf-8")), encoding="utf-8")

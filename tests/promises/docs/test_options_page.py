@@ -1,8 +1,8 @@
-"""docs/options.md is what its command prints; every keyword and every key has a row that says something."""
+"""docs/options.md and the table of docs/pipeline.md are what their command prints; each keyword has a row."""
 
 from __future__ import annotations
 
-from make_options_page import KEYS, PAGE, keyword_rows, printed
+from make_options_page import KEYS, PAGE, PIPELINE_PAGE, keyword_rows, printed, printed_pipeline
 
 from art.client.train_options import KEYWORDS, REFUSED
 
@@ -10,6 +10,8 @@ from art.client.train_options import KEYWORDS, REFUSED
 def test_the_page_is_what_the_declarations_say() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == printed(page), "run python tests/promises/docs/make_options_page.py"
+    page = PIPELINE_PAGE.read_text(encoding="utf-8")
+    assert page == printed_pipeline(page), "run python tests/promises/docs/make_options_page.py"
 
 
 def test_every_keyword_and_every_key_has_a_row() -> None:

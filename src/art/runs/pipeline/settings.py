@@ -91,39 +91,57 @@ class PipelineOptions(LearningOptions, total=False):
     """The keywords of `PipelineTrainer`: its own, and those of `train` that say how a step learns."""
 
     num_rollout_workers: Annotated[int, Keyword(16, least=1)]
-    """Groups that are sampled side by side."""
+    """The number of groups that are sampled side by side."""
     min_batch_size: Annotated[int, Keyword(4, least=1)]
-    """Groups of one training step, at least; fewer only at the end."""
+    """The fewest groups of one training step. Only the last step may have fewer."""
     max_batch_size: Annotated[int | None, Keyword(least=1)]
-    """At most, where more are waiting. None: ten times the least."""
+    """The most groups of one training step, where more are waiting. None: ten times `min_batch_size`."""
     max_steps_off_policy: Annotated[int, Keyword(4, least=0)]
-    """A group that began more steps ago is not trained."""
+    """A group that began more steps ago is stale and is not trained. At most `min_batch_size *
+    (max_steps_off_policy + 1)` groups are under way, since more would be stale before their turn. 0 is on-
+    policy: no group begins while the trainer works.
+    """
     queue_maxsize: Annotated[int | None, Keyword(least=1)]
-    """Finished groups that wait for the trainer. None: `max_steps_off_policy` largest batches."""
+    """The most finished groups that wait for the trainer. When the queue is full, workers wait. None:
+    `max_steps_off_policy * max_batch_size`.
+    """
     max_steps: Annotated[int | None, Keyword(least=1)]
-    """Training steps of the run, those before a resume included."""
+    """The number of training steps of the run, including those before a resume. None: no limit."""
     discard_queue_multiplier: Annotated[int, Keyword(100, least=1)]
-    """The run ends when so many times `min_batch_size` groups in a row had equal rewards, or failed."""
+    """The run ends after this many times `min_batch_size` groups in a row had equal rewards or failed. The
+    log then says MODEL COLLAPSE DETECTED. It says NOTHING LEFT TO LEARN if none failed and their mean reward
+    is in the upper tenth of the range that the run has seen, as that of a solved task is.
+    """
     log_interval_seconds: Annotated[float, Keyword(60.0, above=0)]
-    """Between two status lines."""
+    """The seconds between two status lines in the log."""
     status_ewa_alpha: Annotated[float, Keyword(0.2, above=0, most=1)]
-    """Weight of the newest step in the status line's means."""
+    """The weight of the newest step in the moving averages of the status line."""
     total_scenarios: Annotated[int | None, Keyword(least=1)]
-    """For the status line, where the stream's length cannot be known."""
+    """The total that the status line shows. None: the length of the scenarios, where it is known."""
     eval_every_n_steps: Annotated[int, Keyword(20, least=0)]
-    """0: only at the start, where that is asked for."""
+    """The number of steps between two evaluations. `eval_fn(model, step, config)` runs beside the training,
+    on the adapter of its own step: `model.get_inference_name()` is that step's. 0: evaluate only at the
+    start. An evaluation that raises is run a second time, after the next one or at the end. After a second
+    failure the training goes on: `checkpoint/eval_failed` has a row at that step, `failed_eval_steps` in the
+    state has the step, and the last line of the run names it.
+    """
     eval_at_start: Annotated[bool, Keyword(True)]
     """Evaluate before the first step."""
     save_checkpoint: Annotated[bool, Keyword(True)]
-    """The result of a step that is evaluated names its checkpoint."""
+    """Name the checkpoint in the result of each evaluated step. The server keeps every step's checkpoint
+    anyway.
+    """
     checkpoint_retention_strategy: CheckpointRetentionStrategy | None
-    """Chooses the checkpoints that are kept. None: all."""
+    """A function that returns the steps to keep, such as `keep_recent_and_top(recent=5, top=2)`. The newest
+    step, steps that wait for an evaluation, and steps in use are kept in any case. None: keep all.
+    """
     checkpoint_retention_interval: Annotated[int, Keyword(1, least=1)]
-    """Steps from one of its decisions to the next."""
+    """The number of steps between two calls of the retention strategy."""
     resume: Annotated[bool, Keyword(True)]
-    """Go on where an earlier run of the model was."""
+    """Continue where an earlier run of the model stopped. False: start new books at the model's newest step.
+    """
     pipeline: PipelineRuntimeConfig | None
-    """Some of the numbers in one object, which win."""
+    """A `PipelineRuntimeConfig`: some of these numbers in one object. They win over the keywords."""
     eval_step_0: bool | None
     """The older name of eval_at_start."""
 
