@@ -18,12 +18,16 @@ from art.training.losses.registry import make_loss
 from art.training.policy import Policy, load_policy
 from art.training.step import Learner, train_step
 from art.training.weights import Weights
-from art.wire.algorithm import AdvantageSpec, Algorithm, LossSpec
+from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, LossSpec
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
 
 BUDGET = 8192
 """Tokens of one forward pass: the trainer's default."""
-ALGORITHM = Algorithm(advantage=AdvantageSpec(kind="centered"), loss=LossSpec(name="ppo"))
+ALGORITHM = Algorithm(
+    advantage=AdvantageSpec(kind="centered"),
+    loss=LossSpec(name="ppo"),
+    aggregation=AggregationSpec(kind="token_mean"),
+)
 """The clipped surrogate with its mean over all tokens: what TRL calls "dapo" with unscaled rewards."""
 
 
