@@ -188,7 +188,7 @@ CLAIMS = {
         test_ruler::a_missing_key_is_named_before_anything_is_asked
         test_names::what_cannot_be_asked_is_refused_with_the_remedy
     """,
-    "Answers are kept in `.art/llm-cache.sqlite3`:": """
+    "Answers are kept in `.art/llm-cache.sqlite3`,": """
         test_ruler_reward::answers_are_kept_in_the_project_s_folder_unless_said_otherwise
         test_ruler_reward::a_run_that_goes_on_does_not_pay_twice
     """,
@@ -252,7 +252,7 @@ CLAIMS = {
         test_train_job::an_update_for_every_few_sequences
         test_trainer::a_new_process_continues_to_the_same_bytes
     """,
-    "What trains where you name nothing": """
+    "The default objective is the same.": """
         test_default_objective::default_options_have_the_gradient_of_the_older_releases
         test_default_table::the_table_has_each_default_once_and_a_reason_where_they_differ
     """,
@@ -343,7 +343,7 @@ CLAIMS = {
     "There is no `mp_actors` package.": """
         test_signatures::what_is_left_out_is_not_there
     """,
-    "Every error we raise on purpose": """
+    "Every error that ART raises on purpose": """
         test_behaviour_table::our_errors_are_those_of_python_too
     """,
     "`art`": """
