@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar, cast
+
+import tenacity
 
 from art.errors import ConfigurationError, ServerError
 
@@ -39,40 +39,22 @@ def retry(
     if max_attempts < 1:
         raise ConfigurationError(f"retry(max_attempts={max_attempts!r}): at least 1 call is needed")
 
-    def wait_before(function: Callable[..., object], attempt: int, error: Exception) -> float:
+    def report_failure(state: tenacity.RetryCallState) -> None:
+        assert state.outcome is not None
+        error, attempt = cast("Exception", state.outcome.exception()), state.attempt_number
         if on_retry is not None:
             on_retry(error, attempt)
-        else:
-            name = getattr(function, "__name__", repr(function))
-            log.warning("%s: attempt %d of %d failed: %r", name, attempt, max_attempts, error)
-        return delay * backoff_factor ** (attempt - 1)
+            return
+        name = getattr(state.fn, "__name__", repr(state.fn))
+        log.warning("%s: attempt %d of %d failed: %r", name, attempt, max_attempts, error)
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                for attempt in range(1, max_attempts):
-                    try:
-                        return await function(*args, **kwargs)
-                    except exceptions as error:
-                        await asyncio.sleep(wait_before(function, attempt, error))
-                return await function(*args, **kwargs)
-
-            return cast("Callable[P, R]", call_async)
-
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            for attempt in range(1, max_attempts):
-                try:
-                    return function(*args, **kwargs)
-                except exceptions as error:
-                    time.sleep(wait_before(function, attempt, error))
-            return function(*args, **kwargs)
-
-        return call
-
-    return decorate
+    return tenacity.retry(
+        stop=tenacity.stop_after_attempt(max_attempts),
+        wait=tenacity.wait_exponential(multiplier=delay, exp_base=backoff_factor),
+        retry=tenacity.retry_if_exception_type(exceptions),
+        before_sleep=report_failure,
+        reraise=True,
+    )
 
 
 class _Gate:

@@ -22,6 +22,7 @@ from art.errors import (
     ServerUnreachableError,
     StepMissingError,
 )
+from art.retrying import retry
 from art.tracking.progress import open_progress
 from art.wire.models import Manifest, ManifestEntry, ModelInfo, manifest_entry, stays_in_folder
 
@@ -106,22 +107,16 @@ def _check_names(files: dict[str, ManifestEntry]) -> None:
 
 async def _download_file(connection: ServerConnection, route: str, path: Path, entry: ManifestEntry) -> None:
     """One file, asked for again when the connection is lost."""
-    pause = 0.2
-    for attempt in range(1, TRIES + 1):
-        try:
-            digest, size = await _stream(connection, route, path)
-        except httpx.TransportError as error:
-            if attempt == TRIES:
-                raise ServerUnreachableError(f"GET {route}: {type(error).__name__}: {error}") from error
-            await asyncio.sleep(pause)
-            pause *= 2
-            continue
-        if (digest, size) != (entry.sha256, entry.size):
-            raise CheckpointError(
-                f"GET {route}: {size} bytes with sha256 {digest}, but the manifest says {entry.size} "
-                f"bytes with {entry.sha256}; pull again, and look at the server's disk if that stays"
-            )
-        return
+    stream = retry(TRIES, delay=0.2, exceptions=(httpx.TransportError,))(_stream)
+    try:
+        digest, size = await stream(connection, route, path)
+    except httpx.TransportError as error:
+        raise ServerUnreachableError(f"GET {route}: {type(error).__name__}: {error}") from error
+    if (digest, size) != (entry.sha256, entry.size):
+        raise CheckpointError(
+            f"GET {route}: {size} bytes with sha256 {digest}, but the manifest says {entry.size} "
+            f"bytes with {entry.sha256}; pull again, and look at the server's disk if that stays"
+        )
 
 
 async def _stream(connection: ServerConnection, route: str, path: Path) -> tuple[str, int]:

@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import tenacity
+
 from art.errors import (
     ARTError,
     ConfigurationError,
@@ -272,26 +274,31 @@ class Channel:
             del self._asking[key]
 
     async def _ask_now(self, request: Request) -> Reply:
-        for attempt in range(1, self.attempts + 1):
-            try:
-                reply = await self._attempt(request)
-            except LlmUnavailableError as error:
-                if attempt == self.attempts:
-                    self.totals.failures += 1
-                    raise
-                if isinstance(error, LlmBusyError) and (error.retry_after or 0) > self.deadline:
-                    self.totals.failures += 1
-                    raise  # by then, whoever asked has given up
-                self.totals.retries += 1
-                _LOGGER.info("%s: attempt %d of %d: %s", self.llm.name, attempt, self.attempts, error)
-                await asyncio.sleep(self._wait(attempt, error))
-            except LlmError:
-                self.totals.failures += 1
-                raise
-            else:
-                self._keep(request, reply)
-                return reply
-        raise AssertionError("attempts are at least one")
+        asking = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(self.attempts),
+            retry=tenacity.retry_if_exception(self._may_pass),
+            wait=self._wait,
+            before_sleep=self._count_retry,
+            reraise=True,
+        )
+        try:
+            reply: Reply = await asking(self._attempt, request)
+        except LlmError:
+            self.totals.failures += 1
+            raise
+        self._keep(request, reply)
+        return reply
+
+    def _may_pass(self, error: BaseException) -> bool:
+        """Whether another attempt may have an answer while whoever asked still waits for it."""
+        if isinstance(error, LlmBusyError) and (error.retry_after or 0) > self.deadline:
+            return False
+        return isinstance(error, LlmUnavailableError)
+
+    def _count_retry(self, state: tenacity.RetryCallState) -> None:
+        self.totals.retries += 1
+        error = state.outcome and state.outcome.exception()
+        _LOGGER.info("%s: attempt %d of %d: %s", self.llm.name, state.attempt_number, self.attempts, error)
 
     async def _attempt(self, request: Request) -> Reply:
         reserved = None
@@ -329,9 +336,10 @@ class Channel:
         except Exception as error:  # a judge's trouble is one answer's, never the run's
             raise LlmError(f"{self.llm.name!r} raised {type(error).__name__}: {error}") from error
 
-    def _wait(self, attempt: int, error: LlmUnavailableError) -> float:
+    def _wait(self, state: tenacity.RetryCallState) -> float:
         """Seconds before the next attempt, scattered; `Retry-After` itself is heeded by the pace."""
+        error = state.outcome and state.outcome.exception()
         if isinstance(error, LlmBusyError) and error.retry_after is not None:
             return random.uniform(0, self._first_wait)
-        longest = min(LONGEST_WAIT_S, self._first_wait * 2 ** (attempt - 1))
+        longest = min(LONGEST_WAIT_S, self._first_wait * 2 ** (state.attempt_number - 1))
         return random.uniform(longest / 2, longest)
