@@ -125,10 +125,10 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         memo = {} if memo is None else memo
         for shared in (self._backend, self._client):  # connections are shared by copies of a model
             memo[id(shared)] = shared
-        return self._apart(super().__deepcopy__(memo))
+        return self._separate_costs(super().__deepcopy__(memo))
 
     def __copy__(self) -> Any:
-        return self._apart(super().__copy__())
+        return self._separate_costs(super().__copy__())
 
     def __getstate__(self) -> dict[Any, Any]:
         """A pickle goes to another process: it has the endpoint's address, but no connections of ours."""
@@ -142,7 +142,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
     __hash__ = None  # type: ignore[assignment]  # as in pydantic: fields may change
 
-    def _apart(self, copied: Any) -> Any:
+    def _separate_costs(self, copied: Any) -> Any:
         """A copy may get another name: what it logs and what it costs is its own."""
         copied._run_log, copied._costs = copy.deepcopy(self._run_log), copy.copy(self._costs)
         copied._client = None if self._client is None else self._costs.detached(self._client)

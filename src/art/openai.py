@@ -356,7 +356,7 @@ def get_guided_completion_params(
         names = ", ".join(repr(_function_of(call).name) for call in message.tool_calls)
         raise ConfigurationError(f"the teacher calls {names} in one turn, and only one call can be forced")
     function = _function_of(message.tool_calls[0])
-    tool = _named(base_tools or (), function.name)
+    tool = _find_tool(base_tools or (), function.name)
     frozen = freeze_tool_schema(tool, json.loads(function.arguments or "{}"))
     return None, {"type": "function", "function": {"name": function.name}}, [frozen]
 
@@ -370,14 +370,14 @@ def freeze_tool_schema(tool: Mapping[str, Any], fixed_args: Mapping[str, Any]) -
     known = schema.get("properties", {})
     schema["type"] = "object"
     schema["properties"] = {
-        name: {**_kept(known.get(name, {})), "enum": [value]} for name, value in fixed_args.items()
+        name: {**_enum_fields(known.get(name, {})), "enum": [value]} for name, value in fixed_args.items()
     }
     schema["required"] = list(fixed_args)
     schema["additionalProperties"] = False
     return frozen
 
 
-def _kept(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _enum_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
     """What may stand beside the enum; bounds and the like say nothing more."""
     return {key: schema[key] for key in ("type", "description", "title") if key in schema}
 
@@ -390,7 +390,7 @@ def _function_of(call: Any) -> Any:
     return call.function
 
 
-def _named(tools: Iterable[Any], name: str) -> Mapping[str, Any]:
+def _find_tool(tools: Iterable[Any], name: str) -> Mapping[str, Any]:
     known = {tool["function"]["name"]: tool for tool in tools}
     if name not in known:
         listed = ", ".join(map(repr, known)) or "none"

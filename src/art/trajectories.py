@@ -199,7 +199,7 @@ class PydanticException(BaseModel):
     traceback: str
 
     @classmethod
-    def of(cls, error: BaseException) -> PydanticException:
+    def from_exception(cls, error: BaseException) -> PydanticException:
         """The exception's class, message and traceback."""
         return cls(
             type=str(type(error)), message=str(error), traceback="\n".join(tracebacks.format_exception(error))
@@ -250,7 +250,9 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
                 failures.append(TypeError(f"{type(item).__name__!r} object {item!r} is not a Trajectory"))
         super().__init__(
             trajectories=kept,
-            exceptions=[PydanticException.of(e) if isinstance(e, BaseException) else e for e in failures],
+            exceptions=[
+                PydanticException.from_exception(e) if isinstance(e, BaseException) else e for e in failures
+            ],
             metadata=metadata or {},
             metrics=metrics or {},
             logs=logs or [],

@@ -19,7 +19,7 @@ from transformers import (
 from typer.testing import CliRunner
 
 from art.cli.audit import all_verdicts
-from art.cli.audit_computation import LIMITS, targets, within
+from art.cli.audit_computation import LIMITS, judge_difference, targets
 from art.cli.audit_conversation import AuditVerdict
 from art.cli.main import app
 from art.training.audit import LogprobDifference
@@ -151,9 +151,17 @@ async def test_a_missing_model_is_one_readable_line(tmp_path: Path) -> None:
 
 def test_limits_and_targets() -> None:
     mean, largest = LIMITS["float32"]
-    assert within("x", "float32", LogprobDifference(mean=mean, max=largest, count=3)).level == "pass"
-    assert within("x", "float32", LogprobDifference(mean=mean * 1.1, max=largest, count=3)).level == "fail"
-    assert within("x", "float32", LogprobDifference(mean=0.0, max=float("nan"), count=3)).level == "fail"
+    assert (
+        judge_difference("x", "float32", LogprobDifference(mean=mean, max=largest, count=3)).level == "pass"
+    )
+    assert (
+        judge_difference("x", "float32", LogprobDifference(mean=mean * 1.1, max=largest, count=3)).level
+        == "fail"
+    )
+    assert (
+        judge_difference("x", "float32", LogprobDifference(mean=0.0, max=float("nan"), count=3)).level
+        == "fail"
+    )
     assert targets(["a.q_proj", "b.q_proj"], ["a.q_proj", "b.q_proj"]).level == "pass"
     apart = targets(["a.q_proj", "b.q_proj"], ["a.q_proj"])
     assert apart.level == "fail" and "b.q_proj" in apart.what

@@ -187,7 +187,7 @@ def test_owners_take_turns() -> None:
     for owner, item in (("a", 1), ("a", 2), ("a", 3), ("b", 4)):
         turns.put(owner, item)
     turns.remove("a", 2)
-    assert [turns.take() for _ in range(len(turns))] == [1, 4, 3]
+    assert [turns.take_next() for _ in range(len(turns))] == [1, 4, 3]
     with pytest.raises(ValueError):
         turns.remove("a", 1)
 

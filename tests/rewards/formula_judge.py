@@ -51,4 +51,4 @@ def scores_of(*values: float | Unscored) -> list[Score]:
 async def watched(watch: JudgeWatch, judge: FormulaJudge, group: TrajectoryGroup) -> dict[str, float]:
     """Score a group and check the scores, as a judged reward does."""
     views = views_of(group)
-    return await watch.after(views, await judge.score(views), group)
+    return await watch.check_scores(views, await judge.score(views), group)

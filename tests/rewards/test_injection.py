@@ -186,6 +186,6 @@ def test_whatever_the_judge_answers_a_score_is_a_number_from_0_to_1_of_an_id_tha
     except ValueError as error:
         assert "abcdef" in str(error) or "must be" in str(error)
         return
-    assert set(answer.given) | set(answer.problems) == {"abcdef", "ghijkl"}
-    assert not set(answer.given) & set(answer.problems)
-    assert all(0 <= one.score <= 1 for one in answer.given.values())
+    assert set(answer.scores) | set(answer.problems) == {"abcdef", "ghijkl"}
+    assert not set(answer.scores) & set(answer.problems)
+    assert all(0 <= one.score <= 1 for one in answer.scores.values())

@@ -45,7 +45,7 @@ async def test_a_sum_weighs_its_parts_and_names_them() -> None:
         (lambda a, b: sum([a, b]), 3.0),
         (lambda a, b: a * 2 + b, 4.0),
         (lambda a, b: 0.5 * (a + 2 * b), 2.5),
-        (lambda a, b: 0.5 * (a + b).named("both") + source("c", 1.0), 2.5),
+        (lambda a, b: 0.5 * (a + b).with_name("both") + source("c", 1.0), 2.5),
         (lambda a, b: a + b - (source("c", 1.0) + source("d", 1.0)), 1.0),
         (lambda a, b: a.optional() + b.optional(), 3.0),
     ],
@@ -114,7 +114,7 @@ def test_two_parts_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="called 'a'"):
         source("a", 1.0) + source("a", 2.0)
     with pytest.raises(ConfigurationError, match="called 'a'"):
-        (source("a", 1.0) + source("b", 2.0)).named("inner") + source("a", 2.0)
+        (source("a", 1.0) + source("b", 2.0)).with_name("inner") + source("a", 2.0)
     with pytest.raises(ConfigurationError, match="called 'total'"):
         source("total", 1.0) + source("a", 2.0)
 

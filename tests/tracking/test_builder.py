@@ -183,7 +183,7 @@ def test_sums_are_consistent_whatever_is_added(steps):
             with suppress(ConfigurationError):  # a leaf that is a group already, or the other way round
                 builder.add_cost(path, usd)
                 leaves[path] += usd
-        row = builder.take()
+        row = builder.take_metrics()
         for group in {leaf[:end] for leaf in leaves for end in range(1, len(leaf) + 1, 2)}:
             inside = sum(usd for leaf, usd in leaves.items() if f"{leaf}/".startswith(f"{group}/"))
             assert row[f"costs/{group}"] == inside
@@ -192,4 +192,4 @@ def test_sums_are_consistent_whatever_is_added(steps):
             if not name.startswith("costs/cum/"):
                 over_the_run[name] += value
                 assert row[name.replace("costs/", "costs/cum/", 1)] == over_the_run[name]
-    assert builder.take() == {}
+    assert builder.take_metrics() == {}

@@ -178,7 +178,7 @@ def test_older_programs_name_their_prices_otherwise():
 
     with (other := MetricsBuilder("eval")).activate_context():
         asks()
-    assert other.take()["costs/eval/judge"] == pytest.approx(anthropic)
+    assert other.take_metrics()["costs/eval/judge"] == pytest.approx(anthropic)
 
 
 def test_a_price_among_the_extra_fields_of_the_usage_counts():

@@ -141,26 +141,27 @@ def balanced(value: Advantage, balance: float) -> Advantage:
 
 def _group(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
     return [
-        residue_G / (_std(residue_G, spec) + STD_EPSILON / scale) for residue_G, scale in map(_off, rewards)
+        residue_G / (_std(residue_G, spec) + STD_EPSILON / scale)
+        for residue_G, scale in map(_scaled_residues, rewards)
     ]
 
 
 def _centered(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
-    return [residue_G * scale for residue_G, scale in map(_off, rewards)]
+    return [residue_G * scale for residue_G, scale in map(_scaled_residues, rewards)]
 
 
 def _rloo(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
     # r - (sum - r) / (G - 1) = (r - mean) G / (G - 1)
     return [
         residue_G * scale * (len(residue_G) / max(1, len(residue_G) - 1))
-        for residue_G, scale in map(_off, rewards)
+        for residue_G, scale in map(_scaled_residues, rewards)
     ]
 
 
 def _maxrl(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
     values = []
     for rewards_G in rewards:
-        residue_G, scale = _off(rewards_G)
+        residue_G, scale = _scaled_residues(rewards_G)
         mean = math.fsum(rewards_G / scale) / max(1, len(rewards_G))
         if mean <= 0 and residue_G.any():
             raise ConfigurationError(
@@ -173,9 +174,9 @@ def _maxrl(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSp
 
 def _batch_std(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
     """The deviation is that of the rewards themselves, over all groups."""
-    all_A, largest = _off(np.concatenate([np.zeros(0), *rewards]))
+    all_A, largest = _scaled_residues(np.concatenate([np.zeros(0), *rewards]))
     divisor = _std(all_A, spec) + STD_EPSILON / largest
-    return [residue_G * (scale / largest) / divisor for residue_G, scale in map(_off, rewards)]
+    return [residue_G * (scale / largest) / divisor for residue_G, scale in map(_scaled_residues, rewards)]
 
 
 def _reinforce(
@@ -226,7 +227,7 @@ def _reward(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageS
     return list(rewards)
 
 
-def _one(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
+def _equal_advantages(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
     return [np.ones(len(rewards_G)) for rewards_G in rewards]
 
 
@@ -243,12 +244,12 @@ _ESTIMATORS: Mapping[Estimator, _Estimate] = MappingProxyType(
         "reward": _reward,
         "gae": _reward,
         "distillation": _reward,
-        "none": _one,
+        "none": _equal_advantages,
     }
 )
 
 
-def _off(rewards_G: Array) -> tuple[Array, float]:
+def _scaled_residues(rewards_G: Array) -> tuple[Array, float]:
     """Differences from the mean in units of the largest reward (no square overflows), and that unit."""
     scale = float(np.abs(rewards_G).max(initial=0.0)) or 1.0
     unit_G = rewards_G / scale

@@ -31,17 +31,17 @@ class SheetAccount:
         self._context: dict[str, ContextRow] = {}
 
     def start(self, *, rollouts: int, tokens: int) -> None:
-        self._started = _plus(self._started, rollouts, tokens)
+        self._started = _add_to_row(self._started, rollouts, tokens)
 
     def book(self, fate: str, *, rollouts: int, tokens: int) -> None:
-        self._fates[fate] = _plus(self._fates.get(fate, SheetRow()), rollouts, tokens)
+        self._fates[fate] = _add_to_row(self._fates.get(fate, SheetRow()), rollouts, tokens)
 
     def fork(self, reason: str) -> None:
         self._forks[reason] = self._forks.get(reason, 0) + 1
 
     def set_aside(self, reason: str, *, tokens: int) -> None:
         """One sample that is context, whatever fate its tokens are booked under."""
-        self._context[reason] = _more(self._context.get(reason, ContextRow()), 1, tokens)
+        self._context[reason] = _add_to_context_row(self._context.get(reason, ContextRow()), 1, tokens)
 
     def sheet(self) -> BalanceSheet:
         return BalanceSheet(
@@ -94,19 +94,19 @@ def add_sheets(one: BalanceSheet, other: BalanceSheet) -> BalanceSheet:
     """
     fates, forks = dict(one.fates), dict(one.forks)
     for fate, row in other.fates.items():
-        fates[fate] = _plus(fates.get(fate, SheetRow()), row.rollouts, row.tokens)
+        fates[fate] = _add_to_row(fates.get(fate, SheetRow()), row.rollouts, row.tokens)
     for reason, count in other.forks.items():
         forks[reason] = forks.get(reason, 0) + count
     context = dict(one.context)
     for reason, kept in other.context.items():
-        context[reason] = _more(context.get(reason, ContextRow()), kept.samples, kept.tokens)
-    started = _plus(one.started, other.started.rollouts, other.started.tokens)
+        context[reason] = _add_to_context_row(context.get(reason, ContextRow()), kept.samples, kept.tokens)
+    started = _add_to_row(one.started, other.started.rollouts, other.started.tokens)
     return BalanceSheet(started=started, fates=fates, forks=forks, context=context)
 
 
-def _plus(row: SheetRow, rollouts: int, tokens: int) -> SheetRow:
+def _add_to_row(row: SheetRow, rollouts: int, tokens: int) -> SheetRow:
     return SheetRow(rollouts=row.rollouts + rollouts, tokens=row.tokens + tokens)
 
 
-def _more(row: ContextRow, samples: int, tokens: int) -> ContextRow:
+def _add_to_context_row(row: ContextRow, samples: int, tokens: int) -> ContextRow:
     return ContextRow(samples=row.samples + samples, tokens=row.tokens + tokens)

@@ -117,20 +117,22 @@ def check_tree(tree: TokenTree) -> None:
         raise TokenMismatchError("tokens_T, parent_T, end_T and depth_T differ in length.")
     index_T = np.arange(size)
     parent_T, end_T = tree.parent_T, tree.end_T
-    _all((parent_T >= -1) & (parent_T < index_T), "parent_T", "points before the node or to -1")
-    _all((end_T > index_T) & (end_T <= size), "end_T", "lies after the node and within the tree")
+    _require_all((parent_T >= -1) & (parent_T < index_T), "parent_T", "points before the node or to -1")
+    _require_all((end_T > index_T) & (end_T <= size), "end_T", "lies after the node and within the tree")
     inner_T = parent_T >= 0
-    _all(
+    _require_all(
         tree.depth_T == np.where(inner_T, tree.depth_T[parent_T] + 1, 0),
         "depth_T",
         "is the parent's plus one",
     )
-    _all(~inner_T | (end_T <= end_T[parent_T]), "end_T", "lies within the parent's")
+    _require_all(~inner_T | (end_T <= end_T[parent_T]), "end_T", "lies within the parent's")
     # In depth-first order a node is the first child of the node before it, or follows a finished subtree.
     follows_T = index_T - 1
-    _all((parent_T == follows_T) | (end_T[follows_T] == index_T), "parent_T", "is in depth-first order")
+    _require_all(
+        (parent_T == follows_T) | (end_T[follows_T] == index_T), "parent_T", "is in depth-first order"
+    )
     # The subtree sizes follow from the parents alone.
-    _all(end_T == _ends(parent_T), "end_T", "is the index after the last descendant")
+    _require_all(end_T == _ends(parent_T), "end_T", "is the index after the last descendant")
 
 
 def check_entries(tree: TokenTree, entries: LossEntries, distributions: int = 1) -> None:
@@ -149,31 +151,33 @@ def check_entries(tree: TokenTree, entries: LossEntries, distributions: int = 1)
     columns += [column for column in optional if column is not None]
     if any(len(column) != len(token_E) for column in columns):
         raise TokenMismatchError("The arrays of the loss entries differ in length.")
-    _all(entries.sequence_E >= 0, "entry_sequence_E", "is a rollout's number")
-    _all(
+    _require_all(entries.sequence_E >= 0, "entry_sequence_E", "is a rollout's number")
+    _require_all(
         (entries.sampling_E >= 0) & (entries.sampling_E < distributions),
         "entry_sampling_E",
         "is one of the request's distributions",
     )
     if entries.teacher_E is not None:
-        _all(np.isfinite(entries.teacher_E) & (entries.teacher_E <= 0), _TEACHER, "is finite and at most 0")
-    _all((token_E >= 0) & (token_E < len(tree)), "entry_token_E", "is a node of the tree")
-    _all(tree.parent_T[token_E] >= 0, "entry_token_E", "has a token before it")
+        _require_all(
+            np.isfinite(entries.teacher_E) & (entries.teacher_E <= 0), _TEACHER, "is finite and at most 0"
+        )
+    _require_all((token_E >= 0) & (token_E < len(tree)), "entry_token_E", "is a node of the tree")
+    _require_all(tree.parent_T[token_E] >= 0, "entry_token_E", "has a token before it")
     if entries.place_E is not None:
-        _all(
+        _require_all(
             (entries.place_E >= 0) & (entries.place_E < tree.depth_T[token_E]),
             _PLACE,
             "has as many tokens before it and a prompt",
         )
-    _all(
+    _require_all(
         np.isnan(entries.logprob_E) | (np.isfinite(entries.logprob_E) & (entries.logprob_E <= 0)),
         "entry_logprob_E",
         "is finite and at most 0, or NaN where nobody sampled the token",
     )
     if entries.candidates_E is not None and entries.candidates is not None:
         check_candidates(tree.tokens_T[token_E], entries.candidates_E, entries.candidates)
-    _all(np.isfinite(entries.advantage_E), "entry_advantage_E", "is finite")
-    _all(
+    _require_all(np.isfinite(entries.advantage_E), "entry_advantage_E", "is finite")
+    _require_all(
         np.isfinite(entries.weight_E) & (entries.weight_E >= 0), "entry_weight_E", "is finite and at least 0"
     )
 
@@ -182,18 +186,18 @@ def check_candidates(id_E: IntArray, number_E: IntArray, sets: CandidateSets) ->
     """Raise TokenMismatchError unless the sets are sets and each entry's id is in its own."""
     end_K, id_J = sets.end_K.astype(np.int64), sets.id_J
     start_K = np.concatenate([[0], end_K[:-1]])
-    _all((end_K > start_K) & (end_K <= len(id_J)), _ENDS, "lies after the set before it")
+    _require_all((end_K > start_K) & (end_K <= len(id_J)), _ENDS, "lies after the set before it")
     if (end_K[-1] if len(end_K) else 0) != len(id_J):
         raise TokenMismatchError(f"{_IDS} of the batch has ids that belong to no set.")
     first_J = np.zeros(len(id_J), bool)
     first_J[start_K[: len(end_K)]] = True
-    _all((id_J >= 0) & (first_J | (id_J > np.roll(id_J, 1))), _IDS, "rises within a set, from 0")
-    _all((number_E >= -1) & (number_E < len(sets)), _CANDIDATES, "is the number of a set, or -1")
+    _require_all((id_J >= 0) & (first_J | (id_J > np.roll(id_J, 1))), _IDS, "rises within a set, from 0")
+    _require_all((number_E >= -1) & (number_E < len(sets)), _CANDIDATES, "is the number of a set, or -1")
     # Sets as keys that rise: (set, id). An entry's pair must be among them.
     set_J = np.repeat(np.arange(len(sets)), end_K - start_K[: len(end_K)])
     width = int(max(id_J.max(initial=0), id_E.max(initial=0))) + 1
     key_J, key_E = set_J * width + id_J, number_E.astype(np.int64) * width + id_E
-    _all((number_E < 0) | np.isin(key_E, key_J), _CANDIDATES, "names a set that has the sampled id")
+    _require_all((number_E < 0) | np.isin(key_E, key_J), _CANDIDATES, "names a set that has the sampled id")
 
 
 def _ends(parent_T: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -208,7 +212,7 @@ def _ends(parent_T: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return end_T
 
 
-def _all(holds: npt.NDArray[np.bool_], name: str, rule: str) -> None:
+def _require_all(holds: npt.NDArray[np.bool_], name: str, rule: str) -> None:
     wrong = np.flatnonzero(~holds)
     if len(wrong):
         raise TokenMismatchError(f"{name} of the batch breaks its rule (it {rule}) at index {int(wrong[0])}.")

@@ -95,7 +95,7 @@ async def engine_verdicts(
             value for row, logprobs in zip(scores, sampled, strict=True) for value in row[-len(logprobs) :]
         ]
         theirs = [value for logprobs in sampled for value in logprobs]
-        yield within("sampler = trainer", side.dtype, LogprobDifference.of(ours, theirs))
+        yield judge_difference("sampler = trainer", side.dtype, LogprobDifference.of(ours, theirs))
     except REFUSALS as error:
         yield refused("engine", error)
     finally:
@@ -139,12 +139,12 @@ async def peft_verdict(subject: AuditSubject, side: TrainerSide, adapter: Path) 
 async def measured(check: str, dtype: str, measure: Callable[[], LogprobDifference]) -> AuditVerdict:
     """A difference within its limit, beyond it, or the reason why there is none."""
     try:
-        return within(check, dtype, await asyncio.to_thread(measure))
+        return judge_difference(check, dtype, await asyncio.to_thread(measure))
     except REFUSALS as error:
         return refused(check, error)
 
 
-def within(check: str, dtype: str, difference: LogprobDifference) -> AuditVerdict:
+def judge_difference(check: str, dtype: str, difference: LogprobDifference) -> AuditVerdict:
     mean, largest = LIMITS[dtype]
     fits = difference.mean <= mean and difference.max <= largest
     return AuditVerdict(

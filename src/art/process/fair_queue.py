@@ -31,7 +31,7 @@ class FairQueue(Generic[T]):
         self._queues.setdefault(owner, deque()).appendleft(item)
         self._count += 1
 
-    def take(self) -> T:
+    def take_next(self) -> T:
         """The next item; its owner is the last in line from now on. Raises KeyError when nothing waits."""
         owner = self._next_owner()
         queue = self._queues.pop(owner)

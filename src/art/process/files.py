@@ -43,7 +43,7 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable:
     return does not lose it, for two waits for the disk. Texts are written in UTF-8.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _beside(path) as fresh:
+    with _fresh_file_beside(path) as fresh:
         _write(fresh, content, mode=mode, durable=durable)
         fresh.replace(path)
     if durable and os.name != "nt":  # Windows opens no folders
@@ -56,7 +56,7 @@ def write_first(path: Path, content: str | bytes, *, mode: int = 0o666) -> bool:
     Of several that write at once one is first: the others return False, and leave its file as it is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _beside(path) as fresh:
+    with _fresh_file_beside(path) as fresh:
         _write(fresh, content, mode=mode, durable=True)
         try:
             os.link(fresh, path)
@@ -72,7 +72,7 @@ def write_first(path: Path, content: str | bytes, *, mode: int = 0o666) -> bool:
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def _fresh_file_beside(path: Path) -> Iterator[Path]:
     """A fresh name beside the file, which is free again afterwards."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
@@ -103,7 +103,7 @@ def take_lock(path: Path, *, patience: float = 0.0, mode: int = 0o600) -> int | 
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     deadline = time.monotonic() + patience
     try:
-        while not _taken(descriptor):
+        while not _try_lock(descriptor):
             if time.monotonic() >= deadline:
                 os.close(descriptor)
                 return None
@@ -114,7 +114,7 @@ def take_lock(path: Path, *, patience: float = 0.0, mode: int = 0o600) -> int | 
     return descriptor
 
 
-def _taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     if os.name != "posix":
         return True
     import fcntl

@@ -39,14 +39,14 @@ class Reaper:
         """
         with self._lock:
             self._groups[group] = grace_s
-            if self._process is None or not self._tell(f"+{group} {grace_s}"):
+            if self._process is None or not self._send_line(f"+{group} {grace_s}"):
                 self._start()
 
     def forget(self, group: int) -> None:
         """The group has ended: its number may be another's soon."""
         with self._lock:
             self._groups.pop(group, None)
-            if self._process is not None and not self._tell(f"-{group}"):
+            if self._process is not None and not self._send_line(f"-{group}"):
                 self._start()
 
     def leave(self) -> None:
@@ -77,9 +77,9 @@ class Reaper:
             start_new_session=True,
         )
         for group, grace_s in self._groups.items():
-            self._tell(f"+{group} {grace_s}")
+            self._send_line(f"+{group} {grace_s}")
 
-    def _tell(self, line: str) -> bool:
+    def _send_line(self, line: str) -> bool:
         assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode() + b"\n")
@@ -109,7 +109,7 @@ def main() -> None:
         else:
             groups.pop(int(group), None)
     ended = time.monotonic()
-    while groups := {one: grace for one, grace in groups.items() if _lives(one)}:
+    while groups := {one: grace for one, grace in groups.items() if _is_group_alive(one)}:
         for group in [one for one, grace in groups.items() if time.monotonic() - ended >= grace]:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
@@ -117,7 +117,7 @@ def main() -> None:
         time.sleep(_POLL_S)
 
 
-def _lives(group: int) -> bool:
+def _is_group_alive(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

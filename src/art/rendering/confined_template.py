@@ -25,10 +25,10 @@ def template_helper() -> Bounded:
 
 
 def render_confined(
-    template: str, messages: Sequence[Any], tools: Sequence[Any] | None, told: Mapping[str, Any]
+    template: str, messages: Sequence[Any], tools: Sequence[Any] | None, arguments: Mapping[str, Any]
 ) -> str:
     """What a template writes. Raises: ValueError when it refuses the messages, or exceeds a limit."""
-    task = orjson.dumps([template, list(messages), tools, dict(told)], option=orjson.OPT_NON_STR_KEYS)
+    task = orjson.dumps([template, list(messages), tools, dict(arguments)], option=orjson.OPT_NON_STR_KEYS)
     try:
         return template_helper().ask(task).decode("utf-8", "surrogatepass")
     except WorkRefusedError as error:

@@ -42,7 +42,7 @@ class LibraryRenderer:
         stop_token_ids: Sequence[int] = (),
         formats: ChatFormats | None = None,
         template: str | None = None,
-        told: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
         special_tokens_in_text: SpecialTokensInText = "text",
     ) -> None:
         """`stop_token_ids`: further ids that end a turn (from the model's generation settings). `formats`
@@ -52,11 +52,11 @@ class LibraryRenderer:
         self._tokenizer = tokenizer
         self._stops = tuple(dict.fromkeys((*renderer.get_stop_token_ids(), *stop_token_ids)))
         self._stop_set = frozenset(self._stops)
-        self._formats, self._template, self._told_so_far = formats, template, dict(told or {})
+        self._formats, self._template, self._arguments = formats, template, dict(arguments or {})
         self._others: dict[bytes, LibraryRenderer] = {}
         self._in_text = special_tokens_in_text
         self._confined: LibraryRenderer | None = None
-        self._variant = _variant(template, self._told_so_far, special_tokens_in_text)
+        self._variant = _variant(template, self._arguments, special_tokens_in_text)
         self._call_markers = call_markers(self.kind, tokenizer)
 
     @property
@@ -80,7 +80,7 @@ class LibraryRenderer:
 
         Raises: RequestError for arguments that the format does not know.
         """
-        merged = {**self._told_so_far, **arguments}
+        merged = {**self._arguments, **arguments}
         wanted = self._template if template is None else template
         in_text = special_tokens_in_text or self._in_text
         name = _variant(wanted, merged, in_text)
@@ -90,7 +90,7 @@ class LibraryRenderer:
         if key not in self._others:
             if len(self._others) >= _VARIANTS:
                 self._others.clear()
-            self._others[key] = self._made(wanted, merged, in_text)
+            self._others[key] = self._make_variant(wanted, merged, in_text)
         return self._others[key]
 
     def knows(self, name: str) -> bool:
@@ -113,20 +113,20 @@ class LibraryRenderer:
                 stop_token_ids=self._stops,
                 formats=self._formats,
                 template=self._template,
-                told=self._told_so_far,
+                arguments=self._arguments,
                 special_tokens_in_text=self._in_text,
             )
         return self._confined
 
-    def _made(
-        self, template: str | None, told: Mapping[str, Any], in_text: SpecialTokensInText
+    def _make_variant(
+        self, template: str | None, arguments: Mapping[str, Any], in_text: SpecialTokensInText
     ) -> LibraryRenderer:
         renderer = self._renderer
         try:
-            if template != self._template or told != self._told_so_far:
+            if template != self._template or arguments != self._arguments:
                 if self._formats is None:
                     raise ConfigurationError(f"{self.kind} can be told nothing")
-                renderer = self._formats.make(template, told)
+                renderer = self._formats.make(template, arguments)
         except ConfigurationError as error:
             raise RequestError(
                 str(error), status=400, code="invalid_value", param="chat_template_kwargs"
@@ -137,7 +137,7 @@ class LibraryRenderer:
             stop_token_ids=self._stops,
             formats=self._formats,
             template=template,
-            told=told,
+            arguments=arguments,
             special_tokens_in_text=in_text,
         )
         return made.confined() if self.foreign else made
@@ -162,7 +162,7 @@ class LibraryRenderer:
             with self._texts(messages, tools) as (said, offered):
                 return self._checked(
                     self._renderer.render_ids(
-                        list(said), tools=_listed(offered), add_generation_prompt=generate
+                        list(said), tools=_tool_list(offered), add_generation_prompt=generate
                     )
                 )
         except _INEXPRESSIBLE as error:
@@ -185,7 +185,7 @@ class LibraryRenderer:
         try:
             with self._texts(new_messages, tools) as (new, offered):
                 rendered = self._renderer.bridge_to_next_turn(
-                    prompt, completion, list(new), tools=_listed(offered)
+                    prompt, completion, list(new), tools=_tool_list(offered)
                 )
                 if rendered is None:
                     return None
@@ -235,7 +235,7 @@ class LibraryRenderer:
             self._tokenizer,
             list(completion_ids),
             list(prompt_ids),
-            _listed(tools),
+            _tool_list(tools),
             stops=self._stop_set,
             partial=partial,
             held=self._call_markers if held else None,
@@ -306,14 +306,14 @@ def _unsayable(error: Exception) -> RequestError:
     )
 
 
-def _variant(template: str | None, told: Mapping[str, Any], in_text: SpecialTokensInText) -> str:
+def _variant(template: str | None, arguments: Mapping[str, Any], in_text: SpecialTokensInText) -> str:
     """Raises: RequestError for what is no JSON."""
     parsed = ["special tokens"] if in_text == "parse" else []
-    if template is None and not told and not parsed:
+    if template is None and not arguments and not parsed:
         return ""
     digest = None if template is None else hashlib.sha256(template.encode()).hexdigest()
     try:
-        return orjson.dumps([digest, told, *parsed], option=orjson.OPT_SORT_KEYS).decode()
+        return orjson.dumps([digest, arguments, *parsed], option=orjson.OPT_SORT_KEYS).decode()
     except TypeError as error:
         raise RequestError(
             f"chat_template_kwargs cannot be written as JSON: {error}",
@@ -323,5 +323,5 @@ def _variant(template: str | None, told: Mapping[str, Any], in_text: SpecialToke
         ) from error
 
 
-def _listed(tools: Sequence[Tool] | None) -> list[Tool] | None:
+def _tool_list(tools: Sequence[Tool] | None) -> list[Tool] | None:
     return list(tools) if tools else None

@@ -107,7 +107,7 @@ def create_chat_renderer(model: str | Path, *, name: str | None = None) -> Libra
         if not tokenizer.chat_template:
             raise ConfigurationError(
                 f"{str(model)!r} has no chat template and no known renderer; put {RENDERER_KEY!r} into its "
-                f"tokenizer_config.json, with one of: {', '.join(_known())}"
+                f"tokenizer_config.json, with one of: {', '.join(_renderer_names())}"
             )
         from art.rendering.template import TemplateRenderer
 
@@ -129,9 +129,10 @@ def _marked(folder: Path, tokenizer: FastTokenizer) -> Any | None:
         from art.rendering.nano import create_nano_renderer
 
         return create_nano_renderer(tokenizer)
-    if marker not in _known():
+    if marker not in _renderer_names():
         raise ConfigurationError(
-            f"{RENDERER_KEY!r} of {folder}/tokenizer_config.json is {marker!r}; known: {', '.join(_known())}"
+            f"{RENDERER_KEY!r} of {folder}/tokenizer_config.json is {marker!r}; "
+            f"known: {', '.join(_renderer_names())}"
         )
     return _of_family(marker, tokenizer)
 
@@ -176,7 +177,7 @@ def _of_family(family: str, tokenizer: FastTokenizer) -> Any:
     return create_renderer(tokenizer, type(plain)(thinking_retention="all"))
 
 
-def _known() -> list[str]:
+def _renderer_names() -> list[str]:
     from renderers.base import MODEL_RENDERER_MAP
 
     return [RENDERER_NAME, *sorted(set(MODEL_RENDERER_MAP.values()))]

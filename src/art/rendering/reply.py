@@ -371,19 +371,21 @@ def read_completion(
     `held`: the reply was held to calls between these markers.
     """
     if held is not None and tools:
-        read = read_held(renderer, tokenizer, _until(stops, ids), prompt_ids, tools, held, partial=partial)
+        read = read_held(
+            renderer, tokenizer, _ids_before_stop(stops, ids), prompt_ids, tools, held, partial=partial
+        )
         if read is not None:
             return read
     try:
         parsed = renderer.parse_response(ids, tools=tools, prompt_ids=prompt_ids)
     except (ValueError, RecursionError):
         # A model may write JSON that no parser takes: a thousand brackets, a number of 5,000 digits.
-        return Parsed(content="" if partial else tokenizer.decode(_until(stops, ids)).strip())
+        return Parsed(content="" if partial else tokenizer.decode(_ids_before_stop(stops, ids)).strip())
     reasoning = (parsed.reasoning_content or "").strip() or None
     content: str = parsed.content
     if not parsed.tool_calls or partial:
         return Parsed(content=content, reasoning=reasoning)
-    body = _until(stops, ids)
+    body = _ids_before_stop(stops, ids)
     if not tools:
         span = parsed.tool_calls[0].token_span
         rest = tokenizer.decode(body[span[0] :]) if span else "\n".join(c.raw for c in parsed.tool_calls)
@@ -399,7 +401,7 @@ def read_completion(
     return Parsed(content=content, reasoning=reasoning, tool_calls=tuple(calls))
 
 
-def _until(stops: Container[int], ids: list[int]) -> list[int]:
+def _ids_before_stop(stops: Container[int], ids: list[int]) -> list[int]:
     end = next((n for n, token_id in enumerate(ids) if token_id in stops), len(ids))
     return ids[:end]
 

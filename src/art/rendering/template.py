@@ -37,24 +37,24 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
         tokenizer: Any,
         *,
         template: str | None = None,
-        told: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
         foreign: bool = False,
     ) -> None:
         """template: takes the place of the tokenizer's own. told: further variables of it. foreign: it is a
         stranger's, who may not use up this process.
         """
-        self._made_of = tokenizer, template, told
+        self._made_of = tokenizer, template, arguments
         self.foreign = foreign
         vocabulary = tokenizer.get_vocab()
         hermes = "<tool_call>" in vocabulary and "</tool_call>" in vocabulary
-        passed = {**(told or {}), **({} if template is None else {"chat_template": template})}
+        passed = {**(arguments or {}), **({} if template is None else {"chat_template": template})}
         super().__init__(tokenizer, DefaultRendererConfig(tool_parser="qwen3" if hermes else None, **passed))
         self._fast = FastTokenizer(tokenizer)
 
     def confined(self) -> TemplateRenderer:
         """The same, as a stranger's."""
         tokenizer, template, told = self._made_of
-        return TemplateRenderer(tokenizer, template=template, told=told, foreign=True)
+        return TemplateRenderer(tokenizer, template=template, arguments=told, foreign=True)
 
     def _apply(
         self, messages: Sequence[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
@@ -137,22 +137,24 @@ class ChatFormats:
             return known
         return template_names(self._tokenizer.get_chat_template() if template is None else template)
 
-    def make(self, template: str | None, told: Mapping[str, Any]) -> Any:
+    def make(self, template: str | None, arguments: Mapping[str, Any]) -> Any:
         """A renderer of the format, or of `template`.
 
         Raises ConfigurationError for names that it does not know and values that it does not take.
         """
         if template is not None or isinstance(self._renderer, TemplateRenderer):
-            _check_arguments(told, self.names(template))
-            return TemplateRenderer(self._tokenizer, template=template, told=told)
-        _check_arguments(told, self.names(template))
+            _check_arguments(arguments, self.names(template))
+            return TemplateRenderer(self._tokenizer, template=template, arguments=arguments)
+        _check_arguments(arguments, self.names(template))
         config = type(self._renderer.config)
         try:
-            return self._of(config(thinking_retention="all", **told))
+            return self._create_format(config(thinking_retention="all", **arguments))
         except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"the model's chat format refuses {dict(told)!r}: {error}") from error
+            raise ConfigurationError(
+                f"the model's chat format refuses {dict(arguments)!r}: {error}"
+            ) from error
 
-    def _of(self, config: Any) -> Any:
+    def _create_format(self, config: Any) -> Any:
         from art.rendering.nano import NanoRenderer
 
         if isinstance(self._renderer, NanoRenderer):
@@ -200,8 +202,8 @@ def _as_it_is(context: Any, value: Any) -> Any:
     return value
 
 
-def _check_arguments(told: Mapping[str, Any], known: frozenset[str]) -> None:
-    if unknown := sorted(set(told) - known):
+def _check_arguments(arguments: Mapping[str, Any], known: frozenset[str]) -> None:
+    if unknown := sorted(set(arguments) - known):
         listed = ", ".join(sorted(known)) or "nothing"
         raise ConfigurationError(
             f"chat_template_kwargs {unknown!r} are unknown to the model's chat format, which takes: {listed}"

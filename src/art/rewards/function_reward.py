@@ -43,7 +43,7 @@ class FunctionReward(Reward):
 
     async def scores(self, group: TrajectoryGroup) -> Sequence[Score]:
         if self._sees == "trajectory":
-            calls = [self._one(trajectory) for trajectory in group.trajectories]
+            calls = [self._score_trajectory(trajectory) for trajectory in group.trajectories]
             return results_or_first_error(await asyncio.gather(*calls, return_exceptions=True))
         values = await self._call(group)
         if isinstance(values, Unscored):
@@ -55,7 +55,7 @@ class FunctionReward(Reward):
             )
         return [self._score(value) for value in values]
 
-    async def _one(self, trajectory: Trajectory) -> Score:
+    async def _score_trajectory(self, trajectory: Trajectory) -> Score:
         return self._score(await self._call(trajectory))
 
     async def _call(self, subject: Trajectory | TrajectoryGroup) -> Any:

@@ -65,7 +65,7 @@ class Alarms:
     judge: str
     ringing: set[str] = field(default_factory=set)
 
-    async def hear(
+    async def update(
         self, readings: list[CheckReading], on_alarm: Callable[[Alarm], Any] | None
     ) -> dict[str, float]:
         """`judge/alarm` (1 while any rings) and `judge/alarm_<check>`; warns and calls for those that began.
@@ -212,11 +212,11 @@ class JudgeChecks:
 
     def __post_init__(self) -> None:
         for name in ("agreement_share", "holdout_share"):
-            self._within(name, 0.0, 1.0)
+            self._require_between(name, 0.0, 1.0)
         for name in ("agreement_alarm", "length_alarm"):
-            self._within(name, -1.0, 1.0)
+            self._require_between(name, -1.0, 1.0)
         for name in ("holdout_alarm", "divergence_alarm", "calibration_alarm"):
-            self._within(name, 0.0, 1.0)
+            self._require_between(name, 0.0, 1.0)
         for name, least in (("window", 2), ("calibration_every", 1)):
             if getattr(self, name) < least:
                 raise ConfigurationError(
@@ -234,7 +234,7 @@ class JudgeChecks:
                 "Ruler(another_model), Ruler(model, rubric=another) or a verifier"
             )
 
-    def _within(self, name: str, low: float, high: float) -> None:
+    def _require_between(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)
         if value is not None and not (math.isfinite(value) and low <= value <= high):
             raise ConfigurationError(f"JudgeChecks({name}={value!r}): must be from {low:g} to {high:g}")

@@ -203,9 +203,11 @@ class JudgeWatch:
         self._bells = Alarms(scorer.name)
         self._groups = self._record.groups
         self._step: int | None = None
-        self._held = False
+        self._has_holdout = False
 
-    async def after(self, views: Sequence[View], scores: Sequence[Score], group: TrajectoryGroup) -> Figures:
+    async def check_scores(
+        self, views: Sequence[View], scores: Sequence[Score], group: TrajectoryGroup
+    ) -> Figures:
         """Check the scores that `group` just got; returns metrics of the group, named `judge/...`.
 
         Raises what `on_alarm` raises.
@@ -214,7 +216,7 @@ class JudgeWatch:
         number, self._groups = self._groups, self._groups + 1
         asked = []
         if len(views) > 1 and is_chosen(key, checks.agreement_share, sample="agreement", seed=checks.seed):
-            asked.append(self._twice(views, scores))
+            asked.append(self._judge_again(views, scores))
         if checks.holdout is not None and self._in_slice(key, group):
             asked.append(self._beside_holdout(checks.holdout, views, scores, group))
         if checks.calibration and number % checks.calibration_every == 0:
@@ -224,7 +226,7 @@ class JudgeWatch:
         failed = {"judge/check_failed": observed.pop("check_failed", 0.0)} if asked else {}
         self._record.add(key, observed)
         told = {f"judge/{name}": value for name, value in observed.items() if not name.startswith("length_")}
-        alarms = await self._bells.hear(check_readings(checks, self._record), checks.on_alarm)
+        alarms = await self._bells.update(check_readings(checks, self._record), checks.on_alarm)
         return {**told, **self._trends(), **failed, **alarms}
 
     def _trends(self) -> Figures:
@@ -242,7 +244,7 @@ class JudgeWatch:
             self._step = step
         return first or is_chosen(key, self.checks.holdout_share, sample="holdout", seed=self.checks.seed)
 
-    async def _twice(self, views: Sequence[View], scores: Sequence[Score]) -> Figures:
+    async def _judge_again(self, views: Sequence[View], scores: Sequence[Score]) -> Figures:
         try:
             second = await self.scorer.score(views, order=_opposite(views), salt="second opinion")
         except (LlmError, ConfigurationError) as error:
@@ -260,10 +262,10 @@ class JudgeWatch:
         except (LlmError, VerifierError) as error:
             return self._failure("hold-out", str(error))
         except ConfigurationError as error:
-            if not self._held:  # it never worked: whoever set it up wants to know now
+            if not self._has_holdout:  # it never worked: whoever set it up wants to know now
                 raise
             return self._failure("hold-out", str(error))
-        self._held = True
+        self._has_holdout = True
         held = finite_scores(holdout.name, held, len(views))
         return self._compared("hold-out", scores, held, holdout_gap)
 

@@ -150,7 +150,7 @@ class JudgedReward(Reward):
         views = views_of(group, digest_chars=self.digest_chars)
         with _costs() as costs:
             scores = finite_scores(self.name, await self.scorer.score(views), len(views))
-            figures = await self.watch.after(views, scores, group) if self.watch is not None else {}
+            figures = await self.watch.check_scores(views, scores, group) if self.watch is not None else {}
         return GroupScores(scores=scores, metrics={**figures, **costs})
 
 
@@ -164,6 +164,6 @@ def _costs() -> Iterator[dict[str, float]]:
     builder = MetricsBuilder("train")
     with builder.activate_context():
         yield costs
-    for key, usd in builder.take().items():
+    for key, usd in builder.take_metrics().items():
         if key.startswith("costs/train/judge/"):
             costs[key.replace("costs/train/", "costs/", 1)] = usd

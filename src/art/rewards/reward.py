@@ -108,7 +108,7 @@ class Reward(ABC):
 
     def __add__(self, other: Reward | int) -> Weighted:
 
-        return Weighted.of(self) + other
+        return Weighted.from_reward(self) + other
 
     def __radd__(self, other: int) -> Weighted:
         return self + other  # sum([...]) begins with 0
@@ -238,13 +238,13 @@ class Weighted(Reward):
                 )
 
     @classmethod
-    def of(cls, reward: Reward) -> Weighted:
+    def from_reward(cls, reward: Reward) -> Weighted:
         """The reward as a sum of itself; a sum that was given no name of its own stays what it is."""
         if isinstance(reward, Weighted) and reward.name == "total":
             return reward
         return cls((WeightedPart(reward=reward),))
 
-    def named(self, name: str) -> Weighted:
+    def with_name(self, name: str) -> Weighted:
         """The same sum with a name of its own: one term in sums of its own."""
         return Weighted(self.parts, name=name)
 
@@ -293,13 +293,13 @@ class Weighted(Reward):
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             return NotImplemented
         if self.name != "total":
-            return Weighted.of(self) * weight
+            return Weighted.from_reward(self) * weight
         return Weighted([replace(part, weight=part.weight * weight) for part in self.parts])
 
     def __add__(self, other: Reward | int) -> Weighted:
         if isinstance(other, Reward):
-            return Weighted((*Weighted.of(self).parts, *Weighted.of(other).parts))
-        return Weighted.of(self) if other == 0 else NotImplemented
+            return Weighted((*Weighted.from_reward(self).parts, *Weighted.from_reward(other).parts))
+        return Weighted.from_reward(self) if other == 0 else NotImplemented
 
 
 def _metric_names(reward: Reward) -> list[str]:

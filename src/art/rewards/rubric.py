@@ -50,13 +50,13 @@ class Criterion:
             )
 
 
-def criteria_of(given: Iterable[Criterion] | Mapping[str, str]) -> tuple[Criterion, ...]:
+def criteria_of(criteria: Iterable[Criterion] | Mapping[str, str]) -> tuple[Criterion, ...]:
     """Criteria as they are, or from {name: description}. Raises ConfigurationError for none, and for two of a
     name."""
-    if isinstance(given, Mapping):
-        criteria = tuple(Criterion(name, description) for name, description in given.items())
+    if isinstance(criteria, Mapping):
+        criteria = tuple(Criterion(name, description) for name, description in criteria.items())
     else:
-        criteria = tuple(given)
+        criteria = tuple(criteria)
     if not criteria:
         raise ConfigurationError(
             "a rubric without criteria judges nothing: give Criterion(name, description)"
@@ -216,12 +216,12 @@ class RubricScorer:
         request = rubric_request(view, criteria, standards=self.standards, salt=salt)
         names = [one.name for one in criteria]
         answer = await self.channel.ask_json(request, lambda said: read_verdicts(said, names))
-        return answer.given, answer.problems
+        return answer.scores, answer.problems
 
-    def _total(self, given: Mapping[str, GivenScore]) -> Score:
+    def _total(self, scores: Mapping[str, GivenScore]) -> Score:
         weights = sum(one.weight for one in self.criteria)
-        value = sum(one.weight * given[one.name].score for one in self.criteria) / weights
-        verdicts = [(one.name, given[one.name]) for one in self.criteria]
+        value = sum(one.weight * scores[one.name].score for one in self.criteria) / weights
+        verdicts = [(one.name, scores[one.name]) for one in self.criteria]
         return Score(
             value=value,
             explanation="\n".join(

@@ -64,14 +64,14 @@ class Ruler(JudgedReward):
 class RulerOptions:
     """Whatever it holds, compared by identity: models are not hashable."""
 
-    def __init__(self, held: Any) -> None:
-        self.held = held
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RulerOptions) and other.held is self.held
+        return isinstance(other, RulerOptions) and other.value is self.value
 
     def __hash__(self) -> int:
-        return id(self.held)
+        return id(self.value)
 
 
 def shared_ruler(judge_model: JudgeModel, params: Mapping[str, Any] | None, rubric: str) -> Ruler:
@@ -87,7 +87,7 @@ def shared_ruler(judge_model: JudgeModel, params: Mapping[str, Any] | None, rubr
 @lru_cache(maxsize=SHARED_RULERS)
 def _opened(loop: asyncio.AbstractEventLoop, judge: str | RulerOptions, params: str, rubric: str) -> Ruler:
     return Ruler(
-        judge.held if isinstance(judge, RulerOptions) else judge, params=json.loads(params), rubric=rubric
+        judge.value if isinstance(judge, RulerOptions) else judge, params=json.loads(params), rubric=rubric
     )
 
 

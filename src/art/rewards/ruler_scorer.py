@@ -140,7 +140,7 @@ class GivenScore:
 class RulerAnswer:
     """What of an answer can be used."""
 
-    given: dict[str, GivenScore] = field(default_factory=dict)
+    scores: dict[str, GivenScore] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     """Ids that were asked about and have no usable score, with what is wrong."""
 
@@ -156,7 +156,7 @@ def read_ruler_answer(answer: Any, wanted: Collection[str]) -> RulerAnswer:
         identity = str(entry.get("trajectory_id", "")).strip()
         if identity not in wanted:
             continue
-        one = _given(entry)
+        one = _read_score(entry)
         if isinstance(one, str):
             problems[identity] = one
         elif identity in given and given[identity].score != one.score:
@@ -168,7 +168,7 @@ def read_ruler_answer(answer: Any, wanted: Collection[str]) -> RulerAnswer:
     if not kept:
         told = "; ".join(f"{identity}: {problem}" for identity, problem in lacking.items())
         raise ValueError(f"no usable score for any trajectory ({told}); name them by these ids")
-    return RulerAnswer(given=kept, problems=lacking)
+    return RulerAnswer(scores=kept, problems=lacking)
 
 
 def _entries(answer: Any) -> list[dict[str, Any]]:
@@ -179,7 +179,7 @@ def _entries(answer: Any) -> list[dict[str, Any]]:
     return [entry for entry in entries if isinstance(entry, dict)]
 
 
-def _given(entry: dict[str, Any]) -> GivenScore | str:
+def _read_score(entry: dict[str, Any]) -> GivenScore | str:
     """The score, or what is wrong with it."""
     value = _number(entry.get("score"))
     if value is None:
@@ -222,7 +222,7 @@ class GroupJudging:
 
     def __init__(self, scorer: RulerScorer, views: Sequence[View], salt: str) -> None:
         self._scorer, self._views, self._salt = scorer, views, salt
-        self._given: dict[int, GivenScore] = {}
+        self._scores: dict[int, GivenScore] = {}
         self._reasons: dict[int, str] = {}
         self._failed = 0
         self.rejection: ConfigurationError | None = None
@@ -231,9 +231,9 @@ class GroupJudging:
     def score(self, i: int) -> Score:
         """What trajectory `i` got, or why it got nothing."""
         name = self._scorer.name
-        if i not in self._given:
+        if i not in self._scores:
             return Score(value=Unscored(f"{name}: {self._reasons.get(i, 'the judge gave no score')}"))
-        given = self._given[i]
+        given = self._scores[i]
         return Score(
             value=given.score,
             explanation=given.explanation,
@@ -256,7 +256,7 @@ class GroupJudging:
         except LlmTooLongError as error:
             if asked is not None and self._remember_length(asked[1]):
                 # What is built now is shorter.
-                await self.score_part([i for i in part if i not in self._given])
+                await self.score_part([i for i in part if i not in self._scores])
                 return
             self._failed += 1
             self._give_up(part, str(error))
@@ -270,7 +270,7 @@ class GroupJudging:
             self.rejection = error
             self._give_up(part, str(error))
         except BudgetExceededError as error:
-            if not self._given:
+            if not self._scores:
                 raise
             self._give_up(part, str(error))
             return
@@ -289,7 +289,7 @@ class GroupJudging:
         return True
 
     async def _score_smaller_parts(self, part: Sequence[int]) -> None:
-        missing = [i for i in part if i not in self._given]
+        missing = [i for i in part if i not in self._scores]
         if len(missing) < len(part):
             await self.score_part(missing)
         elif len(part) > 1:
@@ -320,7 +320,7 @@ class GroupJudging:
         question = RulerQuestion(
             shown=shown,
             wanted={name: "" for name, i in names.items() if i in part},
-            known={name: self._given[i].score for name, i in names.items() if i not in part},
+            known={name: self._scores[i].score for name, i in names.items() if i not in part},
         )
         fits = len(user_text(question)) <= self._scorer.max_prompt_chars
         return (names, question) if fits else None
@@ -331,7 +331,7 @@ class GroupJudging:
         self._keep(names, answer)
         if not answer.problems:
             return
-        known = {name: one.score for name, one in answer.given.items()}
+        known = {name: one.score for name, one in answer.scores.items()}
         again = RulerQuestion(
             shown=question.shown,
             wanted=answer.problems,
@@ -348,22 +348,22 @@ class GroupJudging:
         return answer
 
     def _keep(self, names: Mapping[str, int], answer: RulerAnswer) -> None:
-        for name, one in answer.given.items():
+        for name, one in answer.scores.items():
             said = one.explanation
             for other, i in names.items():
                 said = said.replace(
                     other, f"#{i + 1}"
                 )  # the ids mean nothing afterwards, places in the group do
-            self._given[names[name]] = replace(one, explanation=said)
+            self._scores[names[name]] = replace(one, explanation=said)
         self._reasons |= {names[name]: problem for name, problem in answer.problems.items()}
 
     def _scale(self) -> list[int]:
         """The worst and the best of those that are scored."""
-        ranked = sorted(self._given, key=lambda i: self._given[i].score)
+        ranked = sorted(self._scores, key=lambda i: self._scores[i].score)
         return ranked if len(ranked) < 2 else [ranked[0], ranked[-1]]
 
     def _give_up(self, part: Sequence[int], reason: str) -> None:
-        self._reasons |= {i: reason for i in part if i not in self._given}
+        self._reasons |= {i: reason for i in part if i not in self._scores}
 
 
 log = logging.getLogger(__name__)

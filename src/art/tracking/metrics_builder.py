@@ -77,14 +77,14 @@ class MetricTotals:
                 name for buffer in buffers for name in (self._pending.get(buffer) or PendingAmounts()).amounts
             }
 
-    def take(self, buffers: Iterable[str | None]) -> dict[str, float]:
+    def empty_buffers(self, buffers: Iterable[str | None]) -> dict[str, float]:
         """Empty the buffers. Returns what was in them, with groups of costs, sums over the run and speeds."""
         with self._lock:
-            return self._take(
+            return self._sum_amounts(
                 [self._pending.get(buffer) or PendingAmounts() for buffer in dict.fromkeys(buffers)]
             )
 
-    def _take(self, found: list[PendingAmounts]) -> dict[str, float]:
+    def _sum_amounts(self, found: list[PendingAmounts]) -> dict[str, float]:
         amounts: dict[str, float] = {}
         for pending in found:
             for name, value in pending.amounts.items():
@@ -248,7 +248,7 @@ class MetricsBuilder:
     ) -> None:
         """Add counts of data; `scenario_ids` count once over the run (`data/cum/num_unique_scenarios`)."""
         counts = {"step_num_scenarios": step_num_scenarios, "step_actor_tokens": step_actor_tokens}
-        self.add_metrics(_under("data", counts), scenario_ids or ())
+        self.add_metrics(_prefix_names("data", counts), scenario_ids or ())
 
     def add_user_timing(
         self,
@@ -258,14 +258,14 @@ class MetricsBuilder:
     ) -> None:
         """Add seconds that the program measured itself."""
         seconds = {"step_wall_s": step_wall_s, "step_actor_s": step_actor_s, "step_eval_s": step_eval_s}
-        self.add_metrics(_under("time", seconds))
+        self.add_metrics(_prefix_names("time", seconds))
 
     def add_idle_times(
         self, step_trainer_idle_s: float | None = None, step_actor_idle_s: float | None = None
     ) -> None:
         """Add seconds in which the trainer or the actor waited."""
         seconds = {"step_trainer_idle_s": step_trainer_idle_s, "step_actor_idle_s": step_actor_idle_s}
-        self.add_metrics(_under("throughput", seconds))
+        self.add_metrics(_prefix_names("throughput", seconds))
 
     @contextmanager
     def measure(self, key: str) -> Iterator[None]:
@@ -278,11 +278,11 @@ class MetricsBuilder:
 
     async def flush(self) -> dict[str, float]:
         """Everything that was added since the last time, with groups of costs, sums over the run, speeds."""
-        return self.take()
+        return self.take_metrics()
 
-    def take(self, *further_buffers: str | None) -> dict[str, float]:
+    def take_metrics(self, *further_buffers: str | None) -> dict[str, float]:
         """`flush` where nothing can be awaited; also empties the named buffers."""
-        return self._totals.take([self._buffer, *further_buffers])
+        return self._totals.empty_buffers([self._buffer, *further_buffers])
 
     def activate(self) -> Token[MetricsBuilder]:
         """Make this the builder of `get_active`; undo it with `token.var.reset(token)`."""
@@ -324,7 +324,7 @@ class MetricsBuilder:
         other._totals, other._prices = self._totals, self._prices
         return other
 
-    def afresh(self) -> MetricsBuilder:
+    def copy_settings(self) -> MetricsBuilder:
         """A builder with copies of the prices and extractors and nothing added up yet."""
         other = MetricsBuilder(self.cost_context)
         other._prices = copy.deepcopy(self._prices)
@@ -372,7 +372,7 @@ def active_builder() -> MetricsBuilder | None:
     return _ACTIVE.get(None)
 
 
-def _under(section: str, amounts: Mapping[str, float | None]) -> dict[str, float]:
+def _prefix_names(section: str, amounts: Mapping[str, float | None]) -> dict[str, float]:
     return {f"{section}/{name}": value for name, value in amounts.items() if value is not None}
 
 

@@ -59,7 +59,7 @@ class RunLog:
     def __deepcopy__(self, memo: dict[int, Any]) -> RunLog:
         """What has been added up, and what waits for a row, stays with the original."""
         copied = RunLog()
-        copied.wandb, copied._builder = copy.deepcopy(self.wandb, memo), self._builder.afresh()
+        copied.wandb, copied._builder = copy.deepcopy(self.wandb, memo), self._builder.copy_settings()
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class RunLog:
             spent = self._spent(model, entry.step)
             amounts = amounts | {name: value for name, value in spent.items() if name not in told}
         self._builder.add_metrics(amounts, scenarios)
-        return self._builder.take(*further)
+        return self._builder.take_metrics(*further)
 
     def _spent(self, model: AnyModel, step: int) -> dict[str, float]:
         """Seconds since the row of the training step before, once for each new step, and what they cost."""

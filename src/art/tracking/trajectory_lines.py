@@ -192,21 +192,21 @@ def read_lines(
     path: Path,
     trajectory_class: type[Trajectory] = Trajectory,
     *,
-    beside: bool = False,
+    own_lines_only: bool = False,
     after: TakenLines | None = None,
 ) -> ExactLines:
     """The groups of a file, ours or of an older program.
 
-    beside: only our own lines, and none of `after`: those that a Parquet file beside it does not have.
+    own_lines_only: leave out foreign lines and those of `after`, which the Parquet file beside it has.
 
     Raises: TrajectoryLogError that names the line which is no group, OSError.
     """
     data = path.read_bytes()
-    whole = _whole(data)
-    start = after.size if beside and after is not None and _begins_with(data, after) else 0
+    whole = _complete_lines_size(data)
+    start = after.size if own_lines_only and after is not None and _begins_with(data, after) else 0
     groups = []
     for number, line in enumerate(data[start:whole].split(b"\n"), 1 + data.count(b"\n", 0, start)):
-        if line.strip() and (not beside or line.startswith(EXACT_MARK)):
+        if line.strip() and (not own_lines_only or line.startswith(EXACT_MARK)):
             groups.append(_group(line, number, trajectory_class))
     taken = TakenLines(size=whole, sha256=hashlib.sha256(data[:whole]).hexdigest())
     return ExactLines(groups=groups, taken=taken, torn=len(data) - whole)
@@ -241,7 +241,7 @@ def _begins_with(data: bytes, taken: TakenLines) -> bool:
     return len(data) >= taken.size and hashlib.sha256(data[: taken.size]).hexdigest() == taken.sha256
 
 
-def _whole(data: bytes) -> int:
+def _complete_lines_size(data: bytes) -> int:
     """The size of the complete lines. A last line of an older program may lack its newline."""
     end = data.rfind(b"\n") + 1
     return len(data) if _is_json(data[end:]) else end
@@ -258,7 +258,7 @@ def _is_json(line: bytes) -> bool:
 def _close_last_line(path: Path, descriptor: int, content: bytes) -> tuple[int, bytes]:
     """After a line without a newline: how much of the file stays, and what is to be written then."""
     data = path.read_bytes()
-    whole = _whole(data)
+    whole = _complete_lines_size(data)
     if whole == len(data):
         return whole, b"\n" + content
     _log.warning("%d bytes of a line that a killed process left in %s are removed", len(data) - whole, path)

@@ -241,7 +241,7 @@ def read_trajectory_groups(
         return _step_lines(beside, trajectory_class)
     stored = read_stored(path)
     groups = stored_groups(path, stored, trajectory_class)
-    return groups + _step_lines(beside, trajectory_class, beside=stored)
+    return groups + _step_lines(beside, trajectory_class, stored=stored)
 
 
 def read_trajectory_groups_parquet(
@@ -258,15 +258,15 @@ def lines_of_step(path: Path, trajectory_class: type[Trajectory] = Trajectory) -
     """
     parquet = path.with_suffix(".parquet")
     stored = read_stored(parquet, columns=("group_index",)) if parquet.exists() else None
-    return _step_lines(path, trajectory_class, beside=stored)
+    return _step_lines(path, trajectory_class, stored=stored)
 
 
 def _step_lines(
-    path: Path, trajectory_class: type[Trajectory], *, beside: StoredLog | None = None
+    path: Path, trajectory_class: type[Trajectory], *, stored: StoredLog | None = None
 ) -> list[TrajectoryGroup]:
-    after = beside.taken if beside else None
+    after = stored.taken if stored else None
     try:
-        lines = read_lines(path, trajectory_class, beside=beside is not None, after=after)
+        lines = read_lines(path, trajectory_class, own_lines_only=stored is not None, after=after)
     except (OSError, TrajectoryLogError) as error:
         raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
     if lines.torn:

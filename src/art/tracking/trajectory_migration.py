@@ -201,7 +201,7 @@ def _migrate_file(path: Path, original: Original, dry_run: bool) -> MigrationRes
 def _convert(path: Path, target: Path, original: Original | None) -> MigrationResult:
     """original: what becomes of the file; None to measure only, and to write nothing."""
     known = read_stored(target) if target.exists() else None
-    lines = read_lines(path, beside=known is not None, after=known.taken if known else None)
+    lines = read_lines(path, own_lines_only=known is not None, after=known.taken if known else None)
     if known is not None and not lines.groups:
         return _skipped(path, f"{target.name} is already there")
     if lines.torn and not lines.groups:

@@ -329,15 +329,15 @@ def revive_fields(name: str, value: Any) -> Any:
     return value
 
 
-def _differs(told: Any, value: Any) -> bool:
-    if type(told) is type(value) and isinstance(value, str | int | datetime | None):
-        return bool(told != value)
-    return to_text(told) != to_text(value)
+def _differs(read: Any, value: Any) -> bool:
+    if type(read) is type(value) and isinstance(value, str | int | datetime | None):
+        return bool(read != value)
+    return to_text(read) != to_text(value)
 
 
-def _turn_differs(told: Any, item: Any) -> bool:
+def _turn_differs(read: Any, item: Any) -> bool:
     """A choice is always kept in full; a message if the struct lost something, be it a key order."""
-    return is_choice(item) or not isinstance(item, Mapping) or to_text(told) != to_text(item)
+    return is_choice(item) or not isinstance(item, Mapping) or to_text(read) != to_text(item)
 
 
 def double(value: Any) -> float | None:

@@ -183,11 +183,11 @@ class WandbSink:
 
     def open(self, model: AnyModel) -> Any:
         """Start the model's run now, if it reports at all. Returns W&B's run, or None."""
-        return self._tell(model, None)
+        return self._log_row(model, None)
 
     def log(self, model: AnyModel, row: Mapping[str, Any]) -> None:
         """Report a row; its x axis is `training_step`, so that rows may come out of order."""
-        self._tell(model, row)
+        self._log_row(model, row)
 
     def update_config(self, model: AnyModel, config: Mapping[str, Any]) -> None:
         """Add to the run's config, without keys. A value that was set cannot be changed."""
@@ -199,7 +199,7 @@ class WandbSink:
         if self.wanted(model):
             open_runs().configure(_key(model), self._config)
 
-    def _tell(self, model: AnyModel, row: Mapping[str, Any] | None) -> Any:
+    def _log_row(self, model: AnyModel, row: Mapping[str, Any] | None) -> Any:
         if not self.wanted(model):
             return None
         asked = model.report_metrics is not None

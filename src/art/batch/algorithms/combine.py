@@ -203,25 +203,25 @@ def resolve(name: str = DEFAULT, /, **parts: Any) -> Algorithm:
     return algorithm
 
 
-def _merged(part: str, own: Any, given: Any) -> Any:
+def _merged(part: str, own: Any, value: Any) -> Any:
     """What a part becomes."""
     if part not in Algorithm.model_fields:
         raise ConfigurationError(
             f"An algorithm has no part {part!r}{spelling_hint(part, Algorithm.model_fields)}. "
             f"Known: {', '.join(known for known in Algorithm.model_fields if known != 'name')}."
         )
-    if isinstance(given, BaseModel):
-        return given.model_dump()
+    if isinstance(value, BaseModel):
+        return value.model_dump()
     discriminator = _discriminator(part)
-    if isinstance(given, str) and discriminator is not None:
-        given = {discriminator: given}
-    if isinstance(given, list):
-        return [one.model_dump() if isinstance(one, BaseModel) else one for one in given]
-    if not isinstance(given, Mapping) or not isinstance(own, Mapping):
-        return given
-    if discriminator in given and given[discriminator] != own.get(discriminator):
-        return dict(given)
-    return deep_merge(own, given)
+    if isinstance(value, str) and discriminator is not None:
+        value = {discriminator: value}
+    if isinstance(value, list):
+        return [one.model_dump() if isinstance(one, BaseModel) else one for one in value]
+    if not isinstance(value, Mapping) or not isinstance(own, Mapping):
+        return value
+    if discriminator in value and value[discriminator] != own.get(discriminator):
+        return dict(value)
+    return deep_merge(own, value)
 
 
 def _discriminator(part: str) -> str | None:

@@ -104,7 +104,7 @@ class Scheduler:
         if not self.reuse and not self.running and self.cache.rows:
             self.forget()  # the shape of the cache, too, decides how sums are rounded
         while self.waiting:
-            sequence = self.waiting.take()
+            sequence = self.waiting.take_next()
             if len(self.running) >= self.max_running and not self._give_way(sequence.owner):
                 self.waiting.put_back(sequence.owner, sequence)
                 break

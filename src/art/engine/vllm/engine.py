@@ -261,7 +261,7 @@ class VllmEngine:
 
     def _send_on(self) -> None:
         while self._waiting and len(self._running) < self._places and not self._asleep:
-            call = self._waiting.take()
+            call = self._waiting.take_next()
             self._running.add(call)
             self._quiet.clear()
             call.task = asyncio.create_task(self._run(call))

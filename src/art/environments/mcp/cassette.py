@@ -49,7 +49,7 @@ class Cassette:
         self.label = ""
         self.offer: ServerOffer | None = None
         self._answers: dict[_Key, dict[int, dict[str, Any]]] = {}
-        self._whole = 0  # bytes of the file up to its last complete line
+        self._complete_size = 0  # bytes of the file up to its last complete line
         if mode != "record" and (mode == "replay" or self.path.exists()):
             self._load()
 
@@ -99,19 +99,19 @@ class Cassette:
         line = (json.dumps(record, ensure_ascii=False) + "\n").encode()
         with self.path.open("r+b" if self.path.exists() else "w+b") as file:
             # What lies after the last complete line was torn by a kill; of a new recording: all of it is old.
-            file.truncate(self._whole)
-            file.seek(self._whole)
+            file.truncate(self._complete_size)
+            file.seek(self._complete_size)
             file.write(line)
-        self._whole += len(line)
+        self._complete_size += len(line)
 
     def _load(self) -> None:
         if not self.path.exists():
             raise CassetteError(f'no cassette {str(self.path)!r}: record one with mode="record" and a server')
         content = self.path.read_bytes()
-        self._whole = content.rfind(b"\n") + 1
-        for number, line in enumerate(content[: self._whole].splitlines(), 1):
+        self._complete_size = content.rfind(b"\n") + 1
+        for number, line in enumerate(content[: self._complete_size].splitlines(), 1):
             try:
-                self._take(json.loads(line))
+                self._load_record(json.loads(line))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise CassetteError(
                     f"line {number} of the cassette {str(self.path)!r} is damaged: {error!r}; record anew"
@@ -119,7 +119,7 @@ class Cassette:
         if self.offer is None and self.mode == "replay":
             raise CassetteError(f"the cassette {str(self.path)!r} is empty; record it again")
 
-    def _take(self, record: dict[str, Any]) -> None:
+    def _load_record(self, record: dict[str, Any]) -> None:
         if (plain := record.get("offer")) is not None:
             if record["version"] != VERSION:
                 raise ValueError(f"version {record['version']!r} instead of {VERSION}")

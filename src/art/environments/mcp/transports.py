@@ -250,7 +250,7 @@ async def open_http(server: HttpServer, stack: AsyncExitStack, words: ServerDiag
                     break
                 await response.aclose()
                 await asyncio.sleep(_wait(response, attempt))
-            words.trouble = _trouble(request, response.status_code, first=not self._met)
+            words.trouble = _server_failure(request, response.status_code, first=not self._met)
             self._met = self._met or response.is_success
             return response
 
@@ -297,7 +297,7 @@ def _wait(response: httpx2.Response, attempt: int) -> float:
     return min(max(wait, 0.0), LONGEST_WAIT_S)
 
 
-def _trouble(request: httpx2.Request, status: int, *, first: bool) -> str:
+def _server_failure(request: httpx2.Request, status: int, *, first: bool) -> str:
     """What the status says about the server; empty where it is about the call, whose error tells more."""
     if status == 404 and "mcp-session-id" in request.headers:
         return "has forgotten the session (HTTP status 404)"

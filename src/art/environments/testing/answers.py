@@ -287,7 +287,7 @@ class ScriptedGenerator:
 
     def __init__(self, **sources: Source) -> None:
         self._sources = sources
-        self._given = dict.fromkeys(sources, 0)
+        self._used = dict.fromkeys(sources, 0)
 
     def __call__(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a chat request. Raises ValueError where nothing that is asked for has a source."""
@@ -299,16 +299,18 @@ class ScriptedGenerator:
                 f"this generator has {', '.join(self._sources) or 'nothing'}; "
                 f"asked for: {', '.join(asked) or 'text without a schema'}"
             )
-        return {name: self._take(name, body, count_asked(asked.get(name) or {}, text)) for name in names}
+        return {
+            name: self._next_scripted(name, body, count_asked(asked.get(name) or {}, text)) for name in names
+        }
 
-    def _take(self, name: str, body: Mapping[str, Any], count: int) -> Any:
+    def _next_scripted(self, name: str, body: Mapping[str, Any], count: int) -> Any:
         source = self._sources[name]
         if isinstance(source, str):
             return source
         if callable(source):
             return source(body, count)
-        start = self._given[name]
-        self._given[name] = start + count
+        start = self._used[name]
+        self._used[name] = start + count
         return [source[index % len(source)] for index in range(start, start + count)]
 
 

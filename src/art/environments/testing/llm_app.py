@@ -147,8 +147,8 @@ class Endpoint:
 class CutResponse(Response):
     """Announces all of another response and sends half of it."""
 
-    def __init__(self, whole: Response) -> None:
-        super().__init__(whole.body, headers=dict(whole.headers))
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.body, headers=dict(response.headers))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -135,12 +135,12 @@ class RolloutChatModel(ChatOpenAI):
     A reply's `response_metadata` also names its sample and step.
     """
 
-    given: Any = Field(default=None, exclude=True, repr=False)
+    art_model: Any = Field(default=None, exclude=True, repr=False)
     """The model whose endpoint is used outside of its own rollouts."""
 
     def __init__(self, **fields: Any) -> None:
         if "http_client" not in fields:  # LangChain's copies bring everything along
-            given = fields.get("given")
+            given = fields.get("art_model")
             waiting, asynchronous = routed_clients(lambda: current_endpoint(given))
             fields |= {"http_client": waiting, "http_async_client": asynchronous}
             fields |= {"base_url": NOWHERE, "api_key": "told at each call"}
@@ -151,7 +151,7 @@ class RolloutChatModel(ChatOpenAI):
         self, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         # Asked before openai's retries, which take any failure for the network's.
-        endpoint = current_endpoint(self.given)
+        endpoint = current_endpoint(self.art_model)
         payload: dict[str, Any] = super()._get_request_payload(input_, stop=stop, **kwargs)
         if payload.get("model") == ROLLOUT_MODEL:
             payload["model"] = endpoint.model
@@ -183,7 +183,7 @@ def _identity(choice: Any) -> dict[str, Any]:
 
 
 ANY_FIELDS = ("model", "temperature", "max_tokens", "top_p", "seed", "stop", "n", "max_retries", "timeout")
-_FIXED = frozenset({"base_url", "api_key", "http_client", "http_async_client", "given"})
+_FIXED = frozenset({"base_url", "api_key", "http_client", "http_async_client", "art_model"})
 
 
 class ConfigurableChat(RunnableConfigurableFields):  # type: ignore[type-arg]  # pydantic narrows parameters

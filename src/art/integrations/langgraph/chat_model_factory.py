@@ -69,7 +69,7 @@ def init_chat_model(
         ) from error
 
     options = {"temperature": 1.0, **kwargs}
-    chat = RolloutChatModel(given=given, model=name or ROLLOUT_MODEL, **options)
+    chat = RolloutChatModel(art_model=given, model=name or ROLLOUT_MODEL, **options)
     return chat if configurable_fields is None else configurable(chat, configurable_fields, config_prefix)
 
 

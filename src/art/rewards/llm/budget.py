@@ -21,7 +21,7 @@ from pathlib import Path
 
 from art.errors import BudgetExceededError, ConfigurationError
 from art.process.files import take_lock
-from art.rewards.llm.database import alone, open_private
+from art.rewards.llm.database import exclusive_transaction, open_private
 from art.rewards.llm.request import Request, Usage
 from art.tracking.prices import MILLION, TokenPricing
 
@@ -58,7 +58,7 @@ class Account:
     """Of one process, or of several together."""
 
     spent: Spending = field(default_factory=Spending)
-    held: Spending = field(default_factory=Spending)
+    reserved: Spending = field(default_factory=Spending)
     """Set aside for calls under way."""
     longest: int = 0
     """Tokens of the longest answer."""
@@ -79,7 +79,8 @@ class SpendingFile:
         try:
             self._connection = open_private(self.path, SCHEMA)
             lock = self._lock_of(self._owner)
-            with alone(self._connection):  # nobody takes the lock for one that was left behind
+            # Nobody takes the lock for one that was left behind.
+            with exclusive_transaction(self._connection):
                 descriptor = take_lock(lock)
                 self._sweep()
         except (OSError, sqlite3.Error) as error:
@@ -97,15 +98,15 @@ class SpendingFile:
         """
         with self._mutex:
             try:
-                with alone(self._connection):
-                    yield self._others()
+                with exclusive_transaction(self._connection):
+                    yield self._other_accounts()
                     self._write(own)
             except (OSError, sqlite3.Error) as error:
                 raise BudgetExceededError(
                     f"the budget's file {str(self.path)!r} failed ({error}), so nothing more is asked"
                 ) from error
 
-    def _others(self) -> Account:
+    def _other_accounts(self) -> Account:
         total = Account()
         rows = self._connection.execute("select * from accounts where owner != ?", (self._owner,)).fetchall()
         for owner, calls, tokens, usd, held_calls, held_tokens, held_usd, longest in rows:
@@ -115,12 +116,12 @@ class SpendingFile:
             if held != Spending() and self._is_gone(owner):
                 total.spent += held
             else:
-                total.held += held
+                total.reserved += held
         return total
 
     def _write(self, own: Account) -> None:
         amounts = (own.spent.calls, own.spent.tokens, own.spent.usd)
-        held = (own.held.calls, own.held.tokens, own.held.usd)
+        held = (own.reserved.calls, own.reserved.tokens, own.reserved.usd)
         self._connection.execute(
             "insert or replace into accounts values (?, ?, ?, ?, ?, ?, ?, ?)",
             (self._owner, *amounts, *held, own.longest),
@@ -214,7 +215,7 @@ class Budget:
     @property
     def spent(self) -> Spending:
         """By all that share it, so far."""
-        with self._others() as others:
+        with self._other_accounts() as others:
             return self._own.spent + others.spent
 
     def accepts(self, pricing: TokenPricing | None, name: str) -> None:
@@ -234,16 +235,16 @@ class Budget:
         Raises BudgetExceededError, and then nothing may be asked.
         """
         while True:
-            with self._others() as others:
+            with self._other_accounts() as others:
                 longest = max(self._own.longest, others.longest)
                 need = _estimate(request, pricing, limit or request.max_tokens or longest)
                 spent = self._own.spent + others.spent
-                if (over := self._over(spent + need)) is not None:
-                    raise BudgetExceededError(self._told(over, spent, need))
-                if self._over(spent + self._own.held + others.held + need) is None:
-                    self._own.held += need
+                if (over := self._exceeded_limit(spent + need)) is not None:
+                    raise BudgetExceededError(self._refusal_text(over, spent, need))
+                if self._exceeded_limit(spent + self._own.reserved + others.reserved + need) is None:
+                    self._own.reserved += need
                     return need
-            await self._settled()
+            await self._wait_for_settlement()
 
     def charge(self, reserved: Spending, usage: Usage | None, *, asked: bool = True) -> None:
         """Put what was used in the place of what was set aside; None: there was no answer.
@@ -254,11 +255,11 @@ class Budget:
         tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens or reserved.tokens
         usd = 0.0 if usage is None else (reserved.usd if usage.usd is None else usage.usd)
         own = self._own
-        own.held -= reserved
+        own.reserved -= reserved
         own.spent += Spending(calls=reserved.calls if asked else 0, tokens=tokens, usd=usd)
         own.longest = max(own.longest, 0 if usage is None else usage.completion_tokens)
         try:
-            with self._others():
+            with self._other_accounts():
                 pass  # what is our own is written down
         except BudgetExceededError as error:  # the next reservation says so, too, and writes it if it can
             _LOGGER.warning("%s", error)
@@ -268,7 +269,7 @@ class Budget:
                 waiter.set_result(None)
 
     @contextmanager
-    def _others(self) -> Iterator[Account]:
+    def _other_accounts(self) -> Iterator[Account]:
         """What others who share the file spent and hold; nobody else looks meanwhile."""
         if self._file is None:
             yield Account()
@@ -276,20 +277,20 @@ class Budget:
         with self._file.turn(self._own) as others:
             yield others
 
-    def _over(self, amount: Spending) -> str | None:
+    def _exceeded_limit(self, amount: Spending) -> str | None:
         for name, limit in self.limits.items():
             if limit is not None and getattr(amount, name) > limit:
                 return name
         return None
 
-    def _told(self, over: str, spent: Spending, need: Spending) -> str:
+    def _refusal_text(self, over: str, spent: Spending, need: Spending) -> str:
         kept = "" if self._file is None else f" (kept in {str(self._file.path)!r}; a larger limit goes on)"
         return (
             f"the budget is spent: {over}={self.limits[over]} and {getattr(spent, over)} used, "
             f"the next question needs about {getattr(need, over)}{kept}"
         )
 
-    async def _settled(self) -> None:
+    async def _wait_for_settlement(self) -> None:
         """Until something of our own is settled; where others have the file, at most a moment."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)

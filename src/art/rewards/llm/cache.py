@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ConfigurationError
-from art.rewards.llm.database import alone, open_private
+from art.rewards.llm.database import exclusive_transaction, open_private
 from art.rewards.llm.request import Reply, Request, Usage
 
 _LOGGER = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class AnswerCache:
             if not self._run(gone, (many,)):  # it failed, and may fail for ever: the disk is full
                 return
         # Not `execute`, which makes one step of it: one page is given back.
-        self._do(lambda connection: connection.executescript("pragma incremental_vacuum"))
+        self._query(lambda connection: connection.executescript("pragma incremental_vacuum"))
 
     def _bytes(self) -> int:
         """Of the pages that hold something; 0 where the file fails."""
@@ -154,9 +154,9 @@ class AnswerCache:
         return int(rows[0][0]) if rows else 0
 
     def _run(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        return self._do(lambda connection: connection.execute(statement, values))
+        return self._query(lambda connection: connection.execute(statement, values))
 
-    def _do(self, work: Callable[[sqlite3.Connection], sqlite3.Cursor]) -> list[tuple[Any, ...]]:
+    def _query(self, work: Callable[[sqlite3.Connection], sqlite3.Cursor]) -> list[tuple[Any, ...]]:
         with self._lock:
             connection = self._connection = self._connection or self._open()
             try:
@@ -168,7 +168,7 @@ class AnswerCache:
     def _open(self) -> sqlite3.Connection:
         try:
             connection = open_private(self.path, SCHEMA)
-            with alone(connection):
+            with exclusive_transaction(connection):
                 if connection.execute(OF_OLDER_RELEASES).fetchone():
                     connection.execute(TAKE_OVER)
                     connection.execute("drop table answers")

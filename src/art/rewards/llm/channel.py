@@ -193,14 +193,14 @@ class Channel:
 
     async def ask(self, request: Request) -> Reply:
         """An answer as it came. Raises LlmError: of the last attempt, or BudgetExceededError."""
-        kept = self._kept(request)
+        kept = self._cached_reply(request)
         if kept is not None:
             self.totals.cached += 1
             return kept
         key = key_of(self._identity() or self.llm.name, request)
         if key in self._asking:
             self.totals.cached += 1
-        return await self._together(key, request)
+        return await self._ask_once(key, request)
 
     async def ask_json(self, request: Request, parse: Callable[[Any], T], *, repairs: int = 1) -> T:
         """What `parse` makes of the JSON of the answer.
@@ -236,7 +236,7 @@ class Channel:
         identity: str | None = getattr(self.llm, "identity", self.llm.name)
         return identity
 
-    def _kept(self, request: Request) -> Reply | None:
+    def _cached_reply(self, request: Request) -> Reply | None:
         identity = self._identity()
         return None if self.cache is None or identity is None else self.cache.get(identity, request)
 
@@ -251,7 +251,7 @@ class Channel:
             for request in requests:
                 self.cache.forget(identity, request)
 
-    async def _together(self, key: str, request: Request) -> Reply:
+    async def _ask_once(self, key: str, request: Request) -> Reply:
         """One call for equal questions; it ends early only when all that wait for it are cancelled."""
         task, waiters = self._asking.get(key) or (None, [])
         if task is None:

@@ -68,7 +68,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 @contextmanager
-def alone(connection: sqlite3.Connection) -> Iterator[None]:
+def exclusive_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """One transaction, in which no other process reads or writes."""
     connection.execute("begin immediate")
     try:

@@ -62,15 +62,15 @@ def as_art_error(error: openai.OpenAIError, name: str, *, key: str | None = None
     return LlmUnavailableError(f"{name!r} could not be asked: {said}")
 
 
-def error_of_status(status: int, said: str, full: str, headers: Mapping[str, str], name: str) -> ARTError:
+def error_of_status(status: int, text: str, full: str, headers: Mapping[str, str], name: str) -> ARTError:
     """The same from the parts of an HTTP answer. full: all that it says, with its code."""
     low = full.lower()
     if any(word in low for word in NO_MONEY):
-        return ConfigurationError(f"{name!r}: the account behind the key has no money left: {said}")
+        return ConfigurationError(f"{name!r}: the account behind the key has no money left: {text}")
     if status in BUSY:
-        return LlmBusyError(f"{name!r} asks for fewer requests: {said}", retry_after=retry_after(headers))
+        return LlmBusyError(f"{name!r} asks for fewer requests: {text}", retry_after=retry_after(headers))
     if status in DENIED:
-        return ConfigurationError(f"{name!r} does not accept the key (HTTP {status}): {said}")
+        return ConfigurationError(f"{name!r} does not accept the key (HTTP {status}): {text}")
     if 300 <= status < 400:
         place = str(headers.get("location", ""))[:SHOWN]
         return LlmError(
@@ -78,12 +78,12 @@ def error_of_status(status: int, said: str, full: str, headers: Mapping[str, str
             "if you trust it"
         )
     if status in {408, 409} or status >= 500:
-        return LlmUnavailableError(f"{name!r} failed with HTTP {status}: {said}")
+        return LlmUnavailableError(f"{name!r} failed with HTTP {status}: {text}")
     if status == 413 or any(word in low for word in TOO_LONG):
-        return LlmTooLongError(f"the question is too long for {name!r}: {said}")
+        return LlmTooLongError(f"the question is too long for {name!r}: {text}")
     if any(word in low for word in UNSAFE):
-        return LlmRefusedError(f"{name!r} declined: {said}")
-    return ConfigurationError(f"{name!r} refuses the request (HTTP {status}): {said}")
+        return LlmRefusedError(f"{name!r} declined: {text}")
+    return ConfigurationError(f"{name!r} refuses the request (HTTP {status}): {text}")
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -150,9 +150,9 @@ class AnswerForm:
         if self.answers == OBJECTS:
             body["response_format"] = {"type": OBJECTS}
 
-    def give_way(self, said: str, body: Mapping[str, Any], request: Request) -> bool:
+    def give_way(self, text: str, body: Mapping[str, Any], request: Request) -> bool:
         """Whether a request that was refused with these words may be made in another way."""
-        low = said.lower()
+        low = text.lower()
         asked = body.get("response_format", {}).get("type")
         if asked is not None and any(word in low for word in ABOUT_FORM):
             # Several questions may be refused at once: each weakens only what it asked for itself.

@@ -112,7 +112,7 @@ def resolve_llm(
     from art.model import Model
 
     if isinstance(model, str):
-        return _named(model, base_url, api_key, params)
+        return _create_llm(model, base_url, api_key, params)
     if isinstance(model, Model):
         return OwnModelLlm(model, read_params(params, base_url=base_url, api_key=api_key))
     if base_url is not None or api_key is not None or params:
@@ -135,7 +135,7 @@ def base_of(model: TrainableModel, *, params: Mapping[str, Any] | None = None) -
     return OwnModelLlm(model, read_params(params), base=True)
 
 
-def _named(
+def _create_llm(
     name: str, base_url: str | None, api_key: str | None, params: Mapping[str, Any] | None
 ) -> EndpointLlm | LitellmLlm:
     if not name.strip():
@@ -149,7 +149,7 @@ def _named(
     first, slash, rest = name.partition("/")
     provider = PROVIDERS.get(first) if slash else None
     if provider is None:
-        return _elsewhere(name, chosen)
+        return _create_endpoint(name, chosen)
     address = chosen.base_url or _variable(provider.base_url_variable) or provider.base_url
     if address is None:
         raise ConfigurationError(f"{name!r}: give base_url=, or set {provider.base_url_variable}")
@@ -167,7 +167,7 @@ def _named(
     )
 
 
-def _elsewhere(name: str, chosen: Params) -> EndpointLlm:
+def _create_endpoint(name: str, chosen: Params) -> EndpointLlm:
     if chosen.base_url is None:
         first, slash, _ = name.partition("/")
         hint = did_you_mean(first, PROVIDERS)

@@ -63,19 +63,19 @@ class Verifier(Reward):
         """The score of one answer. Raises VerifierError where it cannot be decided."""
 
     async def scores(self, group: TrajectoryGroup) -> Sequence[Score]:
-        calls = [self._one(trajectory, group) for trajectory in group.trajectories]
+        calls = [self._score_trajectory(trajectory, group) for trajectory in group.trajectories]
         return results_or_first_error(await asyncio.gather(*calls, return_exceptions=True))
 
-    async def _one(self, trajectory: Trajectory, group: TrajectoryGroup) -> Score:
+    async def _score_trajectory(self, trajectory: Trajectory, group: TrajectoryGroup) -> Score:
         try:
-            answer = self._given(self._answer, trajectory)
+            answer = self._call_user_function(self._answer, trajectory)
             if answer is None:
                 return Score(value=0.0, explanation="no answer")
             return await self.verify(answer, self._expected_of(trajectory, group))
         except VerifierError as error:
             return Score(value=Unscored(f"{self.name}: {error}"))
 
-    def _given(self, function: Callable[[Trajectory], Any], trajectory: Trajectory) -> Any:
+    def _call_user_function(self, function: Callable[[Trajectory], Any], trajectory: Trajectory) -> Any:
         """Raises VerifierError for whatever the user's function raises."""
         try:
             return function(trajectory)
@@ -85,7 +85,11 @@ class Verifier(Reward):
 
     def _expected_of(self, trajectory: Trajectory, group: TrajectoryGroup) -> Any:
         if self._key is None:
-            return self._given(self._expected, trajectory) if callable(self._expected) else self._expected
+            return (
+                self._call_user_function(self._expected, trajectory)
+                if callable(self._expected)
+                else self._expected
+            )
         found = trajectory.metadata.get(self._key, group.metadata.get(self._key))
         if found is None:
             raise VerifierError(

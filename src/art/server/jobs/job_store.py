@@ -67,9 +67,9 @@ class JobQueue:
         while not self._tenants:
             self._changed.clear()
             await self._changed.wait()
-        tenant = self._tenants.take()
+        tenant = self._tenants.take_next()
         jobs = self._jobs[tenant]
-        ticket = jobs.take()
+        ticket = jobs.take_next()
         if not jobs:
             del self._jobs[tenant]
         return ticket

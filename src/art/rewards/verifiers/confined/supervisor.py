@@ -43,7 +43,7 @@ def main() -> None:
         _run(walls, order, job, told)
     os.close(told)
     os.set_blocking(control, False)
-    _say(control, {"walls": json.loads(_line(built) or b"null")})
+    _write_message(control, {"walls": json.loads(_line(built) or b"null")})
     for descriptor in (0, 1):
         os.close(descriptor)  # their ends must be the child's alone; stderr stays for an error of our own
     deadline = None if order["wall_s"] is None else time.monotonic() + order["wall_s"]
@@ -55,11 +55,13 @@ def main() -> None:
     if fate == "ended" and used_up_cpu(code, usage, order["cpu_s"]):
         fate = "cpu"
     seconds = round(usage.ru_utime + usage.ru_stime, 4)
-    _say(control, {"fate": fate, "code": code, "cpu_s": seconds, "memory_bytes": usage.ru_maxrss * 1024})
+    _write_message(
+        control, {"fate": fate, "code": code, "cpu_s": seconds, "memory_bytes": usage.ru_maxrss * 1024}
+    )
     os._exit(0)
 
 
-def _run(walls: BuiltIsolation, order: dict[str, Any], job: Job, told: int) -> None:
+def _run(walls: BuiltIsolation, order: dict[str, Any], job: Job, channel: int) -> None:
     """The child: behind the walls, then under its limits, then what was ordered. It never returns."""
     code, confined = CONFUSED, False
     try:
@@ -70,8 +72,8 @@ def _run(walls: BuiltIsolation, order: dict[str, Any], job: Job, told: int) -> N
         os.chdir(folder)
         order["processes"] += walls.others
         limit(order, cpu=order["work"] != "checks")
-        os.write(told, json.dumps(walls.report()).encode() + b"\n")
-        os.close(told)
+        os.write(channel, json.dumps(walls.report()).encode() + b"\n")
+        os.close(channel)
         confined = True
         code = job(order)
     except SystemExit as ended:
@@ -175,6 +177,6 @@ def _line(descriptor: int) -> bytes:
     return text
 
 
-def _say(descriptor: int, words: dict[str, Any]) -> None:
+def _write_message(descriptor: int, words: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # nobody listens any more
         os.write(descriptor, json.dumps(words).encode() + b"\n")
