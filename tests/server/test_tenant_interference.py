@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tenants_world import World, run_world, secret_of
 
 from art.rendering.library import LibraryRenderer
-from art.server.chat.request_fields import SAMPLE_PREFIX
+from art.server.chat.messages import SAMPLE_PREFIX
 
 WHO = st.sampled_from(["alice", "bob", "operator"])
 STEP = st.one_of(

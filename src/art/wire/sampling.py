@@ -7,7 +7,7 @@ trained. What is left to write is the computation: in `engine/builtin/sampler.py
 `DistributionParameters` in `training/sampling.py` and `training/distributions.py`.
 
     >>> PARAMETERS["min_p"].values.schema
-    {'type': 'number', 'minimum': 0, 'maximum': 1}
+    {'maximum': 1, 'minimum': 0, 'type': 'number'}
     >>> PARAMETERS["min_p"].default
     0.0
 """
@@ -18,6 +18,8 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
+from art.wire.request_values import Biases, Number, Texts, TokenIds, Values, Whole
+
 HIGHEST_BIAS = 100.0
 HIGHEST_PENALTY = 2.0
 HIGHEST_REPETITION_PENALTY = 100.0
@@ -26,88 +28,6 @@ _MOST_IDS = 1024
 _LARGEST = 2**31 - 1
 _COLDEST = 1e-6
 """A lower temperature leaves one token."""
-
-Schema = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A finite number within bounds."""
-
-    least: float
-    most: float
-    above: bool = False
-    """The least value itself is none."""
-
-    @property
-    def schema(self) -> Schema:
-        least = "exclusiveMinimum" if self.above else "minimum"
-        return {"type": "number", least: self.least, "maximum": self.most}
-
-    @property
-    def bounds(self) -> dict[str, float]:
-        """The same in pydantic's words."""
-        return {"gt" if self.above else "ge": self.least, "le": self.most}
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number within bounds."""
-
-    least: int
-    most: int
-    unset: int | None = None
-    """In a request: as if nothing had been given."""
-
-    @property
-    def schema(self) -> Schema:
-        least = self.least if self.unset is None else min(self.least, self.unset)
-        return {"type": "integer", "minimum": least, "maximum": self.most}
-
-    @property
-    def bounds(self) -> dict[str, float]:
-        """The same in pydantic's words."""
-        return {"ge": self.least, "le": self.most}
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """A text or a list of texts, none empty."""
-
-    most: int
-
-    @property
-    def schema(self) -> Schema:
-        text = {"type": "string", "minLength": 1}
-        return {"anyOf": [text, {"type": "array", "items": text, "maxItems": self.most}]}
-
-
-@dataclass(frozen=True, slots=True)
-class TokenIds:
-    """A list of token ids."""
-
-    most: int
-
-    @property
-    def schema(self) -> Schema:
-        return {"type": "array", "items": {"type": "integer", "minimum": 0}}
-
-
-@dataclass(frozen=True, slots=True)
-class Biases:
-    """An object of token ids, as text, with a number for each."""
-
-    most: int
-    highest: float
-
-    @property
-    def schema(self) -> Schema:
-        return {
-            "type": "object",
-            "additionalProperties": {"type": "number", "minimum": -self.highest, "maximum": self.highest},
-            "propertyNames": {"pattern": "^[0-9]+$"},
-        }
-
 
 Route = Literal["completions", "messages", "responses"]
 _ALL: frozenset[Route] = frozenset({"completions", "messages", "responses"})
@@ -118,7 +38,7 @@ _OPENAI: frozenset[Route] = frozenset({"completions", "responses"})
 class Parameter:
     """What is declared of a parameter besides its name, its type and its default, which changes nothing."""
 
-    values: Number | Whole | Texts | TokenIds | Biases
+    values: Values
     """What a request may say."""
     routes: frozenset[Route] = _ALL
     """Those that read it as a chat completion does; the others have no such field, or one of their own."""

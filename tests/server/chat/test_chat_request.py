@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art.errors import RequestError
-from art.server.chat.chat_request import _FIELDS, read_chat_request
+from art.server.chat.chat_request import CHAT, read_chat_request
 from art.server.chat.request_fields import OTHER_FIELDS
 from art.server.ledger.stitching import Conversation
 
@@ -29,7 +29,7 @@ MESSAGE = st.dictionaries(
 )
 BODY = st.fixed_dictionaries(
     {"model": st.just("m"), "messages": st.lists(MESSAGE, max_size=3) | JSON},
-    optional={name: JSON for name in [*_FIELDS, *OTHER_FIELDS] if name not in ("model", "messages")},
+    optional={name: JSON for name in [*CHAT.fields, *OTHER_FIELDS] if name not in ("model", "messages")},
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from art.errors import RequestError
 from art.server.chat.chat_request import read_chat_request
-from art.server.chat.request_fields import sample_hint
+from art.server.chat.messages import sample_hint
 from art.server.dialects.anthropic_request import chat_body
 
 HI = {"role": "user", "content": "hi"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,16 @@ from dialect_bodies import DIALECTS, refusal
 from live import KEY, Live
 from scripted_engine import Script
 
-from art.server.chat import chat_request
-from art.server.chat.request_fields import OTHER_FIELDS, OtherField
-from art.server.dialects import anthropic_request, completions_request, responses_request
+from art.server.chat.request_fields import OTHER_FIELDS, RequestSchema
 from art.server.jobs.train_rows import sampling_distribution
+from art.server.routes import openapi
 from art.wire.algorithm import Algorithm
+from art.wire.request_values import Idle
 from art.wire.training import PLAIN_SAMPLING
 
 PAGE = Path(__file__).parents[3] / "docs" / "endpoint.md"
 HELLO = [{"role": "user", "content": "hi"}]
-ACTING: dict[str, set[str]] = {
-    "/v1/chat/completions": set(chat_request._FIELDS),
-    "/v1/completions": {*completions_request._OWN, *completions_request._AS_IN_CHAT},
-    "/v1/messages": {*anthropic_request._READERS, *anthropic_request._NEUTRAL},
-    "/v1/responses": {
-        *responses_request._OWN,
-        *responses_request._AS_IN_CHAT,
-        *responses_request._NEUTRAL,
-    },
-}
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 SAMPLING_OF_VLLM: dict[str, Any] = {
     **dict.fromkeys(
         ("frequency_penalty", "logit_bias", "presence_penalty", "seed", "stream_options", "user")
@@ -71,25 +63,31 @@ def rows_of_the_page() -> list[str]:
     return [line for line in part.splitlines() if line.startswith("| `")]
 
 
+def happens(other: Idle) -> str:
+    """To a value, in the words of the page."""
+    if other.accepted is None:
+        return "accepted, without effect"
+    idle = ", ".join(f"`{json.dumps(value)}`" for value in other.accepted)
+    return f"refused, but for {idle}" if idle else "refused"
+
+
 def test_the_page_says_of_each_field_what_the_table_says() -> None:
     """The rows, as they must be there."""
     told: dict[tuple[str, str], list[str]] = {}
     for name, other in OTHER_FIELDS.items():
-        told.setdefault((other.happens, other.why), []).append(f"`{name}`")
+        told.setdefault((happens(other), other.why), []).append(f"`{name}`")
     assert rows_of_the_page() == [
-        f"| {', '.join(names)} | {happens} | {why} |" for (happens, why), names in told.items()
+        f"| {', '.join(names)} | {taken} | {why} |" for (taken, why), names in told.items()
     ]
 
 
-def test_what_is_accepted_is_said_in_words() -> None:
-    assert OtherField(why="x", accepted=(True, [])).happens == "refused, but for `true`, `[]`"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ACTING)
+@pytest.mark.parametrize("path", PATHS)
 async def test_a_null_is_a_field_that_was_not_given(live: Live, path: str) -> None:
-    needed = DIALECTS[path]
-    nulls = {name: None for name in ACTING[path] | set(OTHER_FIELDS) if name not in needed}
+    needed, body = DIALECTS[path], openapi.DIALECTS[path].body
+    assert isinstance(body, RequestSchema)
+    fields = body.schema["properties"]
+    nulls = {name: None for name in fields if name not in needed}
     async with asking(live) as client:
         reply = await client.post(path, json={**needed, **nulls})
         assert reply.status_code == 200, reply.text
@@ -100,7 +98,7 @@ async def test_a_null_is_a_field_that_was_not_given(live: Live, path: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ACTING)
+@pytest.mark.parametrize("path", PATHS)
 async def test_what_would_change_what_is_learned_is_refused_with_the_reason(live: Live, path: str) -> None:
     refused = {name: one for name, one in OTHER_FIELDS.items() if one.accepted is not None}
     async with asking(live) as client:

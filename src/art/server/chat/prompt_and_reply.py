@@ -17,9 +17,10 @@ from art.errors import RequestError
 from art.rendering.chat_renderer import ChatRenderer, Parsed, Tool
 from art.server.catalog import Target
 from art.server.chat.chat_request import ChatRequest
-from art.server.chat.request_fields import call_id, refuse
+from art.server.chat.messages import call_id
 from art.server.ledger.stitching import Stitched
 from art.server.tenancy import Tenant, external_name, internal_name
+from art.wire.request_values import refuse
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 
@@ -244,9 +245,8 @@ class PreparedRequest:
         kept, least = None, self.request.min_tokens
         if least and completion.stop_string is not None:
             kept = self.parse(completion.token_ids[:least], partial=True)
-        return message_of(
-            completion, self.parse(completion.token_ids), kept, keep_stop=self.request.keep_stop
-        )
+        keep_stop = self.request.include_stop_str_in_output
+        return message_of(completion, self.parse(completion.token_ids), kept, keep_stop=keep_stop)
 
 
 def constraint_of(
@@ -263,7 +263,7 @@ def constraint_of(
         if choice.mode != "none" and (choice.names is None or tool["function"]["name"] in choice.names)
     ]
     if choice.mode == "required":
-        return _grammar(renderer, prompt_ids, None, tools, request.parallel_calls, "tool_choice")
+        return _grammar(renderer, prompt_ids, None, tools, request.parallel_tool_calls, "tool_choice")
     if not tools:
         if text is None:
             return None
@@ -272,10 +272,12 @@ def constraint_of(
         if text.kind == "lark":
             # Whoever writes a grammar writes all of it.
             return text
-        return _grammar(renderer, prompt_ids, text, tools, request.parallel_calls, request.constrained_by)
+        return _grammar(
+            renderer, prompt_ids, text, tools, request.parallel_tool_calls, request.constrained_by
+        )
     if choice.names is not None:
-        return _grammar(renderer, prompt_ids, "any", tools, request.parallel_calls, "tool_choice")
-    if not request.parallel_calls:
+        return _grammar(renderer, prompt_ids, "any", tools, request.parallel_tool_calls, "tool_choice")
+    if not request.parallel_tool_calls:
         return _grammar(renderer, prompt_ids, "any", tools, False, "parallel_tool_calls")
     return None
 

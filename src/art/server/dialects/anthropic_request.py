@@ -6,15 +6,30 @@ acts, is refused by its name, or `OTHER_FIELDS` says what becomes of it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import orjson
+from pydantic import Field
 
 from art.errors import RequestError
-from art.server.chat.chat_request import EFFORTS
-from art.server.chat.request_fields import MOST_MESSAGES, check_other_field, refuse
+from art.server.chat.chat_request import EFFORT
+from art.server.chat.messages import MOST_MESSAGES
+from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema
+from art.wire.request_values import (
+    AT_LEAST_ONE,
+    FLAG,
+    NAME,
+    OBJECT,
+    TEXT,
+    ByHand,
+    Idle,
+    Number,
+    Schema,
+    Values,
+    Whole,
+    refuse,
+)
 from art.wire.sampling import PARAMETERS
 
 _FIELDS = {
@@ -185,7 +200,6 @@ Chat = dict[str, Any]
 
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _NO_SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
-_LARGEST = 2**31 - 1
 
 
 def chat_body(body: Any, *, counting: bool = False) -> Chat:
@@ -195,35 +209,21 @@ def chat_body(body: Any, *, counting: bool = False) -> Chat:
     """
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
-    required = ("model", "messages") if counting else ("model", "max_tokens", "messages")
-    for name in required:
+    schema = COUNT_TOKENS if counting else MESSAGES
+    for name in schema.required:
         if body.get(name) is None:
             refuse(f"{name!r} is missing", name, "missing_parameter")
     chat: Chat = {"messages": read_conversation(body["messages"])}
-    for name, value in body.items():
-        if value is None or name == "messages":
-            continue
-        reader = _READERS.get(name)
-        if reader is not None:
-            reader(chat, name, value)
-        elif name in _NEUTRAL:
-            if value not in _NEUTRAL[name]:
-                refuse(f"{name} is not supported here but as {_NEUTRAL[name][0]!r}", name, _UNSUPPORTED)
-        else:
-            check_other_field(name, value, ("messages", *_READERS))
+    schema.read(chat, body)
     return chat
 
 
-def _model(chat: Chat, name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        refuse("model must be a name", name)
-    chat["model"] = value
+def _put(chat: Chat, name: str, value: Any) -> None:
+    chat[name] = value
 
 
-def _max_tokens(chat: Chat, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        refuse("max_tokens must be a whole number of at least 1", name)
-    chat["max_tokens"] = value
+def _nothing(chat: Chat, name: str, value: Any) -> None:
+    """Of a field that was read before, or does not act."""
 
 
 def _system(chat: Chat, name: str, value: Any) -> None:
@@ -232,32 +232,7 @@ def _system(chat: Chat, name: str, value: Any) -> None:
         chat["messages"] = [{"role": "system", "content": text}, *chat["messages"]]
 
 
-def _stream(chat: Chat, name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        refuse("stream must be true or false", name)
-    chat["stream"] = value
-
-
-def _fraction(chat: Chat, name: str, value: Any) -> None:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fits or not 0 <= value <= 1 or (name == "top_p" and value == 0):
-        refuse(f"{name} must be a number {'above' if name == 'top_p' else 'from'} 0 to 1", name)
-    chat[name] = value
-
-
-def _top_k(chat: Chat, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
-        refuse(f"top_k must be a whole number from 0 to {_LARGEST}", name)
-    chat["top_k"] = value
-
-
-def _stop_sequences(chat: Chat, name: str, value: Any) -> None:
-    if (
-        not isinstance(value, list)
-        or len(value) > 16
-        or not all(isinstance(text, str) and text for text in value)
-    ):
-        refuse("stop_sequences must be a list of up to 16 strings, none empty", name)
+def _stop_sequences(chat: Chat, name: str, value: list[str]) -> None:
     chat["stop"] = value
 
 
@@ -288,18 +263,14 @@ def _thinking(chat: Chat, name: str, value: Any) -> None:
         )
 
 
-def _output_config(chat: Chat, name: str, value: Any) -> None:
-    if not isinstance(value, dict):
-        refuse("output_config must be an object", name)
+def _output_config(chat: Chat, name: str, value: dict[str, Any]) -> None:
     for option, wanted in value.items():
         if option not in ("format", "effort") and wanted is not None:
             at = f"output_config.{option[:100]}"
             refuse(f"{at} is not supported; supported: format and effort", at, _UNSUPPORTED)
     effort = value.get("effort")
     if effort is not None:
-        if effort not in EFFORTS:
-            refuse(f"output_config.effort must be one of {', '.join(EFFORTS)}", "output_config.effort")
-        chat["reasoning_effort"] = effort
+        chat["reasoning_effort"] = EFFORT.read("output_config.effort", effort, told=0)
     wanted = value.get("format")
     if wanted is None:
         return
@@ -312,9 +283,7 @@ def _output_config(chat: Chat, name: str, value: Any) -> None:
     chat["response_format"] = {"type": "json_schema", "json_schema": named}
 
 
-def _tools(chat: Chat, name: str, value: Any) -> None:
-    if not isinstance(value, list):
-        refuse("tools must be a list", name)
+def _tools(chat: Chat, name: str, value: list[Any]) -> None:
     chat["tools"] = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(value)]
 
 
@@ -382,12 +351,8 @@ def _cache_control(chat: Chat, name: str, value: Any) -> None:
     check_cache_control(value, name)
 
 
-def _as_in_chat(chat: Chat, name: str, value: Any) -> None:
-    if name == "chat_template_kwargs":
-        if not isinstance(value, dict):
-            refuse("chat_template_kwargs must be an object", name)
-        value = {**value, **chat.get(name, {})}
-    chat[name] = value
+def _template_arguments(chat: Chat, name: str, value: dict[str, Any]) -> None:
+    chat[name] = {**value, **chat.get(name, {})}
 
 
 _UNSUPPORTED = "unsupported_parameter"
@@ -400,30 +365,60 @@ _IDLE_OF_TOOL: dict[str, tuple[Any, ...]] = {
 }
 """Fields of a tool with the values that ask for nothing."""
 
-_READERS: dict[str, Callable[[Chat, str, Any], None]] = {
-    "model": _model,
-    "max_tokens": _max_tokens,
-    "system": _system,
-    "stream": _stream,
-    "temperature": _fraction,
-    "top_p": _fraction,
-    "top_k": _top_k,
-    "stop_sequences": _stop_sequences,
-    "metadata": _metadata,
-    "thinking": _thinking,
-    "output_config": _output_config,
-    "tools": _tools,
-    "tool_choice": _tool_choice,
-    "cache_control": _cache_control,
-    "thread": _thread,
-    "chat_template_kwargs": _as_in_chat,
-    **{name: _as_in_chat for name, one in PARAMETERS.items() if "messages" in one.routes},
-    "ignore_eos": _as_in_chat,
-    "include_stop_str_in_output": _as_in_chat,
-}
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "speed": ("standard",),
-    "mcp_servers": ([],),
+class _IdleHere(Idle):
+    """Refused in this dialect's words."""
+
+    def read(self, name: str, value: Any, *, told: int = 0) -> None:
+        if value not in (self.accepted or ()):
+            refuse(f"{name} is not supported here but as {(self.accepted or ())[0]!r}", name, _UNSUPPORTED)
+
+
+def _object(required: str, **fields: Schema) -> Schema:
+    """An object of these fields and others, of which one is required."""
+    return {"type": "object", "properties": fields, "required": required.split()}
+
+
+_BLOCKS: Schema = {"anyOf": [TEXT.schema, {"type": "array", "items": _object("type", type=TEXT.schema)}]}
+_TURN = {
+    **_object("role content", role={"enum": ["user", "assistant", "system"]}, content=_BLOCKS),
+    "additionalProperties": False,
 }
-"""Fields that are accepted with the values that ask for nothing."""
+_TURNS = {"type": "array", "items": _TURN, "minItems": 1, "maxItems": MOST_MESSAGES}
+_TOOL = _object("name input_schema", name=TEXT.schema, description=TEXT.schema, input_schema=OBJECT.schema)
+_CHOICE = _object("type", type={"enum": [*_TOOL_CHOICES, "tool"]}, name=TEXT.schema)
+_USER = {"user_id": {"anyOf": [TEXT.schema, {"type": "null"}]}}
+_STOPS = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
+
+_FIELDS_OF_BODIES: dict[str, RequestField] = {
+    "model": RequestField(NAME, _put),
+    "messages": RequestField(ByHand(_TURNS), _nothing),
+    "max_tokens": RequestField(AT_LEAST_ONE, _put),
+    "system": RequestField(ByHand(_BLOCKS), _system),
+    "stream": RequestField(FLAG, _put),
+    "temperature": RequestField(Number(0, 1), _put),
+    "top_p": RequestField(Number(0, 1, above=True), _put),
+    "top_k": RequestField(Whole(0, 2**31 - 1), _put),
+    "stop_sequences": RequestField(Values(_STOPS, "a list of up to 16 strings, none empty"), _stop_sequences),
+    "metadata": RequestField(
+        ByHand({"type": "object", "properties": _USER, "additionalProperties": False}), _metadata
+    ),
+    "thinking": RequestField(ByHand(_object("type", type={"enum": ["adaptive", "disabled"]})), _thinking),
+    "output_config": RequestField(OBJECT, _output_config),
+    "tools": RequestField(Values(list[Any], "a list", schema={"type": "array", "items": _TOOL}), _tools),
+    "tool_choice": RequestField(ByHand(_CHOICE), _tool_choice),
+    "cache_control": RequestField(ByHand(_object("type", type={"const": "ephemeral"})), _cache_control),
+    "thread": RequestField(ByHand({"enum": [None]}), _thread),
+    "chat_template_kwargs": RequestField(OBJECT, _template_arguments),
+    # The rest is checked as the chat completion's field of the name.
+    **{
+        name: RequestField(ByHand(one.values.schema), _put)
+        for name, one in PARAMETERS.items()
+        if "messages" in one.routes
+    },
+    "ignore_eos": RequestField(ByHand(FLAG.schema), _put),
+    "include_stop_str_in_output": RequestField(ByHand(FLAG.schema), _put),
+}
+_IDLE = {**OTHER_FIELDS, "speed": _IdleHere("", "standard"), "mcp_servers": _IdleHere("", [])}
+MESSAGES = RequestSchema(_FIELDS_OF_BODIES, required=("model", "max_tokens", "messages"), idle=_IDLE, told=0)
+COUNT_TOKENS = RequestSchema(_FIELDS_OF_BODIES, required=("model", "messages"), idle=_IDLE, told=0)

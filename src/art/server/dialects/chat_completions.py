@@ -64,7 +64,7 @@ class ChatChunks:
                     event.delta.token_ids,
                     event.delta.logprobs,
                     event.delta.top_logprobs,
-                    as_ids=self._prepared.request.tokens_as_ids,
+                    as_ids=self._prepared.request.return_tokens_as_token_ids,
                 )
             ids = list(event.delta.token_ids) if self._prepared.request.return_token_ids else []
             if not change and logprobs is None and not ids:
@@ -179,7 +179,7 @@ def _reply(prepared: PreparedRequest, done: list[CommittedChoice], scored: Ranke
                 completion.token_ids,
                 completion.logprobs,
                 completion.tops,
-                as_ids=request.tokens_as_ids,
+                as_ids=request.return_tokens_as_token_ids,
             )
         choice = choice_of(index, completion, one.message, target.step, logprobs)
         if request.return_token_ids:

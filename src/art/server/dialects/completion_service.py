@@ -23,6 +23,7 @@ from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import ARTError, NotFoundError, RequestError, ServerError, WorkerError
 from art.server.catalog import Catalog, Target
 from art.server.chat.chat_request import ChatRequest
+from art.server.chat.messages import SAMPLE_PREFIX
 from art.server.chat.prompt_and_reply import (
     Completion,
     PreparedRequest,
@@ -30,7 +31,6 @@ from art.server.chat.prompt_and_reply import (
     constraint_of,
     finish_reason,
 )
-from art.server.chat.request_fields import SAMPLE_PREFIX
 from art.server.counts import TokenCounts
 from art.server.large_bodies import run_in_thread_if_large
 from art.server.ledger.ledger import Ledger

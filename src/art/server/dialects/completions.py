@@ -151,7 +151,7 @@ class CompletionChunks:
             renderer, prompt_ids = choice.prepared.target.renderer, choice.prepared.stitched.prompt_ids
             text = renderer.decode(prompt_ids) if self._asked.echo else ""
             self._texts[choice.index] = TokenTexts(
-                renderer, start=len(text), as_ids=self._asked.sampling.tokens_as_ids
+                renderer, start=len(text), as_ids=self._asked.sampling.return_tokens_as_token_ids
             )
             piece = self._piece(choice, text)
             if self._asked.sampling.return_token_ids:
@@ -215,7 +215,7 @@ class Completions(Dialect):
                     prompt,
                     rollout_id,
                     tenant,
-                    asked.special_tokens,
+                    asked.add_special_tokens,
                 )
                 for prompt in asked.prompts
             ]
@@ -318,5 +318,5 @@ def _logprobs(
         ids, values = [*prepared.stitched.prompt_ids, *ids], [None, *scored.logprobs, *values]
         if most:
             tops = [None, *(top[:most] for top in scored.tops), *tops]
-    texts = TokenTexts(prepared.target.renderer, as_ids=asked.sampling.tokens_as_ids)
+    texts = TokenTexts(prepared.target.renderer, as_ids=asked.sampling.return_tokens_as_token_ids)
     return texts.logprobs(ids, values, tops)

@@ -10,18 +10,21 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from art.errors import RequestError
 from art.rendering.chat_renderer import Parsed
 from art.server.catalog import Target
-from art.server.chat.chat_request import ChatRequest, read_chat_request, whole_reader
+from art.server.chat.chat_request import CHAT, ChatRequest, read_chat_request
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, check_texts_fit
-from art.server.chat.request_fields import check_other_field, refuse
+from art.server.chat.request_fields import RequestField, RequestSchema, declared_fields
 from art.server.dialects.completion_service import request_id
 from art.server.ledger.schema import int_array
 from art.server.ledger.stitching import Conversation, Stitched, speaker_of
 from art.server.tenancy import Tenant
+from art.wire.request_values import FLAG, TEXT, ByHand, Values, Whole, refuse
 from art.wire.sampling import MOST_TOP_LOGPROBS, PARAMETERS
 
 Prompt = str | list[int]
@@ -31,14 +34,11 @@ _DEFAULT_MAX_TOKENS = 16
 
 _LARGEST_ID = 2**31 - 1
 
-_OWN = ("prompt", "echo", "logprobs", "add_special_tokens")
-
 _AS_IN_CHAT = (
     "model",
     "n",
     "stream",
     "stream_options",
-    "max_tokens",
     *(name for name, one in PARAMETERS.items() if "completions" in one.routes),
     "response_format",
     "structured_outputs",
@@ -57,6 +57,14 @@ _AS_IN_CHAT = (
 """Read as a chat completion's."""
 
 
+def _prompts(request: CompletionsRequest, name: str, value: Any) -> None:
+    request.prompts = read_prompts(value)
+
+
+def _logprobs(request: CompletionsRequest, name: str, value: int) -> None:
+    request.logprobs, request.sampling.top_logprobs = True, value
+
+
 @dataclass(kw_only=True, slots=True)
 class CompletionsRequest:
     """What is asked for."""
@@ -64,10 +72,10 @@ class CompletionsRequest:
     sampling: ChatRequest
     """Model, sampling and stream, as a chat completion has them; without messages."""
     prompts: list[Prompt] = field(default_factory=list)
-    echo: bool = False
-    logprobs: bool = False
-    special_tokens: bool = False
+    echo: Annotated[bool, RequestField(FLAG)] = False
+    add_special_tokens: Annotated[bool, RequestField(FLAG)] = False
     """Texts get those that the tokenizer puts around a text."""
+    logprobs: Annotated[bool, RequestField(Whole(0, MOST_TOP_LOGPROBS), _logprobs)] = False
     samples: bool = True
     """False: the prompts are told, and nothing is sampled."""
 
@@ -80,15 +88,29 @@ class CompletionsRequest:
         return asked
 
 
+_OWN = {
+    "prompt": RequestField(ByHand({"anyOf": [TEXT.schema, {"type": "array"}]}), _prompts),
+    **declared_fields(CompletionsRequest),
+}
+COMPLETIONS = RequestSchema(
+    {
+        **{name: CHAT.fields[name] for name in _AS_IN_CHAT},
+        "max_tokens": RequestField(Values(Annotated[int, Field(ge=0)], "a whole number")),
+        **_OWN,
+    },
+    required=("model", "prompt"),
+)
+
+
 def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
     """The request of a decoded JSON body. Raises: RequestError naming the field."""
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
     for name, value in body.items():
-        if name not in _OWN and name not in _AS_IN_CHAT:
-            check_other_field(name, value, (*_OWN, *_AS_IN_CHAT))
-    shared = {name: body[name] for name in _AS_IN_CHAT if name in body}
-    samples = not (body.get("max_tokens") == 0 and _flag(body, "echo"))
+        if name not in COMPLETIONS.fields:
+            COMPLETIONS.check_other_field(name, value)
+    shared = {name: body[name] for name in (*_AS_IN_CHAT, "max_tokens") if name in body}
+    samples = not (body.get("max_tokens") == 0 and COMPLETIONS.read_field("echo", body.get("echo")))
     if not samples:
         shared["max_tokens"] = 1
     if "prompt" not in body:
@@ -97,16 +119,10 @@ def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
     sampling.messages = []
     if sampling.max_tokens is None:
         sampling.max_tokens = _DEFAULT_MAX_TOKENS
-    request = CompletionsRequest(
-        sampling=sampling,
-        prompts=_prompts(body["prompt"]),
-        echo=_flag(body, "echo"),
-        logprobs=body.get("logprobs") is not None,
-        special_tokens=_flag(body, "add_special_tokens"),
-        samples=samples,
-    )
-    if request.logprobs:
-        whole_reader("top_logprobs", 0, MOST_TOP_LOGPROBS)(sampling, "logprobs", body["logprobs"])
+    request = CompletionsRequest(sampling=sampling, samples=samples)
+    for name, own in _OWN.items():
+        if body.get(name) is not None or name in COMPLETIONS.required:
+            own.read(request, name, body[name])
     _fits_together(request, max_n)
     return request
 
@@ -130,7 +146,7 @@ def _fits_together(request: CompletionsRequest, max_n: int) -> None:
         )
 
 
-def _prompts(value: Any) -> list[Prompt]:
+def read_prompts(value: Any) -> list[Prompt]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
@@ -152,13 +168,6 @@ def _ids(value: list[Any], at: str) -> list[int]:
         if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _LARGEST_ID:
             refuse(f"{at} has {one!r}, which is no token id", at)
     return list(value)
-
-
-def _flag(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    refuse(f"{name} must be true or false, not {value!r}", name)
 
 
 _TURNS = 16

@@ -167,16 +167,17 @@ class Dialect(ABC):
         target = await self.sampler.resolve(request.model, rollout_of(scope), tenant=tenant_in(scope))
         target = target.confined_for(tenant_in(scope))
         wished = {name: value for name, value in request.wishes.items() if target.renderer.knows(name)}
-        arguments = {**wished, **(request.template_arguments or {})}
+        arguments = {**wished, **(request.chat_template_kwargs or {})}
         if not arguments:
             return target
         try:
             return replace(target, renderer=target.renderer.with_arguments(arguments))
         except RequestError as error:
-            if not wished or request.template_arguments:
+            if not wished or request.chat_template_kwargs:
                 raise
+            effort = f"{request.effort_field} = {request.reasoning_effort!r}"
             raise RequestError(
-                f"{request.effort_field} = {request.effort!r} is not supported by this model ({error})",
+                f"{effort} is not supported by this model ({error})",
                 status=error.status,
                 code="unsupported_parameter",
                 param=request.effort_field,

@@ -18,7 +18,6 @@ from starlette.routing import Route
 from art.errors import ARTError, OverloadedError
 from art.rendering.reply import is_object
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, logprobs_of
-from art.server.chat.request_fields import refuse
 from art.server.dialects.completion_service import (
     CallPiece,
     ChoiceFinished,
@@ -35,6 +34,7 @@ from art.server.http import Scope, Send, error_body, send_json
 from art.server.large_bodies import TenantThreads
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, tenant_in
+from art.wire.request_values import refuse
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 _REPEATED: dict[str, Any] = {

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from art.errors import RequestError
-from art.server.chat.chat_request import ChatRequest, read_chat_request, read_effort
-from art.server.chat.request_fields import check_other_field, refuse
+from art.server.chat.chat_request import CHAT, EFFORT, ChatRequest, read_chat_request
+from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema
 from art.server.dialects.responses_items import Item, ResponseStore, chat_messages, read_items
 from art.server.tenancy import Tenant
+from art.wire.request_values import FLAG, OBJECT, TEXT, ByHand, Idle, Values, refuse
 from art.wire.sampling import PARAMETERS
 
 LOGPROBS = "message.output_text.logprobs"
@@ -39,10 +40,8 @@ _NEUTRAL_OF_TOOL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def chat_tools(tools: Any) -> list[dict[str, Any]]:
+def chat_tools(tools: list[Any]) -> list[dict[str, Any]]:
     """Function tools as the chat API spells them. Raises: RequestError naming the tool."""
-    if not isinstance(tools, list):
-        refuse(f"tools must be a list, not {tools!r:.200}", "tools")
     return [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
 
 
@@ -89,10 +88,8 @@ def _name_of(tool: Any) -> Any:
     return tool.get("name") if isinstance(tool, dict) else None
 
 
-def chat_format(text: Any) -> dict[str, Any] | None:
+def chat_format(text: dict[str, Any]) -> dict[str, Any] | None:
     """`response_format` of a `text`; None for plain text. Raises: RequestError."""
-    if not isinstance(text, dict):
-        refuse(f"text must be an object, not {text!r:.200}", "text")
     for name, value in text.items():
         if name not in ("format", "verbosity") and value is not None:
             refuse(f"text.{name} = {value!r:.100} is not supported", f"text.{name}", "unsupported_parameter")
@@ -117,10 +114,8 @@ _OF_REASONING = ("effort", "summary", "generate_summary")
 """A summary may be asked for: reasoning is told as it is, which says all that one would."""
 
 
-def effort_of(reasoning: Any, request: ChatRequest) -> None:
+def effort_of(reasoning: dict[str, Any], request: ChatRequest) -> None:
     """Put the effort into the request. Raises: RequestError for what cannot be asked for."""
-    if not isinstance(reasoning, dict):
-        refuse(f"reasoning must be an object, not {reasoning!r:.200}", "reasoning")
     for name, value in reasoning.items():
         if name not in _OF_REASONING and value is not None:
             refuse(
@@ -136,13 +131,11 @@ def effort_of(reasoning: Any, request: ChatRequest) -> None:
             )
     request.effort_field = "reasoning.effort"
     if reasoning.get("effort") is not None:
-        read_effort(request, "reasoning.effort", reasoning["effort"])
+        request.reasoning_effort = EFFORT.read("reasoning.effort", reasoning["effort"])
 
 
-def includes_logprobs(include: Any) -> bool:
+def includes_logprobs(include: list[Any]) -> bool:
     """Whether logprobs are asked for. Raises: RequestError for what cannot be included."""
-    if not isinstance(include, list):
-        refuse(f"include must be a list, not {include!r:.200}", "include")
     for one in include:
         if one != LOGPROBS and one not in _NOTHING_TO_INCLUDE:
             known = ", ".join((LOGPROBS, *_NOTHING_TO_INCLUDE))
@@ -164,29 +157,37 @@ _AS_IN_CHAT = {
 }
 """Read as the chat completion's field of this name."""
 
-_OWN = (
-    "input",
-    "instructions",
-    "previous_response_id",
-    "tools",
-    "tool_choice",
-    "text",
-    "reasoning",
-    "include",
-    "top_logprobs",
-    "store",
-)
-
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "background": (False,),
-    "truncation": ("disabled",),
-    "stream_options": ({}, {"include_obfuscation": False}),
-    "conversation": (),
-    "prompt": (),
-    "max_tool_calls": (),
-    "context_management": ([],),
+_OBJECTS = {"type": "array", "items": OBJECT.schema}
+_OWN: dict[str, RequestField] = {
+    "input": RequestField(ByHand({"anyOf": [TEXT.schema, _OBJECTS]})),
+    "instructions": RequestField(TEXT),
+    "previous_response_id": RequestField(Values(str, "the id of a response")),
+    "tools": RequestField(Values(list[Any], "a list", schema=_OBJECTS)),
+    "tool_choice": RequestField(ByHand({"anyOf": [TEXT.schema, OBJECT.schema]})),
+    "text": RequestField(OBJECT),
+    "reasoning": RequestField(OBJECT),
+    "include": RequestField(Values(list[Any], "a list", schema={"type": "array", "items": TEXT.schema})),
+    "store": RequestField(FLAG),
 }
-"""Accepted with the value that asks for nothing."""
+RESPONSES = RequestSchema(
+    {
+        **{name: CHAT.fields[spelled] for name, spelled in _AS_IN_CHAT.items()},
+        "top_logprobs": CHAT.fields["top_logprobs"],
+        **_OWN,
+    },
+    required=("model", "input"),
+    idle={
+        **OTHER_FIELDS,
+        "background": Idle("", False),
+        "truncation": Idle("", "disabled"),
+        "stream_options": Idle("", {}, {"include_obfuscation": False}),
+        "conversation": Idle(""),
+        "prompt": Idle(""),
+        "max_tool_calls": Idle(""),
+        "context_management": Idle("", []),
+    },
+    told=200,
+)
 
 _OUR_WORDS = {"max_tokens": "max_output_tokens", "response_format": "text.format", "messages": "input"}
 
@@ -212,13 +213,14 @@ def read_responses_request(body: Any, store: ResponseStore, tenant: Tenant) -> R
     body = {name: value for name, value in body.items() if value is not None}
     _check_names(body)
     items = read_items(body["input"])
-    previous = _checked(body, "previous_response_id", str, "the id of a response")
-    keep = _checked(body, "store", bool, "true or false")
+    for name in _OWN:
+        RESPONSES.read_field(name, body.get(name))
+    previous = body.get("previous_response_id")
     return ResponsesRequest(
         chat=_chat(body, _messages(body, items, previous, store, tenant)),
         items=items,
         previous=previous,
-        store=keep is not False,
+        store=body.get("store", True),
         logprobs=includes_logprobs(body.get("include", [])),
         sent=body,
     )
@@ -226,12 +228,9 @@ def read_responses_request(body: Any, store: ResponseStore, tenant: Tenant) -> R
 
 def _check_names(body: dict[str, Any]) -> None:
     for name, value in body.items():
-        if name in _NEUTRAL:
-            if value not in _NEUTRAL[name]:
-                refuse(f"{name} = {value!r:.200} is not supported", name, "unsupported_parameter")
-        elif name not in _AS_IN_CHAT and name not in _OWN:
-            check_other_field(name, value, (*_AS_IN_CHAT, *_OWN))
-    for name in ("model", "input"):
+        if name not in RESPONSES.fields:
+            RESPONSES.check_other_field(name, value)
+    for name in RESPONSES.required:
         if name not in body:
             refuse(f"{name!r} is missing", name, "missing_parameter")
 
@@ -244,7 +243,7 @@ def _messages(
     def find(item_id: str) -> Item:
         return store.item(tenant, item_id)
 
-    instructions = _checked(body, "instructions", str, "a text")
+    instructions = body.get("instructions")
     opening = [] if instructions is None else [{"role": "system", "content": instructions}]
     earlier = [] if previous is None else store.conversation(tenant, previous)
     # Read apart: what an error calls input[0] is the first item of this request.
@@ -280,10 +279,3 @@ def _chat(body: dict[str, Any], messages: list[dict[str, Any]]) -> ChatRequest:
         raise RequestError(
             str(error).replace(name, ours), status=error.status, code=error.code, param=ours
         ) from error
-
-
-def _checked(body: dict[str, Any], name: str, kind: type, what: str) -> Any:
-    value = body.get(name)
-    if value is not None and not isinstance(value, kind):
-        refuse(f"{name} must be {what}, not {value!r:.200}", name)
-    return value

@@ -22,7 +22,7 @@ from art.batch.build import build_batch
 from art.batch.encode import encode_batch
 from art.errors import RequestError, TrainingError
 from art.rendering.chat_renderer import ChatRenderer, Message, Tool
-from art.server.chat.request_fields import read_messages, read_tools
+from art.server.chat.messages import read_messages, read_tools
 from art.server.checkpoints.sampler_agreement import canary_rows
 from art.server.jobs.job_store import TrainingJob
 from art.server.jobs.step_job import StepJob

@@ -17,9 +17,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from art.server.catalog import Catalog, ServedName, Target
-from art.server.chat.chat_request import read_chat_request
+from art.server.chat.chat_request import CHAT, read_chat_request
 from art.server.chat.prompt_and_reply import check_messages_fit, check_texts_fit
-from art.server.chat.request_fields import refuse
+from art.server.chat.request_fields import RequestField, RequestSchema
 from art.server.dialects.dialect import rollout_of
 from art.server.http import read_bytes
 from art.server.large_bodies import TenantThreads, decode_json, run_in_thread_if_large
@@ -30,6 +30,7 @@ from art.server.rollouts import ScopedRollout, ScopedRollouts
 from art.server.routes.endpoint import answer_errors, read_body, record_reply
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, external_name, tenant_in
+from art.wire.request_values import FLAG, NAME, TEXT, ByHand, Values, refuse
 from art.wire.rollouts import OpenRolloutRequest, RolloutForgotten
 from art.wire.samples import RolloutInfo, SampleInfo
 
@@ -155,18 +156,30 @@ def _id(request: Request) -> str:
     return rollout_id
 
 
-_FLAGS = {
-    "add_generation_prompt": True,
-    "return_token_strs": False,
-    "add_special_tokens": False,
-    "continue_final_message": False,
-}
+_FLAGS = {"add_generation_prompt": True, "return_token_strs": False, "add_special_tokens": False}
 _OF_CHAT = ("messages", "tools", "chat_template_kwargs")
-TOKENIZE_FIELDS = ("model", "prompt", *_OF_CHAT, *_FLAGS)
-DETOKENIZE_FIELDS = ("model", "tokens")
+_LARGEST_ID = 2**31 - 1
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": _LARGEST_ID}}
+_NO_GOING_ON = Values(bool, "true or false", schema={"enum": [False, None]})
+TOKENIZE = RequestSchema(
+    {
+        "model": RequestField(NAME),
+        "prompt": RequestField(TEXT),
+        **{name: CHAT.fields[name] for name in _OF_CHAT},
+        **dict.fromkeys(_FLAGS, RequestField(FLAG)),
+        "continue_final_message": RequestField(_NO_GOING_ON),
+    },
+    idle={},
+    told=0,
+)
+DETOKENIZE = RequestSchema(
+    {"model": RequestField(NAME), "tokens": RequestField(ByHand(_TOKENS))},
+    required=("tokens",),
+    idle={},
+    told=0,
+)
 _CLASS = "PreTrainedTokenizerFast"
 """What reads every tokenizer here, whatever class its folder names."""
-_LARGEST_ID = 2**31 - 1
 _LEAST_BOUND = 1 << 17
 """Ids that /detokenize takes at least: beyond the context, and this, they would hold the interpreter long."""
 TOKENIZATION = frozenset({"/tokenize", "/detokenize"})
@@ -179,14 +192,19 @@ def tokenization_routes(
     """To be mounted behind the key check, which says who asks."""
     beside = TenantThreads()
 
-    async def body_of(request: Request, known: tuple[str, ...]) -> dict[str, Any]:
+    async def body_of(request: Request, schema: RequestSchema) -> dict[str, Any]:
         raw = await read_bytes(request.scope, request.receive, limit=limits.max_body_bytes)
         body = await beside.run(len(raw), tenant_in(request.scope), decode_json, raw)
-        return _checked(body, known)
+        return _checked(body, schema)
 
     async def tokenize(request: Request) -> Response:
-        body = await body_of(request, TOKENIZE_FIELDS)
-        flags = {name: _flag(body, name) for name in _FLAGS}
+        body = await body_of(request, TOKENIZE)
+        flags = {name: TOKENIZE.read_field(name, body.get(name, idle)) for name, idle in _FLAGS.items()}
+        if TOKENIZE.read_field("continue_final_message", body.get("continue_final_message")):
+            refuse(
+                "continue_final_message = true is not supported: a reply begins a message",
+                "continue_final_message",
+            )
         target = await _target(catalog, body.get("model"), tenant_in(request.scope))
         ids = await _ids(target, body, tenant_in(request.scope), stitcher, flags["add_generation_prompt"])
         strings = (
@@ -199,7 +217,7 @@ def tokenization_routes(
         )
 
     async def detokenize(request: Request) -> Response:
-        body = await body_of(request, DETOKENIZE_FIELDS)
+        body = await body_of(request, DETOKENIZE)
         target = await _target(catalog, body.get("model"), tenant_in(request.scope))
         ids = await asyncio.to_thread(_tokens, body.get("tokens"), max(target.max_context, _LEAST_BOUND))
         return JSONResponse({"prompt": await run_in_thread_if_large(len(ids), target.renderer.decode, ids)})
@@ -220,27 +238,18 @@ def tokenization_routes(
     ]
 
 
-def _checked(body: Any, known: tuple[str, ...]) -> dict[str, Any]:
+def _checked(body: Any, schema: RequestSchema) -> dict[str, Any]:
     if not isinstance(body, dict):
         refuse("the body must be a JSON object", "", "invalid_json")
     given = {name: value for name, value in body.items() if value is not None}
     for name in given:
-        if name not in known:
+        if name not in schema.fields:
             refuse(
-                f"{name[:200]!r} is not supported; supported: {', '.join(known)}",
+                f"{name[:200]!r} is not supported; supported: {', '.join(schema.fields)}",
                 name,
                 "unsupported_parameter",
             )
     return given
-
-
-def _flag(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name, _FLAGS[name])
-    if not isinstance(value, bool):
-        refuse(f"{name} must be true or false", name)
-    if name == "continue_final_message" and value:
-        refuse("continue_final_message = true is not supported: a reply begins a message", name)
-    return value
 
 
 async def _target(catalog: Catalog, name: Any, tenant: Tenant) -> Target:
@@ -252,9 +261,8 @@ async def _target(catalog: Catalog, name: Any, tenant: Tenant) -> Target:
                 "'model' is missing: several base models are served, or none", "model", "missing_parameter"
             )
         name = bases[0]
-    if not isinstance(name, str) or not name:
-        refuse("model must be a name", "model")
-    return (await catalog.resolve(name, tenant)).confined_for(tenant)
+    named = TOKENIZE.read_field("model", name)
+    return (await catalog.resolve(named, tenant)).confined_for(tenant)
 
 
 async def _ids(
@@ -264,9 +272,7 @@ async def _ids(
         refuse("give either prompt or messages", "prompt", "missing_parameter")
     renderer = target.renderer
     if "prompt" in body:
-        prompt = body["prompt"]
-        if not isinstance(prompt, str):
-            refuse("prompt must be a text", "prompt")
+        prompt = TOKENIZE.read_field("prompt", body["prompt"])
         for name in (*_OF_CHAT, "add_generation_prompt"):
             if name in body:
                 refuse(f"{name} goes with messages, not with a prompt", name)
@@ -275,8 +281,8 @@ async def _ids(
     asked = {name: body[name] for name in _OF_CHAT if name in body}
     request = await asyncio.to_thread(read_chat_request, {**asked, "model": target.name}, max_n=1)
     check_messages_fit(request, target)
-    if request.template_arguments:
-        renderer = renderer.with_arguments(request.template_arguments)
+    if request.chat_template_kwargs:
+        renderer = renderer.with_arguments(request.chat_template_kwargs)
     return await stitcher.render(
         renderer, request.messages, request.tools, size=request.size, tenant=tenant, generate=generate
     )

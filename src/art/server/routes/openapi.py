@@ -17,9 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from art.server.chat.chat_request import CHAT
+from art.server.chat.request_fields import RequestSchema
+from art.server.dialects.anthropic_request import COUNT_TOKENS, MESSAGES
+from art.server.dialects.completions_request import COMPLETIONS
+from art.server.dialects.responses_request import RESPONSES
 from art.server.routes import openapi_schemas as replies
-from art.server.routes import openapi_schemas as requests
-from art.server.routes.openapi_schemas import ANTHROPIC_ERROR, OPENAI_ERROR, Schema
+from art.server.routes.gateway_routes import DETOKENIZE, TOKENIZE
+from art.server.routes.openapi_schemas import ANTHROPIC_ERROR, OPENAI_ERROR
 from art.wire.jobs import JobInfo, SftJobRequest, TrainJobRequest
 from art.wire.models import (
     AdoptReply,
@@ -36,6 +41,7 @@ from art.wire.models import (
     UnloadStepsRequest,
 )
 from art.wire.records import Strict
+from art.wire.request_values import Schema
 from art.wire.rollouts import (
     ROLLOUT_HEADER,
     OpenRolloutRequest,
@@ -45,7 +51,7 @@ from art.wire.rollouts import (
 )
 from art.wire.samples import RolloutInfo, SampleInfo
 
-Shape = Schema | type[Strict]
+Shape = Schema | RequestSchema | type[Strict]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,23 +81,23 @@ _NUMBER: Schema = {"type": "integer", "minimum": 0}
 
 DIALECTS: dict[str, Operation] = {
     "/v1/chat/completions": Operation(
-        summary="OpenAI's chat completions", body=requests.CHAT, reply=replies.CHAT_COMPLETION, streams=_SSE
+        summary="OpenAI's chat completions", body=CHAT, reply=replies.CHAT_COMPLETION, streams=_SSE
     ),
     "/v1/completions": Operation(
         summary="OpenAI's completions of raw prompts",
-        body=requests.COMPLETIONS,
+        body=COMPLETIONS,
         reply=replies.COMPLETION,
         streams=_SSE,
     ),
     "/v1/responses": Operation(
-        summary="OpenAI's Responses", body=requests.RESPONSES, reply=replies.RESPONSE, streams=_SSE
+        summary="OpenAI's Responses", body=RESPONSES, reply=replies.RESPONSE, streams=_SSE
     ),
     "/v1/messages": Operation(
-        summary="Anthropic's messages", body=requests.MESSAGES, reply=replies.MESSAGE, streams=_SSE
+        summary="Anthropic's messages", body=MESSAGES, reply=replies.MESSAGE, streams=_SSE
     ),
     "/v1/messages/count_tokens": Operation(
         summary="The tokens of a request to Anthropic's messages",
-        body=requests.COUNT_TOKENS,
+        body=COUNT_TOKENS,
         reply=replies.TOKEN_COUNT,
     ),
 }
@@ -114,11 +120,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         ),
     ),
     ("POST", "/tokenize"): Operation(
-        summary="The ids of a text or a conversation", body=requests.TOKENIZE, reply=replies.TOKENS
+        summary="The ids of a text or a conversation", body=TOKENIZE, reply=replies.TOKENS
     ),
-    ("POST", "/detokenize"): Operation(
-        summary="The text of ids", body=requests.DETOKENIZE, reply=replies.DETOKENIZED
-    ),
+    ("POST", "/detokenize"): Operation(summary="The text of ids", body=DETOKENIZE, reply=replies.DETOKENIZED),
     ("GET", "/tokenizer_info"): Operation(
         summary="The special tokens and the chat template of a served name",
         reply=replies.TOKENIZER,
@@ -294,6 +298,8 @@ def _parameters(path: str, operation: Operation) -> list[dict[str, Any]]:
 def _schema(shape: Shape) -> Schema:
     if isinstance(shape, type) and issubclass(shape, Strict):
         return {"$ref": _REFERENCE.format(model=shape.__name__)}
+    if isinstance(shape, RequestSchema):
+        return shape.schema
     assert isinstance(shape, dict)
     return shape
 

@@ -1,0 +1,195 @@
+"""Messages and tools of chat requests: how they are read, and their JSON schemas.
+
+Messages are read into content as text, null fields gone, the rest refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from art.wire.request_values import TEXT, Schema, refuse
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_CALL_ID = re.compile(r"call_([0-9a-f]{24})_\d+")
+
+SAMPLE_PREFIX = "smp_"
+MOST_MESSAGES = 100_000
+MOST_TOOLS = 4096
+_LEAST = 100
+"""Characters that take as long as a message or a call without any."""
+
+
+_NO_TEXT: Schema = {"anyOf": [TEXT.schema, {"type": "null"}]}
+_PART: Schema = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": TEXT.schema},
+    "required": ["type", "text"],
+}
+_CONTENT: Schema = {"anyOf": [TEXT.schema, {"type": "array", "items": _PART}]}
+MESSAGE: Schema = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": list(_ROLES)},
+        "content": {"anyOf": [_CONTENT, {"type": "null"}]},
+        "name": _NO_TEXT,
+        "tool_calls": {"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "null"}]},
+        "tool_call_id": _NO_TEXT,
+        "reasoning_content": _NO_TEXT,
+    },
+    "required": ["role"],
+}
+TOOL: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+                "description": TEXT.schema,
+                "parameters": {"type": "object"},
+            },
+            "required": ["name"],
+        },
+    },
+    "required": ["type", "function"],
+}
+
+
+def read_messages(value: Any) -> list[dict[str, Any]]:
+    """The messages as renderers want them. Raises: RequestError naming the message."""
+    if not isinstance(value, list) or not value:
+        refuse("messages must be a list of at least one message", "messages")
+    if len(value) > MOST_MESSAGES:
+        refuse(f"{len(value)} messages are more than {MOST_MESSAGES}", "messages", "context_length_exceeded")
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(value)]
+
+
+def read_tools(value: Any) -> list[dict[str, Any]] | None:
+    """The tools as they were sent, checked. Raises: RequestError naming the tool."""
+    if not isinstance(value, list):
+        refuse(f"tools must be a list, not {value!r}", "tools")
+    if len(value) > MOST_TOOLS:
+        refuse(f"{len(value)} tools are more than {MOST_TOOLS}", "tools", "context_length_exceeded")
+    for index, tool in enumerate(value):
+        at = f"tools[{index}]"
+        if not isinstance(tool, dict) or tool.get("type") != "function":
+            refuse(f"{at} must be an object with type 'function'", at)
+        function = tool.get("function")
+        if not isinstance(function, dict) or not _is_name(function.get("name")):
+            refuse(f"{at}.function needs a name of letters, digits, '_', '-' and '.'", at)
+        if not isinstance(function.get("parameters") or {}, dict):
+            refuse(f"{at}.function.parameters must be a JSON schema object", at)
+    return value or None
+
+
+def sample_hint(messages: list[Any]) -> str | None:
+    """The sample that the newest assistant message says it is: by `sample_id`, or by the ids of its calls."""
+    for message in reversed(messages):
+        if message.get("role") != "assistant":
+            continue
+        named = message.get("sample_id")
+        if isinstance(named, str):
+            return named
+        calls = message.get("tool_calls")
+        match = _CALL_ID.fullmatch(str(calls[0].get("id"))) if calls else None
+        return SAMPLE_PREFIX + match[1] if match else None
+    return None
+
+
+def message_size(message: dict[str, Any]) -> int:
+    """Characters of one that was read; also an empty one takes its time."""
+    size = _LEAST + len(message["content"]) + len(message.get("reasoning_content", ""))
+    return size + sum(_LEAST + len(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
+
+
+def call_id(sample_id: str, index: int) -> str:
+    """The id of a call: unique, and a way back to its sample."""
+    return f"call_{sample_id.removeprefix(SAMPLE_PREFIX)}_{index}"
+
+
+def _message(message: Any, at: str) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        refuse(f"{at} must be an object, not {message!r}", at)
+    role = _ROLES.get(str(message.get("role")))
+    if role is None:
+        refuse(f"{at}.role is {message.get('role')!r}; known: {', '.join(_ROLES)}", f"{at}.role")
+    read: dict[str, Any] = {"role": role, "content": _content(message.get("content"), role, at)}
+    if role == "assistant":
+        _assistant(message, read, at)
+    elif role == "tool":
+        if not isinstance(message.get("tool_call_id"), str):
+            refuse(
+                f"{at}.tool_call_id is missing: which call does the result belong to?", f"{at}.tool_call_id"
+            )
+        read["tool_call_id"] = message["tool_call_id"]
+    name = message.get("name")
+    if name is not None:
+        if not isinstance(name, str):
+            refuse(f"{at}.name must be a string, not {name!r}", f"{at}.name")
+        read["name"] = name
+    return read
+
+
+def _assistant(message: dict[str, Any], read: dict[str, Any], at: str) -> None:
+    for gone in ("function_call", "audio"):
+        if message.get(gone) is not None:
+            refuse(f"{at}.{gone} is not supported", f"{at}.{gone}", "unsupported_parameter")
+    reasoning = message.get("reasoning_content")
+    if isinstance(reasoning, str) and reasoning:
+        read["reasoning_content"] = reasoning
+    calls = message.get("tool_calls")
+    if not calls:
+        return
+    if not isinstance(calls, list):
+        refuse(f"{at}.tool_calls must be a list, not {calls!r}", f"{at}.tool_calls")
+    read["tool_calls"] = [_call(call, f"{at}.tool_calls[{n}]") for n, call in enumerate(calls)]
+
+
+def _call(call: Any, at: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        refuse(f"{at} must be an object with a function that has a name", at)
+    arguments = function.get("arguments", "{}")
+    if not isinstance(arguments, str):
+        # Some frameworks keep arguments parsed.
+        try:
+            arguments = orjson.dumps(arguments).decode()
+        except orjson.JSONEncodeError as error:
+            refuse(f"{at}.function.arguments cannot be written as JSON: {error}", at)
+    return {
+        "id": str(call.get("id") or ""),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }
+
+
+def _content(content: Any, role: str, at: str) -> str:
+    if isinstance(content, str):
+        return content
+    if content is None:
+        if role == "assistant":
+            return ""
+        refuse(f"{at}.content is missing", f"{at}.content")
+    if not isinstance(content, list):
+        refuse(f"{at}.content must be a string or a list of parts, not {content!r}", f"{at}.content")
+    texts: list[str] = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        if not isinstance(text, str):
+            kind = part.get("type") if isinstance(part, dict) else part
+            refuse(
+                f"{at}.content has a part of type {kind!r}; this model takes text only",
+                f"{at}.content",
+                "unsupported_content",
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
