@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from openai.types.chat import ChatCompletion
 
-from art.api_costs import track_api_cost
+from art.api_costs import MODEL_TOKEN_PRICING, track_api_cost
 from art.costs import (
     MODEL_PRICING,
     ModelPricing,
@@ -130,6 +130,7 @@ def test_litellm_is_never_loaded_for_a_price(monkeypatch, tmp_path):
         ("gpt-4o-mini", 0.15, 0.075, 0.6),
         ("openai/gpt-4o-2024-05-13", 5.0, None, 15.0),  # a dated name with a price of its own
         ("gpt-5", 1.25, 0.125, 10.0),
+        ("openai/gpt-oss-20b", 0.12, None, 0.3),  # a base model of the training service
         ("anthropic/claude-haiku-4-5-20251001", 1.0, 0.1, 5.0),
         ("gemini/gemini-2.5-flash", 0.3, 0.03, 2.5),
     ],
@@ -143,6 +144,22 @@ def test_a_provider_in_front_and_a_date_behind_a_name_change_no_price(name, prom
 @pytest.mark.parametrize("name", ["ollama/gpt-4.1", "hosted_vllm/gpt-4.1", "azure/gpt-4.1", "openai/", "x/y"])
 def test_who_serves_it_otherwise_has_no_published_price(name):
     assert PriceBook().pricing_of(name) is None
+
+
+def test_the_published_prices_are_a_mapping_that_asks_nobody(monkeypatch):
+    def ask(*_: object, **__: object) -> None:
+        raise AssertionError("a price asked the network")
+
+    monkeypatch.setattr("socket.getaddrinfo", ask)
+    monkeypatch.setattr("socket.socket.connect", ask)
+    assert len(MODEL_TOKEN_PRICING) == len(list(MODEL_TOKEN_PRICING)) > 100
+    assert "gpt-4.1" in MODEL_TOKEN_PRICING and "openai/gpt-4.1" not in MODEL_TOKEN_PRICING
+    assert all(
+        pricing.prompt_per_million is None or pricing.prompt_per_million >= 0
+        for pricing in MODEL_TOKEN_PRICING.values()
+    )
+    long = MODEL_TOKEN_PRICING["gemini-2.5-pro"]  # dearer beyond 200,000 tokens
+    assert (long.prompt_per_million, long.completion_per_million) == (1.25, 10.0)
 
 
 def test_a_registered_price_is_found_with_and_without_the_provider():

@@ -4,9 +4,8 @@ The published prices are per million tokens. They change: what a program registe
 the price that it states, else what an extractor says, else its tokens times a price. A run on your own
 machine is charged nothing by the token: nothing is reported unless a program asks.
 
-Sources: the public table of prices that litellm 1.109.1 carries (November 2026), for short contexts where a
-price depends on the length, and for cache writes of five minutes; Tinker, thinkingmachines.ai/tinker (5
-January 2026).
+Sources: `genai_prices` for what APIs ask; Tinker, thinkingmachines.ai/tinker (5 January 2026), for what a
+training service asks.
 """
 
 from __future__ import annotations
@@ -14,12 +13,19 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from genai_prices.types import ModelInfo, TieredPrices
 
 MILLION = 1e6
 
@@ -59,98 +65,61 @@ class TokenPricing:
         return cls(**chosen)
 
 
-def _cached(prompt: float, cached: float | None, completion: float) -> TokenPricing:
-    """Of a service that keeps a cache by itself."""
-    return TokenPricing(
-        prompt_per_million=prompt, cached_prompt_per_million=cached, completion_per_million=completion
-    )
+PUBLISHERS = frozenset({"anthropic", "deepseek", "google", "mistral", "openai", "x-ai"})
+"""Who makes the models that have a published price here, as `genai_prices` calls them."""
 
 
-def _written(prompt: float, creation: float, read: float, completion: float) -> TokenPricing:
-    """Of a service whose cache the caller writes."""
-    return TokenPricing(
-        prompt_per_million=prompt,
-        cached_prompt_per_million=read,
-        cache_creation_per_million=creation,
-        cache_read_per_million=read,
-        completion_per_million=completion,
-    )
+class PublishedPricing(Mapping[str, TokenPricing]):
+    """The published prices of today, by the maker's own name of a model: without `openai/` in front.
+
+    They are the table that comes with `genai_prices`, which is loaded on first use; nobody is asked. Where a
+    price depends on the length of the context it is that of a short one, where it depends on the time that
+    of now.
+    """
+
+    def __getitem__(self, name: str) -> TokenPricing:
+        model = _published_model(name)
+        if model is None:
+            raise KeyError(name)
+        prices = model.get_prices(datetime.now(UTC))
+
+        def of_short_context(price: Decimal | TieredPrices | None) -> float | None:
+            base: Any = getattr(price, "base", price)
+            return None if base is None else float(base)
+
+        read = of_short_context(prices.cache_read_mtok)
+        return TokenPricing(
+            prompt_per_million=of_short_context(prices.input_mtok),
+            completion_per_million=of_short_context(prices.output_mtok),
+            cached_prompt_per_million=read,
+            cache_creation_per_million=of_short_context(prices.cache_write_mtok),
+            cache_read_per_million=read,
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        from genai_prices.data import providers
+
+        makers = (provider for provider in providers if provider.id in PUBLISHERS)
+        return (model.id for maker in makers for model in maker.models if _published_model(model.id))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
-MODEL_TOKEN_PRICING = MappingProxyType(
-    {
-        "gpt-6-astra": _cached(10.0, 1.0, 50.0),
-        "gpt-6.1-sol": _cached(2.0, 0.1, 10.0),
-        "gpt-6.1-terra": _cached(1.0, 0.05, 5.0),
-        "gpt-6-sol": _cached(2.0, 0.2, 10.0),
-        "gpt-6-luna": _cached(0.1, 0.01, 0.5),
-        "gpt-5.6": _cached(4.0, 0.4, 20.0),
-        "gpt-5.6-sol": _cached(4.0, 0.4, 20.0),
-        "gpt-5.6-terra": _cached(2.0, 0.2, 12.0),
-        "gpt-5.6-luna": _cached(0.2, 0.02, 1.2),
-        "gpt-5.5": _cached(5.0, 0.5, 30.0),
-        "gpt-5.4": _cached(2.5, 0.25, 15.0),
-        "gpt-5.4-mini": _cached(0.75, 0.075, 4.5),
-        "gpt-5.4-nano": _cached(0.2, 0.02, 1.25),
-        "gpt-5.2": _cached(1.75, 0.175, 14.0),
-        "gpt-5.1": _cached(1.25, 0.125, 10.0),
-        "gpt-5": _cached(1.25, 0.125, 10.0),
-        "gpt-5-mini": _cached(0.25, 0.025, 2.0),
-        "gpt-5-nano": _cached(0.05, 0.005, 0.4),
-        "gpt-4.1": _cached(2.0, 0.5, 8.0),
-        "gpt-4.1-mini": _cached(0.4, 0.1, 1.6),
-        "gpt-4.1-nano": _cached(0.1, 0.025, 0.4),
-        "gpt-4o": _cached(2.5, 1.25, 10.0),
-        "gpt-4o-mini": _cached(0.15, 0.075, 0.6),
-        "gpt-4-turbo": _cached(10.0, None, 30.0),
-        "gpt-4": _cached(30.0, None, 60.0),
-        "gpt-3.5-turbo": _cached(0.5, None, 1.5),
-        "o1": _cached(15.0, 7.5, 60.0),
-        "o3": _cached(2.0, 0.5, 8.0),
-        "o3-mini": _cached(1.1, 0.55, 4.4),
-        "o3-pro": _cached(20.0, None, 80.0),
-        "o4-mini": _cached(1.1, 0.275, 4.4),
-        "gpt-4o-2024-05-13": _cached(5.0, None, 15.0),
-        "claude-fable-5-1": _written(10.0, 12.5, 0.25, 50.0),
-        "claude-fable-5": _written(10.0, 12.5, 1.0, 50.0),
-        "claude-opus-5-5": _written(4.0, 5.0, 0.2, 20.0),
-        "claude-opus-5": _written(5.0, 6.25, 0.5, 25.0),
-        "claude-opus-4-8": _written(5.0, 6.25, 0.5, 25.0),
-        "claude-opus-4-7": _written(5.0, 6.25, 0.5, 25.0),
-        "claude-opus-4-6": _written(5.0, 6.25, 0.5, 25.0),
-        "claude-opus-4-5": _written(5.0, 6.25, 0.5, 25.0),
-        "claude-sonnet-5-5": _written(2.0, 2.5, 0.1, 10.0),
-        "claude-sonnet-5": _written(2.0, 2.5, 0.2, 10.0),
-        "claude-sonnet-4-6": _written(3.0, 3.75, 0.3, 15.0),
-        "claude-sonnet-4-5": _written(3.0, 3.75, 0.3, 15.0),
-        "claude-haiku-5-5": _written(0.1, 0.125, 0.01, 0.5),
-        "claude-haiku-4-5": _written(1.0, 1.25, 0.1, 5.0),
-        "gemini-4-argon": _cached(2.0, 0.1, 10.0),
-        "gemini-3.8-flash": _cached(0.75, 0.075, 3.75),
-        "gemini-3.7-flash": _cached(0.75, 0.075, 3.75),
-        "gemini-3.6-flash": _cached(0.75, 0.075, 3.75),
-        "gemini-3.5-flash": _cached(1.5, 0.15, 9.0),
-        "gemini-3.5-flash-lite": _cached(0.3, 0.03, 2.5),
-        "gemini-3.1-pro-preview": _cached(2.0, 0.2, 12.0),
-        "gemini-3.1-flash-lite": _cached(0.25, 0.025, 1.5),
-        "gemini-3-flash-preview": _cached(0.5, 0.05, 3.0),
-        "gemini-2.5-pro": _cached(1.25, 0.125, 10.0),
-        "gemini-2.5-flash": _cached(0.3, 0.03, 2.5),
-        "gemini-2.5-flash-lite": _cached(0.1, 0.01, 0.4),
-        "deepseek-v4-pro": _cached(1.32, 0.044, 3.96),
-        "deepseek-v4-flash": _cached(0.3, 0.006, 1.2),
-        "deepseek-chat": _cached(0.28, 0.028, 0.42),
-        "deepseek-reasoner": _cached(0.28, 0.028, 0.42),
-        "grok-4.7": _cached(2.0, 0.5, 6.0),
-        "grok-4.6": _cached(2.0, 0.5, 6.0),
-        "grok-4.5": _cached(2.0, 0.3, 6.0),
-        "grok-4.3": _cached(1.25, 0.2, 2.5),
-        "mistral-large-latest": _cached(0.5, 0.05, 1.5),
-        "mistral-medium-latest": _cached(1.5, 0.15, 7.5),
-        "mistral-small-latest": _cached(0.15, 0.015, 0.6),
-    }
-)
-"""By the provider's own name: without `openai/` in front, without a date behind."""
+@lru_cache(maxsize=4096)
+def _published_model(name: str) -> ModelInfo | None:
+    if "/" in name:
+        return None  # it is served by somebody else, at a price of theirs
+    from genai_prices import Usage, calc_price
+
+    try:
+        found = calc_price(Usage(), model_ref=name)
+    except LookupError:
+        return None
+    return found.model if found.provider.id in PUBLISHERS else None
+
+
+MODEL_TOKEN_PRICING = PublishedPricing()
 
 MODEL_PRICING = MappingProxyType(
     {
@@ -333,14 +302,14 @@ class PriceBook:
         """A model's price: registered, else published; None where none is known.
 
         "openai/gpt-4.1" and "gpt-4.1-2025-04-14" have the price of "gpt-4.1" where they have none of their
-        own. Nothing is loaded and nobody is asked: this is called between the requests of a step.
+        own. Nobody is asked: this is called between the requests of a step.
         """
         names = _model_names(model_name)
         return (
             self._registered(model_name)
-            or next((MODEL_TOKEN_PRICING[name] for name in names if name in MODEL_TOKEN_PRICING), None)
-            or next((found for name in names if (found := _litellm_pricing(name))), None)
             or _training_pricing(model_name)
+            or next((found for name in names if (found := MODEL_TOKEN_PRICING.get(name))), None)
+            or next((found for name in names if (found := _litellm_pricing(name))), None)
         )
 
     def _registered(self, model_name: str) -> TokenPricing | None:
