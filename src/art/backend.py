@@ -97,67 +97,67 @@ class LearningOptions(TypedDict, total=False):
     """
 
     learning_rate: Annotated[float | None, Keyword(5e-6, above=0)]
-    """The step's rate. None takes trainer_args['learning_rate'] of the model, and without one what the
-    literature gives for the model's size; the metric loss/learning_rate says what it was.
+    """The learning rate of the step. None: trainer_args['learning_rate'] of the model, or else the value from
+    the literature for the model's size. The metric loss/learning_rate reports the value used.
     """
     algorithm: str | Algorithm | Mapping[str, Any] | None
-    """A name of docs/algorithms.md, a dict of a name and parts, or an art.Algorithm. None: 'art', whose
-    rollouts count the same whatever their length.
+    """A name of docs/algorithms.md, a dict of a name and parts, or an art.Algorithm. None: 'art', which gives
+    all rollouts the same weight, for any length.
     """
     loss_fn: str | None
-    """The loss alone, by name: 'cispo' (the default), 'ppo' ..."""
+    """Only the loss, by name: 'cispo' (the default), 'ppo' ..."""
     loss_fn_config: Mapping[str, Any] | None
     """The loss's parameters by name."""
     ppo: bool | None
-    """True is loss_fn='ppo', False is loss_fn='cispo'."""
+    """True means loss_fn='ppo', False means loss_fn='cispo'."""
     epsilon: Annotated[float | None, Keyword(least=0)]
-    """The clip's lower bound is 1 - epsilon."""
+    """Sets the lower bound of the clip range to 1 - epsilon."""
     epsilon_high: Annotated[float | None, Keyword(least=0)]
-    """The clip's upper bound is 1 + epsilon_high."""
+    """Sets the upper bound of the clip range to 1 + epsilon_high."""
     normalize_advantages: Annotated[bool, Keyword(True)]
-    """False: advantages are not divided by the group's standard deviation."""
+    """Divides advantages by the group's standard deviation."""
     scale_rewards: Annotated[bool, Keyword(True)]
-    """False: the same."""
+    """The same as normalize_advantages. False in either turns the division off."""
     advantage_balance: Annotated[float, Keyword(0.0, least=-1, most=1)]
-    """Above 0: negative advantages count 1 - balance; below 0: positive ones count 1 + balance."""
+    """Above 0: negative advantages are scaled by 1 - balance. Below 0: positive ones by 1 + balance."""
     importance_sampling_level: Literal["token", "sequence", "average", "geometric_average"] | None
-    """The ratio is of the token, sequence (GSPO), average or geometric_average."""
+    """The level of the importance ratio: token, sequence (GSPO), average or geometric_average."""
     max_negative_advantage_importance_sampling_weight: Annotated[float | None, Keyword(above=0)]
-    """No ratio exceeds it, whatever the advantage's sign."""
+    """The upper bound of all importance ratios, for advantages of either sign."""
     mask_prob_ratio: Annotated[bool, Keyword(False)]
-    """Tokens whose ratio is outside the clip's bounds do not count."""
+    """Masks tokens whose ratio is outside the clip range."""
     truncated_importance_sampling: Annotated[float | None, Keyword(above=0)]
-    """Bounds the weight that corrects for engine and trainer disagreeing."""
+    """The upper bound of the weight that corrects for differences between engine and trainer."""
     precalculate_logprobs: Annotated[bool, Keyword(False)]
-    """The ratio divides by the trainer's logprobs before the step, not by the sampler's. With one update the
-    two are the same, so the loss is 'reinforce'.
+    """Computes the ratio to the trainer's logprobs before the step, not to the sampler's. With one update the
+    ratio is then 1, so the loss is 'reinforce'.
     """
     kimi_k2_tau: Annotated[float | None, Keyword(least=0)]
-    """Advantage - tau x (logprob - logprob when sampled)."""
+    """Changes the advantage to: advantage - tau x (logprob - logprob when sampled)."""
     kl_penalty_coef: Annotated[float | None, Keyword(0.0, least=0)]
-    """Advantage + coefficient x (mean kl - kl), kl to the reference."""
+    """Changes the advantage to: advantage + coefficient x (mean kl - kl), with the KL to the reference."""
     kl_penalty_reference_step: Annotated[int | None, Keyword(least=0)]
-    """The reference is this step of the model; without one, its base."""
+    """The step of the model that is the KL reference. None: the base model."""
     kl_ref_adapter_path: Annotated[str | None, Keyword(takes="a path")]
-    """The reference is the LoRA in this folder (PEFT's two files): a checkpoint_path of the project, and with
-    LocalBackend any folder. It wins over the step.
+    """The folder of the LoRA that is the KL reference (PEFT's two files): a checkpoint_path of the project,
+    or with LocalBackend any folder. It overrides kl_penalty_reference_step.
     """
     adam_params: Mapping[str, Any] | None
-    """A dict of betas, eps, weight_decay, max_grad_norm, warmup_steps, lr_scheduler_type, max_steps, over
-    trainer_args of the model.
+    """A dict of betas, eps, weight_decay, max_grad_norm, warmup_steps, lr_scheduler_type, max_steps. It
+    overrides trainer_args of the model.
     """
     grad_accumulation_sequences: Annotated[int | None, Keyword(least=1)]
-    """One optimizer step for at most so many rollouts, in a random order; without it one for all of them."""
+    """The most rollouts of one optimizer step, in a random order. None: one optimizer step for all."""
     num_trajectories_learning_rate_multiplier_power: Annotated[float, Keyword(0.0)]
-    """The rate is multiplied by (number of trained rollouts) to this power."""
+    """Multiplies the learning rate by (number of trained rollouts) to this power."""
     scale_learning_rate_by_reward_std_dev: Annotated[bool, Keyword(False)]
-    """The rate is multiplied by the mean over the groups of their rewards' standard deviation."""
+    """Multiplies the learning rate by the groups' mean standard deviation of rewards."""
     packed_sequence_length: Annotated[int | None, Keyword(least=1)]
-    """Tokens forwarded at once. A rollout with a longer sample is left out as overlong, which the result's
-    sheet says.
+    """The most tokens forwarded at once. A rollout with a longer sample is left out and counted as overlong
+    on the result's sheet.
     """
     logprob_calculation_chunk_size: Annotated[int, Keyword(1024, least=1)]
-    """At most so many rows of logits exist at once. 1024, the default, leaves it to the trainer, whose logits
+    """The most rows of logits in memory at once. With 1024, the default, the trainer chooses, and its logits
     take 64 MiB at most.
     """
     plot_tensors: Annotated[bool, Keyword(False)]
@@ -165,30 +165,30 @@ class LearningOptions(TypedDict, total=False):
     `plotting`).
     """
     allow_training_without_logprobs: Annotated[bool, Keyword(False)]
-    """True: what assistants say in dicts (and in choices without a sample) is trained with the trajectory's
-    advantage. It has no sampling logprob: its ratio is to the trainer's own, before the step's first update.
-    Sampled tokens keep theirs.
+    """Also trains assistant messages that are dicts (and choices without a sample), with the trajectory's
+    advantage. They have no sampling logprob, so their ratio is to the trainer's own logprob before the step's
+    first update. Sampled tokens keep their sampling logprobs.
     """
 
 
 class JobOptions(LearningOptions, total=False):
-    """All keywords of `train` that `model.train` takes as keywords, too."""
+    """The keywords of `train` that `model.train` also takes as keywords."""
 
     save_checkpoint: Annotated[bool, Keyword(True)]
-    """False: the result has no checkpoint_path. The checkpoint is saved always."""
+    """Sets checkpoint_path of the result. The server saves the checkpoint in any case."""
     expected_step: Annotated[int | None, Keyword(least=0)]
-    """The call is refused when the model is at another step."""
+    """Raises an error if the model is at another step."""
     max_steps_off_policy: Annotated[int | None, Keyword(least=0)]
-    """A rollout with a sample that is more steps old than so many is stale: it is not trained, and the
-    result's sheet says so. None: 16, the server's `max_off_policy_steps`, which always holds.
+    """The largest age of a sample in steps. A rollout with an older sample is not trained and is counted as
+    stale on the result's sheet. None: 16, the server's `max_off_policy_steps`, which always applies.
     """
     discarded_groups: Iterable[TrajectoryGroup] | None
-    """Groups that your program leaves out, such as those of equal rewards: they are on the result's sheet, in
-    rollouts and tokens, and nowhere else.
+    """Groups that your program does not train, such as those of equal rewards. They are only counted on the
+    result's sheet, in rollouts and tokens.
     """
     job_id: str | None
-    """The training job's id, which names one batch for ever: after a crash, `await
-    backend.training_result(model, job_id)` says whether it made a step. None: a new one.
+    """The id of the training job, unique to one batch. After a crash, `await
+    backend.training_result(model, job_id)` returns whether the job made a step. None: a new id.
     """
 
 
@@ -199,7 +199,7 @@ class TrainOptions(JobOptions, total=False):
     """Shows a progress bar."""
 
 
-_ROUTING = "routing is computed anew. truncated_importance_sampling corrects for what differs."
+_ROUTING = "routing is computed anew. truncated_importance_sampling corrects for the differences."
 
 
 class EarlierTrainOptions(TrainOptions, total=False):

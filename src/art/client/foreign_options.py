@@ -37,9 +37,8 @@ NO_EFFECT = (
 class ForeignOption:
     """One option that matters here.
 
-    acts: it does what `text` says. refused: results would be others than the option asks for, so only
-    `neutral` values pass, which ask for nothing; `text` says what to use instead. None always asks for
-    nothing.
+    acts: it has the effect that `text` describes. refused: the result would differ from the option's meaning,
+    so only `neutral` values pass, which have no effect; `text` names the alternative. None is always neutral.
     """
 
     effect: Literal["acts", "refused"]
@@ -60,12 +59,12 @@ class ForeignSection:
 
 
 def acts(**texts: str) -> dict[str, ForeignOption]:
-    """Options that act, with what they do."""
+    """Returns options that have an effect, with its description."""
     return {name: ForeignOption(effect="acts", text=text) for name, text in texts.items()}
 
 
 def refused(text: str, names: str, *, neutral: Sequence[Any] = ()) -> dict[str, ForeignOption]:
-    """Options that are refused, for one reason, unless their value asks for nothing."""
+    """Returns options that are refused for one reason, except for neutral values."""
     return {
         name: ForeignOption(effect="refused", text=text, neutral=tuple(neutral)) for name in names.split()
     }
@@ -74,8 +73,8 @@ def refused(text: str, names: str, *, neutral: Sequence[Any] = ()) -> dict[str, 
 def read_options(
     where: str, given: Mapping[str, Any] | None, section: ForeignSection, *, log: bool = True
 ) -> dict[str, Any]:
-    """The values that act. Raises ConfigurationError for unknown and refused options; `log`: one line names
-    those without effect.
+    """Returns the values that have an effect. Raises ConfigurationError for unknown and refused options;
+    `log`: one line names those without effect.
 
     where: how the section is called in messages, such as `_internal_config['peft_args']`.
     """
@@ -105,7 +104,7 @@ def read_options(
 
 
 def meant_option(name: str, known: Collection[str], where: str = "docs/options.md lists") -> str:
-    """`; did you mean 'x'? Known: ...`, the whole list only where it is short."""
+    """Returns `; did you mean 'x'? Known: ...`, with the whole list only if it is short."""
     guess = did_you_mean(name, known)
     hint = f"; {guess}" if guess else ""
     if len(known) > 40:
@@ -114,7 +113,7 @@ def meant_option(name: str, known: Collection[str], where: str = "docs/options.m
 
 
 def _among(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Whether a value is one of these; True and 1 are two values."""
+    """Returns whether a value is one of these. True and 1 are different values."""
     return any(type(value) is type(one) and value == one for one in neutral)
 
 
@@ -122,24 +121,25 @@ SECTIONS = ForeignSection(
     InternalModelConfig,
     {
         **acts(
-            init_args="How the base model is loaded, below.",
-            engine_args="How it is served, below.",
-            peft_args="The adapter's shape, below.",
-            trainer_args="The optimizer, below.",
-            tinker_args="What Tinker's service is told of a model, below.",
+            init_args="The base model's loading options, see below.",
+            engine_args="The engine's options, see below.",
+            peft_args="The adapter's shape, see below.",
+            trainer_args="The optimizer, see below.",
+            tinker_args="The options of Tinker's service, see below.",
             tinker_native_args="The same keys as tinker_args.",
-            chat_template="A Jinja template that writes the model's conversations instead of its own.",
-            chat_template_path="A file on the client's machine that holds such a template.",
+            chat_template="A Jinja template that replaces the model's own chat template.",
+            chat_template_path="A file on the client's machine with such a template.",
             chat_template_kwargs=(
-                "What the chat template is told, such as `enable_thinking`; names that the model's format "
-                "does not know are refused. A request's own `chat_template_kwargs` win."
+                "The variables of the chat template, such as `enable_thinking`. Names that the model's "
+                "format does not know raise an error. A request's own `chat_template_kwargs` override them."
             ),
             special_tokens_in_text=(
-                "Whether a special token that a message spells is `'text'`, the default, or one: `'parse'`."
+                "The reading of special tokens that a message spells: as text (`'text'`, the default), or as "
+                "special tokens (`'parse'`)."
             ),
         ),
         **refused(
-            "a message's content is given to the template as text. Leave it out.",
+            "the template gets a message's content as text. Leave it out.",
             "chat_template_content_format",
             neutral=["auto", "string"],
         ),
@@ -155,10 +155,8 @@ INIT_ARGS = ForeignSection(
     InitArgs,
     {
         **acts(
-            max_seq_length=(
-                "Prompt and completion have at most so many tokens, where the model itself allows more."
-            ),
-            full_finetuning="True: all weights are trained, and there is no adapter.",
+            max_seq_length=("The most tokens of prompt and completion together, if the model allows more."),
+            full_finetuning="Trains all weights, without an adapter.",
             random_state="Seeds the adapter and the trainer, unless peft_args do.",
         ),
         **refused(
@@ -190,20 +188,20 @@ TINKER_ARGS = ForeignSection(
 """`tinker_args` and `tinker_native_args`."""
 
 _NEW_ADAPTER = (
-    "it is not built: an adapter is low-rank matrices on linear layers of the decoder. Leave it out."
+    "it is not implemented: an adapter is low-rank matrices on linear layers of the decoder. Leave it out."
 )
 
 PEFT_ARGS = ForeignSection(
     PeftArgs,
     {
         **acts(
-            r="The adapter's rank; 16 unless given.",
-            lora_alpha="Its scale is alpha / r; alpha is 32 unless given.",
-            lora_dropout="Dropout before the adapter while it is trained.",
-            target_modules="Names of linear layers, or 'all-linear', the default.",
-            use_rslora="The scale is alpha / sqrt(r).",
-            random_state="Seeds the adapter's first weights and the trainer.",
-            max_seq_length="As in init_args; the smallest one counts.",
+            r="The adapter's rank. Default 16.",
+            lora_alpha="Sets the adapter's scale to alpha / r. Default 32.",
+            lora_dropout="The dropout before the adapter during training.",
+            target_modules="The names of linear layers to adapt, or 'all-linear', the default.",
+            use_rslora="Sets the scale to alpha / sqrt(r).",
+            random_state="Seeds the adapter's initial weights and the trainer.",
+            max_seq_length="The same as in init_args. The smallest value applies.",
         ),
         **refused("biases are not trained.", "bias", neutral=["none"]),
         **refused(_NEW_ADAPTER, "layers_to_transform layers_pattern modules_to_save", neutral=[[], ""]),
@@ -217,19 +215,17 @@ PEFT_ARGS = ForeignSection(
 )
 
 
-_NOT_BUILT = "it is not built. Leave it out."
-_NEVER = "code or settings of a model's folder that change what it computes are not taken. Leave it out."
+_NOT_BUILT = "it is not implemented. Leave it out."
+_NEVER = "code or settings of a model's folder that change its computation are not supported. Leave it out."
 
 ENGINE_ARGS = ForeignSection(
     EngineArgs,
     {
         **acts(
-            max_model_len=(
-                "Prompt and completion have at most so many tokens, where the model itself allows more."
-            )
+            max_model_len=("The most tokens of prompt and completion together, if the model allows more.")
         ),
         **refused(
-            "a request that says nothing is sampled from the model's own distribution, temperature 1. Send "
+            "the default of a request is the model's own distribution, temperature 1. Send "
             "temperature and top_p with each request.",
             "generation_config override_generation_config",
             neutral=["vllm", {}],
@@ -259,21 +255,21 @@ SERVER_ARGS = ForeignSection(
     ServerArgs,
     {
         **acts(
-            host="Where the server of a LocalBackend listens; 127.0.0.1 unless given.",
-            port="Its port; a free one unless given.",
+            host="The address on which the server of a LocalBackend listens. Default 127.0.0.1.",
+            port="The server's port. Default: a free port.",
         ),
         "api_key": ForeignOption(
-            effect="acts", text="Its key; a random one unless given.", neutral=("default",)
+            effect="acts", text="The server's key. Default: a random key.", neutral=("default",)
         ),
-        **refused("say it in `_internal_config`, where it belongs to the model.", "chat_template"),
+        **refused("set it in `_internal_config` of the model.", "chat_template"),
         **refused(
-            "a message's content is given to the template as text. Leave it out.",
+            "the template gets a message's content as text. Leave it out.",
             "chat_template_content_format",
             neutral=["auto", "string"],
         ),
         **refused("a reply's role is 'assistant'.", "response_role", neutral=["assistant"]),
         **refused(
-            "the server speaks plain HTTP on this machine; put a proxy before it.",
+            "the server uses plain HTTP on this machine. Put a proxy in front of it.",
             "ssl_keyfile ssl_certfile ssl_ca_certs enable_ssl_refresh ssl_cert_reqs root_path",
             neutral=[False, 0],
         ),
@@ -283,22 +279,22 @@ SERVER_ARGS = ForeignSection(
 """`_openai_client_config["server_args"]`."""
 
 
-_TRAIN = "say it in backend.train, or in model.train(_config=...)"
+_TRAIN = "set it in backend.train, or in model.train(_config=...)"
 
 TRAINER_ARGS = ForeignSection(
     TrainerArgs,
     {
         **acts(
-            learning_rate="The rate of train(learning_rate=None).",
-            adam_beta1="AdamW's first decay; 0.9 unless given.",
-            adam_beta2="AdamW's second decay; 0.99 unless given.",
+            learning_rate="The learning rate of train(learning_rate=None).",
+            adam_beta1="AdamW's first beta. Default 0.9.",
+            adam_beta2="AdamW's second beta. Default 0.99.",
             adam_epsilon="AdamW's epsilon.",
-            weight_decay="AdamW's decay of weights; 0 unless given.",
-            max_grad_norm="The gradient's norm is cut at this; 1 unless given.",
-            lr_scheduler_type="constant, linear or cosine, from step to step.",
-            warmup_steps="Steps of a linear rise to the rate.",
-            warmup_ratio="The same as a share of max_steps, which it needs.",
-            max_steps="Steps of the whole run, where the rate falls to its end.",
+            weight_decay="AdamW's weight decay. Default 0.",
+            max_grad_norm="The gradient's norm is clipped at this value. Default 1.",
+            lr_scheduler_type="The learning-rate schedule over the steps: constant, linear or cosine.",
+            warmup_steps="The number of steps of linear warm-up.",
+            warmup_ratio="The warm-up as a fraction of max_steps, which must be set.",
+            max_steps="The number of steps of the whole run, at which the learning-rate schedule ends.",
             seed="Seeds the adapter and the trainer, unless peft_args or init_args do.",
         ),
         **refused("the optimizer is AdamW. Leave it out.", "adafactor", neutral=[False]),
@@ -311,7 +307,7 @@ TRAINER_ARGS = ForeignSection(
         **refused(_NOT_BUILT, "label_smoothing_factor", neutral=[0.0, 0]),
         **refused("the adapter's dropout is peft_args['lora_dropout'].", "disable_dropout", neutral=[False]),
         **refused(
-            "a model goes on from its newest checkpoint by itself.",
+            "a model continues from its newest checkpoint automatically.",
             "resume_from_checkpoint load_best_model_at_end",
             neutral=[False],
         ),
@@ -329,13 +325,13 @@ TRAINER_ARGS = ForeignSection(
         **refused(
             f"{_TRAIN}: algorithm={{'truncated': 'drop'}}.", "mask_truncated_completions", neutral=[False]
         ),
-        **refused("the reward is the trajectory's; weigh its parts there.", "reward_weights"),
+        **refused("the reward is set in the trajectory. Weight its parts there.", "reward_weights"),
         **refused(_NOT_BUILT, "top_entropy_quantile", neutral=[1.0, 1]),
     },
 )
 
 SERVER_CONFIG = ForeignSection(
     OpenAIServerConfig,
-    acts(server_args="Where the server listens, below.", engine_args="As in `_internal_config`."),
+    acts(server_args="The server's address, see below.", engine_args="The same as in `_internal_config`."),
 )
 """`_openai_client_config`."""

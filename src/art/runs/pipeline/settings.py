@@ -98,8 +98,8 @@ class PipelineOptions(LearningOptions, total=False):
     """The most groups of one training step, where more are waiting. None: ten times `min_batch_size`."""
     max_steps_off_policy: Annotated[int, Keyword(4, least=0)]
     """A group that began more steps ago is stale and is not trained. At most `min_batch_size *
-    (max_steps_off_policy + 1)` groups are under way, since more would be stale before their turn. 0 is on-
-    policy: no group begins while the trainer works.
+    (max_steps_off_policy + 1)` groups are under way, since more would be stale before their turn. With 0,
+    training is on-policy: no group begins while the trainer works.
     """
     queue_maxsize: Annotated[int | None, Keyword(least=1)]
     """The most finished groups that wait for the trainer. When the queue is full, workers wait. None:
