@@ -27,7 +27,7 @@ from art.runs.quickstart_report import draw_reward_curve, running_mean
 
 def test_means_and_standard_errors() -> None:
     evaluation = Evaluation.of([{"reward": 1.0}, {"reward": 0.0}, {"reward": 1.0}, {"reward": 0.0}])
-    assert evaluation.attempts == 4
+    assert evaluation.rollouts == 4
     assert evaluation.means == {"reward": 0.5}
     assert evaluation.errors["reward"] == pytest.approx(0.25)
 

@@ -18,7 +18,7 @@ from typing import Any
 import art
 from art.rewards.function_reward import FunctionReward
 from art.runs.autorl import AutoRLSettings
-from art.runs.folder import RunFolder, StepRow
+from art.runs.folder import JudgedRunFolder, StepRow
 from art.runs.task_rollouts import TaskRollouts
 from art.runs.training_run import TrainingRun
 from art.types import TrainResult
@@ -78,7 +78,7 @@ class FileBackend(Forgetful):
     async def close(self) -> None: ...
 
 
-class DyingFolder(RunFolder):
+class DyingFolder(JudgedRunFolder):
     def add_step(self, row: StepRow) -> None:
         if row.step == DEADLY:
             die()
@@ -103,12 +103,12 @@ async def run(path: Path, point: str, *, answers: bool = True) -> list[str]:
     kind = FileBackend if answers else Forgetful
     backend: Any = kind(path / "jobs.json", die_after_commit=point == "committed")
     await model.register(backend)
-    folder = (DyingFolder if point == "logged" else RunFolder)(path / "run")
+    folder = (DyingFolder if point == "logged" else JudgedRunFolder)(path / "run")
     folder.path.mkdir(exist_ok=True)
     judge = FunctionReward(lambda trajectory: 0.5, name="half")
-    course = TrainingRun(
+    training = TrainingRun(
         folder=folder,
-        attempts=Good(model, AutoRLSettings(steps=3, groups_per_step=1)),
+        rollouts=Good(model, AutoRLSettings(steps=3, groups_per_step=1)),
         train=["a", "b"],
         test=["c"],
         judge=judge,
@@ -116,7 +116,7 @@ async def run(path: Path, point: str, *, answers: bool = True) -> list[str]:
         measure=None,
         tell=told.append,
     )
-    await course.run()
+    await training.run()
     return told
 
 

@@ -15,7 +15,7 @@ from art.runs.training_run import tasks_of_step
 
 
 class Told(TaskRollouts[str]):
-    """Attempts that keep the seed they were given; every task but "bad" succeeds."""
+    """Rollouts that keep the seed they were given; every task but "bad" succeeds."""
 
     async def rollout(self, task: str, *, seed: int | None) -> art.Trajectory:
         if task == "bad":
@@ -44,9 +44,9 @@ def test_every_epoch_has_an_order_of_its_own() -> None:
     assert len(tasks_of_step(train, 0, 8, 5)) == 8, "more than there are: some twice"
 
 
-async def test_the_seed_of_an_attempt_is_that_of_its_place() -> None:
-    async def seeds(attempts: Told, *tasks: str, seeded: bool = True) -> list[Any]:
-        groups = await attempts.groups(tasks, 2, what="test", seeded=seeded)
+async def test_the_seed_of_a_rollout_is_that_of_its_place() -> None:
+    async def seeds(rollouts: Told, *tasks: str, seeded: bool = True) -> list[Any]:
+        groups = await rollouts.groups(tasks, 2, what="test", seeded=seeded)
         assert [group.metadata["task"] for group in groups] == list(tasks)
         return [one.metadata["seed"] for group in groups for one in group]
 
@@ -56,7 +56,7 @@ async def test_the_seed_of_an_attempt_is_that_of_its_place() -> None:
     assert await seeds(told(), "a", seeded=False) == [None, None]
 
 
-async def test_as_many_attempts_may_fail_as_were_allowed() -> None:
+async def test_as_many_rollouts_may_fail_as_were_allowed() -> None:
     groups = await told().groups(["good", "bad"], 2, what="test", seeded=False)
     assert sum(len(group) for group in groups) == 2
     assert failures_of(groups) == {"OSError: gone": 2}

@@ -12,7 +12,7 @@ import art
 from art.client.learning_rates import Leg
 from art.errors import ConfigurationError
 from art.runs.autorl import AutoRLSettings
-from art.runs.folder import RunFolder, StepRow
+from art.runs.folder import JudgedRunFolder, StepRow
 
 
 def row(step: int) -> StepRow:
@@ -32,7 +32,7 @@ def row(step: int) -> StepRow:
 
 
 def test_a_folder_keeps_what_was_done(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
+    folder = JudgedRunFolder(tmp_path / "run")
     assert folder.run() is None
     folder.save_run({"a": 1})
     rows = [row(step) for step in (1, 2, 2)]
@@ -50,7 +50,7 @@ def test_a_folder_keeps_what_was_done(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
-    folder, settings = RunFolder(tmp_path / "run"), AutoRLSettings()
+    folder, settings = JudgedRunFolder(tmp_path / "run"), AutoRLSettings()
     assert not folder.open({"of": "x"}, settings)
     folder.save_run({**(folder.run() or {}), "prepared": "abc"})
     more = AutoRLSettings(epochs=9, steps=100, concurrency=1, max_failed=0.0, timeout=1.0)
@@ -64,13 +64,13 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_given_more_steps_goes_on_at_the_rate_it_had_reached(tmp_path: Path) -> None:
-    folder, settings = RunFolder(tmp_path / "run"), AutoRLSettings(warmup_steps=2, final_share=0.1)
+    folder, settings = JudgedRunFolder(tmp_path / "run"), AutoRLSettings(warmup_steps=2, final_share=0.1)
     folder.open({"of": "x"}, settings)
     planned = folder.schedule(10, done=0)
     assert folder.schedule(10, done=4) == planned, "resuming it as it was changes nothing"
     assert folder.open({"of": "x"}, settings)
-    longer = RunFolder(folder.path).schedule(30, done=6)
-    assert RunFolder(folder.path).schedule(30, done=8) == longer, "it is recorded with the run"
+    longer = JudgedRunFolder(folder.path).schedule(30, done=6)
+    assert JudgedRunFolder(folder.path).schedule(30, done=8) == longer, "it is recorded with the run"
 
     def rates(legs: Sequence[Leg], steps: range) -> list[float]:
         return [settings.rate_at(step, legs) for step in steps]

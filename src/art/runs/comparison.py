@@ -87,11 +87,11 @@ Verdict = Literal["better", "worse", "no difference shown", "not judged"]
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSide:
-    """One side: means over its attempts at the test tasks."""
+    """One side: means over its rollouts of the test tasks."""
 
     attempts: int
     failed: int
-    """Attempts that ended with an error, which says nothing about the model."""
+    """Rollouts that ended with an error, which says nothing about the model."""
     judged: float | None = None
     """Mean score over the tasks with a verdict; None: nothing was judged."""
     figures: dict[str, float] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class ComparisonSide:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskComparison:
-    """One test task: means over the attempts of each side, None where nothing is known."""
+    """One test task: means over the rollouts of each side, None where nothing is known."""
 
     task: str
     judged_before: float | None
@@ -108,7 +108,7 @@ class TaskComparison:
     measured_before: float | None
     measured_after: float | None
     answer_before: str | None
-    """What the model said last in its first attempt; None: there is none."""
+    """What the model said last in its first rollout; None: there is none."""
     answer_after: str | None
 
 
@@ -123,7 +123,7 @@ class Comparison:
     measured: Estimate | None = None
     """The same of the true quality."""
     wins: int = 0
-    """Tasks whose attempts the judge scored higher after training, on average."""
+    """Tasks whose rollouts the judge scored higher after training, on average."""
     ties: int = 0
     losses: int = 0
     unjudged: int = 0
@@ -152,7 +152,7 @@ async def compare(
 ) -> Comparison:
     """Judge both sides of each task in one group: scores mean something only beside each other.
 
-    per_task: attempts that were asked for. judge: None judges nothing. Raises what the judge raises.
+    per_task: rollouts that were asked for. judge: None judges nothing. Raises what the judge raises.
     """
     verdicts = await _judged(before, after, judge)
     rows = [
@@ -191,7 +191,7 @@ async def compare(
 async def _judged(
     before: Sequence[Sequence[Trajectory]], after: Sequence[Sequence[Trajectory]], judge: Reward | None
 ) -> list[tuple[float | None, float | None]]:
-    """The judge's mean scores, by task; nothing of a task without attempts on both sides."""
+    """The judge's mean scores, by task; nothing of a task without rollouts on both sides."""
     found: list[tuple[float | None, float | None]] = [(None, None)] * len(before)
     if judge is None:
         return found
@@ -208,23 +208,23 @@ async def _judged(
     return found
 
 
-async def _measured(attempts: Sequence[Trajectory], measure: Measure | None) -> float | None:
+async def _measured(rollouts: Sequence[Trajectory], measure: Measure | None) -> float | None:
     return (
-        None if measure is None else mean_of_known([await measured_value(one, measure) for one in attempts])
+        None if measure is None else mean_of_known([await measured_value(one, measure) for one in rollouts])
     )
 
 
 async def _comparison_side(
-    attempts: Sequence[Sequence[Trajectory]],
+    rollouts: Sequence[Sequence[Trajectory]],
     per_task: int,
     figures: Figures,
     measure: Measure | None,
     judged: float | None,
 ) -> ComparisonSide:
-    flat = [one for row in attempts for one in row]
+    flat = [one for row in rollouts for one in row]
     return ComparisonSide(
         attempts=len(flat),
-        failed=per_task * len(attempts) - len(flat),
+        failed=per_task * len(rollouts) - len(flat),
         judged=judged,
         figures=await mean_figures(flat, figures, measure),
     )

@@ -1,7 +1,7 @@
 """The folder of a run: what the run was asked to do, one row for each step, and what it has found.
 
-A step has a row (`StepRow`) once it is trained. Before that it is written down as a `StepIntent`, so that a
-kill between the commit of a step and its row loses nothing.
+A step has a row once it is trained. Before that it is written down as a `StepUnderWay`, so that a kill
+between the commit of a step and its row loses nothing (`art.runs.loop` makes the steps).
 """
 
 from __future__ import annotations
@@ -11,20 +11,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from art.client.learning_rates import Leg, legs_to
-from art.client.older_backends import as_backend
 from art.environments.measure import mean_of_known
 from art.errors import ConfigurationError
 from art.process.files import write_whole
-from art.tracking.folders import get_model_dir
-from art.tracking.model_files import read_history
 from art.trajectories import PydanticException, Trajectory, TrajectoryGroup
 from art.types import TrainResult, Unscored
 
 if TYPE_CHECKING:
-    from art.model import TrainableModel
     from art.runs.settings import RunSettings
 
 
@@ -34,42 +30,85 @@ ALARM = "judge/alarm"
 REASON_CHARS = 500
 
 
+TRAINED = "data/sheet/trained_rollouts"
+"""How many rollouts had a gradient, among a step's metrics."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class StepRow:
-    """One line of `steps.jsonl`."""
+class RunStep:
+    """One line of `steps.jsonl`, as every kind of run has it."""
 
     step: int
     reward: float | None
-    """Mean over the attempts that the judge scored; None: none was."""
-    rollouts: int
-    failed: int
-    unscored: int
+    """Mean over the rollouts that have a score; None: none has."""
     trained: int | None
     """Rollouts with a gradient; the rest had a zero advantage, no score, or failed. None: nobody said."""
-    learning_rate: float
     seconds_rollouts: float
     """With the judge."""
     seconds_training: float | None
     """None: nobody was there when it ended."""
-    figures: dict[str, float] = field(default_factory=dict)
-    """What is known of the attempts without the judge: means, by name."""
-    judge: dict[str, float] = field(default_factory=dict)
-    """Figures of the judge's checks, means over the groups; empty without checks."""
-    failures: dict[str, int] = field(default_factory=dict)
-    """Why attempts failed, as the kind of error and what it says: how many of each."""
     recovered: bool = False
     """The process ended between the step's commit and this row, which the next one wrote."""
 
+    def with_result(self, result: TrainResult, *, seconds: float | None) -> Self:
+        """The row with what the trainer says. seconds None: an earlier process trained it."""
+        trained = result.metrics.get(TRAINED)
+        return replace(
+            self,
+            step=result.step,
+            trained=None if trained is None else int(trained),
+            seconds_training=None if seconds is None else round(seconds, 3),
+            recovered=seconds is None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRow(RunStep):
+    """A step whose rollouts were judged."""
+
+    rollouts: int
+    failed: int
+    unscored: int
+    learning_rate: float
+    figures: dict[str, float] = field(default_factory=dict)
+    """What is known of the rollouts without the judge: means, by name."""
+    judge: dict[str, float] = field(default_factory=dict)
+    """Figures of the judge's checks, means over the groups; empty without checks."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Why rollouts failed, as the kind of error and what it says: how many of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepUnderWay:
+    """A training job that may have been asked for, written down before it is."""
+
+    job_id: str
+    step: int
+    """The step it starts from."""
+    known: Mapping[str, Any]
+    """What the run needs to finish the step: its `row` so far, or the numbers of its `scenarios`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"job_id": self.job_id, "step": self.step, **self.known}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; earlier releases wrote the step into the row alone."""
+        known = {name: value for name, value in data.items() if name not in ("job_id", "step")}
+        step = data["step"] if "step" in data else known["row"]["step"] - 1
+        return cls(job_id=data["job_id"], step=step, known=known)
+
 
 def mean_reward(groups: Sequence[TrajectoryGroup]) -> tuple[float | None, int]:
-    """Over the attempts with a score (None: none has one), and how many have none."""
+    """Over the rollouts with a score (None: none has one), and how many have none."""
     rewards = [one.reward for group in groups for one in group]
     scored = [reward for reward in rewards if not isinstance(reward, Unscored)]
     return mean_of_known(scored), len(rewards) - len(scored)
 
 
 def failures_of(groups: Sequence[TrajectoryGroup]) -> dict[str, int]:
-    """Why attempts failed, the most frequent reason first.
+    """Why rollouts failed, the most frequent reason first.
 
     Example: {"McpError: MCP server 'serve' is gone": 2, "McpTimeoutError: ...": 1}.
     """
@@ -95,76 +134,68 @@ def judge_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in sorted(found.items())}
 
 
-TRAINED = "data/sheet/trained_rollouts"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepIntent:
-    """What is known of a step before its gradient, and the job that is to make it."""
-
-    job_id: str
-    row: StepRow
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"job_id": self.job_id, "row": asdict(self.row)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> StepIntent:
-        """The inverse of `to_dict`."""
-        return cls(job_id=data["job_id"], row=StepRow(**data["row"]))
-
-    def options(self, model: TrainableModel[Any, Any]) -> dict[str, Any]:
-        """For the backend's `train`: the job's name, where the backend can be asked about it later."""
-        return (
-            {"job_id": self.job_id, "expected_step": self.row.step - 1} if backend_knows_jobs(model) else {}
-        )
-
-    async def recover(self, model: TrainableModel[Any, Any]) -> StepRow | None:
-        """The row of the step that an earlier process began; None: it was not committed.
-
-        Waits for a job that the server still has. Raises what the backend raises.
-        """
-        backend: Any = as_backend(model.backend())
-        result = await backend.training_result(model, self.job_id) if backend_knows_jobs(model) else None
-        if result is None and await model.get_step() < self.row.step:
-            return None
-        logged = logged_train_metrics(model, self.row.step)
-        metrics = (result.metrics if result is not None else {}) or logged
-        if metrics and not logged:
-            await model.log(split="train", metrics=metrics, step=self.row.step)
-        return replace(row_with_result(self.row, TrainResult(self.row.step, dict(metrics))), recovered=True)
-
-
-def row_with_result(row: StepRow, result: TrainResult) -> StepRow:
-    """The row with what the trainer says."""
-    trained = result.metrics.get(TRAINED)
-    return replace(row, step=result.step, trained=None if trained is None else int(trained))
-
-
-def backend_knows_jobs(model: TrainableModel[Any, Any]) -> bool:
-    """Whether the backend tells afterwards what came of a job. Programs may bring backends that do not."""
-    return hasattr(as_backend(model.backend()), "training_result")
-
-
-def logged_train_metrics(model: TrainableModel[Any, Any], step: int) -> dict[str, float]:
-    """The training metrics of a step in the model's own log; empty where the kill came first."""
-    rows = read_history(Path(get_model_dir(model)) / "history.jsonl")
-    return next((row for row in rows if row.get("step") == step and TRAINED in row), {})
-
-
-RUN, STEPS, INTENT = "run.json", "steps.jsonl", "step-under-way.json"
+RUN, STEPS, UNDER_WAY = "run.json", "steps.jsonl", "step-under-way.json"
 REPORT, REPORT_JSON = "report.md", "report.json"
+Row = TypeVar("Row", bound=RunStep)
 
 
 @dataclass(frozen=True)
-class RunFolder:
-    """`run.json`, `steps.jsonl`, `evaluation-<step>.jsonl`, `report.md`, `report.json`.
+class RunFolder(Generic[Row]):
+    """`steps.jsonl`, and one evaluation for each adapter that was evaluated.
 
     `step-under-way.json` is there from before a step is trained until it has its row.
     """
 
+    ROW: ClassVar[type[RunStep]]
+    EVALUATION: ClassVar[str] = "evaluation-{:04d}.jsonl"
+
     path: Path
+
+    def steps(self) -> list[Row]:
+        """The steps so far, in their order; the later row of a step that was written twice."""
+        path = self.path / STEPS
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        rows: dict[int, Any] = {row["step"]: self.ROW(**row) for row in map(json.loads, lines)}
+        return [rows[step] for step in sorted(rows)]
+
+    def add_step(self, row: Row) -> None:
+        """A step that is there already is written over: it was repeated."""
+        rows = [*(known for known in self.steps() if known.step < row.step), row]
+        self.write_text(STEPS, "".join(json.dumps(asdict(one)) + "\n" for one in rows))
+        (self.path / UNDER_WAY).unlink(missing_ok=True)
+
+    def begin_step(self, step: StepUnderWay) -> None:
+        """To be called before the step is trained; its row ends it."""
+        self.write(UNDER_WAY, step.to_dict())
+
+    def step_under_way(self) -> StepUnderWay | None:
+        """The step that was begun and has no row."""
+        data = self.read(UNDER_WAY)
+        begun = None if data is None else StepUnderWay.from_dict(data)
+        return None if begun is None or any(row.step == begun.step + 1 for row in self.steps()) else begun
+
+    def evaluation_path(self, step: int) -> Path:
+        return self.path / self.EVALUATION.format(step)
+
+    def read(self, name: str) -> Any:
+        """A JSON file; None where there is none."""
+        path = self.path / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def write(self, name: str, data: Any) -> None:
+        """A JSON file."""
+        self.write_text(name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """So that a reader sees the old file or the new one, never a part."""
+        write_whole(self.path / name, text, durable=False)
+
+
+@dataclass(frozen=True)
+class JudgedRunFolder(RunFolder[StepRow]):
+    """With `run.json`, `report.md` and `report.json`; an evaluation is the rollouts of each test task."""
+
+    ROW: ClassVar[type[RunStep]] = StepRow
 
     def open(self, now: Mapping[str, Any], settings: RunSettings) -> bool:
         """Begin a new run, or go on with the one that is here (True).
@@ -200,57 +231,18 @@ class RunFolder:
         self.save_run({**run, "legs": legs})
         return legs
 
-    def steps(self) -> list[StepRow]:
-        """The steps so far, in their order."""
-        path = self.path / STEPS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        return [StepRow(**json.loads(line)) for line in lines]
-
-    def add_step(self, row: StepRow) -> None:
-        """A step that is there already is written over: it was repeated."""
-        rows = [*(known for known in self.steps() if known.step < row.step), row]
-        self.write_text(STEPS, "".join(json.dumps(asdict(one)) + "\n" for one in rows))
-        (self.path / INTENT).unlink(missing_ok=True)
-
-    def begin_step(self, intent: StepIntent) -> None:
-        """To be called before the step is trained; its row ends it."""
-        self.write(INTENT, intent.to_dict())
-
-    def step_under_way(self) -> StepIntent | None:
-        """The step that was begun and has no row."""
-        data = self.read(INTENT)
-        intent = None if data is None else StepIntent.from_dict(data)
-        return None if intent is None or any(row.step == intent.row.step for row in self.steps()) else intent
-
     def evaluation(self, step: int) -> list[list[Trajectory]] | None:
-        """The attempts of the adapter of `step` at each test task; None: not yet made."""
-        path = self.path / evaluation_file(step)
+        """The rollouts of the adapter of `step` for each test task; None: not yet made."""
+        path = self.evaluation_path(step)
         if not path.is_file():
             return None
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         return [[Trajectory.model_validate(one) for one in row] for row in rows]
 
-    def save_evaluation(self, step: int, attempts: Sequence[Sequence[Trajectory]]) -> None:
-        rows = [[one.model_dump(mode="json") for one in row] for row in attempts]
-        self.write_text(evaluation_file(step), "".join(json.dumps(row) + "\n" for row in rows))
+    def save_evaluation(self, step: int, rollouts: Sequence[Sequence[Trajectory]]) -> None:
+        rows = [[one.model_dump(mode="json") for one in row] for row in rollouts]
+        self.write_text(self.evaluation_path(step).name, "".join(json.dumps(row) + "\n" for row in rows))
 
     def save_report(self, markdown: str, plain: Mapping[str, Any]) -> None:
         self.write(REPORT_JSON, plain)
         self.write_text(REPORT, markdown)
-
-    def read(self, name: str) -> Any:
-        """A JSON file; None where there is none."""
-        path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-    def write(self, name: str, data: Any) -> None:
-        """A JSON file."""
-        self.write_text(name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
-
-    def write_text(self, name: str, text: str) -> None:
-        """So that a reader sees the old file or the new one, never a part."""
-        write_whole(self.path / name, text, durable=False)
-
-
-def evaluation_file(step: int) -> str:
-    return f"evaluation-{step:04d}.jsonl"

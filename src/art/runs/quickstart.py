@@ -16,14 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import art
 from art.client.learning_rates import Leg, legs_to
 from art.environments import tasks
 from art.environments.tasks import Task
 from art.errors import ConfigurationError
-from art.process.files import write_whole
+from art.runs.folder import RunFolder, RunStep
+from art.runs.loop import ScoredGroups, TrainingLoop
 
 SETTINGS_FILE = "settings.json"
 
@@ -53,7 +54,7 @@ class QuickstartSettings:
     groups: int
     """Scenarios a step."""
     group_size: int
-    """Attempts at each scenario."""
+    """Rollouts of each scenario."""
     learning_rate: float
     """At its height; it rises and falls as the task's defaults say."""
     base_model: str
@@ -120,13 +121,13 @@ def resumed_settings(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Means over attempts at fresh scenarios.
+    """Means over rollouts of fresh scenarios.
 
     >>> Evaluation.of([{"reward": 1.0, "not_lost": 1.0}, {"reward": -1.0, "not_lost": 0.0}]).means
     {'reward': 0.0, 'not_lost': 0.5}
     """
 
-    attempts: int
+    rollouts: int
     means: dict[str, float]
     """By name: the reward and every metric of the task."""
     errors: dict[str, float]
@@ -135,19 +136,19 @@ class Evaluation:
     @classmethod
     def of(cls, rows: Sequence[dict[str, float]]) -> Evaluation:
         if not rows:
-            raise ValueError("an evaluation needs at least one attempt")
+            raise ValueError("an evaluation needs at least one rollout")
         names = list(rows[0])
         means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
         errors = {name: _standard_error([row[name] for row in rows], means[name]) for name in names}
-        return cls(attempts=len(rows), means=means, errors=errors)
+        return cls(rollouts=len(rows), means=means, errors=errors)
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.means, "attempts": self.attempts, "standard_errors": self.errors}
+        return {**self.means, "attempts": self.rollouts, "standard_errors": self.errors}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Evaluation:
         means = {name: value for name, value in data.items() if name not in {"attempts", "standard_errors"}}
-        return cls(attempts=data["attempts"], means=means, errors=data["standard_errors"])
+        return cls(rollouts=data["attempts"], means=means, errors=data["standard_errors"])
 
 
 def _standard_error(values: Sequence[float], mean: float) -> float:
@@ -157,26 +158,21 @@ def _standard_error(values: Sequence[float], mean: float) -> float:
 RUNS = Path("runs")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuickstartStep:
-    """One line of `steps.jsonl`."""
+@dataclass(frozen=True, kw_only=True)
+class QuickstartStep(RunStep):
+    """A step whose rollouts the task itself scored, every one."""
 
-    step: int
     reward: float
-    """Mean over the step's attempts."""
     score: float
     """Mean of the metric that says how good the policy is (`task.SCORE`)."""
-    trained: int
-    """Rollouts that were trained; the rest had a zero advantage or failed."""
-    seconds_rollouts: float
-    seconds_training: float
 
 
-@dataclass(frozen=True, slots=True)
-class QuickstartFolder:
-    """Settings, steps, one `evaluation-<step>.json` each, the result, the chart, and the server's data."""
+@dataclass(frozen=True)
+class QuickstartFolder(RunFolder[QuickstartStep]):
+    """With the settings, the result, the chart, and the server's data."""
 
-    path: Path
+    ROW: ClassVar[type[RunStep]] = QuickstartStep
+    EVALUATION: ClassVar[str] = "evaluation-{:04d}.json"
 
     @property
     def data_dir(self) -> Path:
@@ -190,33 +186,19 @@ class QuickstartFolder:
     def result(self) -> Path:
         return self.path / "result.json"
 
-    def steps(self) -> list[QuickstartStep]:
-        path = self.path / "steps.jsonl"
-        if not path.exists():
-            return []
-        rows = {row["step"]: QuickstartStep(**row) for row in map(json.loads, path.read_text().splitlines())}
-        return [rows[step] for step in sorted(rows)]
-
     @property
     def done(self) -> int:
         """Steps that were made."""
         return max((row.step for row in self.steps()), default=0)
 
-    def add_step(self, row: QuickstartStep) -> None:
-        with (self.path / "steps.jsonl").open("a") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
-
     def evaluation(self, step: int) -> tuple[Evaluation, list[dict[str, Any]]] | None:
-        """A saved evaluation of an adapter and its attempts, or None."""
-        path = self.path / f"evaluation-{step:04d}.json"
-        if not path.exists():
-            return None
-        data = json.loads(path.read_text())
-        return Evaluation.from_json(data["evaluation"]), data["attempts"]
+        """A saved evaluation of an adapter and its rollouts, or None."""
+        data = self.read(self.evaluation_path(step).name)
+        return None if data is None else (Evaluation.from_json(data["evaluation"]), data["attempts"])
 
-    def save_evaluation(self, step: int, evaluation: Evaluation, attempts: list[dict[str, Any]]) -> None:
-        text = json.dumps({"evaluation": evaluation.to_json(), "attempts": attempts}, indent=1) + "\n"
-        write_whole(self.path / f"evaluation-{step:04d}.json", text, durable=False)
+    def save_evaluation(self, step: int, evaluation: Evaluation, rollouts: list[dict[str, Any]]) -> None:
+        data = {"evaluation": evaluation.to_json(), "attempts": rollouts}
+        self.write_text(self.evaluation_path(step).name, json.dumps(data, indent=1) + "\n")
 
 
 def new_folder(output: Path | None, *, task: str) -> QuickstartFolder:
@@ -269,16 +251,18 @@ async def run_quickstart(
     async with art.LocalBackend(path=str(folder.data_dir), server_options=options) as backend:
         await model.register(backend)
         before = await evaluate_once(0, model, task, settings, folder)
-        for step in range(await model.get_step(), settings.steps):
-            on_step(await train_one_step(model, task, settings, folder, step))
+        loop = TrainingLoop(model, folder)
+        if (row := await loop.recover()) is not None:
+            on_step(row)
+        await loop.run(settings.steps, lambda step: roll_out(model, task, settings, step), on_step)
         after = await evaluate_once(settings.steps, model, task, settings, folder)
     return before, after
 
 
-async def train_one_step(
-    model: art.TrainableModel, task: Task, settings: QuickstartSettings, folder: QuickstartFolder, step: int
-) -> QuickstartStep:
-    """Attempts, rewards, gradient, new adapter."""
+async def roll_out(
+    model: art.TrainableModel, task: Task, settings: QuickstartSettings, step: int
+) -> ScoredGroups[QuickstartStep]:
+    """Rollouts and their rewards."""
     begin = time.perf_counter()
     limit = concurrency(settings)
     scenarios = [
@@ -294,26 +278,24 @@ async def train_one_step(
         ],
         pbar_desc=f"step {step + 1}/{settings.steps}",
     )
-    gathered = time.perf_counter()
-    rate = task.DEFAULTS.rate_at(step, legs=settings.schedule, learning_rate=settings.learning_rate)
-    result = await model.train(groups, config=art.TrainConfig(learning_rate=rate))
+    seconds = time.perf_counter() - begin
     trajectories = [trajectory for group in groups for trajectory in group]
     row = QuickstartStep(
         step=step + 1,
         reward=mean([reward_of(trajectory) for trajectory in trajectories]),
         score=mean([float(trajectory.metrics[task.SCORE]) for trajectory in trajectories]),
-        trained=int(result.metrics.get("data/sheet/trained_rollouts", 0)),
-        seconds_rollouts=round(gathered - begin, 3),
-        seconds_training=round(time.perf_counter() - gathered, 3),
+        trained=None,
+        seconds_rollouts=round(seconds, 3),
+        seconds_training=None,
     )
-    folder.add_step(row)
-    return row
+    rate = task.DEFAULTS.rate_at(step, legs=settings.schedule, learning_rate=settings.learning_rate)
+    return ScoredGroups(groups=groups, row=row, learning_rate=rate)
 
 
 async def evaluate_once(
     step: int, model: art.TrainableModel, task: Task, settings: QuickstartSettings, folder: QuickstartFolder
 ) -> Evaluation:
-    """Attempts at fresh scenarios with the newest adapter (that of `step`), or what was saved of them."""
+    """Rollouts of fresh scenarios with the newest adapter (that of `step`), or what was saved of them."""
     saved = folder.evaluation(step)
     if saved is not None:
         return saved[0]
@@ -327,9 +309,9 @@ async def evaluate_once(
         ],
         pbar_desc="evaluating",
     )
-    attempts = [rollout_row(task, index, trajectory) for index, trajectory in enumerate(trajectories)]
+    rollouts = [rollout_row(task, index, trajectory) for index, trajectory in enumerate(trajectories)]
     evaluation = Evaluation.of([scores(trajectory) for trajectory in trajectories])
-    folder.save_evaluation(step, evaluation, attempts)
+    folder.save_evaluation(step, evaluation, rollouts)
     return evaluation
 
 
@@ -342,7 +324,7 @@ def scores(trajectory: art.Trajectory) -> dict[str, float]:
 
 
 def reward_of(trajectory: art.Trajectory) -> float:
-    assert not isinstance(trajectory.reward, art.Unscored), "these tasks score every attempt"
+    assert not isinstance(trajectory.reward, art.Unscored), "these tasks score every rollout"
     return trajectory.reward
 
 

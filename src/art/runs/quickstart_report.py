@@ -15,11 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from art.environments.tasks import Task
-from art.runs.quickstart import Evaluation, QuickstartFolder, QuickstartSettings, QuickstartStep
+from art.runs.folder import STEPS
+from art.runs.quickstart import PROJECT, Evaluation, QuickstartFolder, QuickstartSettings, QuickstartStep
 
 
 def draw_reward_curve(rewards: Sequence[float], path: Path, *, title: str) -> None:
-    """Write a PNG of the mean reward of each step's attempts, with a running mean of five."""
+    """Write a PNG of the mean reward of each step's rollouts, with a running mean of five."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -61,7 +62,7 @@ def running_mean(values: Sequence[float], *, window: int) -> list[float]:
 
 
 COUNT_METRICS = {"turns"}
-"""Metrics that are numbers of something; all others are shares of the attempts."""
+"""Metrics that are numbers of something; all others are shares of the rollouts."""
 
 
 def print_step(console: Console, row: QuickstartStep, settings: QuickstartSettings, task: Task) -> None:
@@ -69,7 +70,8 @@ def print_step(console: Console, row: QuickstartStep, settings: QuickstartSettin
     console.print(
         f"step {row.step:>3}/{settings.steps}  reward {row.reward:+.3f}  "
         f"{task.SCORE_LABEL} {row.score:6.1%}  "
-        f"{row.seconds_rollouts:4.1f} s + {row.seconds_training:4.1f} s",
+        f"{row.seconds_rollouts:4.1f} s + "
+        + ("not known" if row.seconds_training is None else f"{row.seconds_training:4.1f} s"),
         highlight=False,
         soft_wrap=True,
     )
@@ -122,7 +124,7 @@ def print_report(
 
 def comparison(task: Task, before: Evaluation, after: Evaluation) -> Table:
     """The before/after table: means in per cent where they are shares, with one standard error."""
-    table = Table(title=f"{task.NAME}: {after.attempts} fresh attempts each")
+    table = Table(title=f"{task.NAME}: {after.rollouts} fresh rollouts each")
     for heading in ("", "before", "after", "change"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name in before.means:
@@ -174,8 +176,6 @@ def side_by_side(before: str, after: str) -> Table:
 
 
 def checkpoints(folder: QuickstartFolder, settings: QuickstartSettings) -> Path:
-    from art.runs.quickstart import PROJECT
-
     return folder.data_dir / PROJECT / "models" / settings.task / "checkpoints"
 
 
@@ -184,7 +184,7 @@ def file_table(folder: QuickstartFolder, settings: QuickstartSettings) -> Table:
     rows = {
         "reward curve": folder.chart,
         "result": folder.result,
-        "each step": folder.path / "steps.jsonl",
+        "each step": folder.path / STEPS,
         "metrics": checkpoints(folder, settings).parent / "history.jsonl",
         "adapters (PEFT)": checkpoints(folder, settings),
         "every sampled token": folder.data_dir / "server" / "ledger.sqlite",

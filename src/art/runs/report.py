@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FEW_TASKS = 10
 MANY_UNSCORED = 0.1
 FEW_TRAINED = 0.5
-"""Share of attempts with a gradient below which a report says what to do about it."""
+"""Share of rollouts with a gradient below which a report says what to do about it."""
 
 
 def judge_warnings(comparison: Comparison, noun: str, *, same_judge: bool) -> Iterable[str]:
@@ -30,7 +30,7 @@ def judge_warnings(comparison: Comparison, noun: str, *, same_judge: bool) -> It
     if same_judge and judged is not None:
         yield (
             "The judge that compared is the one that trained: what it likes is what the model was taught. "
-            "Read the attempts, or have another model compare."
+            "Read the rollouts, or have another model compare."
         )
     if judged is not None and judged.count < FEW_TASKS:
         yield f"{judged.count} test {noun}s are few: raise `num_test` for an interval that says more."
@@ -51,15 +51,15 @@ def training_warnings(steps: Sequence[StepRow], stopped: str | None) -> Iterable
     if failures:
         ((reason, count),) = failures.most_common(1)
         yield (
-            f"{failures.total()} attempts failed, and count neither as good nor as bad; {count} of them with "
+            f"{failures.total()} rollouts failed, and count neither as good nor as bad; {count} of them with "
             f"{reason}"
         )
     if unscored > MANY_UNSCORED * rollouts:
-        yield f"{unscored} of {rollouts} attempts got no score from the judge, and taught nothing."
+        yield f"{unscored} of {rollouts} rollouts got no score from the judge, and taught nothing."
     if trained < FEW_TRAINED * asked:
         yield (
-            f"Only {trained} of {asked} attempts could teach anything: the others were as good as their "
-            "whole group, or had no score. Make attempts differ: a higher temperature, larger groups, tasks "
+            f"Only {trained} of {asked} rollouts could teach anything: the others were as good as their "
+            "whole group, or had no score. Make rollouts differ: a higher temperature, larger groups, tasks "
             "that the base model does sometimes."
         )
     recovered = [str(row.step) for row in steps if row.recovered]
@@ -183,8 +183,8 @@ class RunReport:
         """The verdict, and both sides beside each other."""
         both, noun = self.comparison, self.NOUN
         words = {
-            "better": "The judge prefers the attempts after training",
-            "worse": "The judge prefers the attempts from before training",
+            "better": "The judge prefers the rollouts after training",
+            "worse": "The judge prefers the rollouts from before training",
             "no difference shown": f"No difference that {len(both.tasks)} test {noun}s could show",
             "not judged": "Nothing was judged, so nothing is known",
         }
@@ -195,8 +195,8 @@ class RunReport:
             "verdict.\n",
             "| | before | after |",
             "|---|---:|---:|",
-            f"| attempts | {both.before.attempts} | {both.after.attempts} |",
-            f"| attempts that failed | {both.before.failed} | {both.after.failed} |",
+            f"| rollouts | {both.before.attempts} | {both.after.attempts} |",
+            f"| rollouts that failed | {both.before.failed} | {both.after.failed} |",
         ]
         if both.judged is not None:
             old, new = shown(both.before.judged), shown(both.after.judged)
@@ -231,7 +231,7 @@ class RunReport:
             return ["## Training\n\nNo step was made.\n"]
         names = list(dict.fromkeys(name for row in self.steps for name in row.figures))
         judge = list(dict.fromkeys(name for row in self.steps for name in row.judge))
-        heads = ["step", "reward", "attempts", "with a gradient", "unscored", "failed"]
+        heads = ["step", "reward", "rollouts", "with a gradient", "unscored", "failed"]
         heads += [self.LABELS.get(name, name) for name in names] + judge
         rows = [
             [
@@ -243,7 +243,7 @@ class RunReport:
             for row in self.steps
         ]
         lines = [f"| {' | '.join(row)} |" for row in [heads, ["---:"] * len(heads), *rows]]
-        note = "A judge's scores compare attempts at one {}; between steps they are not one scale."
+        note = "A judge's scores compare rollouts of one {}; between steps they are not one scale."
         return ["## Training\n", *lines, f"\n{note.format(self.NOUN)}\n"]
 
 

@@ -30,7 +30,7 @@ class TaskRollouts(ABC, Generic[Task]):
 
     @abstractmethod
     async def rollout(self, task: Task, *, seed: int | None) -> Trajectory:
-        """One attempt. Raises what makes it a failed one, which says nothing about the model."""
+        """One rollout. Raises what makes it a failed one, which says nothing about the model."""
 
     @abstractmethod
     def text_of(self, task: Task) -> str:
@@ -38,7 +38,7 @@ class TaskRollouts(ABC, Generic[Task]):
 
     @abstractmethod
     def figures_of(self, trajectory: Trajectory) -> Mapping[str, float]:
-        """What is known of an attempt without a judge; always the same names."""
+        """What is known of a rollout without a judge; always the same names."""
 
     def metadata_of(self, task: Task) -> dict[str, float | int | str | bool | None]:
         """Of the groups of a task, beside its text."""
@@ -58,7 +58,7 @@ class TaskRollouts(ABC, Generic[Task]):
         seeded: bool,
         after_each: AfterEach | None = None,
     ) -> list[TrajectoryGroup]:
-        """`size` attempts at each task, in their order.
+        """`size` rollouts of each task, in their order.
 
         what: for the progress bar. seeded: the same call asks for the same sampling. Raises the error of the
         rollout that goes beyond `max_failed` of them, and what `after_each` raises.
@@ -80,6 +80,6 @@ class TaskRollouts(ABC, Generic[Task]):
         )
 
     def seed(self, task: Task, number: int) -> int:
-        """Depends on the run's seed, the task and the attempt's number, and on nothing else."""
+        """Depends on the run's seed, the task and the rollout's number, and on nothing else."""
         place = f"{self.limits.seed}/{number}/{self.text_of(task)}"
         return int.from_bytes(hashlib.sha256(place.encode()).digest()[:4]) >> 1

@@ -9,24 +9,15 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
-from uuid import uuid4
 
-from art.client.learning_rates import Leg
 from art.environments.measure import Measure, mean_figures
 from art.errors import BudgetExceededError, ConfigurationError
 from art.runs.comparison import Comparison, compare
-from art.runs.folder import (
-    RunFolder,
-    StepIntent,
-    StepRow,
-    failures_of,
-    judge_figures,
-    mean_reward,
-    row_with_result,
-)
+from art.runs.folder import JudgedRunFolder, StepRow, failures_of, judge_figures, mean_reward
+from art.runs.loop import ScoredGroups, TrainingLoop
 from art.runs.task_rollouts import TASK_METADATA, Task, TaskRollouts
 
 if TYPE_CHECKING:
@@ -103,7 +94,7 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRunResult:
-    """What a course came to."""
+    """What a run came to."""
 
     step: int
     """The newest step, which the comparison is of."""
@@ -117,12 +108,12 @@ class TrainingRunResult:
 class TrainingRun(Generic[Task]):
     """What is done already is read from the folder, the rest is done."""
 
-    folder: RunFolder
-    attempts: TaskRollouts[Task]
+    folder: JudgedRunFolder
+    rollouts: TaskRollouts[Task]
     train: Sequence[Task]
     test: Sequence[Task]
     judge: Reward
-    """Of the attempts that train."""
+    """Of the rollouts that train."""
     referee: Reward
     """Of before and after."""
     measure: Measure | None
@@ -141,7 +132,7 @@ class TrainingRun(Generic[Task]):
         except BudgetExceededError as error:
             stopped = str(error)
             self.tell(f"training ends here: {error}")
-        step = await self.attempts.model.get_step()
+        step = await self.rollouts.model.get_step()
         await self._evaluate(step)
         return TrainingRunResult(
             step=step,
@@ -151,58 +142,53 @@ class TrainingRun(Generic[Task]):
         )
 
     async def _evaluate(self, step: int) -> None:
-        """Attempts at the test tasks by the adapter of `step`, the newest; once."""
+        """Rollouts of the test tasks by the adapter of `step`, the newest; once."""
         if self.folder.evaluation(step) is not None:
             return
-        model = self.attempts.model
+        model = self.rollouts.model
         if await model.get_step() != step:
             raise ConfigurationError(
                 f"{model.project}/{model.name} has been trained already, but {str(self.folder.path)!r} has "
-                "no attempts of before: give this run another name"
+                "no rollouts of before: give this run another name"
             )
-        size = self.attempts.limits.test_attempts
-        groups = await self.attempts.groups(self.test, size, what=f"evaluating step {step}", seeded=True)
+        size = self.rollouts.limits.test_attempts
+        groups = await self.rollouts.groups(self.test, size, what=f"evaluating step {step}", seeded=True)
         made = {group.metadata[TASK_METADATA]: group.trajectories for group in groups}
-        self.folder.save_evaluation(step, [made.get(self.attempts.text_of(task), []) for task in self.test])
+        self.folder.save_evaluation(step, [made.get(self.rollouts.text_of(task), []) for task in self.test])
 
     async def _train(self) -> None:
-        limits, total = self.attempts.limits, self.attempts.limits.total_steps(len(self.train))
-        done = await self._settled_step()
+        limits, total = self.rollouts.limits, self.rollouts.limits.total_steps(len(self.train))
+        loop = TrainingLoop(self.rollouts.model, self.folder)
+        if (row := await loop.recover()) is not None:
+            self.tell(f"step {row.step} was committed when the run was interrupted: {step_summary(row)}")
+        done = await self.rollouts.model.get_step()
         if done < total:
             groups = (total - done) * limits.groups_per_step
             self.tell(
-                f"{total - done} steps of {limits.groups_per_step} x {limits.group_size} attempts; the judge "
+                f"{total - done} steps of {limits.groups_per_step} x {limits.group_size} rollouts; the judge "
                 f"is asked about {groups} groups, then {len(self.test)} to compare"
             )
         legs = self.folder.schedule(total, done=done)
-        for step in range(done, total):
-            row = await self._step(step, total, legs)
-            self.folder.add_step(row)
-            self.tell(f"step {row.step}/{total}: {step_summary(row)}")
+        await loop.run(
+            total,
+            lambda step: self._roll_out(step, total, limits.rate_at(step, legs)),
+            lambda row: self.tell(f"step {row.step}/{total}: {step_summary(row)}"),
+        )
 
-    async def _settled_step(self) -> int:
-        """The newest step, with its row: also of one that was under way when an earlier process ended."""
-        intent = self.folder.step_under_way()
-        row = None if intent is None else await intent.recover(self.attempts.model)
-        if row is not None:
-            self.folder.add_step(row)
-            self.tell(f"step {row.step} was committed when the run was interrupted: {step_summary(row)}")
-        return await self.attempts.model.get_step()
-
-    async def _step(self, step: int, total: int, legs: Sequence[Leg]) -> StepRow:
-        """Attempts, scores, gradient, new adapter."""
-        limits, begin = self.attempts.limits, time.monotonic()
-        groups = await self.attempts.groups(
+    async def _roll_out(self, step: int, total: int, rate: float) -> ScoredGroups[StepRow]:
+        """Rollouts and their scores."""
+        limits, begin = self.rollouts.limits, time.monotonic()
+        groups = await self.rollouts.groups(
             tasks_of_step(self.train, step, limits.groups_per_step, limits.seed),
             limits.group_size,
             what=f"step {step + 1}/{total}",
             seeded=False,
             after_each=self.judge.score_group,
         )
-        gathered, rate = time.monotonic(), limits.rate_at(step, legs)
+        seconds = time.monotonic() - begin
         flat = [one for group in groups for one in group]
         reward, unscored = mean_reward(groups)
-        known = StepRow(
+        row = StepRow(
             step=step + 1,
             reward=reward,
             rollouts=len(flat),
@@ -210,27 +196,23 @@ class TrainingRun(Generic[Task]):
             unscored=unscored,
             trained=None,
             learning_rate=rate,
-            seconds_rollouts=round(gathered - begin, 3),
+            seconds_rollouts=round(seconds, 3),
             seconds_training=None,
-            figures=await mean_figures(flat, self.attempts.figures_of, self.measure),
+            figures=await mean_figures(flat, self.rollouts.figures_of, self.measure),
             judge=judge_figures(groups),
             failures=failures_of(groups),
         )
-        intent = StepIntent(job_id=uuid4().hex, row=known)
-        self.folder.begin_step(intent)
-        model, begin = self.attempts.model, time.monotonic()
-        result = await model.train(groups, learning_rate=rate, **intent.options(model))
-        return replace(row_with_result(known, result), seconds_training=round(time.monotonic() - begin, 3))
+        return ScoredGroups(groups=groups, row=row, learning_rate=rate)
 
     async def _compare(self, step: int) -> Comparison:
         async def judged_by(referee: Reward | None) -> Comparison:
             return await compare(
-                [self.attempts.text_of(task) for task in self.test],
+                [self.rollouts.text_of(task) for task in self.test],
                 self.folder.evaluation(0) or [],
                 self.folder.evaluation(step) or [],
-                per_task=self.attempts.limits.test_attempts,
+                per_task=self.rollouts.limits.test_attempts,
                 judge=referee,
-                figures=self.attempts.figures_of,
+                figures=self.rollouts.figures_of,
                 measure=self.measure,
             )
 

@@ -32,7 +32,7 @@ def quality(messages: Sequence[Mapping[str, Any]]) -> float:
 
 
 def side(values: Sequence[float], **options: Any) -> list[list[Trajectory]]:
-    """Two attempts at each input, a little apart."""
+    """Two rollouts of each input, a little apart."""
     return [
         [attempt(f"input {index}", value + more, **options) for more in (0.0, 0.02)]
         for index, value in enumerate(values)
@@ -96,7 +96,7 @@ async def test_a_clear_gain_is_a_gain() -> None:
     assert both.before.judged == pytest.approx(0.31) and both.after.figures["measure"] == pytest.approx(0.61)
     told = report(both)
     assert told.verdict == "better"
-    assert "**The judge prefers the attempts after training: +0.30 (95 % interval" in told.to_markdown()
+    assert "**The judge prefers the rollouts after training: +0.30 (95 % interval" in told.to_markdown()
 
 
 async def test_a_gain_that_may_be_chance_is_not_called_one() -> None:
@@ -111,7 +111,7 @@ async def test_a_gain_that_may_be_chance_is_not_called_one() -> None:
 async def test_a_loss_is_a_loss_and_equal_answers_are_even() -> None:
     worse = await compared(side([0.5, 0.6, 0.6, 0.7]), side([0.2, 0.3, 0.4, 0.3]))
     assert report(worse).verdict == "worse"
-    assert "prefers the attempts from before" in report(worse).to_markdown()
+    assert "prefers the rollouts from before" in report(worse).to_markdown()
     even = await compared(side([0.5, 0.6]), side([0.5, 0.6]))
     assert (even.ties, report(even).verdict) == (2, "no difference shown")
 
@@ -139,7 +139,7 @@ async def test_the_report_says_what_speaks_against_it() -> None:
     for words in (
         *("is the one that trained", "2 test inputs are few", "grew from 10 to 100 characters"),
         *("100% of the answers after training end", "where 9 and 2 were asked for", "the budget is spent"),
-        *("4 of 8 attempts got no score", "Only 2 of 8 attempts could teach"),
+        *("4 of 8 rollouts got no score", "Only 2 of 8 rollouts could teach"),
         "raised an alarm in steps 1",
     ):
         assert words in cautions and words in bad.to_markdown()

@@ -187,7 +187,7 @@ def test_many_starts_of_a_command_are_told_of() -> None:
     many = TrainSettings(steps=50, groups_per_step=16, group_size=8, num_test=64, test_attempts=8)
     command = parse_server("serve")
     said = server_start_hint(command, many, 0.8)
-    assert said is not None and "each of some 7456 attempts starts the server, which took 0.8 s" in said
+    assert said is not None and "each of some 7456 rollouts starts the server, which took 0.8 s" in said
     assert server_start_hint(parse_server("http://localhost/mcp"), many, 0.8) is None
     assert server_start_hint(command, TrainSettings(), 0.8) is None
 
@@ -305,7 +305,7 @@ def test_a_report_says_what_is_not_known() -> None:
         "Nothing was judged, so nothing is known" in text and "| judge | 3 | 0 | 0 | 0 | not known |" in text
     )
     assert (
-        "Only 0 of 8 attempts could teach anything" in text and "before its end: the budget is spent" in text
+        "Only 0 of 8 rollouts could teach anything" in text and "before its end: the budget is spent" in text
     )
     assert report.base_rate is None and json.dumps(report.to_dict())
 

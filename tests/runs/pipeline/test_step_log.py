@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from fast_backend import pair
 
 import art
-from art.runs.pipeline.training_steps import STALE_GROUPS, StepLog
+from art.runs.pipeline.training_steps import STALE_GROUPS, PipelineStepLog
 from art.tracking.trajectory_log import log_groups, read_trajectory_groups
 
 METRICS = {STALE_GROUPS: 3.0, "loss/train": 0.5}
@@ -22,7 +23,7 @@ class Killed(BaseException):
     pass
 
 
-class CutLog(StepLog):
+class CutLog(PipelineStepLog):
     """Its program is killed before its write number `left`."""
 
     def __init__(self, model: Any, left: int) -> None:
@@ -42,9 +43,9 @@ class CutLog(StepLog):
         self.count()
         await super()._row(*row)
 
-    async def _checkpoint(self, step: int) -> None:
+    async def _after_rows(self, step: int, logged: Collection[str] = ()) -> None:
         self.count()
-        await super()._checkpoint(step)
+        await super()._after_rows(step, logged)
 
     async def _drop(self, job_id: str) -> None:
         self.count()
@@ -81,7 +82,7 @@ async def test_whenever_it_is_cut_off_the_next_run_logs_the_rest(model: Any, mom
         assert moment < 6
     else:
         assert moment >= 6
-    await StepLog(model).recover("job", 4, METRICS)
+    await PipelineStepLog(model).recover("job", 4, METRICS)
     rows, files = logged(model)
     assert {name: content(found) for name, found in files.items()} == {
         "trajectories/train/0004.parquet": [[0.0, 1.0], [0.0, 0.5]],
@@ -92,13 +93,13 @@ async def test_whenever_it_is_cut_off_the_next_run_logs_the_rest(model: Any, mom
     ]
     assert [row["discarded/reward"] for row in rows if "discarded/reward" in row] == [1.0]
     assert [row["checkpoint/saved"] for row in rows if "checkpoint/saved" in row] == [1.0] and len(rows) == 3
-    await StepLog(model).recover("job", 4, METRICS)
+    await PipelineStepLog(model).recover("job", 4, METRICS)
     assert len(logged(model)[0]) == 3, "a second run that was killed in its beginning does no harm"
 
 
 async def test_of_a_job_without_a_step_only_what_was_discarded_is_logged(model: Any) -> None:
-    await StepLog(model).keep("job", 4, groups())
-    await StepLog(model).recover("job", 4, None)
+    await PipelineStepLog(model).keep("job", 4, groups())
+    await PipelineStepLog(model).recover("job", 4, None)
     rows, files = logged(model)
     assert list(files) == ["trajectories/discarded/0004.parquet"]
     assert [sorted(name for name in row if "reward" in name) for row in rows] == [
@@ -109,7 +110,7 @@ async def test_of_a_job_without_a_step_only_what_was_discarded_is_logged(model: 
 async def test_groups_that_the_program_logged_itself_stay(model: Any) -> None:
     mine = Path(model._get_output_dir()) / "trajectories" / "train"
     log_groups(mine, 4, [pair((0.25, 0.75))])
-    log = StepLog(model)
+    log = PipelineStepLog(model)
     await log.keep("job", 4, groups())
     await log.write("job", 4, METRICS, groups())
     found = read_trajectory_groups(mine / "0004.parquet")
@@ -117,7 +118,7 @@ async def test_groups_that_the_program_logged_itself_stay(model: Any) -> None:
 
 
 async def test_what_was_kept_for_no_job_is_forgotten(model: Any) -> None:
-    log = StepLog(model)
+    log = PipelineStepLog(model)
     await log.keep("never asked for", 4, groups())
     await log.forget()
     assert not (Path(model._get_output_dir()) / "under_way").exists()

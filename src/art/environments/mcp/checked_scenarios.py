@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 ScenarioRollout = Callable[[PlannedScenario, int], Awaitable[Trajectory]]
-"""One rollout at a scenario; the number tells attempts apart."""
+"""One rollout at a scenario; the number tells rollouts apart."""
 
 
 async def measure_difficulty(
@@ -47,9 +47,9 @@ async def measure_difficulty(
 ) -> list[PlannedScenario]:
     """The scenarios, each with its pass rate: the mean over `attempts` of `measure`, 0 to 1.
 
-    Without `measure`, an attempt passes when the agent called complete_task within its turns and no tool call
+    Without `measure`, a rollout passes when the agent called complete_task within its turns and no tool call
     failed: a hint, which says nothing about its answer. Raises what `attempt` raises, the first of it, and
-    ConfigurationError for fewer than one attempt.
+    ConfigurationError for fewer than one rollout.
     """
     if attempts < 1:
         raise ConfigurationError(f"measure_difficulty(attempts={attempts!r}): at least 1 is needed")

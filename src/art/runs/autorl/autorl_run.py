@@ -23,7 +23,7 @@ from art.runs.autorl.preparation import (
     write_rubric,
     write_system_prompt,
 )
-from art.runs.folder import RunFolder
+from art.runs.folder import JudgedRunFolder
 from art.runs.judges import Judges
 from art.runs.report import RunReport, channel_costs, quoted
 from art.runs.settings import AboveZero, Count, RunSettings, Share
@@ -102,7 +102,7 @@ COMPARED_METRICS = ("answer_chars", "cut")
 
 
 class InputRollouts(TaskRollouts[str]):
-    """A task is its text; an attempt is one answer."""
+    """A task is its text; a rollout is one answer."""
 
     def __init__(self, model: TrainableModel[Any, Any], settings: AutoRLSettings, system_prompt: str) -> None:
         super().__init__(model, settings)
@@ -133,7 +133,7 @@ PREPARED = (INPUTS, SYSTEM_PROMPT, RUBRIC)
 
 
 @dataclass(frozen=True)
-class AutoRLFolder(RunFolder):
+class AutoRLFolder(JudgedRunFolder):
     """Texts may be edited before the training begins; `digests` says which ones it began with."""
 
     def inputs(self) -> Inputs | None:
@@ -297,9 +297,9 @@ class AutoRLRun:
         """Everything that the model is needed for. begin: when the call began, on the monotonic clock."""
         inputs, system_prompt, rubric = prepared
         self._hold(await model.get_step())
-        course = TrainingRun(
+        training = TrainingRun(
             folder=self.folder,
-            attempts=InputRollouts(model, self.settings, system_prompt),
+            rollouts=InputRollouts(model, self.settings, system_prompt),
             train=inputs.train,
             test=inputs.test,
             judge=judges.training,
@@ -307,7 +307,7 @@ class AutoRLRun:
             measure=self.measure,
             tell=self.tell,
         )
-        outcome = await course.run()
+        outcome = await training.run()
         report = AutoRLReport(
             task=self.task,
             base_model=model.base_model,

@@ -60,7 +60,7 @@ async def train(
     base_model, or a `model` of your own (its name, project and folder are then the run's). generator, judge:
     names ("openai/o3"), functions, models, or (judge) a `Reward`; *_params: litellm's options of a name.
     referee: compares before and after in the judge's place. inputs, system_prompt ("" for none), rubric: your
-    own instead of generated ones. measure: the true quality of an attempt, where you know it: reported, never
+    own instead of generated ones. measure: the true quality of a rollout, where you know it: reported, never
     trained on. backend: None is a `LocalBackend` under `path` (None: ./.art), closed at the end. budget: of
     all that are asked, together, over all calls that go on with the run. checks: of the judge. tell: is given
     lines about the progress. settings: those of `AutoRLSettings`. The same call goes on where a run ended.

@@ -15,7 +15,7 @@ from art.environments.mcp.server_address import Server, StdioServer, parse_serve
 from art.environments.mcp.types import PlannedScenario
 from art.environments.measure import MEASURE, Measure, mean_of_known, measured_value
 from art.errors import ConfigurationError
-from art.runs.folder import RunFolder
+from art.runs.folder import JudgedRunFolder
 from art.runs.judges import Candidate, Judges, judges_of
 from art.runs.mcp_rl.settings import (
     TrainSettings,
@@ -43,7 +43,7 @@ CLEAN_FINISH = "clean_finish"
 
 
 class ScenarioRollouts(TaskRollouts[PlannedScenario]):
-    """A task is a scenario; an attempt is a rollout, in a session of its own."""
+    """A task is a scenario; a rollout has a session of its own."""
 
     def __init__(self, model: TrainableModel[Any, Any], settings: TrainSettings, server: Any) -> None:
         super().__init__(model, settings)
@@ -131,7 +131,7 @@ class McpReport(RunReport):
         if self.base_rate is not None:
             known = MEASURE in self.comparison.before.figures
             does = "does" if known else "cleanly ends (whether with the right answer is not known)"
-            lines.append(f"The base model {does} {self.base_rate:.0%} of its attempts at the former.")
+            lines.append(f"The base model {does} {self.base_rate:.0%} of its rollouts of the former.")
         if made.tools:
             lines.append(
                 "In plans: " + ", ".join(f"{name} {count}" for name, count in made.tools.items()) + "."
@@ -143,7 +143,7 @@ SCENARIOS_FILE = "scenarios.json"
 
 
 @dataclass(frozen=True)
-class McpRunFolder(RunFolder):
+class McpRunFolder(JudgedRunFolder):
     """Scenarios are generated once."""
 
     def scenarios(self) -> ScenarioSet | None:
@@ -251,11 +251,11 @@ class McpRun:
 
     async def learn(self, model: TrainableModel[Any, Any], made: ScenarioSet, begin: float) -> McpReport:
         """Everything that the model is needed for. begin: when the call began, on the monotonic clock."""
-        attempts = ScenarioRollouts(model, self._settings, self._server)
-        made = await self._measure_difficulty(attempts, made)
-        course = TrainingRun(
+        rollouts = ScenarioRollouts(model, self._settings, self._server)
+        made = await self._measure_difficulty(rollouts, made)
+        training = TrainingRun(
             folder=self._folder,
-            attempts=attempts,
+            rollouts=rollouts,
             train=made.train,
             test=made.test,
             judge=self._asked.judges.training,
@@ -263,7 +263,7 @@ class McpRun:
             measure=self._measure,
             tell=self._tell,
         )
-        outcome = await course.run()
+        outcome = await training.run()
         report = McpReport(
             server=parse_server(self._server).label,
             base_model=model.base_model,
@@ -281,12 +281,12 @@ class McpRun:
         self._folder.save_report(report.to_markdown(), report.to_dict())
         return report
 
-    async def _measure_difficulty(self, attempts: ScenarioRollouts, made: ScenarioSet) -> ScenarioSet:
+    async def _measure_difficulty(self, rollouts: ScenarioRollouts, made: ScenarioSet) -> ScenarioSet:
         size = self._settings.difficulty_attempts
         unknown = [one for one in made.train if one.pass_rate is None]
-        if not size or not unknown or await attempts.model.get_step():
+        if not size or not unknown or await rollouts.model.get_step():
             return made
-        groups = await attempts.groups(unknown, size, what="measuring difficulty", seeded=True)
+        groups = await rollouts.groups(unknown, size, what="measuring difficulty", seeded=True)
         rates = {group.metadata[TASK_METADATA]: await pass_rate(group, self._measure) for group in groups}
         measured = [
             one if rates.get(one.task) is None else one.measured(rates[one.task] or 0.0) for one in made.train
@@ -300,7 +300,7 @@ class McpRun:
             does = "does" if self._measure is not None else "cleanly ends"
             spared = len(measured) - len(made.train)
             self._tell(
-                f"{attempts.model.base_model} {does} {sum(known) / len(known):.0%} of its attempts at the "
+                f"{rollouts.model.base_model} {does} {sum(known) / len(known):.0%} of its rollouts of the "
                 f"training scenarios{f'; {spared} that it always does are left out' if spared else ''}"
             )
         self._folder.save_scenarios(made)
@@ -308,17 +308,17 @@ class McpRun:
 
 
 def server_start_hint(server: Server, chosen: TrainSettings, seconds: float) -> str | None:
-    """What starting a command for every attempt comes to, where that is long; seconds: one start."""
-    attempts = chosen.total_steps(chosen.num_train) * chosen.groups_per_step * chosen.group_size
-    attempts += chosen.num_train * chosen.difficulty_attempts + 2 * chosen.num_test * chosen.test_attempts
-    if not isinstance(server, StdioServer) or attempts * seconds < LONG_STARTS_S:
+    """What starting a command for every rollout comes to, where that is long; seconds: one start."""
+    rollouts = chosen.total_steps(chosen.num_train) * chosen.groups_per_step * chosen.group_size
+    rollouts += chosen.num_train * chosen.difficulty_attempts + 2 * chosen.num_test * chosen.test_attempts
+    if not isinstance(server, StdioServer) or rollouts * seconds < LONG_STARTS_S:
         return None
     return (
-        f"each of some {attempts} attempts starts the server, which took {seconds:.1f} s: where it can also "
+        f"each of some {rollouts} rollouts starts the server, which took {seconds:.1f} s: where it can also "
         "be reached at an address (streamable HTTP), that is faster"
     )
 
 
 async def pass_rate(group: TrajectoryGroup, measure: Measure | None) -> float | None:
-    """Mean over the attempts; None when all failed."""
+    """Mean over the rollouts; None when all failed."""
     return mean_of_known([await measured_value(one, measure or clean_finish) for one in group])

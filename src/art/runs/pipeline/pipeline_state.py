@@ -16,25 +16,17 @@ become stale.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from art.runs.folder import StepUnderWay
 
 ScenarioOutcome = Literal["trained", "discarded", "stale", "failed"]
 SCENARIO_OUTCOMES: tuple[ScenarioOutcome, ...] = ("trained", "discarded", "stale", "failed")
 
 STATE_KEY = "_pipeline_trainer"
 """The entry of the model's state."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PipelineStepIntent:
-    """A training job that may have been asked for."""
-
-    job_id: str
-    step: int
-    """The step it starts from."""
-    scenarios: Sequence[int]
 
 
 @dataclass(kw_only=True)
@@ -50,7 +42,8 @@ class PipelineState:
     beyond: set[int] = field(default_factory=set)
     """Settled ones after it."""
     outcomes: dict[ScenarioOutcome, int] = field(default_factory=lambda: dict.fromkeys(SCENARIO_OUTCOMES, 0))
-    intent: PipelineStepIntent | None = None
+    under_way: StepUnderWay | None = None
+    """Of known `scenarios`."""
     last_eval_step: int | None = None
     completed_evals: set[int] = field(default_factory=set)
     waiting_evals: set[int] = field(default_factory=set)
@@ -75,21 +68,13 @@ class PipelineState:
             self.beyond.remove(self.offset)
             self.offset += 1
 
-    def begin_job(self, job_id: str, scenarios: Sequence[int]) -> None:
-        """A training job is about to be asked for."""
-        self.intent = PipelineStepIntent(job_id=job_id, step=self.training_step, scenarios=tuple(scenarios))
-
-    def job_made_step(self, step: int) -> None:
-        """The job made this step; it is not logged yet."""
-        self.training_step = step
-
     def end_job(self, step: int | None) -> None:
         """The job made this step; None: it made none, and its scenarios are taken again."""
-        if self.intent is not None and step is not None:
-            for number in self.intent.scenarios:
+        if self.under_way is not None and step is not None:
+            for number in self.under_way.known["scenarios"]:
                 self.record_outcome(number, "trained")
             self.training_step = step
-        self.intent = None
+        self.under_way = None
 
     def eval_done(self, step: int) -> None:
         self.waiting_evals.discard(step)
@@ -102,7 +87,6 @@ class PipelineState:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON for the model's state."""
-        intent = self.intent
         return {
             "scenario_offset": self.offset,
             "settled_beyond_offset": sorted(self.beyond),
@@ -110,8 +94,7 @@ class PipelineState:
             "outcomes": dict(self.outcomes),
             "first_step": self.first_step,
             "training_step": self.training_step,
-            "training_job": intent
-            and {"job_id": intent.job_id, "step": intent.step, "scenarios": list(intent.scenarios)},
+            "training_job": self.under_way and self.under_way.to_dict(),
             "last_eval_step": self.last_eval_step,
             "completed_eval_steps": sorted(self.completed_evals),
             "waiting_eval_steps": sorted(self.waiting_evals),
@@ -128,7 +111,7 @@ class PipelineState:
             offset=int(state.get("scenario_offset", 0)),
             beyond=set(state.get("settled_beyond_offset", ())),
             outcomes={name: int(state.get("outcomes", {}).get(name, 0)) for name in SCENARIO_OUTCOMES},
-            intent=PipelineStepIntent(**job) if job else None,
+            under_way=StepUnderWay.from_dict(job) if job else None,
             last_eval_step=state.get("last_eval_step"),
             completed_evals=set(state.get("completed_eval_steps", ())),
             waiting_evals=set(state.get("waiting_eval_steps", ())),

@@ -282,7 +282,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
     """Samples groups with some workers, trains on those that are finished, and evaluates beside both.
 
     rollout_fn(model, scenario, config) gives one group (`make_group_rollout_fn` makes it of a function of one
-    attempt); scenarios is an iterable or an async iterator of dicts, the same one in every run of a model;
+    rollout); scenarios is an iterable or an async iterator of dicts, the same one in every run of a model;
     eval_fn(model, step, config) gives trajectories, or a dict of splits. Every request gets the newest
     adapter and ends on it. `PipelineOptions` declares the keywords, and `docs/pipeline.md` has the numbers
     and their effects; a backend of another kind is given further keywords of its `train` as they are.

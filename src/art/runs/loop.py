@@ -1,0 +1,245 @@
+"""The loop of every run: roll out and score, write the step down, train, log; after a kill, go on.
+
+A step is written down (`StepUnderWay`) before its training job is asked for. What it trains on outlives a
+kill of the program, and is logged once:
+
+    under_way/<job id>/train/0003.parquet  ->  trajectories/train/0003.parquet
+
+The files are written before the job is asked for, and moved into the log when it has made its step; only then
+comes their row in the history, and last the run's own note that the step is done. A run that goes on asks the
+server what came of the step under way (`JobTraining.settle`), and does what the kill has cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from uuid import uuid4
+
+from art.client.older_backends import as_backend
+from art.runs.folder import TRAINED, Row, RunFolder, StepUnderWay
+from art.tracking.folders import get_model_dir, get_trajectories_split_dir, lock_folder
+from art.tracking.model_files import read_history
+from art.tracking.run_log import LogEntry
+from art.tracking.trajectory_log import log_groups, read_trajectory_groups
+from art.trajectories import TrajectoryGroup
+from art.types import TrainResult
+
+if TYPE_CHECKING:
+    from art.model import TrainableModel
+
+
+class StepLog:
+    """Of one model. Methods are safe to repeat after a kill in any of them."""
+
+    ROW_MARKS: ClassVar[Mapping[str, tuple[str, ...]]] = {"train": ("train/", "data/")}
+    """By split: how names begin that only the row of a step has."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    async def keep(self, job_id: str, step: int, groups: Mapping[str, list[TrajectoryGroup]]) -> None:
+        """Write the groups of each split down for a job that is to make `step`."""
+        for split, some in groups.items():
+            if some:
+                await asyncio.to_thread(log_groups, self._kept(job_id) / split, step, some)
+
+    async def write(
+        self,
+        job_id: str,
+        step: int,
+        metrics: Mapping[str, float],
+        groups: Mapping[str, list[TrajectoryGroup]],
+    ) -> None:
+        """Log what was kept for the job that made `step`. metrics: of the row of split train."""
+        for split, some in groups.items():
+            await asyncio.to_thread(self._move, job_id, split, step)
+            if some:
+                await self._row(split, step, metrics if split == "train" else {}, some)
+        await self._after_rows(step)
+        await self._drop(job_id)
+
+    async def recover(self, job_id: str, step: int, metrics: Mapping[str, float] | None) -> None:
+        """`write` for the job of a killed run, which may have done a part of it.
+
+        metrics None: the job made no step. What it was to train is dropped, for it is sampled again.
+        """
+        names = await asyncio.to_thread(self.numbers, step)
+        for split, marks in self.ROW_MARKS.items():
+            if split == "train" and metrics is None:
+                continue
+            groups = await asyncio.to_thread(self._groups, job_id, split, step)
+            await asyncio.to_thread(self._move, job_id, split, step)
+            numbers = metrics or {} if split == "train" else {}
+            if (groups or numbers) and not any(name.startswith(marks) for name in names):
+                await self._row(split, step, numbers, groups)
+        if metrics is not None:
+            await self._after_rows(step, names)
+        await self._drop(job_id)
+
+    async def forget(self) -> None:
+        """Drop what was kept for jobs that were never asked for."""
+        await self._drop("")
+
+    async def _row(
+        self, split: str, step: int, metrics: Mapping[str, float], groups: list[TrajectoryGroup]
+    ) -> None:
+        entry = LogEntry(groups=groups, split=split, metrics=metrics, step=step, stored=True)
+        await asyncio.to_thread(self._model._run_log.write, self._model, entry)
+
+    async def _after_rows(self, step: int, logged: Collection[str] = ()) -> None:
+        """What else a kind of run logs of a step. logged: names that its rows have already."""
+
+    async def _drop(self, job_id: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._kept(job_id), ignore_errors=True)
+
+    def _kept(self, job_id: str) -> Path:
+        return Path(get_model_dir(self._model)) / "under_way" / job_id
+
+    def _logged(self, split: str) -> Path:
+        return Path(get_trajectories_split_dir(get_model_dir(self._model), split))
+
+    def _groups(self, job_id: str, split: str, step: int) -> list[TrajectoryGroup]:
+        """Those kept for a job, in the log if they were moved there."""
+        file = _file(self._kept(job_id) / split, "*") or _file(self._logged(split), f"{step:04d}")
+        return read_trajectory_groups(file) if file else []
+
+    def _move(self, job_id: str, split: str, step: int) -> None:
+        """Move a split's file into the log, if that was not done."""
+        kept, folder = _file(self._kept(job_id) / split, "*"), self._logged(split)
+        if kept is None:
+            return
+        with lock_folder(folder):
+            target = folder / f"{step:04d}{kept.suffix}"
+            if not target.exists():
+                os.replace(kept, target)
+                return
+        log_groups(folder, step, read_trajectory_groups(kept))  # the program logs others of its own there
+        kept.unlink()
+
+    def numbers(self, step: int) -> dict[str, Any]:
+        """All that the history's rows of a step say."""
+        rows = read_history(Path(get_model_dir(self._model)) / "history.jsonl")
+        return {name: value for row in rows if row.get("step") == step for name, value in row.items()}
+
+
+def _file(folder: Path, stem: str) -> Path | None:
+    """The file of a step's groups, if there is one."""
+    found = (file for suffix in (".parquet", ".jsonl") for file in folder.glob(f"{stem}{suffix}"))
+    return next(found, None)
+
+
+class JobTraining:
+    """Trains one model, each step exactly once: under way, trained, logged."""
+
+    def __init__(self, model: TrainableModel[Any, Any], log: StepLog) -> None:
+        self._model, self.log = model, log
+        self._backend: Any = as_backend(model.backend())
+
+    @property
+    def backend_knows_jobs(self) -> bool:
+        """Whether it tells afterwards what came of a job. Programs may bring backends that do not."""
+        return hasattr(self._backend, "training_result")
+
+    async def train(
+        self,
+        step: StepUnderWay,
+        groups: Sequence[TrajectoryGroup],
+        *,
+        logged: Mapping[str, list[TrajectoryGroup]],
+        save: Callable[[StepUnderWay], Awaitable[None]],
+        options: Mapping[str, Any],
+    ) -> TrainResult:
+        """The gradient. logged: what `log.write` is to log, by split. save: writes the step down.
+
+        Raises what the backend raises.
+        """
+        await self.log.keep(step.job_id, step.step + 1, logged)
+        await save(step)
+        if self.backend_knows_jobs:
+            options = {**options, "job_id": step.job_id, "expected_step": step.step}
+        result: TrainResult = await self._backend.train(self._model, groups, **options)
+        return result
+
+    async def settle(
+        self, step: StepUnderWay | None, counts: Mapping[str, float] | None = None
+    ) -> TrainResult | None:
+        """What came of the step that an earlier process began, now logged; None: it was not committed.
+
+        Waits for a job that the server still has. counts: for the step's row. Raises what the backend raises.
+        """
+        if step is None:
+            await self.log.forget()
+            return None
+        result: TrainResult | None = None
+        if self.backend_knows_jobs:
+            result = await self._backend.training_result(self._model, step.job_id)
+        elif await self._backend.get_step(self._model) > step.step:
+            logged = await asyncio.to_thread(self.log.numbers, step.step + 1)
+            result = TrainResult(step.step + 1, {TRAINED: logged[TRAINED]} if TRAINED in logged else {})
+        made = step.step + 1 if result is None else result.step
+        metrics = None if result is None else {**result.metrics, **(counts or {})}
+        await self.log.recover(step.job_id, made, metrics)
+        return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredGroups(Generic[Row]):
+    """What a step is trained on."""
+
+    groups: list[TrajectoryGroup]
+    row: Row
+    """What is known of the step before its gradient."""
+    learning_rate: float
+
+
+class TrainingLoop(Generic[Row]):
+    """Steps one after another, each with a row in the run's folder."""
+
+    def __init__(self, model: TrainableModel[Any, Any], folder: RunFolder[Row]) -> None:
+        self._model, self._folder = model, folder
+        self._training = JobTraining(model, StepLog(model))
+
+    async def recover(self) -> Row | None:
+        """The row of the step that an earlier process committed and did not log, now in the folder."""
+        begun = self._folder.step_under_way()
+        result = await self._training.settle(begun)
+        if begun is None or result is None:
+            return None
+        kind: Any = self._folder.ROW
+        row: Row = kind(**begun.known["row"]).with_result(result, seconds=None)
+        self._folder.add_step(row)
+        return row
+
+    async def run(
+        self,
+        total: int,
+        roll_out: Callable[[int], Awaitable[ScoredGroups[Row]]],
+        on_step: Callable[[Row], None],
+    ) -> None:
+        """From the model's newest step until it has `total`. roll_out: is given the step, from 0."""
+        for step in range(await self._model.get_step(), total):
+            row = await self._train(step, await roll_out(step))
+            self._folder.add_step(row)
+            on_step(row)
+
+    async def _train(self, step: int, scored: ScoredGroups[Row]) -> Row:
+        begin = time.monotonic()
+        under_way = StepUnderWay(job_id=uuid4().hex, step=step, known={"row": asdict(scored.row)})
+
+        async def save(begun: StepUnderWay) -> None:
+            self._folder.begin_step(begun)
+
+        logged = {"train": scored.groups}
+        options = {"learning_rate": scored.learning_rate, "verbose": False}
+        result = await self._training.train(
+            under_way, scored.groups, logged=logged, save=save, options=options
+        )
+        await self._training.log.write(under_way.job_id, result.step, result.metrics, logged)
+        return scored.row.with_result(result, seconds=time.monotonic() - begin)
