@@ -7,7 +7,7 @@ kill of the program, and is logged once:
 
 The files are written before the job is asked for, and moved into the log when it has made its step; only then
 comes their row in the history, and last the run's own note that the step is done. A run that goes on asks the
-server what came of the step under way (`JobTraining.settle`), and does what the kill has cut off.
+server what came of the step under way (`JobTraining.finish_interrupted`), and does what the kill has cut off.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class JobTraining:
         result: TrainResult = await self._backend.train(self._model, groups, **options)
         return result
 
-    async def settle(
+    async def finish_interrupted(
         self, step: StepUnderWay | None, counts: Mapping[str, float] | None = None
     ) -> TrainResult | None:
         """What came of the step that an earlier process began, now logged; None: it was not committed.
@@ -209,7 +209,7 @@ class TrainingLoop(Generic[Row]):
     async def recover(self) -> Row | None:
         """The row of the step that an earlier process committed and did not log, now in the folder."""
         begun = self._folder.step_under_way()
-        result = await self._training.settle(begun)
+        result = await self._training.finish_interrupted(begun)
         if begun is None or result is None:
             return None
         kind: Any = self._folder.ROW

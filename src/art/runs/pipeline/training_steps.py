@@ -96,7 +96,7 @@ class TrainingSteps:
 
     async def _find_job_result(self) -> None:
         """Find out whether the job that was under way made its step, and log what its run did not."""
-        result = await self._training.settle(self.state.under_way, self._counts())
+        result = await self._training.finish_interrupted(self.state.under_way, self._counts())
         if result is not None and is_eval_step(self._settings, result.step):
             self.state.waiting_evals.add(result.step)
         self.state.end_job(None if result is None else result.step)
