@@ -187,6 +187,22 @@ def test_many_files_together_are_limited(namespaces: None) -> None:
     assert "No space left on device" in errors
 
 
+def test_empty_files_are_limited(namespaces: None) -> None:
+    """Each costs the kernel about 1 kB that no limit on bytes counts: 5 s of CPU make 1 GB."""
+    source = """
+import os
+made = 0
+try:
+    while made < 20000:
+        os.close(os.open(f"{made}", os.O_CREAT | os.O_WRONLY))
+        made += 1
+except OSError as error:
+    print(made < 4096, error.strerror)
+"""
+    said, *_ = run(source)
+    assert said == "True No space left on device\n"
+
+
 def test_what_it_writes_is_cut_and_ends_it() -> None:
     said, _, ending, _ = run("while True: print('x' * 1000)", output_bytes=50_000)
     assert len(said) == 50_000 and ending.fate == "output"
