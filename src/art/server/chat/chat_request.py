@@ -97,11 +97,12 @@ class ToolChoice:
 
 
 FREE_CHOICE = ToolChoice()
+_CHOICES = ("auto", "none", "required")
 
 
 def _tool_choice(request: ChatRequest, name: str, value: Any) -> None:
     """auto, none, required, one function by name, or some of the tools."""
-    if value in ("auto", "none", "required"):
+    if value in _CHOICES:
         request.tool_choice = ToolChoice(mode=value)
         return
     kind = value.get("type") if isinstance(value, dict) else None
@@ -223,7 +224,7 @@ def _spelled(value: Any, name: str) -> str:
 
 _SOME_MESSAGES = ByHand({"type": "array", "items": MESSAGE, "minItems": 1})
 _SOME_TOOLS = ByHand({"type": "array", "items": TOOL})
-_CHOICE = ByHand({"anyOf": [{"enum": ["auto", "none", "required"]}, OBJECT.schema]})
+_CHOICE = ByHand({"anyOf": [{"enum": list(_CHOICES)}, OBJECT.schema]})
 _AN_OBJECT = ByHand(OBJECT.schema)
 
 

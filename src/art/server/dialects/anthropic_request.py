@@ -375,13 +375,13 @@ class _IdleHere(Idle):
 
 
 def _object(required: str, **fields: Schema) -> Schema:
-    """An object of these fields and others, of which one is required."""
+    """An object of these fields and others. `required`: their names, with blanks between."""
     return {"type": "object", "properties": fields, "required": required.split()}
 
 
 _BLOCKS: Schema = {"anyOf": [TEXT.schema, {"type": "array", "items": _object("type", type=TEXT.schema)}]}
 _TURN = {
-    **_object("role content", role={"enum": ["user", "assistant", "system"]}, content=_BLOCKS),
+    **_object("role content", role={"enum": list(_OF_ROLE)}, content=_BLOCKS),
     "additionalProperties": False,
 }
 _TURNS = {"type": "array", "items": _TURN, "minItems": 1, "maxItems": MOST_MESSAGES}

@@ -39,6 +39,7 @@ _AS_IN_CHAT = (
     "n",
     "stream",
     "stream_options",
+    "max_tokens",
     *(name for name, one in PARAMETERS.items() if "completions" in one.routes),
     "response_format",
     "structured_outputs",
@@ -109,7 +110,7 @@ def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
     for name, value in body.items():
         if name not in COMPLETIONS.fields:
             COMPLETIONS.check_other_field(name, value)
-    shared = {name: body[name] for name in (*_AS_IN_CHAT, "max_tokens") if name in body}
+    shared = {name: body[name] for name in _AS_IN_CHAT if name in body}
     samples = not (body.get("max_tokens") == 0 and COMPLETIONS.read_field("echo", body.get("echo")))
     if not samples:
         shared["max_tokens"] = 1

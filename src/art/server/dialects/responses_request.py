@@ -160,14 +160,14 @@ _AS_IN_CHAT = {
 _OBJECTS = {"type": "array", "items": OBJECT.schema}
 _OWN: dict[str, RequestField] = {
     "input": RequestField(ByHand({"anyOf": [TEXT.schema, _OBJECTS]})),
-    "instructions": RequestField(TEXT),
     "previous_response_id": RequestField(Values(str, "the id of a response")),
+    "store": RequestField(FLAG),
+    "instructions": RequestField(TEXT),
     "tools": RequestField(Values(list[Any], "a list", schema=_OBJECTS)),
     "tool_choice": RequestField(ByHand({"anyOf": [TEXT.schema, OBJECT.schema]})),
     "text": RequestField(OBJECT),
-    "reasoning": RequestField(OBJECT),
     "include": RequestField(Values(list[Any], "a list", schema={"type": "array", "items": TEXT.schema})),
-    "store": RequestField(FLAG),
+    "reasoning": RequestField(OBJECT),
 }
 RESPONSES = RequestSchema(
     {
