@@ -45,7 +45,7 @@ def test_each_choice_is_kept_once_after_what_it_answered(data: st.DataObject) ->
         tools = data.draw(st.sampled_from([None, None, TOOLS]))
         texts = data.draw(st.lists(st.sampled_from(["x", " x", "y"]), min_size=1, max_size=3))
         names = [f"s{turn}.{number}" for number in range(len(texts))]
-        recorder.hear({"messages": messages, "tools": tools}, reply(names, texts))
+        recorder.on_completion({"messages": messages, "tools": tools}, reply(names, texts))
         for name, text in zip(names, texts, strict=True):
             asked[name] = (messages, tools)
             conversations.append([*messages, {"role": "assistant", "content": text}])
@@ -99,9 +99,9 @@ def test_calls_that_are_sent_back_name_their_turn() -> None:
         completion.choices[0].message = Choice.model_validate(
             {"index": 0, "finish_reason": "tool_calls", "message": called(name)}
         ).message
-        recorder.hear({"messages": ask, "tools": TOOLS}, completion)
+        recorder.on_completion({"messages": ask, "tools": TOOLS}, completion)
     result = {"role": "tool", "tool_call_id": "call_s1", "content": "b"}
-    recorder.hear({"messages": [*ask, called("s1"), result], "tools": TOOLS}, reply(["s2"], ["x"]))
+    recorder.on_completion({"messages": [*ask, called("s1"), result], "tools": TOOLS}, reply(["s2"], ["x"]))
     told = [
         [item.model_extra["sample_id"] for item in history.messages_and_choices if isinstance(item, Choice)]
         for history in [recorder.trajectory, *recorder.trajectory.additional_histories]

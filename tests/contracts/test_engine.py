@@ -94,7 +94,7 @@ async def engine(request: pytest.FixtureRequest, base: Path) -> AsyncIterator[En
         made = await BuiltinEngine.start(str(base), OPTIONS)
     elif request.param == "pool":
         half = OPTIONS.model_copy(update={"max_running": 8, "max_waiting": 32})
-        made = await EnginePool.of(*[await BuiltinEngine.start(str(base), half) for _ in range(2)])
+        made = await EnginePool.from_engines(*[await BuiltinEngine.start(str(base), half) for _ in range(2)])
     elif request.param == "vllm":
         made = request.getfixturevalue("vllm")()
     else:

@@ -131,7 +131,7 @@ async def test_the_kept_grammars_are_bounded_by_their_size(
     for text in texts:
         grammars.open(Constraint(kind="regex", text=text), [2])
     last = Constraint(kind="regex", text=texts[-1])
-    assert grammars.kept(last, [2]) is not None
-    sizes = [size for _, size in grammars._kept.values()]
+    assert grammars.find_compiled(last, [2]) is not None
+    sizes = [size for _, size in grammars._compiled.values()]
     assert sum(sizes) == grammars._size and (grammars._size <= 1000 or len(sizes) == 1)
     grammars.close()

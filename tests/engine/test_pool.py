@@ -240,7 +240,7 @@ async def test_a_replica_that_comes_back_has_every_adapter_before_it_has_a_reque
     await pool.load_adapter("m@1", tmp_path)
     first.dead = True
     await pool.load_adapter("m@2", tmp_path)
-    assert [replica.number for replica in pool.up] == [1]
+    assert [replica.number for replica in pool.running_replicas] == [1]
     seen: list[str] = []
 
     async def verify(engine: object, name: str) -> None:

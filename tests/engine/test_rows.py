@@ -17,7 +17,7 @@ def table(*rows: tuple[int, np.ndarray, int]) -> RowTable:
     made = RowTable(8)
     made.widen(64)
     for row, (adapter, values, computed) in enumerate(rows):
-        made.take(row, adapter, values, computed)
+        made.begin_request(row, adapter, values, computed)
     return made
 
 

@@ -95,7 +95,7 @@ def test_no_stack_copies_a_large_model_for_adapters_of_a_few_layers(base: Path, 
     core.model.adapters.merge_bytes = 2 * 64 * 128 * 4  # what the queries of both layers weigh
     assert core.model.adapters.flat_weights(1) is not None
     outs = run(core, mixed(paths))
-    assert core.model.adapters._stacks._kept is None
+    assert core.model.adapters._stacks._stack is None
     core.model.adapters.merge_bytes = 64 << 20
     for request, out in zip(mixed(paths), outs, strict=True):
         [expected] = run(core, [request])
@@ -108,25 +108,25 @@ def weights(number: int) -> list[torch.Tensor] | None:
 
 def test_a_stack_is_kept_while_its_adapters_stay() -> None:
     stacks = Stacks(weights)
-    first = stacks.of([1, 2])
+    first = stacks.stack_of([1, 2])
     assert first is not None and first.weights[0].shape == (2, 2, 3)
-    assert stacks.of([2]) is first
-    more = stacks.of([2, 5])
+    assert stacks.stack_of([2]) is first
+    more = stacks.stack_of([2, 5])
     assert more is not None and more.numbers == (1, 2, 5)
     assert more.weights[0][:, 0, 0].tolist() == [1.0, 2.0, 5.0]
     stacks.remove(1)
-    again = stacks.of([2, 5])
+    again = stacks.stack_of([2, 5])
     assert again is not None and again.numbers == (2, 5)
 
 
 def test_a_stack_does_not_grow_with_those_that_no_longer_run() -> None:
     stacks = Stacks(weights)
-    sizes = [len(stack.numbers) for number in range(20) if (stack := stacks.of([number, number + 1]))]
+    sizes = [len(stack.numbers) for number in range(20) if (stack := stacks.stack_of([number, number + 1]))]
     assert len(sizes) == 20 and max(sizes) <= 6
 
 
 def test_there_is_no_stack_with_an_adapter_that_is_not_merged() -> None:
     stacks = Stacks(weights)
-    assert stacks.of([1, -1]) is None
-    kept = stacks.of([1, 2])
+    assert stacks.stack_of([1, -1]) is None
+    kept = stacks.stack_of([1, 2])
     assert kept is not None and kept.numbers == (1, 2)

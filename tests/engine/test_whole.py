@@ -99,7 +99,7 @@ async def test_an_unloaded_model_is_gone_and_the_others_go_on(
     await asyncio.wait_for(unloading, 60)
     with pytest.raises(NotFoundError):
         await engine.score("one@1", [prompt(1)])
-    assert not engine._core.model.whole
+    assert not engine._core.model.whole_models
     assert await engine.score(None, [prompt(1)]) == before
 
 
@@ -134,7 +134,7 @@ def test_nothing_of_a_model_is_left_when_it_goes(base: Path, folders: dict[str, 
     """Full fine-tuning brings one each step: what stays of one stays of hundreds."""
     core = make_core(base)
     core.add_adapter("one@1", read_folder(folders["one@1"]))
-    [model] = core.model.whole.values()
+    [model] = core.model.whole_models.values()
     assert model.flat is not None and model.flat.takes_several
     left = [weakref.ref(one) for one in (model.module, model.flat, *model.module.parameters())]
     run(core, [ask(prompt(1), "one@1", max_tokens=3)])

@@ -59,7 +59,7 @@ def trainer() -> Trainer:
 @pytest.fixture
 async def sides(trainer: Trainer) -> AsyncIterator[Sides]:
     engines = [await BuiltinEngine.start(str(resolve("art/nano")), OPTIONS) for _ in range(2)]
-    pool = await EnginePool.of(*engines)
+    pool = await EnginePool.from_engines(*engines)
     yield Sides(trainer, pool)
     await pool.close()
 
@@ -139,7 +139,7 @@ async def test_one_wrong_replica_of_two_is_found(trainer: Trainer, tmp_path: Pat
     rope = {**(config.get("rope_parameters") or {"rope_type": "default"}), "rope_theta": 500.0}
     (other / "config.json").write_text(json.dumps({**config, "rope_theta": 500.0, "rope_parameters": rope}))
     right = await BuiltinEngine.start(str(resolve("art/nano")), OPTIONS)
-    pool = await EnginePool.of(right, await BuiltinEngine.start(str(other), OPTIONS))
+    pool = await EnginePool.from_engines(right, await BuiltinEngine.start(str(other), OPTIONS))
     try:
         parity = await measured(Sides(trainer, pool), tmp_path)
     finally:

@@ -77,7 +77,7 @@ def test_a_key_is_shown_once_and_kept_as_a_digest(tmp_path: Path) -> None:
     assert key not in kept and digest_of_key(key).hex() in kept
     assert stat.S_IMODE(tenants.path.stat().st_mode) == 0o600
     assert len(key) > 40 and tenants.create("bob") != key
-    assert [record.name for record in tenants.all()] == ["alice", "bob"]
+    assert [record.name for record in tenants.list_tenants()] == ["alice", "bob"]
     with pytest.raises(ConfigurationError, match="revoke"):
         tenants.create("alice")
     tenants.revoke("alice")
@@ -106,7 +106,7 @@ async def test_a_running_server_sees_each_change_of_the_file(tmp_path: Path) -> 
     tenants.path.write_text("{")
     await until(lambda: running.owner(digest_of_key(second)) is None)
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        tenants.all()
+        tenants.list_tenants()
     tenants.path.unlink()
     third = tenants.create("alice")
     await until(lambda: running.owner(digest_of_key(third)) == "alice")

@@ -19,7 +19,7 @@ from art.batch.build import build_batch
 from art.batch.encode import check_candidates, decode_batch, encode_batch
 from art.errors import TokenMismatchError
 from art.training.distributions import Distributions
-from art.training.minibatches import take
+from art.training.minibatches import take_entries
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.algorithm import AdvantageSpec, Algorithm
@@ -146,7 +146,7 @@ def test_the_sets_survive_the_wire_and_minibatches() -> None:
     assert sets_of(entries) == sets_of(batch.entries) and None in sets_of(entries)
     assert len({tuple(one) for one in sets_of(entries) if one}) == len(entries.candidates or ())
     rows = np.arange(1, len(entries), 2)
-    assert sets_of(take(entries, rows)) == sets_of(entries)[1::2]
+    assert sets_of(take_entries(entries, rows)) == sets_of(entries)[1::2]
     made = Trainer(policy(), token_budget=40)
     made.open(MODEL, LoraSpec(r=2))
     made.check(tree, request, entries)

@@ -14,7 +14,7 @@ from art.batch.algorithms import resolve
 from art.batch.batch_types import Batch
 from art.errors import TrainingError
 from art.training.losses.registry import make_loss
-from art.training.minibatches import make_columns, minibatches, normalizer_of, take
+from art.training.minibatches import make_columns, minibatches, normalizer_of, take_entries
 from art.training.policy import Policy
 from art.training.trainer import Trainer
 from art.wire.algorithm import (
@@ -87,7 +87,7 @@ def test_branching_sequences_take_two_passes() -> None:
     """Rollouts whose turns do not extend each other lie on several paths, and small budgets cut them."""
     batch = games(8, groups=2, size=3, turns=4)
     ids = np.arange(len(batch.entries)) % 2  # entries of every path belong to both sequences
-    entries = take(batch.entries, np.arange(len(batch.entries)))
+    entries = take_entries(batch.entries, np.arange(len(batch.entries)))
     object.__setattr__(entries, "sequence_E", ids.astype(np.int32))
     made = trainer(20)
     packing = made.policy.pack(batch.tree, entries, 20, whole_sequences=True)
@@ -313,7 +313,7 @@ def test_a_gradient_that_ran_out_of_memory_is_made_again_with_half_the_budget(
 
 def test_both_passes_of_a_cut_sequence_draw_the_same_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = games(20, groups=2, size=3, turns=4)
-    entries = take(batch.entries, np.arange(len(batch.entries)))
+    entries = take_entries(batch.entries, np.arange(len(batch.entries)))
     ids = np.arange(len(entries)) % 2
     object.__setattr__(entries, "sequence_E", ids.astype(np.int32))
     made = Trainer(policy(qwen3(), dtype=torch.float64), token_budget=20)

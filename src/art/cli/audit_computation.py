@@ -95,7 +95,7 @@ async def engine_verdicts(
             value for row, logprobs in zip(scores, sampled, strict=True) for value in row[-len(logprobs) :]
         ]
         theirs = [value for logprobs in sampled for value in logprobs]
-        yield judge_difference("sampler = trainer", side.dtype, LogprobDifference.of(ours, theirs))
+        yield judge_difference("sampler = trainer", side.dtype, LogprobDifference.between(ours, theirs))
     except REFUSALS as error:
         yield refused("engine", error)
     finally:
@@ -131,7 +131,7 @@ async def peft_verdict(subject: AuditSubject, side: TrainerSide, adapter: Path) 
 
     def compare() -> LogprobDifference:
         theirs = scored_by_peft(subject.source, adapter, rows, device=side.device, dtype=side.dtype)
-        return LogprobDifference.of([value for row in side.score(rows) for value in row], theirs)
+        return LogprobDifference.between([value for row in side.score(rows) for value in row], theirs)
 
     return await measured("checkpoint in PEFT", side.dtype, compare)
 

@@ -40,7 +40,7 @@ def list_keys(data_dir: DataDir = DATA_DIR) -> None:
     from datetime import UTC, datetime
 
     with _tenants(data_dir) as tenants:
-        records = tenants.all()
+        records = tenants.list_tenants()
     if not records:
         typer.echo(f"No tenants in {data_dir}.", err=True)
     for record in records:

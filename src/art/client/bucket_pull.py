@@ -120,7 +120,7 @@ def fetch_step(
                 f"{entry.size}, or other content): it was changed or cut there. Push it again"
             )
 
-    store.each(fetch, names)
+    store.run_each(fetch, names)
     if manifest is None:
         check_safetensors(target / ADAPTER_FILE)
     else:
@@ -172,7 +172,12 @@ class Wanted:
 
 
 def pull_model(
-    store: Store, folder: Path, wanted: Wanted, *, commit: Commit, told: OnProgress = lambda done, total: None
+    store: Store,
+    folder: Path,
+    wanted: Wanted,
+    *,
+    commit: Commit,
+    on_progress: OnProgress = lambda done, total: None,
 ) -> PullReport:
     """Copy a model, or steps of it, from a store.
 
@@ -189,11 +194,11 @@ def pull_model(
         steps = choose_steps(store, sizes, wanted)
         news, aside = _differences(folder, steps, wanted, everything=remote_files(sizes))
         for done, step in enumerate(news):
-            told(done, len(news))
+            on_progress(done, len(news))
             fetch_step(store, step, steps[step], remote_files(sizes)[step], arriving / step_name(step))
         if news or aside:
             commit(news, aside)
-        told(len(news), len(news))
+        on_progress(len(news), len(news))
         report.steps, report.set_aside = news, aside
         if wanted.side_files:
             _pull_side_files(store, folder, sizes, wanted, report)
@@ -271,7 +276,7 @@ def _pull_side_files(
                 write_whole(target, content)
                 report.files.append(path)
 
-    store.each(pull, paths)
+    store.run_each(pull, paths)
     if wanted.delete:
         for path in set(local_side_files(folder, wanted.exclude)).difference(sizes):
             with not_written_meanwhile(folder, path):

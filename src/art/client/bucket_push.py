@@ -89,7 +89,7 @@ def complete_steps(
     """
     files = remote_files(sizes)
     asked = sorted(files) if wanted is None else [step for step in wanted if step in files]
-    manifests = store.each(
+    manifests = store.run_each(
         lambda name: _manifest_in(store, int(name), files[int(name)]), list(map(str, asked))
     )
     complete: dict[int, Manifest | None] = {}
@@ -230,7 +230,7 @@ def push_model(
     *,
     delete: bool = False,
     exclude: Collection[str] = (),
-    told: OnProgress = lambda done, total: None,
+    on_progress: OnProgress = lambda done, total: None,
 ) -> PushReport:
     """Copy a model to a store. delete: what is not here goes there too. exclude: shell patterns of relative
     paths.
@@ -245,12 +245,12 @@ def push_model(
     there = remote_files(sizes)
     steps = {s: path for s, path in local_steps(folder).items() if not excluded(_prefix(s), exclude)}
     for done, (step, path) in enumerate(steps.items()):
-        told(done, len(steps))
+        on_progress(done, len(steps))
         _push_step(store, step, path, there.get(step, {}), report)
     _push_side_files(store, folder, sizes, exclude, report)
     if delete:
         _remove_others(store, folder, sizes, steps, exclude, report)
-    told(len(steps), len(steps))
+    on_progress(len(steps), len(steps))
     return report
 
 
@@ -267,7 +267,7 @@ def _push_step(store: Store, step: int, path: Path, there: Mapping[str, int], re
     if MANIFEST_FILE in there:
         store.remove(f"{prefix}/{MANIFEST_FILE}")
     try:
-        store.each(lambda name: store.upload(path / name, f"{prefix}/{name}"), sorted(manifest.files))
+        store.run_each(lambda name: store.upload(path / name, f"{prefix}/{name}"), sorted(manifest.files))
     except FileNotFoundError as error:
         raise StorageError(
             f"checkpoint {path} disappeared while it was pushed: {error}; push again"
@@ -304,7 +304,7 @@ def _push_side_files(
 
     paths = local_side_files(folder, exclude)
     try:
-        entries = dict(zip(paths, store.each(push, paths), strict=True))
+        entries = dict(zip(paths, store.run_each(push, paths), strict=True))
     except FileNotFoundError as error:
         raise StorageError(
             f"a file of {folder} disappeared while it was pushed: {error}; push again"
@@ -337,7 +337,7 @@ def _remove_others(
         index = remote_index(store, [INDEX])
         left = Manifest(files={path: entry for path, entry in index.files.items() if path not in gone})
         store.write(INDEX, left.model_dump_json(indent=2).encode())
-        store.each(store.remove, gone)
+        store.run_each(store.remove, gone)
         report.removed += gone
 
 

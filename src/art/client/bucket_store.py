@@ -122,25 +122,25 @@ class Store:
 
     def read(self, path: str) -> bytes:
         """Raises FileNotFoundError, StorageError."""
-        content: bytes = self._try("read", path, lambda: self._fs.cat_file(self._at(path)))
+        content: bytes = self._try("read", path, lambda: self._fs.cat_file(self._full_path(path)))
         return content
 
     def write(self, path: str, content: bytes) -> None:
         """Raises StorageError."""
-        self._try("write", path, lambda: self._fs.pipe_file(self._at(path), content))
+        self._try("write", path, lambda: self._fs.pipe_file(self._full_path(path), content))
 
     def upload(self, file: Path, path: str) -> None:
         """Raises StorageError, and FileNotFoundError when `file` is gone."""
-        self._try("upload", path, lambda: self._fs.put_file(str(file), self._at(path)))
+        self._try("upload", path, lambda: self._fs.put_file(str(file), self._full_path(path)))
 
     def download(self, path: str, file: Path) -> None:
         """Raises StorageError, FileNotFoundError."""
-        self._try("download", path, lambda: self._fs.get_file(self._at(path), str(file)))
+        self._try("download", path, lambda: self._fs.get_file(self._full_path(path), str(file)))
 
     def remove(self, path: str) -> None:
         """A file that is not there is removed already."""
         try:
-            self._try("remove", path, lambda: self._fs.rm_file(self._at(path)))
+            self._try("remove", path, lambda: self._fs.rm_file(self._full_path(path)))
         except FileNotFoundError:
             _log.debug("%s was removed already", path)
 
@@ -150,7 +150,9 @@ class Store:
         Raises ConfigurationError where the file system knows no such thing.
         """
         try:
-            return str(self._try("sign", path, lambda: self._fs.sign(self._at(path), expiration=seconds)))
+            return str(
+                self._try("sign", path, lambda: self._fs.sign(self._full_path(path), expiration=seconds))
+            )
         except NotImplementedError as error:
             raise ConfigurationError(
                 f"{self.url!r} has no signed URLs, from which the provider reads the adapter: take an S3 "
@@ -181,16 +183,16 @@ class Store:
 
     # -- several at once --
 
-    def each(self, work: Callable[[str], Result], names: list[str]) -> list[Result]:
+    def run_each(self, work: Callable[[str], Result], names: list[str]) -> list[Result]:
         """`work(name)` for each, a few at once, in the order of the names. The first failure ends it."""
         pool = ThreadPoolExecutor(max_workers=self.limits.parallel, thread_name_prefix="storage")
         try:
             futures: list[Future[Result]] = [pool.submit(work, name) for name in names]
-            done, _ = wait(futures, timeout=self._left(), return_when=FIRST_EXCEPTION)
+            done, _ = wait(futures, timeout=self._seconds_left(), return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
             if len(done) < len(futures):
-                raise self._late("")
+                raise self._deadline_error("")
             return [future.result() for future in futures]
         finally:
             # What has not begun never does; what has begun ends by its own deadline.
@@ -203,8 +205,8 @@ class Store:
         """
         pause = self.limits.pause_s
         for attempt in range(1, self.limits.attempts + 1):
-            if self._left() <= 0:
-                raise self._late(path)
+            if self._seconds_left() <= 0:
+                raise self._deadline_error(path)
             try:
                 return call()
             except _FINAL:
@@ -218,17 +220,17 @@ class Store:
                         f"{type(error).__name__}: {error}"
                     ) from error
                 _log.warning("%s %s, attempt %d: %r", what, self._shown(path), attempt, error)
-            time.sleep(max(0.0, min(pause, self._left())))
+            time.sleep(max(0.0, min(pause, self._seconds_left())))
             pause *= 2
         raise AssertionError("attempts is at least 1")
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return self._until - time.monotonic()
 
-    def _late(self, path: str) -> DeadlineError:
+    def _deadline_error(self, path: str) -> DeadlineError:
         return DeadlineError(f"{self._shown(path)} was not done within {self.limits.total_s:g} s")
 
-    def _at(self, path: str) -> str:
+    def _full_path(self, path: str) -> str:
         return f"{self._root}/{path}"
 
     def _shown(self, path: str) -> str:

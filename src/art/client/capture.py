@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Listener(Protocol):
     """Hears completions in the order in which they are complete."""
 
-    def hear(self, request: dict[str, Any], completion: ChatCompletion) -> None:
+    def on_completion(self, request: dict[str, Any], completion: ChatCompletion) -> None:
         """A completion, once it is whole or its stream was closed. request: `messages`, `tools`, ..."""
 
     def follow(self, settle: Callable[[], None]) -> None:
@@ -100,29 +100,29 @@ class _Tap:
         self.scopes = 0
 
     def __get__(self, client: Any, kind: type | None = None) -> Any:
-        return self if client is None else partial(self._heard, client)
+        return self if client is None else partial(self._send_recorded, client)
 
     def __call__(self, client: Any, *args: Any, **options: Any) -> Any:
-        return self._heard(client, *args, **options)
+        return self._send_recorded(client, *args, **options)
 
-    def _heard(self, client: Any, request: Any, *args: Any, **options: Any) -> Any:
+    def _send_recorded(self, client: Any, request: Any, *args: Any, **options: Any) -> Any:
         listener = current_listener()
         with listening(None):  # a client that sends through another client is heard once
             response = self.send(client, request, *args, **options)
-        _hear(listener, request, response)
+        _record_response(listener, request, response)
         return response
 
 
 class _AsyncTap(_Tap):
-    async def _heard(self, client: Any, request: Any, *args: Any, **options: Any) -> Any:
+    async def _send_recorded(self, client: Any, request: Any, *args: Any, **options: Any) -> Any:
         listener = current_listener()
         with listening(None):
             response = await self.send(client, request, *args, **options)
-        _hear(listener, request, response)
+        _record_response(listener, request, response)
         return response
 
 
-def _hear(listener: Listener | None, request: Any, response: Any) -> None:
+def _record_response(listener: Listener | None, request: Any, response: Any) -> None:
     asked = _chat_request(request) if listener is not None and response.is_success else None
     if listener is None or asked is None:
         return
@@ -133,7 +133,7 @@ def _hear(listener: Listener | None, request: Any, response: Any) -> None:
         streamed = "event-stream" in kind or (bool(asked.get("stream")) and "json" not in kind)
         completion = read_completion(body, streamed=streamed)
         if completion is not None:
-            listener.hear(asked, completion)
+            listener.on_completion(asked, completion)
 
     if (reading := watch_body(response, hear_body)) is not None:
         listener.follow(partial(reading.tell_what_was_read, hear_body))

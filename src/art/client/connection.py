@@ -128,7 +128,7 @@ class PerLoop(Generic[T]):
                 self._values[loop] = value
         return value
 
-    def take(self) -> T | None:
+    def pop(self) -> T | None:
         """The running loop's value, which is forgotten here; None if there is none."""
         with self._lock:
             return self._values.pop(asyncio.get_running_loop(), None)
@@ -246,5 +246,5 @@ class ServerConnection:
         completions, self.completions = self.completions, None
         if completions is not None:
             await completions.close()
-        for client in (self._clients.take() or {}).values():
+        for client in (self._clients.pop() or {}).values():
             await client.aclose()

@@ -160,7 +160,7 @@ class Lane:
         """Send a complete HTTP/1.1 request. `timeout` in seconds; raises LaneError."""
         slots, idle = self._of_loop.get()
         async with slots:
-            connection = await self._take(idle)
+            connection = await self._get_connection(idle)
             try:
                 reply = await connection.exchange(request, timeout)
             except BaseException:
@@ -170,7 +170,7 @@ class Lane:
                 idle.append(connection)
             return reply
 
-    async def _take(self, idle: list[_Connection]) -> _Connection:
+    async def _get_connection(self, idle: list[_Connection]) -> _Connection:
         loop = asyncio.get_running_loop()
         while idle:
             connection = idle.pop()

@@ -71,24 +71,24 @@ def refused(text: str, names: str, *, neutral: Sequence[Any] = ()) -> dict[str, 
 
 
 def read_options(
-    where: str, given: Mapping[str, Any] | None, section: ForeignSection, *, log: bool = True
+    where: str, options: Mapping[str, Any] | None, section: ForeignSection, *, log: bool = True
 ) -> dict[str, Any]:
     """Returns the values that have an effect. Raises ConfigurationError for unknown and refused options;
     `log`: one line names those without effect.
 
     where: how the section is called in messages, such as `_internal_config['peft_args']`.
     """
-    if given is not None and not isinstance(given, Mapping):
-        raise ConfigurationError(f"{where} is {given!r}; it is a dict, such as one of `art.dev`")
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigurationError(f"{where} is {options!r}; it is a dict, such as one of `art.dev`")
     acting, without_effect = {}, []
-    for name, value in (given or {}).items():
+    for name, value in (options or {}).items():
         if name not in section.names:
             known = f"`art.dev.{section.dictionary.__name__}` has"
             raise ConfigurationError(
                 f"{where}[{name!r}]: no such key{meant_option(name, section.names, known)}"
             )
         option = section.options.get(name)
-        if value is None or (option is not None and _among(value, option.neutral)):
+        if value is None or (option is not None and _is_neutral(value, option.neutral)):
             continue
         if option is None:
             if value is not False:
@@ -112,7 +112,7 @@ def meant_option(name: str, known: Collection[str], where: str = "docs/options.m
     return f"{hint or ';'} known: {', '.join(sorted(known))}"
 
 
-def _among(value: Any, neutral: tuple[Any, ...]) -> bool:
+def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
     """Returns whether a value is one of these. True and 1 are different values."""
     return any(type(value) is type(one) and value == one for one in neutral)
 

@@ -129,11 +129,11 @@ class _Follower:
                 self.heard = asyncio.get_running_loop().time()
                 if event is None or event.number <= self.last:
                     continue
-                if (result := self._take(event)) is not None:
+                if (result := self._accept_event(event)) is not None:
                     return result
         return None
 
-    def _take(self, event: JobEvent) -> TrainResultInfo | None:
+    def _accept_event(self, event: JobEvent) -> TrainResultInfo | None:
         if event.number != self.last + 1:
             missing = f"{self.last + 1} to {event.number - 1}"
             raise TrainingError(f"job {self.job_id!r}: events {missing} are missing")

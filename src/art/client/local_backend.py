@@ -183,7 +183,9 @@ class LocalBackend(RemoteBackend):
         return await _in_thread(
             store,
             f"push {model.name}" if verbose else None,
-            lambda told: push_model(folder, store, delete=delete, exclude=exclude, told=told),
+            lambda on_progress: push_model(
+                folder, store, delete=delete, exclude=exclude, on_progress=on_progress
+            ),
         )
 
     async def pull_model(
@@ -233,7 +235,7 @@ class LocalBackend(RemoteBackend):
         return await _in_thread(
             store,
             f"pull {name}" if verbose else None,
-            lambda told: pull_model(store, folder, wanted, commit=commit, told=told),
+            lambda on_progress: pull_model(store, folder, wanted, commit=commit, on_progress=on_progress),
         )
 
     def _folder(self, project: str, name: str) -> Path:

@@ -305,9 +305,9 @@ def describe_exit(code: int) -> str:
     return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
-def check_options(given: Mapping[str, Any], known: frozenset[str]) -> None:
+def check_options(options: Mapping[str, Any], known: frozenset[str]) -> None:
     """Raise ConfigurationError for a server option that nobody knows."""
-    if unknown := sorted(given.keys() - known):
+    if unknown := sorted(options.keys() - known):
         raise ConfigurationError(
             f"server options {unknown!r} are not known; known: {', '.join(sorted(known))}"
         )

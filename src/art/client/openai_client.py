@@ -80,7 +80,7 @@ class AnyLoopClient(openai.DefaultAsyncHttpxClient):
 
     async def aclose(self) -> None:
         """Close the connections of this loop; those of others close with theirs."""
-        own = self._of_loop.take()
+        own = self._of_loop.pop()
         if own is not None:
             await own.aclose()
         await super().aclose()
@@ -222,7 +222,7 @@ def _observe(
 ) -> None:
     unset = openai.NotGiven | openai.Omit
     request = {key: value for key, value in options.items() if not isinstance(value, unset)}
-    hearing = [listener.hear] if listener is not None else []
+    hearing = [listener.on_completion] if listener is not None else []
     if isinstance(reply, ChatCompletion):
         for observer in [*hearing, *observers]:
             observer(request, reply)

@@ -72,7 +72,7 @@ class Recorder:
             settle()
         self._open = False
 
-    def hear(
+    def on_completion(
         self, request: dict[str, Any], completion: ChatCompletion, *, parent_id: str | None = None
     ) -> None:
         """Add a completion. Of several choices the first continues the conversation, each other is a history.

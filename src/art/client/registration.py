@@ -284,8 +284,8 @@ def _special_tokens(top: Mapping[str, Any]) -> Literal["text", "parse"]:
     )
 
 
-def _warmup(given: Mapping[str, Any]) -> int:
-    ratio, steps = given["warmup_ratio"], given.get("max_steps")
+def _warmup(trainer_args: Mapping[str, Any]) -> int:
+    ratio, steps = trainer_args["warmup_ratio"], trainer_args.get("max_steps")
     if not ratio:
         return 0
     if not isinstance(ratio, int | float) or not 0 <= ratio < 1 or not steps or steps < 0:

@@ -64,24 +64,26 @@ class StepLeases:
     """The leases of one backend."""
 
     def __init__(self) -> None:
-        self._held: Counter[tuple[ModelKey, int]] = Counter()
+        self._leases: Counter[tuple[ModelKey, int]] = Counter()
 
     @asynccontextmanager
     async def lease(self, model: AnyModel, step: int) -> AsyncIterator[None]:
         """Inside, `pinned_step` is this step, in this task and those it starts. `with_held` has it."""
         key = model.project, model.name
         token = _PINNED.set({**_PINNED.get(), key: step})
-        self._held[key, step] += 1
+        self._leases[key, step] += 1
         try:
             yield
         finally:
-            self._held[key, step] -= 1
+            self._leases[key, step] -= 1
             _PINNED.reset(token)
 
     def with_held(self, model: AnyModel, steps: Iterable[int]) -> list[int]:
         """The steps, and those of the model that somebody holds; sorted."""
         mine = {
-            step for (key, step), count in self._held.items() if count and key == (model.project, model.name)
+            step
+            for (key, step), count in self._leases.items()
+            if count and key == (model.project, model.name)
         }
         return sorted(mine.union(steps))
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from art.backend import AnyTrainableModel
 
 
-def fill_trajectory(trajectory: Trajectory, told: RolloutExchanges) -> None:
+def fill_trajectory(trajectory: Trajectory, exchanges: RolloutExchanges) -> None:
     """Write the conversations into the trajectory, in place of those that were in it.
 
     The conversation that began first is the main one; sub-agents, compacted contexts and branches are
@@ -57,24 +57,24 @@ def fill_trajectory(trajectory: Trajectory, told: RolloutExchanges) -> None:
     """
     heard = Trajectory(rollout_id=trajectory.rollout_id)
     recorder = Recorder(heard)
-    asked = conversations(told.exchanges)
-    lost = {place for place, one in enumerate(told.exchanges) if not one.delivered}
+    asked = conversations(exchanges.exchanges)
+    lost = {place for place, one in enumerate(exchanges.exchanges) if not one.delivered}
     left_out = superseded_exchanges(asked) & lost
     for place, (request, completion) in enumerate(asked):
         if place not in left_out:
-            recorder.hear(request, completion, parent_id=told.exchanges[place].parent_id)
+            recorder.on_completion(request, completion, parent_id=exchanges.exchanges[place].parent_id)
     recorder.close()
     trajectory.messages_and_choices = heard.messages_and_choices
     trajectory.tools = heard.tools
     trajectory.additional_histories = heard.additional_histories
-    steps = [choice.step for one in told.exchanges for choice in one.choices if choice.step is not None]
+    steps = [choice.step for one in exchanges.exchanges for choice in one.choices if choice.step is not None]
     trajectory.initial_policy_version = min(steps, default=None)
     trajectory.final_policy_version = max(steps, default=None)
-    trajectory.metrics["forks"] = sum(told.forks.values())
+    trajectory.metrics["forks"] = sum(exchanges.forks.values())
     if left_out:
         trajectory.metrics["superseded_samples"] = sum(len(asked[n][1].choices) for n in left_out)
-    if told.unlisted_samples:
-        trajectory.metrics["base_samples"] = told.unlisted_samples
+    if exchanges.unlisted_samples:
+        trajectory.metrics["base_samples"] = exchanges.unlisted_samples
 
 
 def conversations(exchanges: list[Exchange]) -> list[tuple[dict[str, Any], Any]]:
@@ -251,7 +251,7 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
 
     async def refresh(self) -> Trajectory:
         """The trajectory so far: what was answered and committed until now."""
-        await self._take("GET", "")
+        await self._fetch_exchanges("GET", "")
         return self.trajectory
 
     async def __aenter__(self) -> rollout:
@@ -300,14 +300,14 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
 
     async def _close(self, error: BaseException | None) -> None:
         try:
-            await self._take("POST", "/close")
+            await self._fetch_exchanges("POST", "/close")
         except ARTError as problem:
             if error is None:
                 raise
             error.add_note(f"the end of rollout {self.rollout_id!r} failed, too: {problem}")
         self.trajectory.finish()
 
-    async def _take(self, method: str, verb: str) -> None:
+    async def _fetch_exchanges(self, method: str, verb: str) -> None:
         path = f"/art/rollouts/{self._opened().rollout_id}{verb}"
         connection = _connection_of(self.model)
         told = await connection.call(method, path, RolloutExchanges, deadline_s=CLOSE_S)

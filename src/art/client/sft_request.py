@@ -132,8 +132,8 @@ class _ConversationIndex:
         return self._known[key]
 
 
-def _rates(given: float | Sequence[float], batches: int, trajectories: int, size: int) -> list[float]:
-    rates = list(given) if isinstance(given, Sequence) else [given] * batches
+def _rates(rates: float | Sequence[float], batches: int, trajectories: int, size: int) -> list[float]:
+    rates = list(rates) if isinstance(rates, Sequence) else [rates] * batches
     if len(rates) != batches:
         raise ConfigurationError(
             f"TrainSFTConfig.learning_rate has {len(rates)} entries, but {trajectories} trajectories in "

@@ -150,11 +150,11 @@ def _train_trajectory(trajectory: Trajectory, rollout: str, *, given: bool) -> T
         reward=None if isinstance(trajectory.reward, Unscored) else _number(trajectory.reward, rollout),
         unscored_reason=unscored,
         samples=[one.sample for one in samples],
-        given=_given(trajectory, rollout, samples) if given else [],
+        given=_given_histories(trajectory, rollout, samples) if given else [],
     )
 
 
-def _given(trajectory: Trajectory, rollout: str, samples: list[_Sampled]) -> list[GivenHistory]:
+def _given_histories(trajectory: Trajectory, rollout: str, samples: list[_Sampled]) -> list[GivenHistory]:
     """All histories with their messages, if anything that the assistant says in them was not sampled."""
     told: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
     histories = [
@@ -327,15 +327,15 @@ def warn_untrained(sheet: BalanceSheet, model: str, step: int) -> None:
     )
 
 
-def warn_context_only(sheet: BalanceSheet, model: str, step: int, told: set[tuple[str, str]]) -> None:
+def warn_context_only(sheet: BalanceSheet, model: str, step: int, warned: set[tuple[str, str]]) -> None:
     """A line in the log for samples that could only be context: of each model, once for each reason.
 
-    told: what was said before; grows.
+    warned: what was said before; grows.
     """
     for reason, row in sheet.context.items():
-        if (model, reason) in told:
+        if (model, reason) in warned:
             continue
-        told.add((model, reason))
+        warned.add((model, reason))
         log.warning(
             "step %d of %s: %d samples (%d tokens) are context and were not trained: %s. Said once; "
             "result.sheet.context counts them in each step",
@@ -347,21 +347,28 @@ def warn_context_only(sheet: BalanceSheet, model: str, step: int, told: set[tupl
         )
 
 
-def warn_low_rate(given: float | None, metrics: Mapping[str, float], model: str, told: set[str]) -> None:
+def warn_low_rate(
+    learning_rate: float | None, metrics: Mapping[str, float], model: str, warned: set[str]
+) -> None:
     """A line in the log, once for each model, where the full rate of its steps is far below the one that the
     literature gives for its size: such a run looks as if nothing could be learned.
 
-    told: the models of which it was said before; grows.
+    warned: the models of which it was said before; grows.
     """
     by_size = metrics.get(RATE_BY_SIZE)
-    if given is None or by_size is None or given * LOW_RATE_FACTOR >= by_size or model in told:
+    if (
+        learning_rate is None
+        or by_size is None
+        or learning_rate * LOW_RATE_FACTOR >= by_size
+        or model in warned
+    ):
         return
-    told.add(model)
+    warned.add(model)
     log.warning(
         "the learning rate of %s is %.2g, %.0f times below the %.2g that the literature gives for its size: "
         "it will learn very slowly. Pass learning_rate=None to take that rate, or one of your own. Said once",
         model,
-        given,
-        by_size / given,
+        learning_rate,
+        by_size / learning_rate,
         by_size,
     )

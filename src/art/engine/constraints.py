@@ -87,7 +87,7 @@ class Guide:
         self._ends = np.asarray(ends, np.int64)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Nothing may follow, and no id says so: the completion ends here."""
         return not len(self._stops) and bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
@@ -205,7 +205,7 @@ class Grammars:
         """`model` is a folder or hub name; its tokenizer is read when the first constraint asks for it."""
         self._model, self._load = model, load
         self._vocabulary: Vocabulary | None = None
-        self._kept: OrderedDict[Constraint, tuple[Any, int]] = OrderedDict()
+        self._compiled: OrderedDict[Constraint, tuple[Any, int]] = OrderedDict()
         """Compiled grammars with their sizes in bytes, the last used last."""
         self._size = 0
         self._refused: OrderedDict[Constraint, str] = OrderedDict()
@@ -221,27 +221,27 @@ class Grammars:
         (`new_helper`), which can be cancelled. Raises: RequestError with what is wrong with the constraint,
         WorkCancelledError.
         """
-        known = self.kept(constraint, stops)
+        known = self.find_compiled(constraint, stops)
         if known is not None:
             return known
         size = self._prove(constraint, by or self._helper)
         matcher = compile_constraint(constraint, self._tokens())
         with self._lock:
-            if constraint not in self._kept:
-                self._kept[constraint] = matcher, size
+            if constraint not in self._compiled:
+                self._compiled[constraint] = matcher, size
                 self._size += size
-            while len(self._kept) > MOST_KEPT or (self._size > KEPT_BYTES and len(self._kept) > 1):
-                _, (_, gone) = self._kept.popitem(last=False)
+            while len(self._compiled) > MOST_KEPT or (self._size > KEPT_BYTES and len(self._compiled) > 1):
+                _, (_, gone) = self._compiled.popitem(last=False)
                 self._size -= gone
         return Guide(matcher.deep_copy(), stops=stops, ends=self._tokens().eos_tokens)
 
-    def kept(self, constraint: Constraint, stops: Sequence[int]) -> Guide | None:
+    def find_compiled(self, constraint: Constraint, stops: Sequence[int]) -> Guide | None:
         """As `open`, at once: None when the grammar is not compiled yet."""
         with self._lock:
-            known = self._kept.get(constraint)
+            known = self._compiled.get(constraint)
             if known is None:
                 return None
-            self._kept.move_to_end(constraint)
+            self._compiled.move_to_end(constraint)
             return Guide(known[0].deep_copy(), stops=stops, ends=self._tokens().eos_tokens)
 
     def new_helper(self) -> Bounded:

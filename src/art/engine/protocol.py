@@ -95,7 +95,7 @@ class EngineInfo:
     max_waiting: int = 0
 
     @classmethod
-    def of(cls, health: EngineHealth) -> EngineInfo:
+    def from_health(cls, health: EngineHealth) -> EngineInfo:
         """What a worker's health says of the engine itself."""
         return cls(
             base_model=health.base_model,

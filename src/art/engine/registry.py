@@ -79,7 +79,7 @@ def worker_command(name: str) -> list[str]:
     return [sys.executable, "-m", module]
 
 
-def engine_options(name: str, given: Mapping[str, Any]) -> Strict:
+def engine_options(name: str, options: Mapping[str, Any]) -> Strict:
     """Check options against what the engine takes. Raises: ConfigurationError that lists the known
     options."""
-    return checked_options(name, engine_kind(name).options, given)
+    return checked_options(name, engine_kind(name).options, options)

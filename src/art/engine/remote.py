@@ -108,7 +108,7 @@ class CompletionSocket:
     def close(self) -> None:
         """Fail what is open, and what comes."""
         self._closed = True
-        self._lost(WorkerError("the engine client was closed before the request was done"))
+        self._fail_streams(WorkerError("the engine client was closed before the request was done"))
 
     async def _connect(self) -> None:
         async with self._connecting:
@@ -155,7 +155,7 @@ class CompletionSocket:
                 if messages:
                     await socket.send(orjson.dumps(messages))
         except ConnectionClosed:
-            self._lost(WorkerDiedError(f"the engine worker at {self._url} closed the connection"))
+            self._fail_streams(WorkerDiedError(f"the engine worker at {self._url} closed the connection"))
 
     async def _read(self, socket: ClientConnection) -> None:
         # However it was closed, what is open has failed.
@@ -167,7 +167,7 @@ class CompletionSocket:
                         stream.put(read_news(message))
                     if number % _TOLD_TOGETHER == 0:
                         await asyncio.sleep(0)
-        self._lost(WorkerDiedError(f"the engine worker at {self._url} closed the connection"))
+        self._fail_streams(WorkerDiedError(f"the engine worker at {self._url} closed the connection"))
 
     async def _watch(self) -> None:
         """While requests are open, the worker's step counter must move on."""
@@ -180,14 +180,14 @@ class CompletionSocket:
             try:
                 health = await self._health()
             except ARTError as error:
-                self._lost(error)
+                self._fail_streams(error)
                 return
             if health.running and health.steps == seen:
-                self._lost(WorkerStalledError(f"the engine made no step for {self._stall_s:g} s"))
+                self._fail_streams(WorkerStalledError(f"the engine made no step for {self._stall_s:g} s"))
                 return
             seen = health.steps
 
-    def _lost(self, error: ARTError) -> None:
+    def _fail_streams(self, error: ARTError) -> None:
         """Fail what is open and forget the connection; the next request makes a new one."""
         socket, self._socket = self._socket, None
         streams, self._streams = self._streams, {}
@@ -228,7 +228,7 @@ class RemoteEngine:
         return EngineHealth.model_validate(reply)
 
     async def info(self) -> EngineInfo:
-        return EngineInfo.of(await self.health())
+        return EngineInfo.from_health(await self.health())
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`; WorkerDiedError when the connection is lost, WorkerStalledError when steps

@@ -102,7 +102,7 @@ class Continuation:
             request = replace(request, sampling=replace(sampling, seed=secrets.randbits(63)))
         self._request = request
         self._again = bound or request.sampling.seed is not None or sampling.temperature == 0
-        self._told: list[int] = []
+        self._delivered: list[int] = []
         self._ahead = 0
         """Ids of `_told` that the present engine has yet to sample again."""
         self.broken = False
@@ -110,33 +110,33 @@ class Continuation:
 
     def request(self) -> GenerateRequest:
         """What to ask of the first engine, or of the next one."""
-        if not self._told:
+        if not self._delivered:
             return self._request
         if self._again:
-            self._ahead = len(self._told)
+            self._ahead = len(self._delivered)
             return self._request
         sampling = self._request.sampling
         return replace(
             self._request,
-            prompt_ids=[*self._request.prompt_ids, *self._told],
-            sampling=replace(sampling, max_tokens=sampling.max_tokens - len(self._told)),
+            prompt_ids=[*self._request.prompt_ids, *self._delivered],
+            sampling=replace(sampling, max_tokens=sampling.max_tokens - len(self._delivered)),
         )
 
-    def take(self, delta: Delta) -> Delta | None:
+    def next_delta(self, delta: Delta) -> Delta | None:
         """What of an engine's delta is news; None when nothing is.
 
         Raises WorkerDiedError when the engine samples other ids than the one before it told.
         """
         if not self._ahead:
             if delta.finish_reason is None:
-                self._told.extend(delta.token_ids)
+                self._delivered.extend(delta.token_ids)
             return delta
-        known, ids = self._told[-self._ahead :], delta.token_ids
-        if not _agree(known, ids) or (delta.finish_reason is not None and len(ids) < len(known)):
+        known, ids = self._delivered[-self._ahead :], delta.token_ids
+        if not _is_prefix(known, ids) or (delta.finish_reason is not None and len(ids) < len(known)):
             self.broken = True
             raise WorkerDiedError(
-                f"an engine died when {len(self._told)} ids of request {self._request.request_id!r} had been "
-                f"told, and another does not sample the same ones again: ask again"
+                f"an engine died when {len(self._delivered)} ids of request {self._request.request_id!r} had "
+                f"been told, and another does not sample the same ones again: ask again"
             )
         old = min(len(known), len(ids))
         self._ahead -= old
@@ -150,11 +150,11 @@ class Continuation:
             candidates=candidates_without_first(delta.candidates, old),
         )
         if delta.finish_reason is None:
-            self._told.extend(news.token_ids)
+            self._delivered.extend(news.token_ids)
         return news
 
 
-def _agree(known: Sequence[int], ids: Sequence[int]) -> bool:
+def _is_prefix(known: Sequence[int], ids: Sequence[int]) -> bool:
     """Whether one begins with the other."""
     return all(one == other for one, other in zip(known, ids, strict=False))
 
@@ -196,7 +196,7 @@ class _Attempts:
         self.deaths += isinstance(error, LOST)
 
     @property
-    def over(self) -> bool:
+    def exhausted(self) -> bool:
         return self.deaths >= DEATHS
 
 
@@ -216,7 +216,7 @@ class EnginePool:
         self.closed = False
         self._turning = asyncio.Lock()
         """One `sleep` or `wake` at a time."""
-        self._held = 0
+        self._on_hold = 0
         """Requests that wait here: for `wake`, or for a replica."""
         self._waits = waits or ReplicaWaits()
         self._failed = failed
@@ -224,17 +224,17 @@ class EnginePool:
         self._checks: set[asyncio.Task[None]] = set()
 
     @property
-    def up(self) -> list[Replica]:
+    def running_replicas(self) -> list[Replica]:
         """Those that take requests."""
         return [replica for replica in self.replicas if replica.up]
 
     @property
     def requests_on_hold(self) -> int:
         """Requests that wait here, in no engine's queue."""
-        return self._held
+        return self._on_hold
 
     @classmethod
-    async def of(cls, *engines: Engine) -> EnginePool:
+    async def from_engines(cls, *engines: Engine) -> EnginePool:
         """A pool of engines that run."""
         pool = cls(len(engines))
         for number, engine in enumerate(engines):
@@ -251,7 +251,7 @@ class EnginePool:
             max_context=min(info.max_context for info in infos),
             adapters=tuple(name for name in infos[0].adapters if name in shared),
             running=sum(info.running for info in infos),
-            waiting=sum(info.waiting for info in infos) + self._held,
+            waiting=sum(info.waiting for info in infos) + self._on_hold,
             max_waiting=sum(info.max_waiting for info in infos),
         )
 
@@ -261,14 +261,14 @@ class EnginePool:
         """
         course, attempts = Continuation(request), _Attempts()
         while True:
-            replica = self._only(request.adapter, attempts) or await self._choose(
+            replica = self._only_replica(request.adapter, attempts) or await self._choose(
                 request.adapter, request.affinity, attempts
             )
             engine = _begin(replica, attempts)
             try:
                 async with aclosing(engine.generate(course.request())) as deltas:  # type: ignore[type-var]
                     async for delta in deltas:
-                        if (news := course.take(delta)) is not None:
+                        if (news := course.next_delta(delta)) is not None:
                             yield news
                 return
             except OverloadedError as error:
@@ -325,7 +325,7 @@ class EnginePool:
             else:
                 self.adapters.pop(name, None)
                 if isinstance(error, ARTError):
-                    await self._drop(name)
+                    await self._unload_everywhere(name)
             raise
         for number in done:
             self.replicas[number].adapters.add(name)
@@ -335,11 +335,13 @@ class EnginePool:
         """See `Engine.unload_adapter`."""
         await self.wait_until_up()
         known = self.adapters.pop(name, None) is not None
-        having = [replica for replica in self.up if name in replica.adapters]
+        having = [replica for replica in self.running_replicas if name in replica.adapters]
         for replica in having:
             replica.adapters.discard(name)
         # An unknown name is refused by an engine, in its own words.
-        await self._on_each(lambda engine: engine.unload_adapter(name), having if known else self.up[:1])
+        await self._on_each(
+            lambda engine: engine.unload_adapter(name), having if known else self.running_replicas[:1]
+        )
 
     async def sleep(self) -> None:
         """See `Engine.sleep`. New requests wait in the pool. `wake` is to follow, also where this fails."""
@@ -366,7 +368,7 @@ class EnginePool:
         engines = [replica.engine for replica in self.replicas if replica.engine is not None]
         await asyncio.gather(*(engine.close() for engine in engines))
 
-    def _only(self, adapter: str | None, attempts: _Attempts) -> Replica | None:
+    def _only_replica(self, adapter: str | None, attempts: _Attempts) -> Replica | None:
         """Where there is one replica and it can begin at once, there is nothing to choose."""
         if len(self.replicas) != 1 or attempts.last is not None:
             return None
@@ -381,8 +383,8 @@ class EnginePool:
         def fit() -> list[Replica]:
             return [one for one in self._having(adapter) if one.life not in attempts.tried]
 
-        hopeless = attempts.over or not (isinstance(last, LOST) and self._one_may_come_back())
-        if last is not None and hopeless and (attempts.over or not fit()):
+        hopeless = attempts.exhausted or not (isinstance(last, LOST) and self._one_may_come_back())
+        if last is not None and hopeless and (attempts.exhausted or not fit()):
             raise last
         if not (self._awake() and fit()):
             await self._hold(lambda: self._awake() and bool(fit() or not self._one_may_come_back()))
@@ -395,16 +397,16 @@ class EnginePool:
         """A request waits. Raises OverloadedError when too many do."""
         infos = [replica.info for replica in self.replicas if replica.info is not None]
         most = sum(info.max_waiting for info in infos)
-        if self._held >= most:
+        if self._on_hold >= most:
             raise OverloadedError(
-                f"{self._held} requests wait for the engine, the limit is {most}; try again later",
+                f"{self._on_hold} requests wait for the engine, the limit is {most}; try again later",
                 code="queue_full",
             )
-        self._held += 1
+        self._on_hold += 1
         try:
             await self._wait_until(until)
         finally:
-            self._held -= 1
+            self._on_hold -= 1
 
     async def join(self, number: int, engine: Engine, verify: Verify | None = None) -> None:
         """Put an engine in its place. It takes requests when it has every adapter.
@@ -440,7 +442,7 @@ class EnginePool:
                 name, path = missing[0], self.adapters[missing[0]]
                 if not path.exists():  # its checkpoint was deleted: it only waits for its last request
                     lost.add(name)
-                    if not any(name in replica.adapters for replica in self.up):
+                    if not any(name in replica.adapters for replica in self.running_replicas):
                         del self.adapters[name]
                     continue
                 await engine.load_adapter(name, path)
@@ -459,7 +461,7 @@ class EnginePool:
     def _having(self, adapter: str | None) -> list[Replica]:
         """Replicas that have an adapter; of one that nobody knows an engine says so."""
         anywhere = adapter is None or adapter not in self.adapters
-        return [replica for replica in self.up if anywhere or adapter in replica.adapters]
+        return [replica for replica in self.running_replicas if anywhere or adapter in replica.adapters]
 
     def _one_may_come_back(self) -> bool:
         """Whether a replica is down that may come back."""
@@ -472,10 +474,12 @@ class EnginePool:
     async def wait_until_up(self, *, awake: bool = True) -> None:
         """Wait until somebody is up, and awake if that matters."""
         await self._wait_until(
-            lambda: (self._awake() or not awake) and bool(self.up or not self._one_may_come_back())
+            lambda: (
+                (self._awake() or not awake) and bool(self.running_replicas or not self._one_may_come_back())
+            )
         )
         self._check_open()
-        if not self.up:
+        if not self.running_replicas:
             raise self._why_none_is_up()
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
@@ -511,7 +515,7 @@ class EnginePool:
         """Call several replicas at once (None: all that are up). Those that die are left out, unless all
         do.
         """
-        replicas = self.up if among is None else among
+        replicas = self.running_replicas if among is None else among
         pairs = [(replica, replica.engine) for replica in replicas if replica.engine is not None]
         asked = [asyncio.ensure_future(_awaited(call(engine))) for _, engine in pairs]
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -530,9 +534,9 @@ class EnginePool:
             raise lost[0]
         return done
 
-    async def _drop(self, name: str) -> None:
+    async def _unload_everywhere(self, name: str) -> None:
         """Take back what some replicas loaded and others refused."""
-        for replica in self.up:
+        for replica in self.running_replicas:
             replica.adapters.discard(name)
             assert replica.engine is not None
             try:

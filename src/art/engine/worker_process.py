@@ -81,7 +81,7 @@ class CompletionStreams(Generic[C]):
         for message in messages if isinstance(messages, list) else [messages]:
             request_id = str(message.get("id", "")) if isinstance(message, dict) else ""
             try:
-                self._take(message)
+                self._on_message(message)
             except ValidationError as error:
                 problem = f"malformed message: {flaws_without_values(error)}"
                 self._put(request_id, RequestError(problem, status=400, code="bad_message"))
@@ -101,7 +101,7 @@ class CompletionStreams(Generic[C]):
             self.engine.cancel(call)
         self.calls.clear()
 
-    def _take(self, message: object) -> None:
+    def _on_message(self, message: object) -> None:
         if isinstance(message, dict) and "cancel" in message:
             call = self.calls.pop(CancelMessage.model_validate(message).cancel, None)
             if call is not None:
@@ -113,9 +113,9 @@ class CompletionStreams(Generic[C]):
                 f"a request with the id {body.id!r} is running", status=400, code="bad_message"
             )
         request = read_request(body)
-        self.calls[body.id] = self.engine.begin(request, lambda news: self._news(body.id, news))
+        self.calls[body.id] = self.engine.begin(request, lambda news: self._send_delta(body.id, news))
 
-    def _news(self, request_id: str, news: Delta | ARTError) -> None:
+    def _send_delta(self, request_id: str, news: Delta | ARTError) -> None:
         if isinstance(news, ARTError) or news.finish_reason is not None:
             self.calls.pop(request_id, None)
         self._put(request_id, news)
@@ -224,12 +224,14 @@ def run_worker(start_engine: StartEngine) -> int:
         start = WorkerStart.model_validate_json(sys.stdin.readline())
     except ValidationError as error:
         # Without the input: it may hold the key.
-        _say(WorkerReady(ready=False, error=f"the start line is unfit: {flaws_without_values(error)}"))
+        _write_ready(
+            WorkerReady(ready=False, error=f"the start line is unfit: {flaws_without_values(error)}")
+        )
         return 2
     try:
         return asyncio.run(_serve(start, start_engine))
     except ARTError as error:
-        _say(WorkerReady(ready=False, error=str(error)))
+        _write_ready(WorkerReady(ready=False, error=str(error)))
         return 1
 
 
@@ -249,7 +251,7 @@ async def _serve(start: WorkerStart, start_engine: StartEngine) -> int:
     )
     server = uvicorn.Server(config)
     threading.Thread(target=_stop_with_parent, args=(server,), daemon=True).start()
-    _say(WorkerReady(ready=True, port=listener.getsockname()[1]))
+    _write_ready(WorkerReady(ready=True, port=listener.getsockname()[1]))
     await server.serve(sockets=[listener])
     await engine.close()
     return 0
@@ -264,6 +266,6 @@ def _stop_with_parent(server: uvicorn.Server) -> None:
     os._exit(1)
 
 
-def _say(ready: WorkerReady) -> None:
+def _write_ready(ready: WorkerReady) -> None:
     sys.stdout.buffer.write(orjson.dumps(ready.model_dump()) + b"\n")
     sys.stdout.buffer.flush()

@@ -46,7 +46,7 @@ class LibraryRenderer:
         special_tokens_in_text: SpecialTokensInText = "text",
     ) -> None:
         """`stop_token_ids`: further ids that end a turn (from the model's generation settings). `formats`
-        made the renderer from `template` and `told`, and can make others.
+        made the renderer from `template` and `arguments`, and can make others.
         """
         self._renderer = renderer
         self._tokenizer = tokenizer

@@ -40,8 +40,8 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
         arguments: Mapping[str, Any] | None = None,
         foreign: bool = False,
     ) -> None:
-        """template: takes the place of the tokenizer's own. told: further variables of it. foreign: it is a
-        stranger's, who may not use up this process.
+        """template: takes the place of the tokenizer's own. arguments: further variables of it. foreign: it
+        is a stranger's, who may not use up this process.
         """
         self._made_of = tokenizer, template, arguments
         self.foreign = foreign

@@ -374,7 +374,7 @@ def _pull_files(model: Model[Any, Any], bucket: str | None, prefix: str | None) 
         return path
 
     logs = [path for path in store.sizes() if path.startswith("trajectories/") and is_side_file(path)]
-    return sorted(path for path in store.each(pull, sorted(logs)) if path)
+    return sorted(path for path in store.run_each(pull, sorted(logs)) if path)
 
 
 X_AXIS = "training_step"

@@ -38,20 +38,20 @@ def main() -> int:
         settings = parse_settings(sys.stdin.buffer.readline())
         run(settings, on_ready=_tell_ready, until=_stdin_end)
     except ARTError as error:
-        _tell({"ready": False, "error": str(error)})
+        _write_line({"ready": False, "error": str(error)})
         return 1
     except Exception as error:
         logging.getLogger(__name__).exception("the server met a defect")
-        _tell({"ready": False, "error": f"internal error: {error!r}; the log has the place"})
+        _write_line({"ready": False, "error": f"internal error: {error!r}; the log has the place"})
         return 1
     return 0
 
 
 def _tell_ready(ready: ServerReady) -> None:
-    _tell({"ready": True, "port": ready.port, "version": version("agent-reinforcement-trainer")})
+    _write_line({"ready": True, "port": ready.port, "version": version("agent-reinforcement-trainer")})
 
 
-def _tell(line: dict[str, Any]) -> None:
+def _write_line(line: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

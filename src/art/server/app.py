@@ -129,7 +129,7 @@ class App:
             return
         seen = self.counts.requests.begin(scope["method"])
         try:
-            await self._answer(scope, receive, seen.through(send), seen)
+            await self._answer(scope, receive, seen.count_status(send), seen)
         finally:
             self.counts.requests.end(seen)
 
@@ -140,7 +140,7 @@ class App:
 
         async def watched(event: Any) -> None:
             nonlocal started
-            if not self._key.still(scope, asker):
+            if not self._key.is_still_valid(scope, asker):
                 raise _KeyRevokedError
             started = True
             await send(event)
@@ -154,7 +154,7 @@ class App:
             tenant = asker.tenant
             await self._dispatch(with_tenant(scope, tenant), asker, receive, watched, seen)
         except (ARTError, HTTPException) as error:
-            await self._refusal(scope)(send, _ours(scope, error), tenant)
+            await self._refusal(scope)(send, _as_art_error(scope, error), tenant)
         except (ClientGoneError, ClientDisconnect):
             return
         except _KeyRevokedError:
@@ -258,7 +258,7 @@ def _failure(scope: Scope, error: BaseException) -> ServerError:
     return ServerError("the server failed; its log says why", status=500)
 
 
-def _ours(scope: Scope, error: ARTError | HTTPException) -> ARTError:
+def _as_art_error(scope: Scope, error: ARTError | HTTPException) -> ARTError:
     """What the router raises, too, in our words."""
     if isinstance(error, ARTError):
         return error

@@ -169,7 +169,7 @@ class _Connection(HttpToolsProtocol):
         if self._early:
             self._early.append(data)
         elif data.startswith(_HEALTH) or self.intake.enter():
-            self._take(data)
+            self._receive(data)
         else:
             self._early.append(data)
             self._unset_keepalive_if_required()
@@ -181,9 +181,9 @@ class _Connection(HttpToolsProtocol):
         self._early.clear()
         if not self.transport.is_closing():
             self.flow.resume_reading()
-            self._take(data)
+            self._receive(data)
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         super().data_received(data)
         if self.transport.is_closing():
             return
@@ -214,14 +214,14 @@ class _Connection(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         if self._watch is None:
-            self._watch = self.loop.call_later(self.seconds, self._late)
+            self._watch = self.loop.call_later(self.seconds, self._on_timeout)
 
     def _expect_nothing(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
-    def _late(self) -> None:
+    def _on_timeout(self) -> None:
         self._watch = None
         if self.transport.is_closing():
             return

@@ -46,14 +46,14 @@ class ModelDeletions:
         self,
         models: RegisteredModels,
         *,
-        stages: ServedModels,
+        served_models: ServedModels,
         catalog: Catalog,
         arrivals: CheckpointImports,
         jobs: TrainingJobs,
         in_use: CheckpointRefs,
     ) -> None:
         self._models = models
-        self._stages = stages
+        self._served = served_models
         self._catalog = catalog
         self._arrivals = arrivals
         self._jobs = jobs
@@ -76,9 +76,9 @@ class ModelDeletions:
         ]
         loaded = self._catalog.loaded_steps(project, name)
         for step in doomed:
-            stage = self._stages.opened(model.key)
-            if step in loaded and stage is not None:
-                stage.retire(step)
+            served = self._served.opened(model.key)
+            if step in loaded and served is not None:
+                served.retire(step)
             await asyncio.to_thread(checkpoints.delete, step)
         return DeleteCheckpointsReply(deleted=doomed)
 
@@ -89,12 +89,12 @@ class ModelDeletions:
         """
         model = self._models.get(project, name)
         newest, loaded = self._models.checkpoints(model).newest(), self._catalog.loaded_steps(project, name)
-        stage = self._stages.opened(model.key)
-        if stage is None:
+        served = self._served.opened(model.key)
+        if served is None:
             return UnloadStepsReply(unloaded=[])
         gone = [step for step in sorted(loaded) if step not in keep and step != newest]
         for step in gone:
-            stage.retire(step)
+            served.retire(step)
         return UnloadStepsReply(unloaded=gone)
 
     async def delete_model(self, project: str, name: str) -> None:
@@ -103,7 +103,7 @@ class ModelDeletions:
         Raises NotFoundError, RequestError (409) while a job of it is queued or running.
         """
         model = self._models.get(project, name)
-        async with self._arrivals.exclusive(project, name), self._stages.opening(model):
+        async with self._arrivals.exclusive(project, name), self._served.opening(model):
             self._models.get(project, name)  # two may have asked
             if self._jobs.busy(model.key):
                 raise RequestError(
@@ -113,7 +113,7 @@ class ModelDeletions:
                 )
             # Nothing is awaited between this question and the end of the model.
             doomed = self._models.forget(model)
-            self._stages.remove(model)
+            self._served.remove(model)
         if doomed is not None:
             await asyncio.to_thread(shutil.rmtree, doomed)
 
@@ -139,17 +139,19 @@ class Control:
         self.catalog = catalog
         self.models = RegisteredModels(self.layout)
         self.in_use = CheckpointRefs()
-        self._pairs = ServerWorkers(catalog, options=options, layout=self.layout, settings=self.settings)
-        self._stages = ServedModels(self.models, pairs=self._pairs, catalog=catalog, settings=self.settings)
+        self._workers = ServerWorkers(catalog, options=options, layout=self.layout, settings=self.settings)
+        self._served = ServedModels(
+            self.models, workers=self._workers, catalog=catalog, settings=self.settings
+        )
         self.arrivals = CheckpointImports(
             self.models,
-            stage_of=self._stages.undisturbed,
-            rows=self._stages.rows,
+            outside_training=self._served.outside_training,
+            rows=self._served.rows,
             wait=self.settings.call,
         )
         runner = JobRunner(
             self.models,
-            stages=self._stages,
+            served_models=self._served,
             catalog=catalog,
             ledger=ledger,
             teachers=teachers or TeacherSettings(),
@@ -164,7 +166,7 @@ class Control:
         )
         self.deletions = ModelDeletions(
             self.models,
-            stages=self._stages,
+            served_models=self._served,
             catalog=catalog,
             arrivals=self.arrivals,
             jobs=self.jobs,
@@ -174,7 +176,7 @@ class Control:
 
     async def start(self) -> None:
         """Go on with the jobs that an earlier server left unfinished."""
-        self.catalog.load_missing = self._stages.load_missing
+        self.catalog.load_missing = self._served.load_missing
         for left in self.layout.removed_dirs():
             await asyncio.to_thread(shutil.rmtree, left)
         for job in await self.jobs.resume():
@@ -188,8 +190,8 @@ class Control:
             self._serving.cancel()
             await asyncio.gather(self._serving, return_exceptions=True)
         await self.jobs.close()
-        await self._stages.close()
-        await self._pairs.close()
+        await self._served.close()
+        await self._workers.close()
 
     async def register(self, request: RegisterRequest) -> ModelInfo:
         """Make a model known, start its workers, serve its newest step. Idempotent.
@@ -203,9 +205,9 @@ class Control:
             if adapter is not None:
                 await self.arrivals.begin(request.project, request.name, adapter)
             model = self.models.register(self.arrivals.shaped(request), base.name)
-        stage = await self._stages.of(model)
-        await stage.pair.start()  # again, where workers were given up
-        self._stages.serve_as_registered(model)
+        served = await self._served.ensure_served(model)
+        await served.workers.start()  # again, where workers were given up
+        self._served.serve_as_registered(model)
         await self._tell_lost_steps(model)
         return self.describe(model)
 
@@ -240,18 +242,20 @@ class Control:
 
     def health(self) -> dict[str, Any]:
         """The state of each worker: `up`, `restarting`, `failed` or `new`."""
-        return self._pairs.health()
+        return self._workers.health()
 
     async def counts(self) -> ControlCounts:
         """Jobs by state, each worker, requests that wait for one. Raises: JobStoreError, DiskError."""
         jobs = await self.jobs.counts()
-        return ControlCounts(jobs=jobs, workers=self._pairs.counts(), held=self._pairs.requests_on_hold())
+        return ControlCounts(
+            jobs=jobs, workers=self._workers.counts(), on_hold=self._workers.requests_on_hold()
+        )
 
     async def _serve_registered(self) -> None:
         """Serve every model that the data folder knows; one that cannot be served keeps no other from it."""
-        for model in self.models.all():
+        for model in self.models.list_models():
             try:
-                await self._stages.of(model)
+                await self._served.ensure_served(model)
                 _log.info("%s is served", model.key)
             except ARTError as error:
                 _log.error("%s cannot be served: %s", model.key, error)

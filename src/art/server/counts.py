@@ -69,7 +69,7 @@ class CountedRequest:
         self.status = CLIENT_GONE
         self.begun = time.perf_counter()
 
-    def through(self, send: Send) -> Send:
+    def count_status(self, send: Send) -> Send:
         """`send`, heard for the status."""
 
         async def heard(event: Event) -> None:
@@ -110,7 +110,7 @@ class ModelLabels:
     def __init__(self) -> None:
         self._known: set[str] = set()
 
-    def of(self, project: str | None, name: str) -> str:
+    def label_of(self, project: str | None, name: str) -> str:
         """`project/name` of an operator's model, or what stands for it."""
         if project is None:
             return BASE
@@ -134,7 +134,7 @@ class TokenCounts:
 
     def count(self, target: Target, *, prompt: int = 0, sampled: int = 0) -> None:
         """A completion of this model ended, or was broken off."""
-        label = target.base_model, self._labels.of(target.project, target.name)
+        label = target.base_model, self._labels.label_of(target.project, target.name)
         self.prompt[label] += prompt
         self.sampled[label] += sampled
 
@@ -185,5 +185,5 @@ class ControlCounts:
     jobs: Mapping[str, int] = field(default_factory=dict)
     """By state."""
     workers: Sequence[WorkerCounts] = ()
-    held: Mapping[str, int] = field(default_factory=dict)
+    on_hold: Mapping[str, int] = field(default_factory=dict)
     """Requests that wait for an engine of a base model: all of them sleep, or are started again."""

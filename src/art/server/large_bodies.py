@@ -188,7 +188,7 @@ class _Pieces:
                 continue
             value, at = self._value(at, depth + 1)
             items.append(value)
-            at, ended = self._behind(at, b"]")
+            at, ended = self._next_item(at, b"]")
             if ended:
                 return items, at
 
@@ -203,11 +203,11 @@ class _Pieces:
             if self._body[at : at + 1] != b":":
                 self._refuse(at)
             found[name], at = self._value(self._skip(at + 1), depth + 1)
-            at, ended = self._behind(at, b"}")
+            at, ended = self._next_item(at, b"}")
             if ended:
                 return found, at
 
-    def _behind(self, at: int, close: bytes) -> tuple[int, bool]:
+    def _next_item(self, at: int, close: bytes) -> tuple[int, bool]:
         """Where the next item begins, or (True) what follows the whole."""
         at = self._skip(at)
         mark = self._body[at : at + 1]

@@ -68,7 +68,7 @@ class Tenants:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def all(self) -> list[TenantRecord]:
+    def list_tenants(self) -> list[TenantRecord]:
         """In the order of their names. Raises ConfigurationError when the file cannot be read."""
         return sorted(_read(self.path).tenants, key=lambda record: record.name)
 
@@ -130,15 +130,15 @@ class TenantKeys:
 
     def owner(self, key_digest: bytes) -> str | None:
         """The tenant whose key has this SHA-256, or None."""
-        self._heed(key_digest in self._names)
+        self._heed_change(key_digest in self._names)
         return self._names.get(key_digest)
 
     def digest_of(self, tenant: str) -> bytes | None:
         """The SHA-256 of a tenant's key, or None for one without a key."""
-        self._heed(tenant in self._names.values())
+        self._heed_change(tenant in self._names.values())
         return next((kept for kept, owner in self._names.items() if owner == tenant), None)
 
-    def _heed(self, known: bool) -> None:
+    def _heed_change(self, known: bool) -> None:
         now = time.monotonic()
         # An unknown key may have been made a moment ago. Wrong keys in a flood cost no more than a look each
         # 20 ms.
@@ -162,7 +162,7 @@ class TenantKeys:
             self._seen, self._names = None, {}
         except (OSError, ValidationError) as error:
             self._names = {}
-            _log.error("%s cannot be read, so no tenant is admitted: %s", self._path, _why(error))
+            _log.error("%s cannot be read, so no tenant is admitted: %s", self._path, _read_error_text(error))
 
 
 def digest_of_key(key: str) -> bytes:
@@ -181,12 +181,12 @@ def _read(path: Path) -> TenantsRecord:
         return TenantsRecord()
     except (OSError, ValidationError) as error:
         raise ConfigurationError(
-            f"{path} cannot be read ({_why(error)}); restore it from a backup. Without it, every tenant "
-            "needs a new key"
+            f"{path} cannot be read ({_read_error_text(error)}); restore it from a backup. Without it, every "
+            "tenant needs a new key"
         ) from error
 
 
-def _why(error: OSError | ValidationError) -> str:
+def _read_error_text(error: OSError | ValidationError) -> str:
     return str(error) if isinstance(error, OSError) else flaws_without_values(error)
 
 
@@ -259,11 +259,11 @@ class RolloutKeys:
             return None
         return owner or None, rollout_id
 
-    def _mac(self, tenant: Tenant, named: bytes) -> str | None:
+    def _mac(self, tenant: Tenant, rollout_bytes: bytes) -> str | None:
         owner = b"" if tenant is None else self._digest_of(tenant)
         if owner is None:
             return None
-        return hmac.new(self._secret, owner + b"\0" + named, hashlib.sha256).hexdigest()
+        return hmac.new(self._secret, owner + b"\0" + rollout_bytes, hashlib.sha256).hexdigest()
 
 
 _BEARER = b"Bearer "
@@ -322,7 +322,7 @@ class KeyCheck:
                 return Caller(tenant=tenant)
         return None
 
-    def still(self, scope: Scope, asker: Caller) -> bool:
+    def is_still_valid(self, scope: Scope, asker: Caller) -> bool:
         """Whether the request's key is still the asker's: a long reply may outlive it."""
         if asker.tenant is None:
             return True

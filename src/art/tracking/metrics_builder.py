@@ -235,7 +235,7 @@ class MetricsBuilder:
             cache_creation_per_million=(cache_creation_per_million, cache_creation_price_per_million),
             cache_read_per_million=(cache_read_per_million, cache_read_price_per_million),
         )
-        usd = self._prices.cost(response, provider=provider, model_name=model_name, given=given)
+        usd = self._prices.cost(response, provider=provider, model_name=model_name, pricing=given)
         if usd is not None:
             self.add_cost(f"{self.cost_context}/{source}", usd)
         return usd

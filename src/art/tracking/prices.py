@@ -277,7 +277,7 @@ class PriceBook:
     extractors: dict[str, Callable[[Any], float | None]] = field(default_factory=dict)
 
     def cost(
-        self, response: Any, *, provider: str, model_name: str, given: TokenPricing | None
+        self, response: Any, *, provider: str, model_name: str, pricing: TokenPricing | None
     ) -> float | None:
         """US dollars of a response; None when it tells neither price nor tokens.
 
@@ -288,7 +288,7 @@ class PriceBook:
         usage = token_usage(response, provider)
         if usage is None:
             return None
-        return _usage_cost(usage, self._pricing(provider, model_name, given))
+        return _usage_cost(usage, self._pricing(provider, model_name, pricing))
 
     def stated(self, response: Any, *, provider: str) -> float | None:
         """What the response itself or the provider's extractor says; None when neither does."""
@@ -321,9 +321,9 @@ class PriceBook:
             (price for name, price in self.registered.items() if _model_names(name)[-1] == bare), None
         )
 
-    def _pricing(self, provider: str, model_name: str, given: TokenPricing | None) -> TokenPricing:
+    def _pricing(self, provider: str, model_name: str, override: TokenPricing | None) -> TokenPricing:
         known = self.pricing_of(model_name) or TokenPricing()
-        over = {name: value for name, value in vars(given or TokenPricing()).items() if value is not None}
+        over = {name: value for name, value in vars(override or TokenPricing()).items() if value is not None}
         pricing = dataclasses.replace(known, **over)
         if pricing.prompt_per_million is None or pricing.completion_per_million is None:
             raise ConfigurationError(

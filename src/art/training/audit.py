@@ -31,7 +31,7 @@ class LogprobDifference:
     count: int
 
     @classmethod
-    def of(cls, one: Sequence[float], other: Sequence[float]) -> LogprobDifference:
+    def between(cls, one: Sequence[float], other: Sequence[float]) -> LogprobDifference:
         gaps = np.abs(np.asarray(one) - np.asarray(other))
         return cls(mean=float(gaps.mean()), max=float(gaps.max()), count=len(gaps))
 
@@ -98,7 +98,7 @@ class TrainerSide:
                 found[micro.entry_E] = scores.logprobs_E.float().cpu().numpy()
             packed += found.tolist()
             rows += self._rows_of(batch)
-        return LogprobDifference.of(packed, rows)
+        return LogprobDifference.between(packed, rows)
 
     def _rows_of(self, batch: Batch) -> list[float]:
         """The entries' logprobs, each path a row of its own under the stock attention."""

@@ -102,7 +102,7 @@ class _Targets:
                 row_N=self.predictor_N[mine] - start,
                 id_N=self.id_N[mine],
                 where_M=where_M,
-                sampling=None if where_M is None else self.sampling.at(mine).at(where_M),  # type: ignore[union-attr]
+                sampling=None if where_M is None else self.sampling.at_targets(mine).at_targets(where_M),  # type: ignore[union-attr]
             )
 
 

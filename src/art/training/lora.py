@@ -129,7 +129,7 @@ class LoraAdapters:
             if key.endswith(f".lora_dropout.{name}"):
                 module.train(dropout)
 
-    def rest(self) -> None:
+    def deactivate(self) -> None:
         """No adapter computes until the next one is activated."""
         if self._peft is not None and not self._resting:
             self._peft.base_model.disable_adapter_layers()

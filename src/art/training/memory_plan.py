@@ -84,7 +84,7 @@ class Footprint:
 
 def measure_footprint(policy: Policy, trained: int) -> Footprint:
     """Count what the policy's forward pass keeps, with an adapter of `trained` parameters active."""
-    short, long = _kept(policy, PROBE), _kept(policy, 2 * PROBE)
+    short, long = _bytes_kept(policy, PROBE), _bytes_kept(policy, 2 * PROBE)
     config = policy.causal_lm.config.get_text_config()
     element = torch.finfo(policy.dtype).bits // 8
     logits = LOGIT_COPIES * max(4, element)
@@ -99,7 +99,7 @@ def measure_footprint(policy: Policy, trained: int) -> Footprint:
     )
 
 
-def _kept(policy: Policy, tokens: int) -> int:
+def _bytes_kept(policy: Policy, tokens: int) -> int:
     """Bytes that autograd keeps of a row of so many tokens, weights and masks apart."""
     storages: dict[int, int] = {}
 
@@ -190,7 +190,7 @@ class MemoryPlanner:
         self._token_budget = token_budget
         self._checkpointing: Checkpointing = checkpointing
         self._weighed: dict[int, Footprint] = {}
-        self._said: tuple[int, MemoryMode] | None = None
+        self._logged: tuple[int, MemoryMode] | None = None
 
     def plan(
         self, trained: Iterable[torch.nn.Parameter], *, longest: int, stepped: bool = False
@@ -216,8 +216,8 @@ class MemoryPlanner:
             free=free_memory(self._policy.device),
             used=used_memory(self._policy.device),
         )
-        if (made.token_budget, made.way) != self._said:
-            self._said = made.token_budget, made.way
+        if (made.token_budget, made.way) != self._logged:
+            self._logged = made.token_budget, made.way
             if self._policy.device.type == "cpu":
                 (keep_freed_memory if made.way.hoarding else give_back_freed_memory)()
             if made.fits:
@@ -261,10 +261,10 @@ def _ways(cpu: bool, checkpointing: Checkpointing) -> list[MemoryMode]:
     return keep + ([] if checkpointing == "off" else [TWICE])
 
 
-def _budgets(given: int | None, cpu: bool, at_least: int) -> list[int]:
+def _budgets(token_budget: int | None, cpu: bool, at_least: int) -> list[int]:
     """From the largest down; at least one."""
-    if given is not None:
-        return [given]
+    if token_budget is not None:
+        return [token_budget]
     largest = LARGEST["cpu" if cpu else "cuda"]
     halves = [largest >> times for times in range(largest.bit_length())]
     return [half for half in halves if half >= max(SMALLEST, at_least)] or [largest]

@@ -107,7 +107,7 @@ def normalizer_of(entries: LossEntries, rows_E: Ints, normalizer: float, algorit
     return normalizer * share or normalizer
 
 
-def take(entries: LossEntries, rows_E: Ints) -> LossEntries:
+def take_entries(entries: LossEntries, rows_E: Ints) -> LossEntries:
     """Some of the entries, in their order."""
     mine: dict[str, Any] = {}
     for field in dataclasses.fields(entries):

@@ -44,7 +44,7 @@ class Shapes:
     def shaped_N(self) -> torch.Tensor:
         return (self.bias_N >= 0) | (self.mask_N >= 0)
 
-    def at(self, where: torch.Tensor | slice) -> Shapes:
+    def at_targets(self, where: torch.Tensor | slice) -> Shapes:
         """Those of some targets."""
         return Shapes(
             bias_N=self.bias_N[where], mask_N=self.mask_N[where], biases=self.biases, bits_KB=self.bits_KB
@@ -74,7 +74,7 @@ class Recorded:
     size_K: torch.Tensor
     id_J: torch.Tensor
 
-    def at(self, where: torch.Tensor | slice) -> Recorded:
+    def at_targets(self, where: torch.Tensor | slice) -> Recorded:
         """Those of some targets."""
         return replace(self, set_N=self.set_N[where])
 
@@ -139,15 +139,15 @@ class SamplingRows:
             changed_N = changed_N | (self.recorded.set_N >= 0)
         return changed_N & (self.temperature_N != 0)
 
-    def at(self, where: torch.Tensor | slice) -> SamplingRows:
+    def at_targets(self, where: torch.Tensor | slice) -> SamplingRows:
         """Those of some targets."""
         return SamplingRows(
             temperature_N=self.temperature_N[where],
             top_k_N=self.top_k_N[where],
             top_p_N=self.top_p_N[where],
             min_p_N=self.min_p_N[where],
-            shapes=None if self.shapes is None else self.shapes.at(where),
-            recorded=None if self.recorded is None else self.recorded.at(where),
+            shapes=None if self.shapes is None else self.shapes.at_targets(where),
+            recorded=None if self.recorded is None else self.recorded.at_targets(where),
         )
 
 

@@ -22,7 +22,14 @@ from art.training.distributions import Distributions, follow_constraints
 from art.training.first_pass import FirstScores, References, reference_context, score_entries
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.losses.compose import Loss
-from art.training.minibatches import EntryColumns, Ints, make_columns, minibatches, normalizer_of, take
+from art.training.minibatches import (
+    EntryColumns,
+    Ints,
+    make_columns,
+    minibatches,
+    normalizer_of,
+    take_entries,
+)
 from art.training.optimizer import get_rng, has_gradient, set_rng, step_optimizer
 from art.training.packing.runs import MicroBatch, Packing
 from art.training.policy import EntryScores, Policy
@@ -214,7 +221,9 @@ class _Step:
         """The micro-batches of some entries, or of all: those are packed once for all passes over them."""
         policy, whole = self.learner.policy, needs_sequences(self.algorithm)
         if len(rows_E) != len(self.entries):
-            packing = policy.pack(self.tree, take(self.entries, rows_E), budget, whole_sequences=whole)
+            packing = policy.pack(
+                self.tree, take_entries(self.entries, rows_E), budget, whole_sequences=whole
+            )
             mine = [dataclasses.replace(one, entry_E=rows_E[one.entry_E]) for one in packing.micro_batches]
             return dataclasses.replace(packing, micro_batches=tuple(mine))
         if self.packed is None or self.packed[0] != budget:

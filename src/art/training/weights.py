@@ -101,14 +101,14 @@ class FullWeights:
         if not self._names:
             self._masters = MasterWeights(self._parameters)
             self._waiting[_BASE] = self._copies()
-        self.rest()
+        self.deactivate()
         self._names.add(name)
         self._switch(name)
 
     def activate(self, name: str) -> None:
         """Put this set into the model."""
         if name != self._active:
-            self.rest()
+            self.deactivate()
             self._write(self._waiting.pop(name))
             self._switch(name)
         self.refresh()
@@ -117,7 +117,7 @@ class FullWeights:
         """The optimizer moved the active set, or somebody put it back: the model takes its values."""
         self._exact.refresh()
 
-    def rest(self) -> None:
+    def deactivate(self) -> None:
         """Put the base's weights into the model, where they are not trained."""
         if self._active != _BASE:
             self._waiting[self._active] = self._copies()
@@ -128,7 +128,7 @@ class FullWeights:
     def disabled(self) -> Iterator[None]:
         """Inside, the model has the base's weights."""
         active = self._active
-        self.rest()
+        self.deactivate()
         try:
             yield
         finally:
@@ -228,7 +228,7 @@ class Weights:
     def __init__(self, policy: Policy) -> None:
         self._adapters = LoraAdapters(policy)
         self._full = FullWeights(policy)
-        self._whole = False
+        self._is_full = False
         """Whether those that compute are a whole set."""
 
     def resolve(self, spec: LoraSpec | None) -> LoraSpec | None:
@@ -243,18 +243,18 @@ class Weights:
         if spec is None:
             self._full.attach(name)
         else:
-            self._full.rest()
+            self._full.deactivate()
             self._adapters.attach(name, spec, seed=seed)
         self.activate(name)
 
     def activate(self, name: str, *, dropout: bool = False) -> None:
         """Make these weights the ones that compute."""
-        self._whole = name in self._full.names
-        if self._whole:
-            self._adapters.rest()
+        self._is_full = name in self._full.names
+        if self._is_full:
+            self._adapters.deactivate()
             self._full.activate(name)
         else:
-            self._full.rest()
+            self._full.deactivate()
             self._adapters.activate(name, dropout=dropout)
 
     def stepped(self, name: str) -> None:
@@ -262,15 +262,15 @@ class Weights:
         if name in self._full.names:
             self._full.refresh()
 
-    def rest(self) -> None:
+    def deactivate(self) -> None:
         """None of them computes, until one is activated: the model is its base."""
-        self._whole = False
-        self._full.rest()
-        self._adapters.rest()
+        self._is_full = False
+        self._full.deactivate()
+        self._adapters.deactivate()
 
     def disabled(self) -> AbstractContextManager[None]:
         """Inside, the model computes what its base does."""
-        return self._full.disabled() if self._whole else self._adapters.disabled()
+        return self._full.disabled() if self._is_full else self._adapters.disabled()
 
     def parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
         """Trained parameters by the names under which they are saved."""
@@ -315,7 +315,7 @@ def probe_weights(
     are to be activated before anything is computed. Raises ConfigurationError for unknown targets.
     """
     if lora is None:
-        weights.rest()
+        weights.deactivate()
         return ProbeReply(base=policy.row_logprobs(rows, budget=budget))
     weights.attach(_NAME, lora, seed=seed)
     try:

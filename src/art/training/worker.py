@@ -38,7 +38,7 @@ def main() -> int:
         listener = listen(config.host, config.port)
     except (ARTError, ValidationError, OSError, ValueError) as error:
         ours = isinstance(error, ValidationError | ConfigurationError)
-        _say({"ready": False, "error": _explain(error), "code": "configuration" if ours else "start"})
+        _write_line({"ready": False, "error": _explain(error), "code": "configuration" if ours else "start"})
         return 2
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     _serve(config, trainer, thread, listener)
@@ -75,7 +75,7 @@ def _serve(
 
     app = make_app(trainer, thread, config)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
-    _say({"ready": True, "port": listener.getsockname()[1]})  # the socket listens already
+    _write_line({"ready": True, "port": listener.getsockname()[1]})  # the socket listens already
     server.run(sockets=[listener])
 
 
@@ -89,7 +89,7 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _say(message: dict[str, object]) -> None:
+def _write_line(message: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 

@@ -47,7 +47,7 @@ async def test_a_deleted_model_is_gone_and_its_name_begins_anew(world: World, tm
         assert (await world.clients[who].get(MODEL)).json()["step"] == 3
 
     models = RegisteredModels(world.control.layout)
-    assert [model.key for model in models.all()] == ["bob~games/player", "games/player"]
+    assert [model.key for model in models.list_models()] == ["bob~games/player", "games/player"]
     request = RegisterRequest(project="alice~games", name="player", base_model="tiny", lora=LoraSpec(r=2))
     assert models.register(request, "tiny").removals == 1
 

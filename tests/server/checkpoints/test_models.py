@@ -22,7 +22,7 @@ def request(**changes: object) -> RegisterRequest:
 def test_a_registration_survives_a_restart(tmp_path: Path) -> None:
     made = RegisteredModels(DataLayout(tmp_path)).register(request(seed=7), "org/base")
     again = RegisteredModels(DataLayout(tmp_path))
-    assert again.all() == [made] and again.get("games", "player").seed == 7
+    assert again.list_models() == [made] and again.get("games", "player").seed == 7
     assert again.register(request(seed=7), "org/base") == made
 
 
@@ -103,4 +103,4 @@ def test_the_newest_registration_says_how_a_model_is_served(tmp_path: Path) -> N
     assert made.max_context == 64 and made.chat_template_kwargs == {"enable_thinking": False}
     again = models.register(request(max_context=32), "org/base")
     assert (again.max_context, again.chat_template_kwargs, again.lora) == (32, {}, made.lora)
-    assert RegisteredModels(DataLayout(tmp_path)).all() == [again]
+    assert RegisteredModels(DataLayout(tmp_path)).list_models() == [again]

@@ -54,7 +54,9 @@ async def _not_served(model):
 
 def arrivals(data: Path) -> tuple[CheckpointImports, RegisteredModels]:
     models = RegisteredModels(DataLayout(data))
-    return CheckpointImports(models, stage_of=_not_served, rows=lambda model: [[1, 2]], wait=0.2), models
+    return CheckpointImports(
+        models, outside_training=_not_served, rows=lambda model: [[1, 2]], wait=0.2
+    ), models
 
 
 def fork_of(name: str, **which: object) -> ForkRequest:

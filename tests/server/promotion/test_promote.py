@@ -98,7 +98,7 @@ def stage(path: Path, pair: Pair, keep_loaded: int = 2) -> ServedModel:
     catalog = Catalog()
     catalog.add_base("base", Engine.__new__(Engine), ChatRenderer.__new__(ChatRenderer), max_context=8)
     settings = ControlSettings(keep_loaded=keep_loaded)
-    return ServedModel(MODEL, pair=pair, catalog=catalog, checkpoints=Checkpoints(path), settings=settings)
+    return ServedModel(MODEL, workers=pair, catalog=catalog, checkpoints=Checkpoints(path), settings=settings)
 
 
 async def promote(it: ServedModel, step: int, weights: float) -> str:

@@ -192,16 +192,16 @@ async def test_the_numbers_are_for_the_operator_alone(world: World) -> None:
 
 def test_the_number_of_labels_is_bounded() -> None:
     labels = ModelLabels()
-    named = {labels.of("games", f"player{number}") for number in range(MOST_MODELS + 50)}
+    named = {labels.label_of("games", f"player{number}") for number in range(MOST_MODELS + 50)}
     assert len(named) == MOST_MODELS + 1 and OTHERS in named
-    assert labels.of("games", "player0") == "games/player0"  # keeps its own
-    assert {labels.of(f"tenant{number}~games", "player") for number in range(50)} == {TENANTS}
+    assert labels.label_of("games", "player0") == "games/player0"  # keeps its own
+    assert {labels.label_of(f"tenant{number}~games", "player") for number in range(50)} == {TENANTS}
 
 
 async def test_jobs_are_counted_by_an_index_and_not_by_reading_their_requests(world: World) -> None:
     store = world.control.jobs._store
     query = "EXPLAIN QUERY PLAN SELECT state, COUNT(*) FROM jobs GROUP BY state"
-    plan = await store._do(lambda db: [row[-1] for row in db.execute(query)])
+    plan = await store._run_transaction(lambda db: [row[-1] for row in db.execute(query)])
     assert plan == ["SCAN jobs USING COVERING INDEX by_state"]
 
 

@@ -61,7 +61,7 @@ class RowTable:
         wider[:, :width] = self.ids[:, :width]
         self.ids = wider
 
-    def take(self, row: int, adapter: int, ids: np.ndarray, computed: int, owner: int = 0) -> None:
+    def begin_request(self, row: int, adapter: int, ids: np.ndarray, computed: int, owner: int = 0) -> None:
         """A request begins in this row; the first `computed` ids are there already."""
         self.clock += 1
         self.owner[row] = owner

@@ -59,7 +59,7 @@ class WholeModels:
 
     @property
     def numbers(self) -> list[int]:
-        return list(self._base.whole)
+        return list(self._base.whole_models)
 
     def add(self, number: int, folder: ModelFolder) -> None:
         """Raises: CheckpointError when it is unreadable or of another shape; then nothing was changed."""
@@ -74,10 +74,10 @@ class WholeModels:
                 f"{model.shapes[:1]}, the base {base.name!r} {base.vocab_size} and {len(base.shapes)} "
                 f"{base.shapes[:1]}: it was trained on another model"
             )
-        base.whole[number] = model
+        base.whole_models[number] = model
 
     def remove(self, number: int) -> None:
-        self._base.whole.pop(number, None)
+        self._base.whole_models.pop(number, None)
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class AdapterCatalog:
     """Names, their numbers and their users."""
 
     layers: AdapterLayers
-    whole: WholeModels
+    whole_models: WholeModels
     live: dict[str, LiveAdapter] = field(default_factory=dict)
     history: dict[str, tuple[Path, str]] = field(default_factory=dict)
     """Every name ever loaded, with its folder and its digest."""
@@ -136,7 +136,7 @@ class AdapterCatalog:
                 )
             return
         if isinstance(adapter, ModelFolder):
-            self.whole.add(self.next_number, adapter)
+            self.whole_models.add(self.next_number, adapter)
         else:
             self.layers.add(self.next_number, adapter)
         self.live[name] = LiveAdapter(self.next_number)
@@ -172,7 +172,7 @@ class AdapterCatalog:
         ]
         for name, adapter in done:
             self.layers.remove(adapter.number)
-            self.whole.remove(adapter.number)
+            self.whole_models.remove(adapter.number)
             del self.live[name]
             if adapter.leaving is not None:
                 adapter.leaving.set_result(None)

@@ -24,7 +24,7 @@ MOST_WAITING = 32
 """Constraints of one tenant that wait."""
 _SEPARATOR = "~"
 
-Told = Callable[[Guide | ARTError], None]
+OnCompiled = Callable[[Guide | ARTError], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +32,7 @@ class Waiter:
     """A request that waits for its constraint."""
 
     stops: Sequence[int]
-    told: Told
+    on_compiled: OnCompiled
     """Called once, on a thread of the compilers, unless it is withdrawn."""
 
 
@@ -58,10 +58,12 @@ class Compilers:
         self._helpers: list[Bounded] = []
         self._closed = False
 
-    def ask(self, owner: str, constraint: Constraint, stops: Sequence[int], told: Told) -> Waiter:
+    def ask(
+        self, owner: str, constraint: Constraint, stops: Sequence[int], on_compiled: OnCompiled
+    ) -> Waiter:
         """Have a constraint compiled. Raises: OverloadedError, WorkerError."""
         tenant = owner.partition(_SEPARATOR)[0] if _SEPARATOR in owner else ""
-        waiter = Waiter(stops, told)
+        waiter = Waiter(stops, on_compiled)
         with self._changed:
             if self._closed:
                 raise WorkerError("the engine is closed")
@@ -123,7 +125,7 @@ class Compilers:
                 waiters, work.waiters = work.waiters, []
                 self._changed.notify_all()
             for waiter in waiters:
-                waiter.told(outcome or self._guide(work.constraint, waiter))
+                waiter.on_compiled(outcome or self._guide(work.constraint, waiter))
 
     def _next(self, helper: Bounded) -> _Compilation | None:
         with self._changed:

@@ -57,7 +57,7 @@ class EngineCore:
         """Move every request on that can move."""
         self._admit()
         events: list[Event] = []
-        for rows in self._together():
+        for rows in self._rows_per_pass():
             batch = make_batch(self.scheduler.table, self.scheduler.cache, self.step_tokens, rows)
             if batch is not None:
                 logits = self._forward(batch)
@@ -122,7 +122,7 @@ class EngineCore:
         self.asleep = True
         asleep: Future[None] = Future()
         self._sleeping.append(asleep)
-        self._rest()
+        self._finish_sleep()
         return asleep
 
     def wake(self) -> None:
@@ -173,11 +173,11 @@ class EngineCore:
             preempted=scheduler.preempted,
         )
 
-    def _together(self) -> list[np.ndarray | None]:
+    def _rows_per_pass(self) -> list[np.ndarray | None]:
         """Which rows share a forward pass: all (None), or the base's with its adapters', then each whole
         model's.
         """
-        numbers = self.adapters.whole.numbers
+        numbers = self.adapters.whole_models.numbers
         if not numbers:
             return [None]
         adapter_R = self.scheduler.table.adapter
@@ -237,13 +237,13 @@ class EngineCore:
         self.scheduler.waiting.close(sequence)
         self.adapters.end(sequence.request.adapter)
         self._drop_unused_adapters()
-        self._rest()
+        self._finish_sleep()
 
     def _drop_unused_adapters(self) -> None:
         for number in self.adapters.drop_unused():
             self.scheduler.table.forget_adapter(number)
 
-    def _rest(self) -> None:
+    def _finish_sleep(self) -> None:
         if self._sleeping and not self.scheduler.running:
             self.scheduler.forget()
             for future in self._sleeping:

@@ -105,7 +105,7 @@ class BuiltinEngine:
         return cls(EngineCore(model, options))
 
     async def info(self) -> EngineInfo:
-        return EngineInfo.of(self.health())
+        return EngineInfo.from_health(self.health())
 
     def health(self) -> EngineHealth:
         """Read from outside the step thread: numbers may be a step old."""
@@ -138,7 +138,7 @@ class BuiltinEngine:
         limit = self._core.options.max_waiting + self._core.scheduler.max_running
         call = CompletionCall(asyncio.get_running_loop(), sink)
         constraint, stops = request.sampling.constraint, request.sampling.stop_token_ids
-        guide = None if constraint is None else self._core.grammars.kept(constraint, stops)
+        guide = None if constraint is None else self._core.grammars.find_compiled(constraint, stops)
         with self._wakeup:
             open_now = self._begun - self._ended
             if open_now >= limit:

@@ -76,7 +76,7 @@ class AdapterLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         single = self.routing.single
         if single is None:
-            return self._mixed(x)
+            return self._forward_mixed(x)
         adapter = self.adapters.get(single)
         if adapter is None:
             return self.base(x)
@@ -84,7 +84,7 @@ class AdapterLinear(nn.Module):
             return linear(x, adapter.merged, self.base.bias)
         return self.base(x).add_(adapter.delta(x))
 
-    def _mixed(self, x: Tensor) -> Tensor:
+    def _forward_mixed(self, x: Tensor) -> Tensor:
         kept = [self._whole_weight(number) for number, _ in self.routing.groups]
         weights = [weight for weight in kept if weight is not None]
         if len(weights) == len(kept):
@@ -156,7 +156,7 @@ class AdapterLayers:
             return None
         if sum(weight.nbytes for weight in self.flat.base_weights) > self.merge_bytes:
             return None
-        return self._stacks.of(numbers)
+        return self._stacks.stack_of(numbers)
 
     def _merged_weights(self, flat: FlatForward, number: int) -> list[Tensor] | None:
         weights = dict(zip(flat.linears, flat.base_weights, strict=True))

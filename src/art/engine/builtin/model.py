@@ -48,14 +48,14 @@ class CausalModel:
     vocab_size: int
     device: torch.device
     dtype: torch.dtype
-    whole: dict[int, CausalModel] = field(default_factory=dict)
+    whole_models: dict[int, CausalModel] = field(default_factory=dict)
     """Models whose weights were all trained, by their numbers among the adapters."""
 
     def forward(
         self, ids_T: Tensor, positions_T: Tensor, wanted: Tensor, adapter_T: np.ndarray, attention: Attends
     ) -> Tensor:
         """Logits [len(wanted), V] of the wanted packed tokens. Those of a whole model come without others."""
-        whole = self.whole.get(int(adapter_T[0]))
+        whole = self.whole_models.get(int(adapter_T[0]))
         if whole is not None:
             return whole.forward(ids_T, positions_T, wanted, np.zeros_like(adapter_T), attention)
         self.routing.set(adapter_T, self.device)

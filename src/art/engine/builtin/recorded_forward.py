@@ -53,11 +53,11 @@ class Stacks:
     def __init__(self, weights_of: Callable[[int], list[Tensor] | None]) -> None:
         self._weights_of = weights_of
         """Merged weights of an adapter by number; None where they are not kept."""
-        self._kept: Stack | None = None
+        self._stack: Stack | None = None
 
-    def of(self, numbers: Sequence[int]) -> Stack | None:
+    def stack_of(self, numbers: Sequence[int]) -> Stack | None:
         """A stack with these adapters among others; None when one of them is not merged."""
-        kept = self._kept
+        kept = self._stack
         if kept is not None and set(numbers) <= set(kept.numbers):
             return kept
         known = () if kept is None else kept.numbers
@@ -68,13 +68,13 @@ class Stacks:
         weights = [one for one in found if one is not None]
         if len(weights) < len(found):
             return None
-        self._kept = Stack(tuple(wanted), [torch.stack(layer) for layer in zip(*weights, strict=True)])
-        return self._kept
+        self._stack = Stack(tuple(wanted), [torch.stack(layer) for layer in zip(*weights, strict=True)])
+        return self._stack
 
     def remove(self, number: int) -> None:
         """The adapter goes: nothing of it is kept."""
-        if self._kept is not None and number in self._kept.numbers:
-            self._kept = None
+        if self._stack is not None and number in self._stack.numbers:
+            self._stack = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class FlatForward:
         self._attention, self._turns = attention, None
         return self._graph(ids_T[None], positions_T[None], wanted, *weights)
 
-    def alone(self) -> None:
+    def stop_sharing(self) -> None:
         """Adapters do not share a pass."""
         self._several = None
 
@@ -198,7 +198,7 @@ class FlatForward:
     def _record(self, module: nn.Module, device: torch.device) -> Callable[..., Tensor]:
         def forward(ids: Tensor, positions: Tensor, wanted: Tensor, *weights: Tensor) -> Tensor:
             with _weights_replaced(list(self.linears.values()), weights):
-                return self._through(module, ids, positions, wanted)
+                return self._run_module(module, ids, positions, wanted)
 
         return self._traced(forward, device, *self.base_weights)
 
@@ -210,7 +210,7 @@ class FlatForward:
 
         def forward(ids: Tensor, positions: Tensor, wanted: Tensor, ends: Tensor, *stacks: Tensor) -> Tensor:
             with _products_replaced(list(self.linears.values()), stacks, ends):
-                return self._through(module, ids, positions, wanted)
+                return self._run_module(module, ids, positions, wanted)
 
         ends = torch.tensor([RECORDED // 2, RECORDED], dtype=torch.int32)
         try:
@@ -219,7 +219,7 @@ class FlatForward:
             logger.info("adapters of %s do not share its recording: %s", type(module).__name__, error)
             return None
 
-    def _through(self, module: nn.Module, ids: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
+    def _run_module(self, module: nn.Module, ids: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
         out = module(
             input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=wanted, art_batch=self
         )
@@ -308,7 +308,7 @@ def record_forward(module: nn.Module, device: torch.device, vocab_size: int, run
             return None
         if flat.takes_several and not _difference(_in_two(flat), run, tokens, vocab_size, device) <= CLOSE:
             logger.info("adapters of %s do not share its recording: it differs", type(module).__name__)
-            flat.alone()
+            flat.stop_sharing()
     return flat
 
 

@@ -198,7 +198,7 @@ class Scheduler:
             self.reused_tokens += match.ready
         self.waiting.charge(sequence.owner, len(ids) - match.ready)
         owner = self.waiting.number(sequence.owner)
-        self.table.take(row, sequence.adapter, ids, match.ready, owner)
+        self.table.begin_request(row, sequence.adapter, ids, match.ready, owner)
         self.sampling.set(row, sequence.request.sampling, sequence.seed)
         sequence.row = row
         self.running[row] = sequence

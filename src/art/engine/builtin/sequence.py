@@ -51,20 +51,20 @@ class StopStrings:
         found = [place for place in places if place[0] >= 0]
         if found:
             return min(found)[1]
-        self._settle(completion, new)
+        self._settle_text(completion, new)
         return None
 
     def pass_over(self, completion: list[int]) -> None:
         """What the completion says so far ends nothing, but a stop string may begin in it."""
         new = self._new(completion)
         self.passed = len(new.rstrip(REPLACEMENT))
-        self._settle(completion, new)
+        self._settle_text(completion, new)
 
     def _new(self, completion: list[int]) -> str:
         before = self.tokenizer.decode(completion[self.context : self.settled])
         return self.tokenizer.decode(completion[self.context :])[len(before) :]
 
-    def _settle(self, completion: list[int], new: str) -> None:
+    def _settle_text(self, completion: list[int], new: str) -> None:
         if new and not new.endswith(REPLACEMENT):
             self.context, self.settled, self.passed = self.settled, len(completion), 0
             self.tail = (self.tail + new)[-self.keep :] if self.keep else ""
@@ -168,7 +168,7 @@ class Sequence:
             reason = "length"
         if reason is None and self.guide is not None:
             self.guide.advance(token)
-            if self.guide.over:
+            if self.guide.is_over:
                 reason = "stop"
         if reason is None and not self.request.stream:
             return None

@@ -136,7 +136,7 @@ def check_folder(path: Path, options: VllmOptions) -> None:
     if rank > options.max_lora_rank:
         raise ConfigurationError(
             f"adapter {str(path)!r} has rank {rank}, this engine takes up to {options.max_lora_rank}: "
-            f"start it with the engine option max_lora_rank={_enough(rank)}"
+            f"start it with the engine option max_lora_rank={_smallest_max_rank(rank)}"
         )
 
 
@@ -156,6 +156,6 @@ def _rank(config: dict[str, Any]) -> int:
     return max(int(rank) for rank in ranks)
 
 
-def _enough(rank: int) -> str:
+def _smallest_max_rank(rank: int) -> str:
     limits = [limit for limit in (8, 16, 32, 64, 128, 256, 320, 512) if limit >= rank]
     return str(limits[0]) if limits else "512, and train with at most that"

@@ -255,7 +255,7 @@ class VllmClient:
                         for delta in _streamed(orjson.loads(line[6:]), most):
                             yield delta
         except aiohttp.ClientError as error:
-            raise self._gone(error) from error
+            raise self._died_error(error) from error
 
     async def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """A control call. Raises as `complete` does, and WorkerStalledError."""
@@ -286,10 +286,10 @@ class VllmClient:
         except TimeoutError as error:
             raise WorkerStalledError(f"vLLM did not answer {path} within {seconds:g} s") from error
         except aiohttp.ClientError as error:
-            raise self._gone(error) from error
+            raise self._died_error(error) from error
         return orjson.loads(read) if reply.content_type == "application/json" else read.decode()
 
-    def _gone(self, error: aiohttp.ClientError) -> WorkerDiedError:
+    def _died_error(self, error: aiohttp.ClientError) -> WorkerDiedError:
         return WorkerDiedError(f"vLLM at {self.url} is gone ({type(error).__name__}: {error})")
 
 

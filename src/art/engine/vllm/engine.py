@@ -119,7 +119,7 @@ class VllmEngine:
         self._check_open()
         if not self.served.attached:
             await self.client.get("/health", self._deadlines.health)
-        return EngineInfo.of(self.health())
+        return EngineInfo.from_health(self.health())
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`."""
@@ -276,11 +276,11 @@ class VllmEngine:
             )
             async with contextlib.aclosing(self.client.complete(body)) as deltas:
                 async for delta in deltas:
-                    self._news(call, delta)
+                    self._put_delta(call, delta)
             if not call.ended:
-                self._news(call, WorkerError("vLLM's reply ended before the completion did"))
+                self._put_delta(call, WorkerError("vLLM's reply ended before the completion did"))
         except ARTError as error:
-            self._news(call, error)
+            self._put_delta(call, error)
         finally:
             self._running.discard(call)
             self._adapters.end(request.adapter)
@@ -288,7 +288,7 @@ class VllmEngine:
                 self._quiet.set()
             self._send_on()
 
-    def _news(self, call: VllmCall, news: Delta | ARTError) -> None:
+    def _put_delta(self, call: VllmCall, news: Delta | ARTError) -> None:
         if call.ended:
             return
         if isinstance(news, ARTError) or news.finish_reason is not None:

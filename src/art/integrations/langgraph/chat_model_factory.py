@@ -113,7 +113,7 @@ def create_messages_from_logs(log_path: str, trajectory: Trajectory) -> Trajecto
     heard = Trajectory()
     recorder = Recorder(heard)
     for line in FileLogger(log_path).load_logs():
-        recorder.hear(line["request"], ChatCompletion.model_validate(line["completion"]))
+        recorder.on_completion(line["request"], ChatCompletion.model_validate(line["completion"]))
     for field in ("messages_and_choices", "tools", "additional_histories"):
         setattr(trajectory, field, getattr(heard, field))
     return trajectory

@@ -27,10 +27,10 @@ def _book() -> PriceBook:
 def usd_of(response: Any, *, provider: str, model: str, given: TokenPricing | None) -> float | None:
     """US dollars of a response: as it tells itself, else its tokens times the price; None: unknown."""
     if given is not None:
-        return _book().cost(response, provider=provider, model_name=model, given=given)
+        return _book().cost(response, provider=provider, model_name=model, pricing=given)
     if pricing_of(model, None) is None:
         return _book().stated(response, provider=provider)
-    return _book().cost(response, provider=provider, model_name=model, given=None)
+    return _book().cost(response, provider=provider, model_name=model, pricing=None)
 
 
 def pricing_of(model: str, given: TokenPricing | None) -> TokenPricing | None:

@@ -113,7 +113,7 @@ def shape_for(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> Lo
     Raises RequestError (409) for a setting that the request chose and the checkpoint contradicts.
     """
     if not leaves_open(found.lora, lora):
-        raise _unfit(folder, lora, found.lora)
+        raise _unfit_error(folder, lora, found.lora)
     return found.lora
 
 
@@ -123,7 +123,7 @@ def check_shape(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> 
     if there is not None and lora is not None and lora.targets == "all-linear":
         there = there.model_copy(update={"targets": lora.targets})  # spelled out: the trainer compares them
     if there != lora:
-        raise _unfit(folder, lora, found.lora)
+        raise _unfit_error(folder, lora, found.lora)
 
 
 def leaves_open(there: LoraSpec | None, wanted: LoraSpec | None) -> bool:
@@ -147,7 +147,7 @@ def _sorted(value: object) -> object:
     return sorted(set(value)) if isinstance(value, list) else value
 
 
-def _unfit(folder: Path, wanted: LoraSpec | None, there: LoraSpec | None) -> RequestError:
+def _unfit_error(folder: Path, wanted: LoraSpec | None, there: LoraSpec | None) -> RequestError:
     remedy = "register with full_finetuning" if there is None else "leave the settings that differ out"
     return RequestError(
         f"the checkpoint {folder} holds {lora_str(there)}, the model {lora_str(wanted)}: {remedy} when a new "

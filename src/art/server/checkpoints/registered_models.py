@@ -142,7 +142,7 @@ class RegisteredModels:
             found = _read(path)
             self._models[found.project, found.name] = found
 
-    def all(self) -> list[Registration]:
+    def list_models(self) -> list[Registration]:
         return [self._models[key] for key in sorted(self._models)]
 
     def find(self, project: str, name: str) -> Registration | None:

@@ -62,7 +62,7 @@ class JobQueue:
         self._tenants.put(tenant, tenant)
         self._changed.set()
 
-    async def take(self) -> QueuedJob:
+    async def take_next(self) -> QueuedJob:
         """The next job; waits for one (until cancelled, when the server ends)."""
         while not self._tenants:
             self._changed.clear()
@@ -168,7 +168,7 @@ class JobStore:
                 )
             return False
 
-        return await self._do(write)
+        return await self._run_transaction(write)
 
     async def info(self, job_id: str) -> JobInfo:
         """Raises NotFoundError."""
@@ -187,20 +187,20 @@ class JobStore:
                 error_code=row[5],
             )
 
-        return await self._do(read)
+        return await self._run_transaction(read)
 
     async def unfinished(self) -> list[QueuedJob]:
         """Jobs that were running, then those that are queued, in the order in which they were asked for."""
         unfinished = "state IN ('queued', 'running')"
         query = f"SELECT job_id, project, name FROM jobs WHERE {unfinished} ORDER BY state = 'queued', number"
-        return await self._do(
+        return await self._run_transaction(
             lambda db: [QueuedJob(job_id=row[0], project=row[1], name=row[2]) for row in db.execute(query)]
         )
 
     async def counts(self) -> dict[str, int]:
         """How many jobs are in each state. The index answers: rows may hold megabytes."""
         query = "SELECT state, COUNT(*) FROM jobs GROUP BY state"
-        found = await self._do(lambda db: dict(db.execute(query).fetchall()))
+        found = await self._run_transaction(lambda db: dict(db.execute(query).fetchall()))
         return {state: found.get(state, 0) for state in STATES}
 
     async def job(self, job_id: str) -> TrainingJob:
@@ -213,13 +213,15 @@ class JobStore:
                 raise NotFoundError(f"no job {job_id!r}", status=404, code="job_not_found")
             return TrainingJob(job_id=job_id, project=row[0], name=row[1], request=_read_request(row[2]))
 
-        return await self._do(read)
+        return await self._run_transaction(read)
 
     async def unfinished_ids(self, project: str, name: str) -> list[str]:
         """Ids of a model's jobs that are queued or were running, in their order."""
         where = "state IN ('queued', 'running') AND project = ? AND name = ?"
         query = f"SELECT job_id FROM jobs WHERE {where} ORDER BY number"
-        return await self._do(lambda db: [str(row[0]) for row in db.execute(query, (project, name))])
+        return await self._run_transaction(
+            lambda db: [str(row[0]) for row in db.execute(query, (project, name))]
+        )
 
     async def newest_step(self, project: str, name: str) -> int:
         """The last step that a job of the model made; 0: none is known."""
@@ -227,12 +229,14 @@ class JobStore:
             "SELECT max(json_extract(result, '$.step')) FROM jobs "
             "WHERE state = 'done' AND project = ? AND name = ?"
         )
-        return await self._do(lambda db: int(db.execute(query, (project, name)).fetchone()[0] or 0))
+        return await self._run_transaction(
+            lambda db: int(db.execute(query, (project, name)).fetchone()[0] or 0)
+        )
 
     async def events(self, job_id: str, after: int) -> list[JobEvent]:
         """Events with a number above `after`."""
         query = "SELECT body FROM events WHERE job_id = ? AND number > ? ORDER BY number"
-        return await self._do(
+        return await self._run_transaction(
             lambda db: [JobEvent.model_validate_json(row[0]) for row in db.execute(query, (job_id, after))]
         )
 
@@ -244,27 +248,27 @@ class JobStore:
             event = JobEvent(number=1, type="progress", phase=phase, done=done, total=total)
             _append(db, job_id, event)
 
-        await self._do(write)
+        await self._run_transaction(write)
 
     async def finish(self, job_id: str, result: TrainResultInfo) -> None:
         def write(db: sqlite3.Connection) -> None:
             _end(db, job_id, "done", result=result.model_dump_json())
             _append(db, job_id, JobEvent(number=1, type="result", result=result))
 
-        await self._do(write)
+        await self._run_transaction(write)
 
     async def fail(self, job_id: str, error: str, code: str) -> None:
         def write(db: sqlite3.Connection) -> None:
             _end(db, job_id, "failed", error=error, code=code)
             _append(db, job_id, JobEvent(number=1, type="error", error=error, error_code=code))
 
-        await self._do(write)
+        await self._run_transaction(write)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.shutdown)
         self._database.close()
 
-    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def _run_transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def transaction() -> T:
             with self._database:
                 return work(self._database)

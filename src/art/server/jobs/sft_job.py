@@ -220,23 +220,23 @@ class SftJob(StepJob):
         job: TrainingJob,
         request: SftJobRequest,
         *,
-        stage: ServedModel,
+        served: ServedModel,
         progress: Progress,
         ledger: Ledger,
         renderer: ChatRenderer,
         max_length: int,
     ) -> None:
         """`max_length`: tokens of the longest conversation that the model can see."""
-        super().__init__(job, stage=stage, progress=progress)
+        super().__init__(job, served=served, progress=progress)
         self.request = request
         self.ledger = ledger
         self.renderer = renderer
         self.max_length = max_length
         self._sheet = BalanceSheet()
-        self._speaker = speaker_of(stage.model.base_model, tenant_of(job.project), renderer)
+        self._speaker = speaker_of(served.model.base_model, tenant_of(job.project), renderer)
         self._seen: set[int] = set()
         self._cut = 0
-        self._told: list[dict[str, float]] = []
+        self._update_metrics: list[dict[str, float]] = []
 
     async def make_step(self) -> TrainResultInfo:
         opened = await self.open()
@@ -299,7 +299,7 @@ class SftJob(StepJob):
     async def _train(self, opened: TrainedModel, update: _Update, *, last: bool) -> None:
         step, batch = opened.step, update.batch
         request = TrainRequest(
-            model=self.stage.model.key,
+            model=self.served.model.key,
             step=step,
             update=update.number,
             advance=last,
@@ -318,14 +318,15 @@ class SftJob(StepJob):
                 f"the trainer is at step {result.step} after update {update.number} of step {step + 1}; it "
                 f"should be at {expected}"
             )
-        self._told.append({**batch.metrics, **result.metrics})
+        self._update_metrics.append({**batch.metrics, **result.metrics})
 
     def _metrics(self) -> dict[str, float]:
         """Of all updates: losses and rates in the mean, what is counted in sum, memory at its peak."""
         dropped = self._sheet.fates.get("overlong", SheetRow()).rollouts
-        names = dict.fromkeys(chain.from_iterable(self._told))
+        names = dict.fromkeys(chain.from_iterable(self._update_metrics))
         metrics = {
-            name: _merged_metrics(name, [one[name] for one in self._told if name in one]) for name in names
+            name: _merged_metrics(name, [one[name] for one in self._update_metrics if name in one])
+            for name in names
         }
         if self._cut:
             _log.warning(

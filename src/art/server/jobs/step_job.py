@@ -21,14 +21,14 @@ _PROGRESS_SECONDS = 0.2
 class StepJob(ABC):
     """Runs a job of one model. Running it again after a crash at any point gives the same step once."""
 
-    def __init__(self, job: TrainingJob, *, stage: ServedModel, progress: Progress) -> None:
+    def __init__(self, job: TrainingJob, *, served: ServedModel, progress: Progress) -> None:
         self.job = job
-        self.stage = stage
+        self.served = served
         self.progress = progress
 
     async def run(self) -> TrainResultInfo:
         """Train one step and serve it. Raises subclasses of ARTError by name."""
-        note = self.stage.checkpoints.made_by(self.job.job_id)
+        note = self.served.checkpoints.made_by(self.job.job_id)
         if note is not None:
             return await self._complete(note)
         await self.progress("preparing")
@@ -44,7 +44,7 @@ class StepJob(ABC):
 
     async def open(self) -> TrainedModel:
         """The model in the trainer, at its newest step. Raises RequestError when the job expects another."""
-        opened = await self.stage.pair.trainers.open(self.stage.model, self.stage.checkpoints)
+        opened = await self.served.workers.trainers.open(self.served.model, self.served.checkpoints)
         expected, step = self.job.request.expected_step, opened.step
         if expected is not None and expected != step:
             raise RequestError(
@@ -58,20 +58,20 @@ class StepJob(ABC):
 
     async def canary(self, opened: TrainedModel, rows: Sequence[list[int]]) -> Canary:
         """Rows to check the new step with, scored under the step before while nobody waits for them."""
-        stage = self.stage
+        served = self.served
         if not rows:
             return Canary(rows=[[0, 0]])
         trainer = await opened.score(rows)
-        adapter = stage.loaded().get(opened.step)
+        adapter = served.loaded().get(opened.step)
         if adapter is None:
             return Canary(rows=rows)
-        engine = await stage.pair.engine.score_each(adapter, rows)
+        engine = await served.workers.engine.score_each(adapter, rows)
         return Canary(rows=rows, engine_before=engine, trainer_before=trainer)
 
     async def follow(self, opened: TrainedModel, body: bytes) -> TrainEvent:
         """Have the trainer train a batch. Returns its result; raises its error by name."""
         told = time.monotonic()
-        await self.stage.pair.rest()
+        await self.served.workers.rest()
         async for event in opened.trainer.train(body):
             if event.type == "result":
                 return event
@@ -93,30 +93,30 @@ class StepJob(ABC):
         step = opened.step + 1
         result = self._result(step, {**metrics, "trained": 1.0}, sheet)
         note = JobNote(job_id=self.job.job_id, result=result)
-        promoted = await self.stage.promote(opened, step, canary, note, self.progress)
+        promoted = await self.served.promote(opened, step, canary, note, self.progress)
         return result.model_copy(update={"metrics": {**result.metrics, **promotion_metrics(promoted)}})
 
     async def carry_forward(
         self, step: int, canary: Canary, metrics: Mapping[str, float], sheet: BalanceSheet
     ) -> TrainResultInfo:
         """There is nothing to train: the step advances with the same weights, so that loops of steps end."""
-        stage, result = self.stage, self._result(step + 1, {**metrics, "trained": 0.0}, sheet)
+        served, result = self.served, self._result(step + 1, {**metrics, "trained": 0.0}, sheet)
         await self.progress("saving")
-        stage.checkpoints.carry_forward(step)
-        stage.checkpoints.commit(step + 1, JobNote(job_id=self.job.job_id, result=result))
-        opened = await stage.pair.trainers.open(stage.model, stage.checkpoints)
+        served.checkpoints.carry_forward(step)
+        served.checkpoints.commit(step + 1, JobNote(job_id=self.job.job_id, result=result))
+        opened = await served.workers.trainers.open(served.model, served.checkpoints)
         scores = await opened.score(canary.rows)
-        await stage.serve(step + 1, Canary(rows=canary.rows), scores, progress=self.progress)
+        await served.serve(step + 1, Canary(rows=canary.rows), scores, progress=self.progress)
         return result
 
     async def _complete(self, note: JobNote) -> TrainResultInfo:
         """The step was committed before a crash: serve it, train nothing."""
-        stage, step = self.stage, note.result.step
-        if step == stage.checkpoints.newest() and step not in stage.loaded():
-            opened = await stage.pair.trainers.open(stage.model, stage.checkpoints)
+        served, step = self.served, note.result.step
+        if step == served.checkpoints.newest() and step not in served.loaded():
+            opened = await served.workers.trainers.open(served.model, served.checkpoints)
             rows = canary_rows(await self.some_ids()) or [[0, 0]]
             scores = await opened.score(rows)
-            await stage.serve(step, Canary(rows=rows), scores, progress=self.progress)
+            await served.serve(step, Canary(rows=rows), scores, progress=self.progress)
         return note.result
 
     def _result(self, step: int, metrics: Mapping[str, float], sheet: BalanceSheet) -> TrainResultInfo:
@@ -124,7 +124,7 @@ class StepJob(ABC):
             step=step,
             metrics=dict(metrics),
             sheet=sheet,
-            checkpoint_path=str(self.stage.checkpoints.path(step)),
+            checkpoint_path=str(self.served.checkpoints.path(step)),
         )
 
 

@@ -296,13 +296,13 @@ class TrainJob(StepJob):
         job: TrainingJob,
         request: TrainJobRequest,
         *,
-        stage: ServedModel,
+        served: ServedModel,
         ledger: Ledger,
         renderer: ChatRenderer,
         progress: Progress,
         teachers: TeacherSettings,
     ) -> None:
-        super().__init__(job, stage=stage, progress=progress)
+        super().__init__(job, served=served, progress=progress)
         self.request = request
         self.ledger = ledger
         self.renderer = renderer
@@ -312,7 +312,7 @@ class TrainJob(StepJob):
         check_algorithm(self.request.algorithm)
         teacher = self._teacher()
         opened = await self.open()
-        reference = reference_folder(self.request.algorithm, self.stage.checkpoints)
+        reference = reference_folder(self.request.algorithm, self.served.checkpoints)
         records = await self._records()
         oldest = opened.step - self._most_steps_off_policy()
         rows = await asyncio.to_thread(group_rows, self.request, records, self.renderer, oldest=oldest)
@@ -335,7 +335,7 @@ class TrainJob(StepJob):
         factor = rate_factor(self.request.rate, rows, batch)
         metrics = await self._train(opened, batch, reference, factor)
         if self.request.compute.plot:
-            await asyncio.to_thread(plot_batch, batch, self.stage.checkpoints.folder.parent, opened.step + 1)
+            await asyncio.to_thread(plot_batch, batch, self.served.checkpoints.folder.parent, opened.step + 1)
         metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **metrics}
         if not metrics[UPDATES]:
             return await self.carry_forward(opened.step, canary, metrics, masked(batch.sheet))
@@ -350,7 +350,7 @@ class TrainJob(StepJob):
 
     def _most_steps_off_policy(self) -> int:
         """The request's bound, or the server's where that is narrower."""
-        asked, allowed = self.request.max_steps_off_policy, self.stage.settings.max_off_policy_steps
+        asked, allowed = self.request.max_steps_off_policy, self.served.settings.max_off_policy_steps
         return allowed if asked is None else min(asked, allowed)
 
     async def _records(self) -> dict[str, SampleRecord]:
@@ -367,7 +367,7 @@ class TrainJob(StepJob):
                     records[sample],
                     trajectory.rollout,
                     self.job.model,
-                    removals=self.stage.model.removals,
+                    removals=self.served.model.removals,
                 )
         return records
 
@@ -385,7 +385,7 @@ class TrainJob(StepJob):
         step, algorithm = opened.step, self.request.algorithm
         updates = algorithm.updates.of_batch(batch.sheet.fates["trained"].rollouts)
         request = TrainRequest(
-            model=self.stage.model.key,
+            model=self.served.model.key,
             step=step,
             algorithm=algorithm.model_copy(update={"updates": updates}),
             optimizer=self.request.optimizer,

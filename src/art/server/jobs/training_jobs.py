@@ -186,7 +186,7 @@ class TrainingJobs:
 
     async def _work(self, turns: JobQueue) -> None:
         while True:
-            job = await turns.take()
+            job = await turns.take_next()
             try:
                 result = await self._attempts(await self._store.job(job.job_id))
             except ARTError as error:
@@ -199,7 +199,7 @@ class TrainingJobs:
                 await self._ended(job.job_id, result=result)
             finally:
                 self._unfinished[job.model] -= 1
-            self._tell(job.job_id)
+            self._wake_followers(job.job_id)
 
     async def _ended(
         self, job_id: str, *, result: TrainResultInfo | None = None, error: str = "", code: str = ""
@@ -236,7 +236,7 @@ class TrainingJobs:
 
         async def progress(phase: str, *, done: int = 0, total: int = 0) -> None:
             await self._store.progress(job.job_id, phase, done=done, total=total)
-            self._tell(job.job_id)
+            self._wake_followers(job.job_id)
 
         for attempt in range(1, self._settings.job_attempts + 1):
             try:
@@ -251,7 +251,7 @@ class TrainingJobs:
                 await progress("queued")
         raise AssertionError("job_attempts is at least 1")
 
-    def _tell(self, job_id: str) -> None:
+    def _wake_followers(self, job_id: str) -> None:
         news = self._news.get(job_id)
         if news is not None:
             news.set()
@@ -275,14 +275,14 @@ class JobRunner:
         self,
         models: RegisteredModels,
         *,
-        stages: ServedModels,
+        served_models: ServedModels,
         catalog: Catalog,
         ledger: Ledger,
         teachers: TeacherSettings,
         in_use: CheckpointRefs,
     ) -> None:
         self._models = models
-        self._stages = stages
+        self._served = served_models
         self._catalog = catalog
         self._ledger = ledger
         self._teachers = teachers
@@ -290,56 +290,56 @@ class JobRunner:
 
     async def run(self, job: TrainingJob, progress: Progress) -> TrainResultInfo:
         """Raises subclasses of ARTError by name. After a worker failed it may be run again."""
-        stage = await self._stages.of(self._models.get(job.project, job.name))
-        async with stage.pair.training:
+        served = await self._served.ensure_served(self._models.get(job.project, job.name))
+        async with served.workers.training:
             try:
-                with self._in_use.reading(_reference_of(job, stage)):
-                    return await self._step_job(job, stage, progress).run()
+                with self._in_use.reading(_reference_of(job, served)):
+                    return await self._step_job(job, served, progress).run()
             except BaseException:
                 # The trainer may hold a step that was never committed.
-                stage.pair.trainers.invalidate(stage.model)
+                served.workers.trainers.invalidate(served.model)
                 raise
             finally:
-                await stage.pair.wake()
+                await served.workers.wake()
 
     async def worker_failed(self, job: TrainingJob, error: WorkerError) -> None:
         """An attempt failed with its worker: wait for the restart."""
-        stage = self._stages.opened(job.model)
-        if stage is None:
+        served = self._served.opened(job.model)
+        if served is None:
             return
         try:
-            await stage.pair.wait_until_up()
+            await served.workers.wait_until_up()
         except ARTError as failure:
-            _log.error("workers of %s did not come back: %s", stage.pair.base.name, failure)
+            _log.error("workers of %s did not come back: %s", served.workers.base.name, failure)
 
-    def _step_job(self, job: TrainingJob, stage: ServedModel, progress: Progress) -> StepJob:
-        served = self._catalog.served_as(job.project, job.name, stage.model.base_model)
+    def _step_job(self, job: TrainingJob, served: ServedModel, progress: Progress) -> StepJob:
+        serving = self._catalog.served_as(job.project, job.name, served.model.base_model)
         if isinstance(job.request, SftJobRequest):
             return SftJob(
                 job,
                 job.request,
-                stage=stage,
+                served=served,
                 progress=progress,
                 ledger=self._ledger,
-                renderer=served.renderer,
-                max_length=served.max_context,
+                renderer=serving.renderer,
+                max_length=serving.max_context,
             )
         return TrainJob(
             job,
             job.request,
-            stage=stage,
+            served=served,
             ledger=self._ledger,
-            renderer=served.renderer,
+            renderer=serving.renderer,
             progress=progress,
             teachers=self._teachers,
         )
 
 
-def _reference_of(job: TrainingJob, stage: ServedModel) -> str | None:
+def _reference_of(job: TrainingJob, served: ServedModel) -> str | None:
     """The folder of another policy that the job reads; one that is not there, the job itself will name."""
     if isinstance(job.request, SftJobRequest):
         return None
     try:
-        return reference_folder(job.request.algorithm, stage.checkpoints)
+        return reference_folder(job.request.algorithm, served.checkpoints)
     except RequestError:
         return None

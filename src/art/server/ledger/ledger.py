@@ -133,7 +133,7 @@ class LedgerWriter:
             except (sqlite3.Error, TypeError, ValueError, OverflowError) as problem:
                 error = _ledger_error(problem, f"cannot write {len(batch.records)} samples", self._path)
             try:
-                loop.call_soon_threadsafe(_settle, batch, error)
+                loop.call_soon_threadsafe(_finish_batch, batch, error)
             except RuntimeError:
                 # The loop ended meanwhile: nobody waits for the answer.
                 continue
@@ -145,7 +145,7 @@ def _ledger_error(problem: Exception, what: str, path: Path) -> ARTError:
     return LedgerError(f"{what} to {path}: {problem}")
 
 
-def _settle(batch: _Batch, error: Exception | None) -> None:
+def _finish_batch(batch: _Batch, error: Exception | None) -> None:
     if error is not None and not batch.waiting:
         _log.error("%s", error)
     for committed in batch.waiting:

@@ -266,7 +266,7 @@ class Stitcher:
         turn, reason = await self._answered(conversation, tenant, rollout_id, sample_hint)
         if turn is not None:
             new = messages[conversation.turns[-1].index + 1 :]
-            ids, reason = await self._aside(
+            ids, reason = await self._run_beside(
                 size, tenant, target.renderer, _extend, target, turn, new, tools, tools_key
             )
             if ids is not None:
@@ -295,9 +295,9 @@ class Stitcher:
     ) -> list[int]:
         """A whole conversation's ids; `size`: bytes of the request. Raises: RequestError."""
         write = partial(renderer.render, messages, tools, generate=generate)
-        return await self._aside(size, tenant, renderer, write)
+        return await self._run_beside(size, tenant, renderer, write)
 
-    async def _aside(
+    async def _run_beside(
         self, size: int, tenant: Tenant, renderer: ChatRenderer, work: Callable[..., R], *arguments: Any
     ) -> R:
         if renderer.foreign:

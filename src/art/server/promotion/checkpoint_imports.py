@@ -30,16 +30,18 @@ from art.wire.models import ADAPTER_FILE, AdoptReply, AdoptRequest, ForkReply, F
 _log = logging.getLogger(__name__)
 
 ServedModelOf = Callable[[Registration], contextlib.AbstractAsyncContextManager[ServedModel | None]]
-"""`async with stage_of(model) as stage`: its stage while no job trains it, or None while it is not served."""
+"""`async with outside_training(model) as served`: the model while no job trains it; None: not served."""
 Rows = Callable[[Registration], Sequence[Sequence[int]]]
 
 
 class CheckpointImports:
-    """One for the server. `stage_of` keeps the model's other users out; `rows` are what a canary scores."""
+    """One for the server. `outside_training` keeps other users of the model out; a canary scores `rows`."""
 
-    def __init__(self, models: RegisteredModels, *, stage_of: ServedModelOf, rows: Rows, wait: float) -> None:
+    def __init__(
+        self, models: RegisteredModels, *, outside_training: ServedModelOf, rows: Rows, wait: float
+    ) -> None:
         self._models = models
-        self._stage_of = stage_of
+        self._outside_training = outside_training
         self._rows = rows
         self._wait = wait
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
@@ -143,24 +145,24 @@ class CheckpointImports:
             with _undone_on_failure(target) as change:
                 await asyncio.to_thread(change, write, set_aside)
             return
-        async with self._stage_of(model) as stage:
-            old = {} if stage is None else stage.loaded()
+        async with self._outside_training(model) as served:
+            old = {} if served is None else served.loaded()
             with _undone_on_failure(target) as change:
                 await asyncio.to_thread(change, write, set_aside)
                 for step in write:
                     check_shape(model.lora, read_shape(target.path(step)), target.path(step))
-                if stage is not None:
-                    await self._serve(stage, model)
-            if stage is not None:
-                stage.forget({step: adapter for step, adapter in old.items() if step in set_aside})
+                if served is not None:
+                    await self._serve(served, model)
+            if served is not None:
+                served.forget({step: adapter for step, adapter in old.items() if step in set_aside})
 
-    async def _serve(self, stage: ServedModel, model: Registration) -> None:
+    async def _serve(self, served: ServedModel, model: Registration) -> None:
         """The newest step, read from its checkpoint."""
-        stage.pair.trainers.invalidate(model)
+        served.workers.trainers.invalidate(model)
         try:
-            await stage.bring_up(self._rows(model))
+            await served.bring_up(self._rows(model))
         except BaseException:
-            stage.pair.trainers.invalidate(model)
+            served.workers.trainers.invalidate(model)
             raise
 
 
@@ -188,12 +190,12 @@ class _Change:
 
     def __init__(self, target: Checkpoints) -> None:
         self._target = target
-        self._aside: list[tuple[int, Path]] = []
+        self._set_aside: list[tuple[int, Path]] = []
         self._made: list[int] = []
 
     def __call__(self, write: dict[int, Callable[[], Path]], set_aside: Sequence[int]) -> None:
         for step in set_aside:
-            self._aside.append((step, self._target.reject(step)))
+            self._set_aside.append((step, self._target.reject(step)))
         for step, put in write.items():
             put()
             self._target.commit(step)
@@ -202,7 +204,7 @@ class _Change:
     def undo(self) -> None:
         for step in self._made:
             self._target.delete(step)
-        for step, aside in self._aside:
+        for step, aside in self._set_aside:
             aside.rename(self._target.path(step))
 
 

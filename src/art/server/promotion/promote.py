@@ -61,13 +61,13 @@ class ServedModel:
         self,
         model: Registration,
         *,
-        pair: BaseModelWorkers,
+        workers: BaseModelWorkers,
         catalog: Catalog,
         checkpoints: Checkpoints,
         settings: ControlSettings,
     ) -> None:
         self.model = model
-        self.pair = pair
+        self.workers = workers
         self.catalog = catalog
         self.checkpoints = checkpoints
         self.settings = settings
@@ -80,7 +80,7 @@ class ServedModel:
         Engine and trainer must agree on the rows. Raises CanaryError (nothing is set aside: the likely
         cause is the configuration), CheckpointError, WorkerError.
         """
-        opened, canary = await self.pair.trainers.open(self.model, self.checkpoints), Canary(rows=rows)
+        opened, canary = await self.workers.trainers.open(self.model, self.checkpoints), Canary(rows=rows)
         if self.checkpoints.newest() is None:
             scores = await self.save(opened, opened.step, canary, None)
         else:
@@ -138,11 +138,11 @@ class ServedModel:
             if not set_aside:
                 raise
             raise self._set_aside(step, error) from error
-        await self.pair.wake()
+        await self.workers.wake()
         await progress("loading")
         await self.load(step)
         await progress("checking")
-        scored = await self.pair.engine.score_each(adapter, canary.rows)
+        scored = await self.workers.engine.score_each(adapter, canary.rows)
         try:
             limits = await self.limits()
             agreement = canary.check(adapter, scored, trainer, limits)
@@ -150,7 +150,7 @@ class ServedModel:
             if not set_aside:
                 raise
             raise await self._reject(step, adapter, error) from error
-        self.pair.engines.checked(adapter, canary.rows, trainer, limits)
+        self.workers.engines.checked(adapter, canary.rows, trainer, limits)
         self.catalog.publish(self.model.project, self.model.name, self.model.base_model, step, adapter)
         self._drop_old()
         return adapter, agreement
@@ -160,7 +160,7 @@ class ServedModel:
         for ever.
         """
         adapter = self.adapter_name(step)
-        await self.pair.engines.load(adapter, self.checkpoints.path(step))
+        await self.workers.engines.load(adapter, self.checkpoints.path(step))
         return adapter
 
     def adapter_name(self, step: int) -> str:
@@ -174,7 +174,7 @@ class ServedModel:
     async def limits(self) -> CanaryLimits:
         """How far engine and trainer may be apart, by the precision of both."""
         if self._limits is None:
-            self._limits = canary_limits(await self.pair.dtypes())
+            self._limits = canary_limits(await self.workers.dtypes())
         return self._limits
 
     def retire(self, step: int) -> None:
@@ -198,12 +198,12 @@ class ServedModel:
 
     def remove(self) -> None:
         """Serve the model no longer; each adapter is unloaded when its last request has ended."""
-        self.pair.trainers.invalidate(self.model)
+        self.workers.trainers.invalidate(self.model)
         for adapter in self.catalog.remove(self.model.project, self.model.name):
             self._unload_when_unused(adapter)
 
     def _unload_when_unused(self, adapter: str) -> None:
-        task = asyncio.create_task(self._drop(adapter, self.pair.engines.unloader(adapter)))
+        task = asyncio.create_task(self._unload_later(adapter, self.workers.engines.unloader(adapter)))
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
 
@@ -214,11 +214,11 @@ class ServedModel:
         await asyncio.gather(*self._dropping, return_exceptions=True)
 
     async def _reject(self, step: int, adapter: str, error: CanaryError) -> CanaryError:
-        await self.pair.engines.unloader(adapter)()
+        await self.workers.engines.unloader(adapter)()
         return self._set_aside(step, error)
 
     def _set_aside(self, step: int, error: CanaryError) -> CanaryError:
-        self.pair.trainers.invalidate(self.model)
+        self.workers.trainers.invalidate(self.model)
         aside = self.checkpoints.reject(step)
         return CanaryError(f"{error} The checkpoint was set aside as {aside}.")
 
@@ -228,7 +228,7 @@ class ServedModel:
         for step in steps[: -self.settings.keep_loaded]:
             self.retire(step)
 
-    async def _drop(self, adapter: str, unload: Unload) -> None:
+    async def _unload_later(self, adapter: str, unload: Unload) -> None:
         try:
             await self.catalog.drained(adapter, timeout=self.settings.drain)
             await unload()
@@ -244,62 +244,62 @@ class ServedModels:
     """All models that are served."""
 
     def __init__(
-        self, models: RegisteredModels, *, pairs: ServerWorkers, catalog: Catalog, settings: ControlSettings
+        self, models: RegisteredModels, *, workers: ServerWorkers, catalog: Catalog, settings: ControlSettings
     ) -> None:
         self._models = models
-        self._pairs = pairs
+        self._workers = workers
         self._catalog = catalog
         self._settings = settings
-        self._stages: dict[str, ServedModel] = {}
+        self._served: dict[str, ServedModel] = {}
         self._removed: list[ServedModel] = []
         """Of deleted models: each may still wait for its last requests."""
         self._opening: dict[str, asyncio.Lock] = {}
 
-    async def of(self, model: Registration) -> ServedModel:
-        """The model's stage, its workers up and its newest step served.
+    async def ensure_served(self, model: Registration) -> ServedModel:
+        """The model with its workers up and its newest step loaded.
 
         Raises NotFoundError, ConfigurationError, CheckpointError, CanaryError, ParityError, WorkerError.
         """
         async with self.opening(model):
-            stage = self._stages.get(model.key)
-            if stage is not None:
-                return stage
+            served = self._served.get(model.key)
+            if served is not None:
+                return served
             self._models.get(model.project, model.name)  # it may have been deleted meanwhile
-            pair = await self._pairs.of(resolve_base(model.base_model))
-            stage = ServedModel(
+            workers = await self._workers.ensure_started(resolve_base(model.base_model))
+            served = ServedModel(
                 model,
-                pair=pair,
+                workers=workers,
                 catalog=self._catalog,
                 checkpoints=self._models.checkpoints(model),
                 settings=self._settings,
             )
-            stage.checkpoints.sweep()
+            served.checkpoints.sweep()
             self.serve_as_registered(model)
-            async with pair.training:
+            async with workers.training:
                 rows = await asyncio.to_thread(self.rows, model)
-                await pair.require_parity(model.lora, rows[0])
-                await stage.bring_up(rows)
-            self._stages[model.key] = stage
-            return stage
+                await workers.require_parity(model.lora, rows[0])
+                await served.bring_up(rows)
+            self._served[model.key] = served
+            return served
 
     def opened(self, key: str) -> ServedModel | None:
-        """The stage of `project/name`; None while it is not served."""
-        return self._stages.get(key)
+        """The served model `project/name`; None while it is not served."""
+        return self._served.get(key)
 
     def opening(self, model: Registration) -> asyncio.Lock:
         """Whoever holds it keeps all models on the same base from being opened."""
         return self._opening.setdefault(model.base_model, asyncio.Lock())
 
     @contextlib.asynccontextmanager
-    async def undisturbed(self, model: Registration) -> AsyncIterator[ServedModel | None]:
-        """The model's stage while no job trains it; None while it is not served, nor becomes so."""
+    async def outside_training(self, model: Registration) -> AsyncIterator[ServedModel | None]:
+        """The model while no job trains it; None while it is not served, nor becomes so."""
         async with lock_within(self.opening(model), self._settings.call, model.key):
-            stage = self._stages.get(model.key)
-            if stage is None:
+            served = self._served.get(model.key)
+            if served is None:
                 yield None
                 return
-        async with lock_within(stage.pair.training, self._settings.call, model.key):
-            yield stage
+        async with lock_within(served.workers.training, self._settings.call, model.key):
+            yield served
 
     def serve_as_registered(self, model: Registration) -> None:
         """Raises RequestError for a chat format that cannot be told what the registration says."""
@@ -323,22 +323,22 @@ class ServedModels:
 
     async def load_missing(self, project: str, name: str, step: int) -> str:
         """Load an older step, asked for by name. Raises NotFoundError when its checkpoint is gone."""
-        stage = await self.of(self._models.get(project, name))
-        if step not in stage.checkpoints.steps():
+        served = await self.ensure_served(self._models.get(project, name))
+        if step not in served.checkpoints.steps():
             raise NotFoundError(
-                f"model {name!r} has no step {step}; its checkpoints: {stage.checkpoints.steps()}",
+                f"model {name!r} has no step {step}; its checkpoints: {served.checkpoints.steps()}",
                 status=404,
                 code="model_not_found",
             )
-        return await stage.load(step)
+        return await served.load(step)
 
     def remove(self, model: Registration) -> None:
         """Serve the model no longer. Requests that use it come to their end."""
-        stage = self._stages.pop(model.key, None)
-        if stage is not None:
-            stage.remove()
-            self._removed.append(stage)
+        served = self._served.pop(model.key, None)
+        if served is not None:
+            served.remove()
+            self._removed.append(served)
 
     async def close(self) -> None:
         """Stop waiting for the last requests of what was removed."""
-        await asyncio.gather(*(stage.close() for stage in [*self._stages.values(), *self._removed]))
+        await asyncio.gather(*(served.close() for served in [*self._served.values(), *self._removed]))

@@ -87,7 +87,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
 
     async def list_models(request: Request) -> Response:
         tenant = tenant_in(request.scope)
-        known = [m for m in control.models.all() if tenant in (None, tenant_of(m.project))]
+        known = [m for m in control.models.list_models() if tenant in (None, tenant_of(m.project))]
         models = [with_external_names(tenant, control.describe(model)).model_dump() for model in known]
         return JSONResponse({"models": models})
 
@@ -115,7 +115,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
         return record_reply(request, await control.jobs.info(job_asked(request)))
 
     async def events(request: Request) -> Response:
-        job_id, after = job_asked(request), _after(request)
+        job_id, after = job_asked(request), _read_after(request)
         await control.jobs.info(job_id)
         lines = _event_lines(tenant_in(request.scope), control.jobs.events(job_id, after))
         return StreamingResponse(lines, media_type="application/x-ndjson")
@@ -145,7 +145,7 @@ async def _event_lines(tenant: Tenant, lines: AsyncIterator[bytes]) -> AsyncIter
             )
 
 
-def _after(request: Request) -> int:
+def _read_after(request: Request) -> int:
     text = request.query_params.get("after", "0")
     if not (text.isascii() and text.isdigit()):
         raise RequestError(

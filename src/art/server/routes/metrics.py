@@ -78,11 +78,11 @@ class Metrics:
         families.gauge("art_ledger_bytes", "Size of the ledger's files on disk", stored)
         for state, number in control.jobs.items():
             families.gauge("art_jobs", "Training jobs by state", number, state=state)
-        for base, number in control.held.items():
+        for base, number in control.on_hold.items():
             about = "Requests that wait until an engine is up and awake"
             families.gauge("art_held_requests", about, number, base_model=base)
         _about_workers(families, control.workers)
-        return await asyncio.to_thread(_written, families.all)
+        return await asyncio.to_thread(_written, families.families)
 
     def _about_requests(self, families: _Families) -> None:
         requests, lag = self._counts.requests, self._counts.lag
@@ -100,7 +100,7 @@ class Metrics:
             families.counter("art_forks", "Prompts rendered anew, by reason", number, reason=reason)
 
     def _about_models(self, families: _Families) -> None:
-        of, tokens = self._counts.labels.of, self._counts.tokens
+        of, tokens = self._counts.labels.label_of, self._counts.tokens
         for counter, name, about in (
             (tokens.prompt, "art_prompt_tokens", "Tokens of prompts that engines were given"),
             (tokens.sampled, "art_sampled_tokens", "Tokens that engines sampled"),
@@ -144,7 +144,7 @@ class _Families:
         self._families: dict[str, Any] = {}
 
     @property
-    def all(self) -> Families:
+    def families(self) -> Families:
         return list(self._families.values())
 
     def gauge(self, name: str, about: str, value: float, **labels: str) -> None:

@@ -121,7 +121,7 @@ class EngineWorkers:
                 start,
                 layout=layout,
                 settings=self._settings,
-                when_up=lambda server: self._up(number, server, server.engine),
+                when_up=lambda server: self._join_pool(number, server, server.engine),
                 when_given_up=given_up,
             )
         config = {
@@ -136,7 +136,9 @@ class EngineWorkers:
             config=config,
             layout=layout,
             settings=self._settings,
-            when_up=lambda worker: self._up(number, worker, RemoteEngine(worker.url, worker.key, deadlines)),
+            when_up=lambda worker: self._join_pool(
+                number, worker, RemoteEngine(worker.url, worker.key, deadlines)
+            ),
             when_given_up=given_up,
         )
 
@@ -197,7 +199,7 @@ class EngineWorkers:
         try:
             await self.pool.wake()
         except ARTError:
-            for replica in self.pool.up:  # those that died meanwhile are started again awake
+            for replica in self.pool.running_replicas:  # those that died meanwhile are started again awake
                 await self._wake_or_restart(replica)
 
     async def _wake_or_restart(self, replica: Replica) -> None:
@@ -219,7 +221,7 @@ class EngineWorkers:
         infos = [replica.info for replica in self.pool.replicas]
         return [info.dtype for info in infos if info is not None]
 
-    async def _up(self, number: int, worker: Worker | VllmServer, engine: Engine) -> None:
+    async def _join_pool(self, number: int, worker: Worker | VllmServer, engine: Engine) -> None:
         again = self.pool.replicas[number].starts > 0
         self._workers[number] = worker
         try:
@@ -373,49 +375,49 @@ class ServerWorkers:
         self._options = options
         self._layout = layout
         self._settings = settings
-        self._pairs: dict[str, BaseModelWorkers] = {}
+        self._by_base: dict[str, BaseModelWorkers] = {}
 
-    async def of(self, base: BaseModel) -> BaseModelWorkers:
+    async def ensure_started(self, base: BaseModel) -> BaseModelWorkers:
         """The workers of a base model, up. Raises WorkerError, DeadlineError, ConfigurationError.
 
         The caller keeps others from opening the same base.
         """
-        pair = self._pairs.get(base.name)
-        if pair is not None:
-            await pair.start()
-            return pair
+        workers = self._by_base.get(base.name)
+        if workers is not None:
+            await workers.start()
+            return workers
 
         def restarted(engine: Engine, adapters: Sequence[str]) -> None:
             if self._catalog.has_base(base.name):
                 self._catalog.replace_engine(base.name, engine, adapters=adapters)
 
-        pair = BaseModelWorkers(
+        workers = BaseModelWorkers(
             base, options=self._options, layout=self._layout, settings=self._settings, restarted=restarted
         )
         renderer = await asyncio.to_thread(_renderer, base)
-        await pair.start()
-        info = await pair.engine.info()
+        await workers.start()
+        info = await workers.engine.info()
         self._catalog.add_base(
-            base.name, pair.engine, renderer, max_context=info.max_context, aliases=base.aliases
+            base.name, workers.engine, renderer, max_context=info.max_context, aliases=base.aliases
         )
-        self._pairs[base.name] = pair
-        return pair
+        self._by_base[base.name] = workers
+        return workers
 
     def health(self) -> dict[str, Any]:
         """The state of the workers of each base model."""
-        return {name: pair.health() for name, pair in self._pairs.items()}
+        return {name: workers.health() for name, workers in self._by_base.items()}
 
     def counts(self) -> list[WorkerCounts]:
         """Each worker."""
-        return [row for pair in self._pairs.values() for row in pair.counts()]
+        return [row for workers in self._by_base.values() for row in workers.counts()]
 
     def requests_on_hold(self) -> dict[str, int]:
         """Requests of each base model that wait until an engine of it is up and awake."""
-        return {name: pair.engine.requests_on_hold for name, pair in self._pairs.items()}
+        return {name: workers.engine.requests_on_hold for name, workers in self._by_base.items()}
 
     async def close(self) -> None:
         """End all workers."""
-        await asyncio.gather(*(pair.close() for pair in self._pairs.values()))
+        await asyncio.gather(*(workers.close() for workers in self._by_base.values()))
 
 
 def _renderer(base: BaseModel) -> ChatRenderer:

@@ -195,7 +195,7 @@ class Supervisor(Generic[W]):
         while self._failure is None:
             worker = self._worker
             assert worker is not None
-            error = await self._trouble(worker)
+            error = await self._wait_for_trouble(worker)
             self._up.clear()
             _log.error("%s", error)
             if isinstance(error, WorkerStalledError):
@@ -203,7 +203,7 @@ class Supervisor(Generic[W]):
             await worker.kill()
             await self._restart(error)
 
-    async def _trouble(self, worker: W) -> WorkerError:
+    async def _wait_for_trouble(self, worker: W) -> WorkerError:
         """Wait for the worker's death, a failed health check, or a report."""
         ended, pulse = (
             asyncio.ensure_future(worker.wait()),

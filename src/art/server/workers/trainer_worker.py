@@ -198,7 +198,7 @@ class TrainerWorker:
             config=_trainer_config(base, options.trainer_options),
             layout=layout,
             settings=settings,
-            when_up=self._up,
+            when_up=self._connect,
         )
 
     async def close(self) -> None:
@@ -251,7 +251,7 @@ class TrainerWorker:
         """What it holds of a model is not its newest checkpoint: have the next `open` read that."""
         self._open.pop(model.key, None)
 
-    async def _up(self, worker: Worker) -> None:
+    async def _connect(self, worker: Worker) -> None:
         before = self._client
         self._open.clear()
         self._client = TrainerClient(
@@ -265,13 +265,13 @@ class TrainerWorker:
             await before.aclose()
 
 
-def _trainer_config(base: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
+def _trainer_config(base: BaseModel, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer's start line without its key. Raises ConfigurationError that lists the known options."""
     known = [name for name in TrainerConfig.model_fields if name not in _OURS]
     try:
-        if unknown := [name for name in given if name not in known]:
+        if unknown := [name for name in settings if name not in known]:
             raise ConfigurationError(f"unknown trainer option {unknown[0]!r}; known: {', '.join(known)}")
-        config = TrainerConfig(base_model=base.name, model_path=base.source, key="-" * 16, **given)
+        config = TrainerConfig(base_model=base.name, model_path=base.source, key="-" * 16, **settings)
     except ValidationError as error:
         raise ConfigurationError(f"trainer option {first_flaw(error)}; known: {', '.join(known)}") from error
     return config.model_dump(mode="json", exclude={"key"})

@@ -86,7 +86,7 @@ class KeyPool:
     """For each square, its ancestors."""
 
     @staticmethod
-    def of(squares: Sequence[Square]) -> KeyPool | None:
+    def from_squares(squares: Sequence[Square]) -> KeyPool | None:
         """None where no square is of that kind."""
         keys, above = [], []
         for square in squares:
@@ -168,7 +168,7 @@ class Chains:
         return self.stop_C - self.start_C
 
     @staticmethod
-    def of(end_T: Ints) -> Chains:
+    def from_ends(end_T: Ints) -> Chains:
         # Along a chain the subtree's end stays the same; at each branch, and after it, it changes.
         start_C = np.flatnonzero(np.append(True, end_T[1:] != end_T[:-1])[: len(end_T)])
         return Chains(start_C=start_C, stop_C=np.append(start_C[1:], len(end_T)), end_C=end_T[start_C])

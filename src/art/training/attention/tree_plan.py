@@ -56,7 +56,7 @@ def plan_attention(
     if kernel == "flex":
         mask = {None: block_mask(end_T, depth_T, device)}
         return TreePlan(end_T=end_T, kernel=kernel, depth_T=depth_T, block=block, block_masks=mask)
-    chains = Chains.of(end_T)
+    chains = Chains.from_ends(end_T)
     below_C = chains.end_C - chains.stop_C
     wide_C = (chains.length_C >= long) & (chains.length_C * below_C >= 4 * long * long)
     exact = torch.promote_types(dtype, torch.float32)  # what the rectangles compute in
@@ -67,7 +67,7 @@ def plan_attention(
         depth_T=depth_T,
         block=block,
         squares=squares,
-        pool=KeyPool.of(squares),
+        pool=KeyPool.from_squares(squares),
         rectangles=tuple(
             Rectangle(
                 start=int(chains.stop_C[at]),

@@ -87,7 +87,7 @@ def correct(
         if spec.kind in TRUNCATIONS:
             weights_E = weights_E * weight_E.clamp(spec.low, spec.high)
             continue
-        kept_E = kept_E & _kept(spec, x, weight_E)
+        kept_E = kept_E & _kept_by_mask(spec, x, weight_E)
         if weigh and spec.kind in ("token_mask", "sequence_mask"):
             weights_E = weights_E * weight_E
     return Correction(weights_E=torch.where(kept_E, weights_E, 0.0), dropped_E=~kept_E)
@@ -101,7 +101,7 @@ def _log_weight(spec: MismatchSpec, x: LossInputs, log_E: torch.Tensor) -> torch
     return log_E
 
 
-def _kept(spec: MismatchSpec, x: LossInputs, weight_E: torch.Tensor) -> torch.Tensor:
+def _kept_by_mask(spec: MismatchSpec, x: LossInputs, weight_E: torch.Tensor) -> torch.Tensor:
     if spec.kind == "negative_mask":
         return (x.sequence_mean(x.advantages_E) >= 0) | (-weight_E.log() <= spec.high)
     inside_E = (weight_E >= spec.low) & (weight_E <= spec.high)

@@ -37,14 +37,14 @@ _WORDS: Mapping[type, str] = MappingProxyType(
 T = TypeVar("T")
 
 
-def bind_params(loss: str, kind: type[T], given: Mapping[str, Any]) -> T:
+def bind_params(loss: str, kind: type[T], params: Mapping[str, Any]) -> T:
     """An instance of the frozen dataclass `kind`, whose fields are floats, bools or may be None.
 
     Raises ConfigurationError for unknown names, listing the known ones, and for values that do not fit.
     """
     hints = get_type_hints(kind)
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # any dataclass
-    for name, value in given.items():
+    for name, value in params.items():
         if name not in known:
             raise ConfigurationError(
                 f"Loss {loss!r} has no parameter {name!r}. Known: {', '.join(known) or 'none at all'}."
@@ -53,7 +53,7 @@ def bind_params(loss: str, kind: type[T], given: Mapping[str, Any]) -> T:
         if not _fits(value, allowed):
             words = " or ".join(_WORDS[one] for one in allowed)
             raise ConfigurationError(f"{name!r} of loss {loss!r} is {value!r}; it is {words}.")
-    return kind(**given)
+    return kind(**params)
 
 
 def _fits(value: object, allowed: tuple[type, ...]) -> bool:

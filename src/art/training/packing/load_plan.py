@@ -126,7 +126,7 @@ class _Forest:
         loads = []
         while self.children[-1]:
             choice = self._choose(budget, empty_cost)
-            loads.append(self._take(self._bundled(choice, budget)))
+            loads.append(self._take_load(self._bundled(choice, budget)))
         return loads
 
     def _choose(self, budget: int, empty_cost: float) -> _Choice:
@@ -185,7 +185,7 @@ class _Forest:
         on_path = set(path)
         return [child for run in (-1, *path) for child in self.children[run] if child not in on_path]
 
-    def _take(self, choice: _Choice) -> Load:
+    def _take_load(self, choice: _Choice) -> Load:
         path = self._path(choice.cut)
         chosen = list(path)
         for first in choice.subtrees:
