@@ -2,8 +2,8 @@
 
 `Intake` lets requests begin a few at a time: a thousand that arrive together would otherwise all be read and
 rendered in one turn of the event loop, half a second in which no reply leaves and `/health` is silent. A
-request that comes alone waits for nothing. `JoinedWrites` keeps a reply's head until what follows it is
-written: a write of its own would wake the client twice.
+request that comes alone waits for nothing. uvicorn itself limits neither the size of a request's head nor the
+time that it may take (its httptools protocol), and answers what is no HTTP in a shape of its own.
 """
 
 from __future__ import annotations
@@ -52,47 +52,6 @@ class Intake:
             loop.call_soon(self._next_turn, loop)
         for _ in range(self._begun):
             self._waiting.popleft()()
-
-
-_HEAD = b"HTTP/"
-
-
-class JoinedWrites:
-    """A transport that keeps a reply's head until the next write, or the event loop's next turn."""
-
-    __slots__ = ("_head", "_loop", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """As the transport's own."""
-        if self._head:
-            data, self._head = self._head + data, b""
-            self._transport.write(data)
-        elif data.startswith(_HEAD):
-            self._head = data
-            self._loop.call_soon(self._flush)
-        else:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        """As the transport's own: what was written is sent."""
-        self._flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        """As the transport's own."""
-        return self._transport.is_closing()
-
-    def _flush(self) -> None:
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
 
 
 _HEALTH = b"GET /health "
@@ -155,7 +114,6 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.transport = JoinedWrites(transport, self.loop)  # type: ignore[assignment]
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
