@@ -8,6 +8,7 @@ import sys
 
 BENCHES = (
     "client",
+    "transport",
     "engine",
     "vllm",
     "tree",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -140,8 +141,24 @@ class PerLoop(Generic[T]):
         return (value for loop, value in values if not loop.is_closed())
 
 
+SPARE_FILES = 256
+"""File descriptors left to the rest of the program when a pool of connections is full."""
+
+
+def file_budget() -> int:
+    """How many connections a pool may hold: thousands, unless the process may not open so many files."""
+    if sys.platform == "win32":
+        return 4096
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4096 if soft == resource.RLIM_INFINITY else max(64, min(4096, soft - SPARE_FILES))
+
+
 M = TypeVar("M", bound=BaseModel)
 CONNECT_S = 5.0
+TIMEOUT_S = 1200.0
+"""Of one try at a completion."""
 WORKER_FAILURES = 3
 """A failed worker is started again by the server; one that fails so often in one call will not come up."""
 

@@ -1,36 +1,38 @@
 """A short way to a server on this machine: plain chat completions straight over asyncio's transports.
 
-A completion through `openai` costs 2.2 ms of CPU in the client, nearly all of it outside the network: with a
-small model that is more than sampling takes. A `Lane` reads what our own server writes over HTTP/1.1
-keep-alive (a status line, headers, `content-length`) and nothing else; for everything it does not know it
-gives up, and the caller takes the ordinary way. `RolloutOpenAI.short_way` in `art.client.openai_client` is
-its only user.
+It buys milliseconds: with a small model `openai`'s own way, over whichever HTTP library, costs more than
+sampling does (`bench/transport.py` measures it; `docs/benchmarks.md` has the figures). A `Lane` reads what
+our own server writes over HTTP/1.1 keep-alive (a status line, headers, `content-length`) and nothing else;
+for everything it does not know it gives up, and the caller takes the ordinary way.
+
+`RolloutOpenAI` in `art.client.openai_client` is its only user. The seam: `lane_to` an address,
+`request_head` of a client, `complete_over_lane`. Without them everything works, more slowly.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import random
-import sys
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from inspect import signature
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import openai
 from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, ValidationError
 
-from art.client.connection import PerLoop
+from art.client.connection import TIMEOUT_S, PerLoop, file_budget
 from art.errors import ConfigurationError
 from art.trajectories import current_rollout
 from art.wire.rollouts import ROLLOUT_HEADER
 
 MAX_HEAD_BYTES = 65_536
-SPARE_FILES = 256
-"""File descriptors left to the rest of the program when the pool is full."""
 
 
 class LaneError(ConnectionError):
@@ -190,17 +192,18 @@ class Lane:
             idle.clear()
 
 
-def file_budget() -> int:
-    """How many connections a pool may hold: thousands, unless the process may not open so many files."""
-    if sys.platform == "win32":
-        return 4096
-    import resource
+def lane_to(url: str) -> Lane | None:
+    """A lane to plain HTTP on this machine, or on any host when no proxy is set; None to all others."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        return None
+    try:
+        loopback = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname).is_loopback
+    except ValueError:
+        loopback = False
+    return Lane(parts.hostname, parts.port or 80) if loopback or not getproxies() else None
 
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 4096 if soft == resource.RLIM_INFINITY else max(64, min(4096, soft - SPARE_FILES))
 
-
-TIMEOUT_S = 1200.0
 MAX_LOSSES = 5
 PATIENCE_S = {429: TIMEOUT_S, 503: 120.0}
 """How long `Retry-After` is obeyed: a full queue empties, a worker that starts again comes soon or never."""
@@ -227,7 +230,7 @@ def request_head(client: openai.AsyncOpenAI) -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
-def timeout_seconds(timeout: Any) -> float | None:
+def _timeout_seconds(timeout: Any) -> float | None:
     """How long one try may take; None for a timeout that only openai understands."""
     if timeout is None or isinstance(timeout, openai.NotGiven | openai.Omit):
         return TIMEOUT_S
@@ -239,7 +242,7 @@ def _known_options() -> frozenset[str]:
     return frozenset(signature(AsyncCompletions.create).parameters) - {"self"}
 
 
-def plain_body(options: dict[str, Any]) -> bytes | None:
+def _plain_body(options: dict[str, Any]) -> bytes | None:
     """The request as JSON, or None when it has something that openai must look at (or refuse)."""
     known, unset = _known_options(), openai.NotGiven | openai.Omit
     given = {key: value for key, value in options.items() if not isinstance(value, unset)}
@@ -264,10 +267,14 @@ def _as_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is left to openai")
 
 
-async def ask_over_lane(
-    lane: Lane, head: bytes, body: bytes, *, timeout: float, revive: Revive | None
+async def complete_over_lane(
+    lane: Lane, head: bytes, options: dict[str, Any], *, revive: Revive | None
 ) -> ChatCompletion | None:
-    """The completion, or None when the ordinary way has to try. `timeout` is that of one try, in seconds."""
+    """The completion of `create(**options)`, or None when the ordinary way has to try."""
+    timeout = _timeout_seconds(options.get("timeout"))
+    body = _plain_body(options) if timeout is not None else None
+    if body is None or timeout is None:
+        return None
     rollout = current_rollout()
     named = f"\r\n{ROLLOUT_HEADER}: {rollout}" if rollout is not None else ""
     request = head + f"{named}\r\ncontent-length: {len(body)}\r\n\r\n".encode("latin-1") + body

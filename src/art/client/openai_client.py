@@ -6,13 +6,10 @@ names the rollout with each request and wastes no time to a server nearby.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import openai
 from openai.resources.chat import AsyncChat
@@ -21,22 +18,12 @@ from openai.types.chat import ChatCompletion
 
 from art.client.capture import Listener, current_listener, listening
 from art.client.captured_reply import read_completion, watch_body
-from art.client.connection import PerLoop
-from art.client.fast_http import (
-    TIMEOUT_S,
-    Lane,
-    Revive,
-    ask_over_lane,
-    file_budget,
-    plain_body,
-    request_head,
-    timeout_seconds,
-)
+from art.client.connection import CONNECT_S, TIMEOUT_S, PerLoop, file_budget
+from art.client.fast_http import Lane, Revive, complete_over_lane, lane_to, request_head
 from art.trajectories import current_rollout
 from art.wire.nested import deep_merge
 from art.wire.rollouts import ROLLOUT_HEADER
 
-CONNECT_TIMEOUT_S = 5.0
 REFRAMED = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 """Headers that describe a body as it travelled, not as it was read."""
 
@@ -123,7 +110,7 @@ def http_client(
 
     client = AnyLoopClient(
         verify=package.create_ssl_context(trust_env=trust_env),  # 20 ms: once, not for each loop
-        timeout=package.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        timeout=package.Timeout(TIMEOUT_S, connect=CONNECT_S),
         limits=package.Limits(max_connections=room, max_keepalive_connections=room),
         trust_env=trust_env,
         most_bytes=most_bytes,
@@ -274,33 +261,16 @@ class RolloutOpenAI(ObservedOpenAI):
         """The completion over the lane; None when the ordinary way has to try."""
         if self.lane is None:
             return None
-        seconds = timeout_seconds(options.get("timeout"))
-        body = plain_body(options) if seconds is not None else None
-        if body is None or seconds is None:
-            return None
-        return await ask_over_lane(self.lane, self._head, body, timeout=seconds, revive=self.revive)
-
-
-def _is_near(url: str) -> bool:
-    """Whether the short way may be taken: plain HTTP to this machine, or to any host when no proxy is set."""
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        return False
-    try:
-        loopback = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname).is_loopback
-    except ValueError:
-        loopback = False
-    return loopback or not getproxies()
+        return await complete_over_lane(self.lane, self._head, options, revive=self.revive)
 
 
 def openai_client(*, base_url: str, api_key: str, revive: Revive | None = None) -> RolloutOpenAI:
     """A client for ART's server at `base_url` (".../v1"). Requests inside a rollout carry its id."""
-    near, parts = _is_near(base_url), urlsplit(base_url)
-    transport = http_client(trust_env=not near, name_rollouts=True)
+    lane = lane_to(base_url)
+    transport = http_client(trust_env=lane is None, name_rollouts=True)
     client = RolloutOpenAI(api_key=api_key, base_url=base_url, max_retries=MAX_RETRIES, http_client=transport)
     transport.revive = revive
-    client.lane = Lane(parts.hostname or "", parts.port or 80) if near else None
-    client.revive = revive
+    client.lane, client.revive = lane, revive
     return client
 
 

@@ -23,7 +23,8 @@ from langchain_core.runnables.configurable import RunnableConfigurableFields
 from langchain_openai import ChatOpenAI
 from pydantic import Field
 
-from art.client.openai_client import CONNECT_TIMEOUT_S, AnyLoopClient
+from art.client.connection import CONNECT_S
+from art.client.openai_client import AnyLoopClient
 from art.errors import ConfigurationError
 from art.integrations.langgraph.graph_messages import FileLogger, as_choice, langchain_msg_to_openai
 from art.integrations.langgraph.graph_rollout import CURRENT_CONFIG, ChatEndpoint, current_endpoint
@@ -49,7 +50,7 @@ def routed_clients(where: Callable[[], ChatEndpoint]) -> tuple[Any, Any]:
     async def route_later(request: Any) -> None:
         route(request)
 
-    timeout = package.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+    timeout = package.Timeout(TIMEOUT_S, connect=CONNECT_S)
     waiting = openai.DefaultHttpxClient(timeout=timeout, event_hooks={"request": [route]})
     asynchronous = AnyLoopClient(
         verify=package.create_ssl_context(), timeout=timeout, event_hooks={"request": [route_later]}
