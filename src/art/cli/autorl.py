@@ -32,17 +32,21 @@ from art.errors import ConfigurationError
 from art.runs.judges import JUDGE
 
 Task = Annotated[str, typer.Argument(help="The task, in a sentence or more; @FILE reads it from a file.")]
-Judge = Annotated[str, typer.Option(help="Compares the answers (RULER): provider/model.")]
-Generator = Annotated[str, typer.Option(help="Writes inputs, system prompt and rubric: provider/model.")]
+Judge = Annotated[str, typer.Option(help="The judge (RULER) of the answers: provider/model.")]
+Generator = Annotated[
+    str, typer.Option(help="The model that writes inputs, system prompt and rubric: provider/model.")
+]
 Inputs = Annotated[
     Path | None, typer.Option(help="A file with inputs of your own: a JSON list, or one on each line.")
 ]
-SystemPrompt = Annotated[str | None, typer.Option(help="Your own instead of a generated one; '' for none.")]
-Rubric = Annotated[str | None, typer.Option(help="Your own instead of a generated one.")]
+SystemPrompt = Annotated[
+    str | None, typer.Option(help="Your own system prompt; '' for none. Default: a generated one.")
+]
+Rubric = Annotated[str | None, typer.Option(help="Your own rubric. Default: a generated one.")]
 PrepareOnly = Annotated[
     bool,
     typer.Option(
-        "--prepare-only", help="Write inputs, system prompt and rubric, and stop: edit them, go on."
+        "--prepare-only", help="Write inputs, system prompt and rubric, and stop, so that you can edit them."
     ),
 ]
 
@@ -70,7 +74,7 @@ def autorl(
 ) -> None:
     """Train a model from the description of a task, without data or labels, and compare it before and after.
 
-    Stopped or killed, the same command goes on where it was, and pays for no answer twice.
+    To resume after a stop or a kill, repeat the command. It pays for no answer twice.
     """
     from art.cli.run_options import endpoint_params
     from art.process import environment

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from art.server.tenants import Tenants
 
 keys = typer.Typer(
-    name="keys", help="Make, list and revoke the keys of a server's tenants.", no_args_is_help=True
+    name="keys", help="Create, list and revoke the keys of a server's tenants.", no_args_is_help=True
 )
 
 Name = Annotated[str, typer.Argument(help="The tenant: letters, digits, '.', '_' and '-'.")]
@@ -23,9 +23,9 @@ DATA_DIR = Path(".art")
 
 @keys.command()
 def create(name: Name, data_dir: DataDir = DATA_DIR) -> None:
-    """Make a key for a new tenant and print it, this one time.
+    """Create a key for a new tenant and print it once.
 
-    A running server takes it within a second. After a revocation, the same name gets the same models back.
+    A running server accepts it within a second. After a revocation, the same name gets the same models back.
     """
     with _tenants(data_dir) as tenants:
         key = tenants.create(name)
@@ -50,7 +50,7 @@ def list_keys(data_dir: DataDir = DATA_DIR) -> None:
 
 @keys.command()
 def revoke(name: Name, data_dir: DataDir = DATA_DIR) -> None:
-    """Take a tenant's key away; within a second a running server answers it with 401.
+    """Revoke a tenant's key. Within a second a running server answers it with 401.
 
     Its models and samples stay in the data folder, and jobs that it has submitted come to their end.
     """

@@ -38,7 +38,7 @@ class VerbGroup(TyperGroup):
     """Listed in `VERB_ORDER`; others behind, in the order of their definition."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the verbs."""
+        """Returns the names of the commands."""
         known = super().list_commands(ctx)
         return [verb for verb in VERB_ORDER if verb in known] + [
             verb for verb in known if verb not in VERB_ORDER
@@ -46,7 +46,7 @@ class VerbGroup(TyperGroup):
 
 
 def help_text(ctx: typer.Context, verb: str | None) -> str:
-    """What `--help` prints, of `art` or of one verb. Raises LookupError that lists the verbs."""
+    """Returns the help text of `art` or of one command. Raises LookupError, which lists the commands."""
     root = ctx.find_root()
     if verb is None:
         return root.get_help()
@@ -61,7 +61,7 @@ def help_text(ctx: typer.Context, verb: str | None) -> str:
 app = typer.Typer(
     name="art",
     cls=VerbGroup,
-    help="Teach small language models to act, by reinforcement learning from their own attempts.",
+    help="Train small language models on multi-step tasks by reinforcement learning from their rollouts.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -84,46 +84,51 @@ def main(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Teach small language models to act, by reinforcement learning from their own attempts."""
+    """Train small language models on multi-step tasks by reinforcement learning from their rollouts."""
 
 
 @app.command()
 def quickstart(
-    task: Annotated[
-        str, typer.Argument(help="What to learn: tic-tac-toe, mail or yes-no-maybe.")
-    ] = "tic-tac-toe",
-    seed: Annotated[int, typer.Option(help="Seeds the scenarios and the adapter's first weights.")] = 0,
+    task: Annotated[str, typer.Argument(help="The task: tic-tac-toe, mail or yes-no-maybe.")] = "tic-tac-toe",
+    seed: Annotated[
+        int, typer.Option(help="Seed of the scenarios and of the adapter's initial weights.")
+    ] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps. Default: the task's own.")] = None,
     groups: Annotated[
-        int | None, typer.Option(min=1, help="Scenarios a step. Default: the task's own.")
+        int | None, typer.Option(min=1, help="Scenarios per step. Default: the task's own.")
     ] = None,
     group_size: Annotated[
-        int | None, typer.Option(min=2, help="Attempts at each. Default: the task's own.")
+        int | None, typer.Option(min=2, help="Rollouts per scenario. Default: the task's own.")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Default: the task's own.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="The learning rate. Default: the task's own.")
+    ] = None,
     base_model: Annotated[
         str | None,
-        typer.Option(help="art/nano-games, art/nano-tools, a folder or a hub name. Default: the task's own."),
+        typer.Option(
+            help="The model: art/nano-games, art/nano-tools, a folder, a hub name. Default: the task's own."
+        ),
     ] = None,
-    evaluation_games: Annotated[int, typer.Option(min=1, help="Attempts before and after.")] = 1000,
+    evaluation_games: Annotated[int, typer.Option(min=1, help="Rollouts before and after training.")] = 1000,
     output: Annotated[
         Path | None, typer.Option(help="The run's folder. Default: a new one under ./runs.")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with the run in --output, or with the newest unfinished one."),
+        typer.Option("--resume", help="Continue the run in --output, or the newest unfinished run."),
     ] = False,
     deterministic: Annotated[
         bool,
         typer.Option(
-            "--deterministic", help="A seed per request, one request at a time: exactly repeatable."
+            "--deterministic",
+            help="Use a seed per request and one request at a time, so that a run is exactly repeatable.",
         ),
     ] = False,
 ) -> None:
-    """Watch a language model learn a task on this machine.
+    """Train a small language model on a task on this machine.
 
-    Starts the server, plays the evaluation games, trains, plays them again, and shows what changed.
+    Starts the server, plays the evaluation games, trains, plays them again, and shows the difference.
     """
     from art.cli.quickstart import quickstart_command
     from art.runs.quickstart import QuickstartChoices
@@ -144,15 +149,17 @@ def quickstart(
 
 @app.command()
 def init(
-    path: Annotated[Path, typer.Argument(help="The project's folder; made if it is not there.")] = Path("."),
+    path: Annotated[
+        Path, typer.Argument(help="The project's folder. It is created if it does not exist.")
+    ] = Path("."),
     base_model: Annotated[
         str, typer.Option(help="The model to train: a hub name, a folder, or a built-in one.")
     ] = "art/nano-games",
     project: Annotated[str | None, typer.Option(help="The project's name. Default: the folder's.")] = None,
 ) -> None:
-    """Write a project skeleton: scenarios, a rollout with its reward, and a training loop that runs as it is.
+    """Write a project skeleton: scenarios, a rollout with its reward, and a training loop that runs.
 
-    Never writes over a file that is there.
+    Existing files are never overwritten.
     """
     from art.cli.init.command import init_project
 
@@ -162,29 +169,40 @@ def init(
 @app.command()
 def serve(
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Anything but loopback needs ART_API_KEY.")
+        str, typer.Option(help="The address to listen on. Other addresses than loopback need ART_API_KEY.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free one.")] = 8000,
-    data_dir: Annotated[Path, typer.Option(help="Ledger, jobs, checkpoints and logs.")] = Path(".art"),
-    engine: Annotated[str, typer.Option(help="builtin or vllm (`art runtime install` first).")] = "builtin",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 8000,
+    data_dir: Annotated[Path, typer.Option(help="The folder of ledger, jobs, checkpoints and logs.")] = Path(
+        ".art"
+    ),
+    engine: Annotated[
+        str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")
+    ] = "builtin",
     engine_option: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=VALUE of the engine's options; VALUE as JSON or as text. May be repeated."),
+        typer.Option(
+            help="An option of the engine, NAME=VALUE, with VALUE as JSON or text. May be repeated."
+        ),
     ] = None,
     replicas: Annotated[
-        int, typer.Option(min=1, max=64, help="Engine processes for each base model, behind one address.")
+        int,
+        typer.Option(
+            min=1, max=64, help="The number of engine processes per base model, behind one address."
+        ),
     ] = 1,
     new_ledger: Annotated[
-        bool, typer.Option(help="Begin a new ledger where the folder's is lost: its samples are, too.")
+        bool, typer.Option(help="Start with a new ledger if the folder's is lost. Its samples are lost too.")
     ] = False,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(help="A web page's origin that may ask (https://chat.example.org). May be repeated."),
+        typer.Option(
+            help="The origin of a web page that may send requests (https://example.org). May be repeated."
+        ),
     ] = None,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
-    The key is taken from the environment variable ART_API_KEY; without it one is made and kept in
+    The key is read from the environment variable ART_API_KEY. Without it the server generates one in
     DATA_DIR/server/key.
     """
     from art.cli.serve import serve_forever
@@ -206,15 +224,17 @@ def serve(
 @app.command()
 def run(
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Anything but loopback needs ART_API_KEY.")
+        str, typer.Option(help="The address to listen on. Other addresses than loopback need ART_API_KEY.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free one.")] = 7999,
-    data_dir: Annotated[Path, typer.Option(help="Ledger, jobs, checkpoints and logs.")] = Path(".art"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 7999,
+    data_dir: Annotated[Path, typer.Option(help="The folder of ledger, jobs, checkpoints and logs.")] = Path(
+        ".art"
+    ),
 ) -> None:
-    """The older name of `art serve`, with the port that went with it."""
+    """Start the server on port 7999. This is the older name of `art serve`."""
     from art.cli.serve import serve_forever
 
-    typer.echo("art run is art serve under its older name, on port 7999 unless told otherwise.", err=True)
+    typer.echo("art run is art serve under its older name, by default on port 7999.", err=True)
     raise typer.Exit(serve_forever(host=host, port=port, data_dir=data_dir))
 
 
@@ -226,12 +246,12 @@ app.add_typer(runtime)
 
 @app.command()
 def doctor(
-    base_model: Annotated[str, typer.Option(help="The model of the miniature step.")] = "art/nano",
+    base_model: Annotated[str, typer.Option(help="The model of the small training step.")] = "art/nano",
 ) -> None:
-    """Check this installation: versions, memory, and a complete miniature training step.
+    """Check this installation: versions, memory, and one complete small training step.
 
-    Generates, trains, publishes and generates again through the real server, and says what to do about
-    each finding.
+    Generates, trains, publishes and generates again through the real server, and prints a remedy for each
+    finding.
     """
     from art.cli.doctor import examine
 
@@ -240,12 +260,12 @@ def doctor(
 
 @app.command("audit-model")
 def audit_model(
-    name: Annotated[str, typer.Argument(help="art/nano-games, a model folder or a hub name.")],
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    name: Annotated[str, typer.Argument(help="The model: art/nano-games, a folder or a hub name.")],
+    device: Annotated[str, typer.Option(help="The device: auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="The precision: auto, float32 or bfloat16.")] = "auto",
     json: Annotated[Path | None, typer.Option(help="Also write the verdicts to this file.")] = None,
 ) -> None:
-    """Measure whether a model can be trained here: chat format, LoRA targets, packing, parity, checkpoints.
+    """Check whether a model can be trained: chat format, LoRA targets, packing, parity, checkpoints.
 
     Loads the model in the trainer and in the builtin engine, and compares them. Exit code 1 when a check
     fails.
@@ -257,7 +277,7 @@ def audit_model(
 
 @app.command()
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="One of them, in full.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The algorithm to show with all its parts.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the named algorithms of `train(algorithm=...)`, or show one with all its parts."""
@@ -276,11 +296,13 @@ def migrate(
     path: Annotated[
         Path, typer.Argument(help="A folder .art, a project, a model, its trajectories, or one .jsonl file.")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Measure only; write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only measure, and write nothing.")
+    ] = False,
     keep_jsonl: Annotated[bool, typer.Option("--keep-jsonl", help="Do not delete the originals.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what became of each file.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print the outcome of each file.")] = False,
 ) -> None:
-    """Bring older trajectory logs (JSON lines) into Parquet files, a fraction of their size.
+    """Convert older trajectory logs (JSON lines) to Parquet files, a fraction of their size.
 
     An original is deleted once its Parquet file was read back equal. Exit code 1 when a file could not be
     migrated.
@@ -292,9 +314,9 @@ def migrate(
 
 @app.command("help")
 def show_help(
-    ctx: typer.Context, verb: Annotated[str | None, typer.Argument(help="One of the verbs.")] = None
+    ctx: typer.Context, verb: Annotated[str | None, typer.Argument(help="The command to describe.")] = None
 ) -> None:
-    """Show what `art` can do, or how one verb is used."""
+    """Show the commands of `art`, or the help of one command."""
     try:
         typer.echo(help_text(ctx, verb))
     except LookupError as error:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 mcp = typer.Typer(
     name="mcp",
-    help="Teach a model to use the tools of an MCP server: inspect it, generate scenarios, train.",
+    help="Train a model to use the tools of an MCP server: inspect it, generate scenarios, train.",
     no_args_is_help=True,
 )
 SETTINGS = "art.runs.mcp_rl.settings:TrainSettings"
@@ -59,22 +59,20 @@ ServerWords = Annotated[
 ]
 ReadOnly = Annotated[
     list[str] | None,
-    typer.Option(
-        help="A tool that only reads, though the server does not say so; '*': all. May be repeated."
-    ),
+    typer.Option(help="A tool that only reads, if the server does not mark it; '*': all. May be repeated."),
 ]
 AllowWrite = Annotated[
     list[str] | None,
-    typer.Option(help="A tool that may be called though it may write; '*': all. May be repeated."),
+    typer.Option(help="A writing tool that may be called; '*': all. May be repeated."),
 ]
 Env = Annotated[
     list[str] | None,
-    typer.Option(help="NAME of an environment variable to pass on to the server. May be repeated."),
+    typer.Option(help="The name of an environment variable to pass to the server. May be repeated."),
 ]
 Header = Annotated[
     list[str] | None,
     typer.Option(
-        help="NAME=VARIABLE: a header for an http server, its value from a variable. May be repeated."
+        help="A header for an http server, NAME=VARIABLE, with its value in a variable. May be repeated."
     ),
 ]
 Bearer = Annotated[
@@ -84,14 +82,16 @@ Bearer = Annotated[
         help="The environment variable with an http server's token, sent as 'Authorization: Bearer ...'.",
     ),
 ]
-Generator = Annotated[str, typer.Option(help="Writes the scenarios: provider/model.")]
+Generator = Annotated[str, typer.Option(help="The model that writes the scenarios: provider/model.")]
 Judge = Annotated[
-    str, typer.Option(help="Compares the attempts (RULER): provider/model; base: the base model itself.")
+    str, typer.Option(help="The judge (RULER) of the rollouts: provider/model; base: the base model itself.")
 ]
 Scenarios = Annotated[Path | None, typer.Option(help="A file of scenarios instead of generated ones.")]
 CheckJudge = Annotated[
     bool,
-    typer.Option("--check-judge", help="Check it while it trains: a tenth of the groups are judged twice."),
+    typer.Option(
+        "--check-judge", help="Check the judge during training: a tenth of the groups is judged twice."
+    ),
 ]
 
 
@@ -104,7 +104,7 @@ def inspect(
     bearer: Bearer = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the tools, documents and prompts of a server, and which tools a rollout may call."""
+    """List the tools, documents and prompts of a server, and the tools that a rollout may call."""
     from art.cli.run_options import run_reported
 
     Place = ServerArguments
@@ -135,7 +135,7 @@ def generate(
     data_dir: DataDir = DATA_DIR,
     **settings: Any,
 ) -> None:
-    """Have scenarios written for a server's tools, check them on the server, and keep them in a file.
+    """Generate scenarios for a server's tools, check them on the server, and write them to a file.
 
     `art mcp train --scenarios FILE` takes the file; edit it as you like before.
     """
@@ -182,7 +182,7 @@ def train(
 ) -> None:
     """Train a model to use a server's tools, without labels, and compare it before and after.
 
-    Stopped or killed, the same command goes on where it was, and pays for no answer twice.
+    To resume after a stop or a kill, repeat the command. It pays for no answer twice.
     """
     Place = ServerArguments
 

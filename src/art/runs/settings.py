@@ -35,33 +35,33 @@ class RunSettings:
     num_test: Count
     """Tasks held out, for the comparison of before and after."""
     similarity: Share
-    """From which likeness (0 to 1) two tasks are one."""
+    """Similarity (0 to 1) from which two tasks count as the same."""
     group_size: Annotated[int, Keyword(least=2)] = 4
-    """Rollouts of each task of a step."""
+    """Rollouts per task of a step."""
     groups_per_step: Count = 2
-    """Tasks of a step."""
+    """Tasks per step."""
     steps: Annotated[int | None, Keyword(least=0)] = None
     """Training steps. Default: as many as the epochs take."""
     epochs: Count = 1
     """Passes over the training tasks."""
     learning_rate: AboveZero = 1e-5
-    """Of the adapter, at its height."""
+    """Learning rate of the adapter after warm-up."""
     warmup_steps: Annotated[int, Keyword(least=0)] = 0
-    """Steps in which the learning rate rises."""
+    """Steps of learning-rate warm-up."""
     final_share: Share = 1.0
-    """Share of the learning rate that is left at the last step; it falls linearly."""
+    """Fraction of the learning rate that is left at the last step, after linear decay."""
     max_tokens: Annotated[int | None, Keyword(least=1)] = None
-    """Of one completion."""
+    """The most tokens of one completion."""
     temperature: Annotated[float, Keyword(least=0)] = 1.0
-    """Of sampling in rollouts."""
+    """Sampling temperature of rollouts."""
     test_attempts: Count = 2
     """Rollouts of each test task, before and after, with the same seeds."""
     concurrency: Count = 16
-    """Rollouts at once."""
+    """Concurrent rollouts."""
     max_failed: Share = 0.5
     """Share of a step's rollouts that may fail before the run stops."""
     seed: int = 0
-    """Of the split, the order and the test rollouts."""
+    """Seed of the split, the order and the test rollouts."""
 
     def __post_init__(self) -> None:
         for name, declared in declared_options(type(self)).items():

@@ -87,11 +87,11 @@ class AutoRLSettings(RunSettings):
     num_test: Count = 5
     """Inputs held out, for the comparison of before and after."""
     similarity: Share = DEFAULT_SIMILARITY
-    """From which likeness (0 to 1) two inputs are one."""
+    """Similarity (0 to 1) from which two inputs count as the same."""
     epochs: Count = 3
     """Passes over the training inputs."""
     max_tokens: Annotated[int | None, Keyword(least=1)] = 1024
-    """Of one answer."""
+    """The most tokens of one answer."""
     test_attempts: Count = 4
     """Rollouts of each test input, before and after, with the same seeds."""
     timeout: AboveZero = TIMEOUT_S

@@ -40,19 +40,19 @@ class TrainSettings(RunSettings):
     num_test: Count = 8
     """Scenarios held out, for the comparison of before and after."""
     instructions: Annotated[str | None, Keyword(takes="a text")] = None
-    """More for the generator to pay attention to."""
+    """Additional instructions for the generator."""
     similarity: Share = SIMILARITY
-    """From which likeness (0 to 1) two scenarios are one."""
+    """Similarity (0 to 1) from which two scenarios count as the same."""
     learning_rate: AboveZero = 1e-5
-    """Of the adapter, at its height. Unless given: 1e-5, and 3e-3 for the built-in art/nano models."""
+    """Learning rate of the adapter after warm-up. Default: 1e-5, and 3e-3 for built-in art/nano models."""
     difficulty_attempts: Annotated[int, Keyword(least=0)] = 2
-    """Rollouts of the base model at each training scenario, which say how hard it is; 0: not measured."""
+    """Rollouts of the base model per training scenario, to measure its difficulty. 0: not measured."""
     rubric: Annotated[str | None, Keyword(takes="a text")] = None
-    """What a good rollout is, for a judge given by name. Default: RULER's own."""
+    """Criteria of a good rollout, for a judge given by name. Default: RULER's own."""
     system_prompt: Annotated[str | None, Keyword(takes="a text")] = None
-    """Of the agent. Default: the rollout's own."""
+    """System prompt of the agent. Default: the rollout's own."""
     allow_writes: tuple[str, ...] | Literal[True] = ()
-    """Tools that may change something and may be called all the same; True: all."""
+    """Writing tools that may be called. True: all."""
     max_turns: Count = 10
     """Completions of one rollout."""
     deadline: AboveZero = 300.0
