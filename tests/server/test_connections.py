@@ -8,57 +8,9 @@ from typing import Any
 
 from live import KEY, Live
 
-from art.server.connections import JoinedWrites
 from waiting import until
 
 BODY = json.dumps({"model": "player", "messages": [{"role": "user", "content": "hi"}]}).encode()
-
-
-class Wire:
-    """A transport that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-
-def joined(wire: Wire) -> JoinedWrites:
-    return JoinedWrites(wire, asyncio.get_running_loop())  # type: ignore[arg-type]
-
-
-async def test_head_and_body_leave_in_one_write() -> None:
-    wire = Wire()
-    transport = joined(wire)
-    transport.write(b"HTTP/1.1 200 OK\r\n\r\n")
-    transport.write(b"body")
-    transport.write(b"more")
-    assert wire.written == [b"HTTP/1.1 200 OK\r\n\r\nbody", b"more"]
-    await asyncio.sleep(0)
-    assert len(wire.written) == 2
-
-
-async def test_a_head_without_a_body_leaves_with_the_next_turn_of_the_loop() -> None:
-    wire = Wire()
-    joined(wire).write(b"HTTP/1.1 200 OK\r\n\r\n")
-    assert wire.written == []
-    await until(lambda: wire.written == [b"HTTP/1.1 200 OK\r\n\r\n"])
-
-
-async def test_a_head_is_written_before_the_connection_is_closed() -> None:
-    wire = Wire()
-    transport = joined(wire)
-    transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
-    transport.close()
-    assert wire.written == [b"HTTP/1.1 204 No Content\r\n\r\n"] and wire.closed
 
 
 async def test_requests_sent_in_one_piece_are_answered_one_after_the_other(live: Live) -> None:
