@@ -6,9 +6,11 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -21,6 +23,12 @@ settings.register_profile("art", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("art")
 
 fork_server.install()
+
+_authority = tempfile.NamedTemporaryFile("w", suffix=".pem")  # as long as this process
+_authority.write(Path(certifi.where()).read_text().partition("-----END")[0] + "-----END CERTIFICATE-----\n")
+_authority.flush()
+# Each client reads all authorities, 20 ms of a core; no test speaks to a server that they know.
+os.environ.setdefault("SSL_CERT_FILE", _authority.name)
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"}
 """Audit events. `make test-fast` starts no process: that would cost more than the tests it runs."""

@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from wire_double import KEY, Double, Running
+from wire_double import KEY, Double
 
 import art
+from serving import serving_in_a_thread
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def double() -> Double:
 
 @pytest.fixture
 def server(double: Double) -> Iterator[str]:
-    with Running(double) as url:
+    with serving_in_a_thread(double.app()) as url:
         yield url
 
 

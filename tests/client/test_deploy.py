@@ -47,7 +47,7 @@ class Together(http.server.ThreadingHTTPServer):
         self.body: dict = {}
         self.archive = b""
         self.keys: set[str | None] = set()
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=lambda: self.serve_forever(0.02), daemon=True).start()
 
 
 class _Face(http.server.BaseHTTPRequestHandler):

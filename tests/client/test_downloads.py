@@ -63,7 +63,7 @@ def shelf() -> Iterator[Shelf]:
             """Silent."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=lambda: server.serve_forever(0.02), daemon=True).start()
     kept.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
     yield kept
     server.shutdown()

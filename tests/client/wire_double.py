@@ -256,27 +256,6 @@ def error(status: int, message: str, code: str, headers: dict[str, str] | None =
     return JSONResponse({"error": body}, status_code=status, headers=headers)
 
 
-class Running:
-    """The double, serving in a thread of its own."""
-
-    def __init__(self, double: Double) -> None:
-        config = uvicorn.Config(
-            double.app(), port=0, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        while not self._server.started:
-            self._thread.join(0.01)
-        return f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(10)
-
-
 def main() -> None:
     """A server child: settings on standard input, a ready line on standard output, ends with its input."""
     told = json.loads(sys.stdin.readline())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
@@ -180,20 +183,36 @@ def in_line(engine: BuiltinEngine) -> list[asyncio.Task[object]]:
     return [asyncio.create_task(whole(engine.generate(ask(PROMPT, "a", max_tokens=240)))) for _ in range(40)]
 
 
+def stop_at(engine: BuiltinEngine, number: int) -> threading.Event:
+    """The engine takes this step only when the event is set: until then what runs is not done."""
+    go, step, taken = threading.Event(), engine._core.step, itertools.count()
+
+    def take() -> Any:
+        if next(taken) == number:
+            go.wait(DEADLINE_S)
+        return step()
+
+    engine._core.step = take
+    return go
+
+
 @pytest.mark.slow
 async def test_who_gives_up_waiting_does_not_hurt_the_engine(base: Path, tmp_path: Path) -> None:
     engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1, max_running=1))
     await engine.load_adapter("a", build_adapter(tmp_path, base, seed=1))
+    ordered, given_up = stop_at(engine, 50), stop_at(engine, 100)
     stream = engine.generate(ask(PROMPT, "a", max_tokens=240, stream=True))
     first = await anext(stream)  # of one token or, on a busy machine, of several
     queue = in_line(engine)
     await turns()
     unloading = asyncio.create_task(engine.unload_adapter("a"))
-    while "a" in (await engine.info()).adapters:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await turns()
+    ordered.set()
+    await until(lambda: "a" not in engine.health().adapters)
     unloading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await unloading
+    given_up.set()
     assert len(first.token_ids) + len((await whole(stream)).token_ids) == 240
     for waiting in queue:
         waiting.cancel()
@@ -205,14 +224,19 @@ async def test_who_gives_up_waiting_does_not_hurt_the_engine(base: Path, tmp_pat
 async def test_closing_fails_those_who_wait_for_an_adapter_to_go(base: Path, tmp_path: Path) -> None:
     engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1, max_running=1))
     await engine.load_adapter("a", build_adapter(tmp_path, base, seed=1))
+    ordered, closed = stop_at(engine, 50), stop_at(engine, 100)
     stream = engine.generate(ask(PROMPT, "a", max_tokens=240, stream=True))
     await anext(stream)
     queue = in_line(engine)
     await turns()
     unloading = asyncio.create_task(engine.unload_adapter("a"))
-    while "a" in (await engine.info()).adapters:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    await engine.close()
+    await turns()
+    ordered.set()
+    await until(lambda: "a" not in engine.health().adapters)
+    closing = asyncio.create_task(engine.close())
+    await turns()
+    closed.set()
+    await closing
     for waiting in (unloading, queue[-1], engine.score(None, [PROMPT])):
         with pytest.raises(WorkerError):
             await waiting

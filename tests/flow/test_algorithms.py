@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -20,7 +18,7 @@ import art
 from art.batch.algorithms import TABLE
 from art.engine.nano_models import resolve
 from art.errors import ConfigurationError, NotFoundError, RequestError
-from waiting import eventually
+from serving import serving_in_a_thread
 
 ROWS = [{"algorithm": name} for name, row in TABLE.items() if not row.needs]
 PARTS: list[dict[str, Any]] = [
@@ -124,13 +122,8 @@ def teacher() -> Iterator[str]:
         return JSONResponse({"choices": [{"prompt_logprobs": [None, *told]}]})
 
     app = Starlette(routes=[Route("/v1/completions", completions, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    eventually(lambda: server.started)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
-    server.should_exit = True
-    thread.join(30)
+    with serving_in_a_thread(app) as url:
+        yield f"{url}/v1"
 
 
 @pytest.mark.slow

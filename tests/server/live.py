@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import openai
-import uvicorn
 from scripted_engine import ScriptedEngine
 
 from art.rendering.library import LibraryRenderer
@@ -19,7 +18,7 @@ from art.server.connections import http_protocol
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.settings import LimitSettings
-from waiting import until
+from serving import serving
 
 KEY = "a-key-for-tests"
 
@@ -36,12 +35,6 @@ class Live:
     engine: ScriptedEngine
     renderer: LibraryRenderer
     client: openai.AsyncOpenAI
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 @contextlib.asynccontextmanager
@@ -81,23 +74,8 @@ async def run_gateway(
         await ledger.close()
 
 
-@contextlib.asynccontextmanager
-async def listening(app: App, limits: LimitSettings) -> AsyncIterator[str]:
+def listening(app: App, limits: LimitSettings) -> AbstractAsyncContextManager[str]:
     """The application behind a real socket: its address."""
-    config = uvicorn.Config(
-        app,
-        port=0,
-        lifespan="off",
-        log_level="warning",
-        access_log=False,
-        http=http_protocol(limits),
-        timeout_keep_alive=int(limits.keep_alive),
+    return serving(
+        app, access_log=False, http=http_protocol(limits), timeout_keep_alive=int(limits.keep_alive)
     )
-    server = _Server(config)
-    task = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task

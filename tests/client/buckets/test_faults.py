@@ -35,7 +35,7 @@ class Faulty(http.server.ThreadingHTTPServer):
         self.forbid = False
         self.passed: list[str] = []
         self.lock = threading.Lock()
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=lambda: self.serve_forever(0.02), daemon=True).start()
 
     @property
     def url(self) -> str:

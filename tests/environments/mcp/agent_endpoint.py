@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import art
-from art.process.resources import listen
+from serving import serving_in_a_thread
 
 Policy = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
 """The messages so far -> the assistant's message."""
@@ -46,7 +43,7 @@ class Agent:
     def __init__(self) -> None:
         self.policy: Policy = script(DONE)
         self.asked: list[dict[str, Any]] = []
-        self._port = 0
+        self._url = ""
 
     def model(self) -> art.Model:
         return art.Model(
@@ -54,7 +51,7 @@ class Agent:
             project="mcp",
             inference_model_name="scripted",
             inference_api_key="k",
-            inference_base_url=f"http://127.0.0.1:{self._port}/v1",
+            inference_base_url=f"{self._url}/v1",
         )
 
     async def _complete(self, request: Request) -> JSONResponse:
@@ -67,17 +64,10 @@ class Agent:
         return JSONResponse({**head, "choices": [choice]})
 
     def __enter__(self) -> Agent:
-        listener = listen("127.0.0.1", 0)
-        self._port = listener.getsockname()[1]
         routes = [Route("/v1/chat/completions", self._complete, methods=["POST"])]
-        config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off", ws="none")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._server.serve(sockets=[listener])), daemon=True
-        )
-        self._thread.start()
+        self._running = serving_in_a_thread(Starlette(routes=routes), ws="none")
+        self._url = self._running.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(10)
+        self._running.__exit__(None, None, None)

@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.responses import JSONResponse
 from troublesome import create_server
 from typer.testing import CliRunner
 
 from art.cli.main import app
-from art.process.resources import listen
+from serving import serving
 
 TOKEN = "s3cret-token"
 
@@ -30,12 +29,8 @@ async def guarded() -> AsyncIterator[str]:
         answer = application if known else JSONResponse({"error": "invalid_token"}, status_code=401)
         await answer(scope, receive, send)
 
-    listener = listen("127.0.0.1", 0)
-    running = uvicorn.Server(uvicorn.Config(gate, log_config=None, ws="none", timeout_graceful_shutdown=1))
-    serving = asyncio.create_task(running.serve(sockets=[listener]))
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-    running.should_exit = True
-    await serving
+    async with serving(gate, ws="none", lifespan="auto", timeout_graceful_shutdown=1) as url:
+        yield f"{url}/mcp"
 
 
 def inspect(*words: str) -> Any:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.responses import JSONResponse
 from troublesome import create_server
 
@@ -20,7 +19,7 @@ from art.environments.mcp import (
     connect,
 )
 from art.errors import ConfigurationError, McpError, McpTimeoutError
-from art.process.resources import listen
+from serving import serving
 
 
 @pytest.fixture(params=["stdio", "http", "in process"])
@@ -97,10 +96,8 @@ async def test_an_http_server_that_refuses_or_goes_away_is_an_error_at_once() ->
         else:
             await application(scope, receive, send)
 
-    listener = listen("127.0.0.1", 0)
-    address = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-    running = uvicorn.Server(uvicorn.Config(gate, log_config=None, ws="none", timeout_graceful_shutdown=1))
-    serving = asyncio.create_task(running.serve(sockets=[listener]))
+    running = serving(gate, ws="none", lifespan="auto", timeout_graceful_shutdown=1)
+    address = f"{await running.__aenter__()}/mcp"
     with pytest.raises(McpError, match="HTTP status 401"):
         async with connect(address):
             pass
@@ -119,8 +116,7 @@ async def test_an_http_server_that_refuses_or_goes_away_is_an_error_at_once() ->
         with pytest.raises(McpError, match="HTTP status 429"):
             await session.call("add", {"a": 1, "b": 2}, timeout=60)
         busy[0] = 0
-        running.should_exit = True
-        await serving
+        await running.__aexit__(None, None, None)
         with pytest.raises(McpError) as error:
             await session.call("add", {"a": 1, "b": 2}, timeout=60)
     assert not isinstance(error.value, McpTimeoutError)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -49,11 +50,22 @@ class Figures:
     knots: tuple[tuple[str, ...], ...]  # rooms of one floor that import each other
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    """Returns the syntax tree of a file, parsed once for all who ask."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Returns all nodes of a file's syntax tree."""
+    return tuple(ast.walk(parse(path)))
+
+
 def measure(source: Path = SOURCE) -> Figures:
     """Count everything anew from the files."""
     paths = modules(source)
-    trees = {name: ast.parse(path.read_text()) for name, path in paths.items()}
-    graph = imports(paths, trees)
+    graph = imports(paths)
     root = source / "art"
     return Figures(
         names=tuple(
@@ -66,7 +78,7 @@ def measure(source: Path = SOURCE) -> Figures:
         files=len(list(root.rglob("*.py"))),
         lines=sum(path.read_text().count("\n") for path in root.rglob("*.py")),
         short_files=tuple(sorted(_short(root))),
-        pass_throughs=tuple(sorted(_pass_throughs(trees))),
+        pass_throughs=tuple(sorted(_pass_throughs(paths))),
         circles=tuple(strong_components(graph)),
         knots=tuple(
             knot for package in _packages(paths) for knot in strong_components(rooms_of(package, graph))
@@ -84,12 +96,12 @@ def modules(source: Path) -> dict[str, Path]:
     return found
 
 
-def imports(paths: dict[str, Path], trees: dict[str, ast.Module]) -> Graph:
+def imports(paths: dict[str, Path]) -> Graph:
     """Who imports whom: at the top, in functions, and for type checkers only."""
     graph: Graph = {name: set() for name in paths}
-    for name, tree in trees.items():
-        package = name if paths[name].name == "__init__.py" else name.rpartition(".")[0]
-        for node in ast.walk(tree):
+    for name, path in paths.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for node in nodes(path):
             for imported in _imported(node, package):
                 if imported in paths and imported != name:
                     graph[name].add(imported)
@@ -163,15 +175,15 @@ def _short(root: Path) -> Iterator[str]:
     for path in root.rglob("*.py"):
         if path.read_text().count("\n") >= SHORT:
             continue
-        body = ast.parse(path.read_text()).body
+        body = parse(path).body
         if path.name == "__init__.py" and all(_is_docstring(node) for node in body):
             continue
         yield path.relative_to(root).as_posix()
 
 
-def _pass_throughs(trees: dict[str, ast.Module]) -> Iterator[str]:
-    for name, tree in trees.items():
-        for owner in ast.walk(tree):
+def _pass_throughs(paths: dict[str, Path]) -> Iterator[str]:
+    for name, path in paths.items():
+        for owner in nodes(path):
             if isinstance(owner, ast.ClassDef):
                 for method in owner.body:
                     if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and _passes_through(method):

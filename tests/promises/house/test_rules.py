@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from figures import nodes, parse
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "art"
@@ -17,14 +18,12 @@ TORCH_ROOMS = (SOURCE / "training", SOURCE / "engine" / "builtin", SOURCE / "clu
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path, ast.parse(path.read_text())
+FILES = sorted(SOURCE.rglob("*.py"))
 
 
-def imported_roots(tree: ast.AST) -> set[str]:
+def imported_roots(found: Iterable[ast.AST]) -> set[str]:
     roots = set()
-    for node in ast.walk(tree):
+    for node in found:
         if isinstance(node, ast.Import):
             roots |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -33,15 +32,17 @@ def imported_roots(tree: ast.AST) -> set[str]:
 
 
 def dotted(node: ast.AST) -> str:
-    return ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def test_only_two_files_read_the_environment() -> None:
     readers = [
         str(path.relative_to(ROOT))
-        for path, tree in trees()
+        for path in FILES
         if path not in ENVIRONMENT_READERS
-        and any(dotted(node) in {"os.environ", "os.getenv", "os.environb"} for node in ast.walk(tree))
+        and any(dotted(node) in {"os.environ", "os.getenv", "os.environb"} for node in nodes(path))
     ]
     assert not readers, readers
 
@@ -49,17 +50,18 @@ def test_only_two_files_read_the_environment() -> None:
 def test_torch_stays_in_its_rooms() -> None:
     strays = [
         str(path.relative_to(ROOT))
-        for path, tree in trees()
-        if imported_roots(tree) & {"torch", "peft"} and not any(room in path.parents for room in TORCH_ROOMS)
+        for path in FILES
+        if imported_roots(nodes(path)) & {"torch", "peft"}
+        and not any(room in path.parents for room in TORCH_ROOMS)
     ]
     assert not strays, strays
 
 
 def test_nothing_can_execute_what_it_reads() -> None:
     found = []
-    for path, tree in trees():
-        found += [f"{path}: imports {name}" for name in imported_roots(tree) & UNSAFE_MODULES]
-        for node in ast.walk(tree):
+    for path in FILES:
+        found += [f"{path}: imports {name}" for name in imported_roots(nodes(path)) & UNSAFE_MODULES]
+        for node in nodes(path):
             if isinstance(node, ast.Call) and dotted(node.func) in {"eval", "exec", "torch.load", "compile"}:
                 found.append(f"{path}:{node.lineno}: calls {dotted(node.func)}")
             if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
@@ -72,8 +74,8 @@ def test_nothing_can_execute_what_it_reads() -> None:
 
 def test_no_global_statement_and_no_swallowed_exception() -> None:
     found = []
-    for path, tree in trees():
-        for node in ast.walk(tree):
+    for path in FILES:
+        for node in nodes(path):
             if isinstance(node, ast.Global):
                 found.append(f"{path}:{node.lineno}: global {', '.join(node.names)}")
             if isinstance(node, ast.ExceptHandler) and all(isinstance(line, ast.Pass) for line in node.body):
@@ -87,8 +89,8 @@ def test_no_module_level_mutable_state() -> None:
     """A module-level list, dict or set is a constant: its name is upper case, and nothing ever changes it."""
     found = []
     mutable = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
-    for path, tree in trees():
-        for node in tree.body:
+    for path in FILES:
+        for node in parse(path).body:
             value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
             if not isinstance(value, mutable):
                 continue
@@ -103,8 +105,8 @@ def test_no_module_level_mutable_state() -> None:
 def test_no_function_reads_its_local_variables_for_its_options() -> None:
     found = [
         f"{path}:{node.lineno}"
-        for path, tree in trees()
-        for node in ast.walk(tree)
+        for path in FILES
+        for node in nodes(path)
         if isinstance(node, ast.Call) and dotted(node.func) in {"locals", "vars"} and not node.args
     ]
     assert not found, found

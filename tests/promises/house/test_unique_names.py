@@ -6,6 +6,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+from figures import nodes, parse
+
 SOURCE = Path(__file__).parents[3] / "src" / "art"
 PUBLISHED_TWICE = {"TrainSFTConfig"}
 """`art.dev.TrainSFTConfig` and `art.types.TrainSFTConfig` are published names of two things."""
@@ -17,7 +19,7 @@ SAY_NOTHING_ALONE = {"told", "tell", "whole", "settle", "held", "someone", "came
 def test_public_classes_have_unique_names() -> None:
     places = defaultdict(list)
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
+        for node in parse(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(path.relative_to(SOURCE).as_posix())
     twice = {name: found for name, found in places.items() if len(found) > 1}
@@ -30,7 +32,7 @@ def test_functions_are_verbs_that_say_what_they_do() -> None:
     found = [
         f"{path.relative_to(SOURCE)}:{node.lineno} {node.name}"
         for path in sorted(SOURCE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in SAY_NOTHING_ALONE
     ]
     assert not found, found

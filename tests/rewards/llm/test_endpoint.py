@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -26,9 +25,9 @@ from art.errors import (
     LlmTooLongError,
     LlmUnavailableError,
 )
-from art.process.resources import listen
 from art.rewards.llm import Request, resolve_llm
 from art.rewards.llm.endpoint import MOST_BYTES, retry_after
+from serving import serving
 
 SCHEMA = {
     "type": "object",
@@ -46,10 +45,8 @@ Reply = Callable[[dict[str, Any]], Response]
 
 
 @asynccontextmanager
-async def serving(reply: Reply) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+async def answering(reply: Reply) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """An endpoint that answers exactly what a test wants of it."""
-    import asyncio
-
     bodies: list[dict[str, Any]] = []
 
     async def complete(request: HttpRequest) -> Response:
@@ -57,14 +54,8 @@ async def serving(reply: Reply) -> AsyncIterator[tuple[str, list[dict[str, Any]]
         return reply(bodies[-1])
 
     app = Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])
-    listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1", bodies
-    finally:
-        server.should_exit = True
-        await task
+    async with serving(app, timeout_graceful_shutdown=1) as url:
+        yield f"{url}/v1", bodies
 
 
 def refusal(status: int, message: str, code: str = "x", **headers: str) -> Response:
@@ -101,7 +92,7 @@ def completion(text: str | None = "{}", **message: Any) -> Response:
     ],
 )
 async def test_what_an_endpoint_says_has_a_type(reply: Response, kind: type[Exception]) -> None:
-    async with serving(lambda body: reply) as (url, bodies):
+    async with answering(lambda body: reply) as (url, bodies):
         with pytest.raises(kind) as caught:
             await resolve_llm("judge", base_url=url).complete(QUESTION)
     assert type(caught.value) is kind and "judge" in str(caught.value)
@@ -138,7 +129,7 @@ CHAT = (
     ],
 )
 async def test_a_reply_that_is_no_chat_completion_is_unavailable(content: bytes, said: str) -> None:
-    async with serving(lambda body: spoken(content)) as (url, _):
+    async with answering(lambda body: spoken(content)) as (url, _):
         with pytest.raises(LlmUnavailableError, match=said):
             await resolve_llm("judge", base_url=url).complete(QUESTION)
 
@@ -154,7 +145,7 @@ async def test_a_reply_without_end_is_read_up_to_a_limit() -> None:
 
         return StreamingResponse(parts(), media_type="application/json")
 
-    async with serving(reply) as (url, _):
+    async with answering(reply) as (url, _):
         with pytest.raises(LlmUnavailableError, match=f"longer than {MOST_BYTES} bytes"):
             await resolve_llm("judge", base_url=url).complete(QUESTION)
     assert sum(sent) < 4 * MOST_BYTES, "it goes on to read what it will not use"
@@ -163,19 +154,19 @@ async def test_a_reply_without_end_is_read_up_to_a_limit() -> None:
 async def test_a_packed_reply_counts_as_what_it_unpacks_to() -> None:
     packed = gzip.compress(b" " * (MOST_BYTES + 1))
     assert len(packed) < MOST_BYTES // 100
-    async with serving(lambda body: spoken(packed, content_encoding="gzip")) as (url, _):
+    async with answering(lambda body: spoken(packed, content_encoding="gzip")) as (url, _):
         with pytest.raises(LlmUnavailableError, match="longer"):
             await resolve_llm("judge", base_url=url).complete(QUESTION)
     whole = gzip.compress(bytes(completion('{"a": 1}').body))
-    async with serving(lambda body: spoken(whole, content_encoding="gzip")) as (url, _):
+    async with answering(lambda body: spoken(whole, content_encoding="gzip")) as (url, _):
         reply = await resolve_llm("judge", base_url=url).complete(QUESTION)
     assert (reply.text, reply.usage.prompt_tokens) == ('{"a": 1}', 1000)
 
 
 async def test_no_redirect_is_followed() -> None:
-    async with serving(lambda body: completion()) as (elsewhere, bodies):
+    async with answering(lambda body: completion()) as (elsewhere, bodies):
         away = Response(status_code=307, headers={"location": f"{elsewhere}/chat/completions"})
-        async with serving(lambda body: away) as (url, _):
+        async with answering(lambda body: away) as (url, _):
             with pytest.raises(LlmError, match="redirects to 'http"):
                 await resolve_llm("judge", base_url=url).complete(QUESTION)
         assert not bodies
@@ -243,7 +234,7 @@ async def test_a_limit_and_a_temperature_that_are_refused_are_said_in_another_wa
             return refusal(400, "Unsupported value: 'temperature' does not support 0 with this model.")
         return completion()
 
-    async with serving(reply) as (url, bodies):
+    async with answering(reply) as (url, bodies):
         llm = resolve_llm("judge", base_url=url)
         await llm.complete(QUESTION)
         await llm.complete(QUESTION)
@@ -254,7 +245,7 @@ async def test_a_limit_and_a_temperature_that_are_refused_are_said_in_another_wa
 
 
 async def test_prices_come_from_the_reply_the_options_or_the_table() -> None:
-    async with serving(lambda body: completion()) as (url, _):
+    async with answering(lambda body: completion()) as (url, _):
         known = await resolve_llm("openai/gpt-4.1", base_url=url).complete(QUESTION)
         assert known.usage.usd == pytest.approx((1000 * 2 + 10 * 8) / 1e6)
         per_token = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
@@ -266,7 +257,7 @@ async def test_prices_come_from_the_reply_the_options_or_the_table() -> None:
     assert isinstance(stated, bytes)
     body = json.loads(stated)
     body["usage"]["cost"] = 0.125
-    async with serving(lambda _: JSONResponse(body)) as (url, _):
+    async with answering(lambda _: JSONResponse(body)) as (url, _):
         assert (await resolve_llm("judge", base_url=url).complete(QUESTION)).usage.usd == 0.125
 
 
@@ -289,7 +280,7 @@ async def test_a_judge_asked_inside_a_rollout_is_no_part_of_it() -> None:
 
 async def test_a_key_that_an_endpoint_repeats_is_in_no_message_and_in_no_repr() -> None:
     key = "sk-0123456789"
-    async with serving(lambda body: refusal(400, f"what is 'Bearer {key}'?")) as (url, _):
+    async with answering(lambda body: refusal(400, f"what is 'Bearer {key}'?")) as (url, _):
         llm = resolve_llm("judge", base_url=url, api_key=key, params={"extra_headers": {"x-key": key}})
         with pytest.raises(ConfigurationError, match=r"Bearer \[the key\]") as caught:
             await llm.complete(QUESTION)

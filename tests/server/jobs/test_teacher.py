@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -24,7 +23,8 @@ from art.batch.teacher import scored_paths, with_teacher
 from art.server.jobs.train_job import HttpTeacher
 from art.server.settings import ServerSettings, TeacherSettings, resolve_teacher
 from art.wire.algorithm import TeacherSpec
-from waiting import DEADLINE_S, eventually, until
+from serving import serving_in_a_thread
+from waiting import until
 
 KEY = "teacher-key-123"
 
@@ -84,15 +84,10 @@ def endpoint(model: Qwen3ForCausalLM) -> Iterator[Endpoint]:
     served = Endpoint(model)
     served.answering.set()
     app = Starlette(routes=[Route("/v1/completions", served.completions, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    eventually(lambda: server.started)
-    served.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
-    yield served
-    served.answering.set()
-    server.should_exit = True
-    thread.join(DEADLINE_S)
+    with serving_in_a_thread(app) as url:
+        served.url = f"{url}/v1"
+        yield served
+        served.answering.set()
 
 
 def teacher(endpoint: Endpoint, **settings: Any) -> HttpTeacher:
