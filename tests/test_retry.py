@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import art
@@ -35,6 +37,18 @@ async def test_async_functions_are_awaited_again():
     assert await again(4) == 8
     assert len(calls) == 3 and seen == [("KeyError(1)", 1), ("KeyError(2)", 2)]
     assert again.__name__ == "again"
+
+
+async def test_calls_at_the_same_time_have_their_own_attempts():
+    works = [flaky(number % 3) for number in range(30)]
+
+    @art.retry(max_attempts=3, delay=0.001)
+    async def again(number: int) -> int:
+        await asyncio.sleep(0)
+        return works[number][0](number)
+
+    assert await asyncio.gather(*map(again, range(30))) == [2 * number for number in range(30)]
+    assert [len(calls) for _, calls in works] == [number % 3 + 1 for number in range(30)]
 
 
 def test_only_the_named_errors_are_tried_again():
