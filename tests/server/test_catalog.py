@@ -1,4 +1,4 @@
-"""Names, leases, loading on demand."""
+"""Names, use, loading on demand."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ async def test_a_client_that_goes_away_does_not_end_a_load(catalog: Catalog) -> 
 async def test_an_adapter_is_drained_when_its_last_request_ended(catalog: Catalog) -> None:
     catalog.publish("p", "m", "art/tiny", 0, "p/m@0")
     target = await catalog.resolve("m")
-    await catalog.drained("p/m@0", timeout=0.01)
-    async with catalog.lease(target):
-        async with catalog.lease(target):
+    await catalog.wait_until_unused("p/m@0", timeout=0.01)
+    with catalog.using(target):
+        with catalog.using(target):
             with pytest.raises(DeadlineError, match="2 requests"):
-                await catalog.drained("p/m@0", timeout=0.01)
-        waiting = asyncio.create_task(catalog.drained("p/m@0", timeout=60))
+                await catalog.wait_until_unused("p/m@0", timeout=0.01)
+        waiting = asyncio.create_task(catalog.wait_until_unused("p/m@0", timeout=60))
         await asyncio.sleep(0)
         assert not waiting.done()
     await waiting

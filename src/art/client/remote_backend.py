@@ -1,15 +1,14 @@
 """`RemoteBackend`: models registered, sampled and trained on a server that is reached over HTTP.
 
-With it, the leases of steps that are in use: pinned in a context, and not deleted meanwhile.
+With it, the steps that are in use: pinned in a context, and not deleted meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -33,6 +32,7 @@ from art.client.train_request import (
     warn_untrained,
 )
 from art.errors import ARTError, ConfigurationError, NotFoundError, NotRegisteredError
+from art.process.in_use import InUse
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.types import TrainConfig, TrainResult, TrainSFTConfig
 from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
@@ -60,34 +60,6 @@ ModelKey = tuple[str, str]
 _PINNED: ContextVar[Mapping[ModelKey, int]] = ContextVar("pinned steps", default=MappingProxyType({}))
 
 
-class StepLeases:
-    """The leases of one backend."""
-
-    def __init__(self) -> None:
-        self._leases: Counter[tuple[ModelKey, int]] = Counter()
-
-    @asynccontextmanager
-    async def lease(self, model: AnyModel, step: int) -> AsyncIterator[None]:
-        """Inside, `pinned_step` is this step, in this task and those it starts. `with_held` has it."""
-        key = model.project, model.name
-        token = _PINNED.set({**_PINNED.get(), key: step})
-        self._leases[key, step] += 1
-        try:
-            yield
-        finally:
-            self._leases[key, step] -= 1
-            _PINNED.reset(token)
-
-    def with_held(self, model: AnyModel, steps: Iterable[int]) -> list[int]:
-        """The steps, and those of the model that somebody holds; sorted."""
-        mine = {
-            step
-            for (key, step), count in self._leases.items()
-            if count and key == (model.project, model.name)
-        }
-        return sorted(mine.union(steps))
-
-
 def pinned_step(model: AnyModel) -> int | None:
     """The step that this context is to sample from; None: the newest."""
     return _PINNED.get().get((model.project, model.name))
@@ -109,7 +81,8 @@ class RemoteBackend:
         self._url, self._key = base_url.rstrip("/").removesuffix("/v1"), api_key
         self._deadlines = deadlines or JobDeadlines()
         self._registered: dict[tuple[str, str], RegisterRequest] = {}
-        self._leases = StepLeases()
+        self._in_use = InUse[tuple[ModelKey, int]]()
+        """Steps."""
         self._told_context: set[tuple[str, str]] = set()
         self._told_rate: set[str] = set()
         self._connection = ServerConnection(self._address, self._revive)
@@ -256,8 +229,8 @@ class RemoteBackend:
         return (await self._connection.call("GET", model_path(model), ModelInfo)).step
 
     async def delete_checkpoints(self, model: AnyTrainableModel, keep_steps: Iterable[int]) -> list[int]:
-        """Delete all checkpoints but these, the newest and those on lease; returns the deleted steps."""
-        request = DeleteCheckpointsRequest(keep_steps=self._leases.with_held(model, keep_steps))
+        """Delete all checkpoints but these, the newest and those in use; returns the deleted steps."""
+        request = DeleteCheckpointsRequest(keep_steps=self._with_used(model, keep_steps))
         path = f"{model_path(model)}/delete_checkpoints"
         return (await self._connection.call("POST", path, DeleteCheckpointsReply, request)).deleted
 
@@ -298,18 +271,30 @@ class RemoteBackend:
         step = pinned_step(model) if step is None else step
         return name if step is None else f"{name}@{step}"
 
-    def adapter_lease(self, model: AnyModel, step: int) -> AbstractAsyncContextManager[None]:
-        """`async with backend.adapter_lease(model, 3)`: inside, `model.get_inference_name()` is step 3's, and
-        no call of this backend deletes or unloads that step.
+    @asynccontextmanager
+    async def adapter_lease(self, model: AnyModel, step: int) -> AsyncIterator[None]:
+        """`async with backend.adapter_lease(model, 3)`: inside, in this task and those it starts,
+        `model.get_inference_name()` is step 3's, and no call of this backend deletes or unloads that step.
         """
-        return self._leases.lease(model, step)
+        key = model.project, model.name
+        token = _PINNED.set({**_PINNED.get(), key: step})
+        try:
+            with self._in_use.using((key, step)):
+                yield
+        finally:
+            _PINNED.reset(token)
+
+    def _with_used(self, model: AnyModel, steps: Iterable[int]) -> list[int]:
+        """The steps, and those of the model that are in use; sorted."""
+        key = model.project, model.name
+        return sorted({step for used, step in self._in_use if used == key}.union(steps))
 
     async def prune_model_adapters(self, model: AnyModel, retain_steps: Iterable[int]) -> list[int]:
-        """Unload all steps from the engine but these, the newest and those on lease; returns the unloaded.
+        """Unload all steps from the engine but these, the newest and those in use; returns the unloaded.
 
         Their checkpoints stay: a request that names one loads it again.
         """
-        request = UnloadStepsRequest(keep_steps=self._leases.with_held(model, retain_steps))
+        request = UnloadStepsRequest(keep_steps=self._with_used(model, retain_steps))
         reply = await self._connection.call(
             "POST", f"{model_path(model)}/unload_steps", UnloadStepsReply, request
         )

@@ -5,13 +5,13 @@ each adapter.
     newest step        "player", or "games/player" with its project
     one step           "player@17", "games/player@17", "player:step17"
 
-`ServedBases` holds the base models, `ServedNames` how a model is called, `Leases` the requests in flight: an
-adapter is unloaded only when its last request has ended. Projects are those of the inside
+`ServedBases` holds the base models, `ServedNames` how a model is called, `InUse` the requests of each
+adapter: it is unloaded only when the last of them has ended. Projects are those of the inside
 (`art.server.tenancy`). A tenant is shown, and can ask for, its own models and their base models
 alone; the operator asks for a tenant's model with its project, `alice~games/player`.
 
-The gateway resolves and leases; training publishes and retires. One event loop owns a catalog: nothing in it
-blocks, and nothing can happen between `await resolve(...)` and entering `lease(...)` right after it.
+The gateway resolves and uses; training publishes and retires. One event loop owns a catalog: nothing in it
+blocks, and nothing can happen between `await resolve(...)` and entering `using(...)` right after it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 
 from art.engine.protocol import Engine
 from art.errors import ConfigurationError, DeadlineError, NotFoundError
+from art.process.in_use import InUse, Use
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.tenancy import Tenant, external_name, internal_name, tenant_of
 
@@ -69,60 +69,6 @@ class Serving:
     renderer: ChatRenderer | None = None
     max_context: int | None = None
     """Never more than the base model allows."""
-
-
-class Lease:
-    """Counts one request of an adapter while it is entered. Neither entering nor leaving ever waits."""
-
-    __slots__ = ("_adapter", "_leases")
-
-    def __init__(self, leases: Leases, adapter: str | None) -> None:
-        self._leases = leases
-        self._adapter = adapter
-
-    async def __aenter__(self) -> None:
-        if self._adapter is not None:
-            self._leases.enter(self._adapter)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._adapter is not None:
-            self._leases.leave(self._adapter)
-
-
-class Leases:
-    """Requests in flight, by adapter."""
-
-    def __init__(self) -> None:
-        self._in_flight: Counter[str] = Counter()
-        self._idle: dict[str, asyncio.Event] = {}
-
-    def count(self, adapter: str) -> int:
-        return self._in_flight[adapter]
-
-    def enter(self, adapter: str) -> None:
-        self._in_flight[adapter] += 1
-
-    def leave(self, adapter: str) -> None:
-        self._in_flight[adapter] -= 1
-        if not self._in_flight[adapter]:
-            del self._in_flight[adapter]
-            idle = self._idle.pop(adapter, None)
-            if idle is not None:
-                idle.set()
-
-    async def drained(self, adapter: str, *, timeout: float) -> None:
-        """Return once no request uses the adapter. `timeout` in seconds. Raises: DeadlineError."""
-        if not self._in_flight[adapter]:
-            return
-        idle = self._idle.setdefault(adapter, asyncio.Event())
-        try:
-            await asyncio.wait_for(idle.wait(), timeout)
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"adapter {adapter!r} still has {self._in_flight[adapter]} requests after {timeout:g} s"
-            ) from error
 
 
 @dataclass(kw_only=True, slots=True)
@@ -277,7 +223,7 @@ class Catalog:
         self._serving: dict[ModelKey, Serving] = {}
         self._targets: dict[tuple[ModelKey, int], Target] = {}
         """Made when first asked for; none after any change."""
-        self._leases = Leases()
+        self._in_use = InUse[str]()
         self._loading: dict[tuple[str, str, int], asyncio.Future[None]] = {}
 
     # -- what is served --
@@ -475,16 +421,21 @@ class Catalog:
             f"model {name!r} is not served here; served: {listed}{more}", status=404, code="model_not_found"
         )
 
-    # -- requests in flight --
+    # -- adapters in use --
 
-    def lease(self, target: Target) -> Lease:
-        """`async with catalog.lease(target)`: its adapter is in use until the block ends."""
-        return Lease(self._leases, target.adapter)
+    def using(self, target: Target) -> Use[str]:
+        """`with catalog.using(target)`: its adapter is in use until the block ends."""
+        return self._in_use.using(target.adapter)
 
-    def in_flight(self, adapter: str) -> int:
+    def users(self, adapter: str) -> int:
         """Requests that use the adapter now."""
-        return self._leases.count(adapter)
+        return self._in_use.count(adapter)
 
-    async def drained(self, adapter: str, *, timeout: float = 600.0) -> None:
+    async def wait_until_unused(self, adapter: str, *, timeout: float = 600.0) -> None:
         """Return once no request uses the adapter. `timeout` in seconds. Raises: DeadlineError."""
-        await self._leases.drained(adapter, timeout=timeout)
+        try:
+            await self._in_use.wait_until_unused(adapter, timeout)
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"adapter {adapter!r} still has {self.users(adapter)} requests after {timeout:g} s"
+            ) from error

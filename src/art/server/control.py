@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ARTError, RequestError
+from art.process.in_use import InUse
 from art.server.catalog import Catalog
-from art.server.checkpoints.checkpoints import CheckpointRefs
 from art.server.checkpoints.registered_models import (
     RegisteredModels,
     Registration,
@@ -50,7 +50,7 @@ class ModelDeletions:
         catalog: Catalog,
         arrivals: CheckpointImports,
         jobs: TrainingJobs,
-        in_use: CheckpointRefs,
+        in_use: InUse[Path],
     ) -> None:
         self._models = models
         self._served = served_models
@@ -72,7 +72,7 @@ class ModelDeletions:
         doomed = [
             step
             for step in checkpoints.steps()
-            if step not in kept and checkpoints.path(step) not in self._in_use
+            if step not in kept and checkpoints.path(step).resolve() not in self._in_use
         ]
         loaded = self._catalog.loaded_steps(project, name)
         for step in doomed:
@@ -138,7 +138,7 @@ class Control:
         self.layout = DataLayout(data_dir.resolve())
         self.catalog = catalog
         self.models = RegisteredModels(self.layout)
-        self.in_use = CheckpointRefs()
+        self.in_use = InUse[Path]()
         self._workers = ServerWorkers(catalog, options=options, layout=self.layout, settings=self.settings)
         self._served = ServedModels(
             self.models, workers=self._workers, catalog=catalog, settings=self.settings

@@ -21,7 +21,6 @@ import logging
 import os
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from pydantic import Field, ValidationError
 
 from art.errors import AuthenticationError, ConfigurationError, DeadlineError, OverloadedError
 from art.process.files import take_lock, write_whole
+from art.process.in_use import InUse, Use
 from art.server.data_folder import check_name
 from art.server.http import Scope
 from art.server.settings import SHORTEST_KEY, is_key
@@ -190,9 +190,6 @@ def _read_error_text(error: OSError | ValidationError) -> str:
     return str(error) if isinstance(error, OSError) else flaws_without_values(error)
 
 
-_UNBOUNDED = contextlib.nullcontext()
-
-
 class TenantConcurrency:
     """Counts what each tenant has open. The operator, who holds the server's own key, is not bounded."""
 
@@ -200,27 +197,16 @@ class TenantConcurrency:
         """`what` is counted, in the words of the error: `requests`, `completions`."""
         self._most = most
         self._what = what
-        self._open: Counter[Tenant] = Counter()
+        self._in_use = InUse[str]()
 
-    def holding(self, tenant: Tenant) -> contextlib.AbstractContextManager[None]:
+    def holding(self, tenant: Tenant) -> Use[str]:
         """One more while the block runs. Raises: OverloadedError."""
-        return _UNBOUNDED if tenant is None else self._holding(tenant)
-
-    @contextlib.contextmanager
-    def _holding(self, tenant: str) -> Iterator[None]:
-        if self._open[tenant] >= self._most:
+        if tenant is not None and (count := self._in_use.count(tenant)) >= self._most:
             raise OverloadedError(
-                f"you have {self._open[tenant]} {self._what} in flight, the limit is {self._most}: wait for "
-                "some of them",
+                f"you have {count} {self._what} in flight, the limit is {self._most}: wait for some of them",
                 code="too_many_in_flight",
             )
-        self._open[tenant] += 1
-        try:
-            yield
-        finally:
-            self._open[tenant] -= 1
-            if not self._open[tenant]:
-                del self._open[tenant]
+        return self._in_use.using(tenant)
 
 
 ROLLOUT_KEY_PREFIX = "art-rollout-"

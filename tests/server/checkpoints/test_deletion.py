@@ -8,22 +8,12 @@ from pathlib import Path
 import pytest
 
 from art.server.catalog import Catalog
-from art.server.checkpoints.checkpoints import CheckpointRefs
 from art.server.control import Control
 from art.server.jobs.job_store import JobStore
 from art.server.ledger.ledger import Ledger
 from art.server.workers.supervisor import WorkerOptions
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
 from art.wire.models import RegisterRequest
-
-
-def test_a_folder_is_in_use_as_long_as_somebody_reads_it(tmp_path: Path) -> None:
-    in_use = CheckpointRefs()
-    with in_use.reading(str(tmp_path)), in_use.reading(None):
-        with in_use.reading(str(tmp_path / ".")):
-            assert tmp_path in in_use
-        assert tmp_path in in_use and tmp_path / "other" not in in_use
-    assert tmp_path not in in_use
 
 
 async def test_what_a_running_job_reads_is_not_deleted(tmp_path: Path) -> None:
@@ -35,7 +25,7 @@ async def test_what_a_running_job_reads_is_not_deleted(tmp_path: Path) -> None:
     for step in range(4):
         checkpoints.fresh_folder(step).mkdir()
         checkpoints.commit(step)
-    with control.in_use.reading(str(checkpoints.path(1))):
+    with control.in_use.using(checkpoints.path(1).resolve()):
         reply = await control.deletions.delete_checkpoints("games", "a", keep=[2])
     assert reply.deleted == [0] and checkpoints.steps() == [1, 2, 3]
     assert (await control.deletions.delete_checkpoints("games", "a", keep=[])).deleted == [1, 2]

@@ -357,10 +357,10 @@ async def test_a_client_that_goes_away_cancels_its_generation(live: Live, stream
         live.client.chat.completions.create(model="player", messages=HELLO, n=2, stream=stream)
     )
     await until(lambda: len(live.engine.requests) == 2)
-    assert live.catalog.in_flight("games/player@3") == 1
+    assert live.catalog.users("games/player@3") == 1
     asked.cancel()
     await until(lambda: len(live.engine.cancelled) == 2)
-    await live.catalog.drained("games/player@3", timeout=60)
+    await live.catalog.wait_until_unused("games/player@3", timeout=60)
 
 
 async def test_a_rollout_can_be_named_by_header_or_address(live: Live) -> None:

@@ -19,6 +19,7 @@ from art.engine.builtin.model import CausalModel, load_model
 from art.engine.builtin.peft_folder import CONFIG as ADAPTER_CONFIG
 from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
 from art.errors import ARTError, CheckpointError, ConfigurationError, NotFoundError
+from art.process.in_use import InUse
 from art.wire.engine import BuiltinOptions
 
 CONFIG = "config.json"
@@ -82,20 +83,21 @@ class WholeModels:
 
 @dataclass(slots=True)
 class LiveAdapter:
-    """One loaded adapter. `users` counts its requests, waiting ones included."""
+    """One loaded adapter."""
 
     number: int
-    users: int = 0
     leaving: Future[None] | None = None
 
 
 @dataclass(slots=True)
 class AdapterCatalog:
-    """Names, their numbers and their users."""
+    """Names, their numbers, and which are in use."""
 
     layers: AdapterLayers
     whole_models: WholeModels
     live: dict[str, LiveAdapter] = field(default_factory=dict)
+    in_use: InUse[str] = field(default_factory=InUse)
+    """By requests, waiting ones included."""
     history: dict[str, tuple[Path, str]] = field(default_factory=dict)
     """Every name ever loaded, with its folder and its digest."""
     next_number: int = BASE + 1
@@ -143,14 +145,6 @@ class AdapterCatalog:
         self.history[name] = identity
         self.next_number += 1
 
-    def begin(self, name: str | None) -> None:
-        if name is not None:
-            self.live[name].users += 1
-
-    def end(self, name: str | None) -> None:
-        if name is not None:
-            self.live[name].users -= 1
-
     def leave(self, name: str) -> Future[None]:
         """Refuse new requests from now on; the future is done when the adapter is gone. Raises:
         NotFoundError."""
@@ -168,7 +162,9 @@ class AdapterCatalog:
     def drop_unused(self) -> list[int]:
         """Remove the leaving adapters whose last request has ended; their numbers."""
         done = [
-            (name, adapter) for name, adapter in self.live.items() if adapter.leaving and not adapter.users
+            (name, adapter)
+            for name, adapter in self.live.items()
+            if adapter.leaving and name not in self.in_use
         ]
         for name, adapter in done:
             self.layers.remove(adapter.number)

@@ -95,7 +95,7 @@ class EngineCore:
         )
 
     def submit(self, sequence: Sequence) -> None:
-        self.adapters.begin(sequence.request.adapter)
+        self.adapters.in_use.enter(sequence.request.adapter)
         self.scheduler.waiting.open(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
@@ -235,7 +235,7 @@ class EngineCore:
 
     def _ended(self, sequence: Sequence) -> None:
         self.scheduler.waiting.close(sequence)
-        self.adapters.end(sequence.request.adapter)
+        self.adapters.in_use.leave(sequence.request.adapter)
         self._drop_unused_adapters()
         self._finish_sleep()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
+from art.process.in_use import InUse
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -35,8 +34,8 @@ class VllmAdapters:
         self._paths: dict[str, Path] = {}
         """Every name ever given: it stands for these weights until this engine ends."""
         self._served: set[str] = set()
-        self._users: Counter[str] = Counter()
-        self._leaving: dict[str, asyncio.Event] = {}
+        self.in_use = InUse[str]()
+        """By requests, waiting ones included."""
 
     @property
     def names(self) -> list[str]:
@@ -53,20 +52,6 @@ class VllmAdapters:
                 code="model_not_found",
             )
         return adapter
-
-    def begin(self, adapter: str | None) -> None:
-        """One more request uses it."""
-        if adapter is not None:
-            self._users[adapter] += 1
-
-    def end(self, adapter: str | None) -> None:
-        """One of its requests has ended."""
-        if adapter is not None:
-            self._users[adapter] -= 1
-            if not self._users[adapter]:
-                del self._users[adapter]
-                if adapter in self._leaving:
-                    self._leaving[adapter].set()
 
     async def load(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`."""
@@ -94,10 +79,7 @@ class VllmAdapters:
         """See `Engine.unload_adapter`. Waits up to `seconds` for the last request. Raises: TimeoutError."""
         self.model(name)
         self._served.discard(name)
-        if name in self._users:
-            async with asyncio.timeout(seconds):
-                await self._leaving.setdefault(name, asyncio.Event()).wait()
-            self._leaving.pop(name, None)
+        await self.in_use.wait_until_unused(name, seconds)
         # Loaded again in the meantime: it stays.
         if name not in self._served:
             await self._client.post("/v1/unload_lora_adapter", {"lora_name": name})

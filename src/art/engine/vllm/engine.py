@@ -146,7 +146,7 @@ class VllmEngine:
                 code="queue_full",
             )
         call = VllmCall(request)
-        self._adapters.begin(request.adapter)
+        self._adapters.in_use.enter(request.adapter)
         self._waiting.put(request.owner, call)
         self._send_on()
         return call
@@ -158,7 +158,7 @@ class VllmEngine:
         call.ended = True
         if call.task is None:
             self._waiting.remove(call.request.owner, call)
-            self._adapters.end(call.request.adapter)
+            self._adapters.in_use.leave(call.request.adapter)
         else:
             call.task.cancel()
 
@@ -203,11 +203,8 @@ class VllmEngine:
                 reply: dict[str, Any] = await self.client.post("/v1/completions", body)
                 return reply
 
-        self._adapters.begin(adapter)
-        try:
+        with self._adapters.in_use.using(adapter):
             return await asyncio.gather(*map(one, bodies))
-        finally:
-            self._adapters.end(adapter)
 
     async def sleep(self) -> None:
         """See `Engine.sleep`; memory is given back where vLLM runs in sleep mode."""
@@ -283,7 +280,7 @@ class VllmEngine:
             self._put_delta(call, error)
         finally:
             self._running.discard(call)
-            self._adapters.end(request.adapter)
+            self._adapters.in_use.leave(request.adapter)
             if not self._running:
                 self._quiet.set()
             self._send_on()

@@ -7,7 +7,7 @@ committed step again.
 Two kinds of folders are checkpoints: our own (`trainer_state.json`, optimizer, RNG, manifest), and a plain
 PEFT folder that another program wrote (`adapter_config.json` and `adapter_model.safetensors`). The second
 kind resumes with a fresh optimizer. Its shape (`CheckpointShape`) is read from its small files. Checkpoints
-that running jobs read beside the newest, references and teachers, are not deleted (`CheckpointRefs`).
+that running jobs read beside the newest, references and teachers, are not deleted (`InUse`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ import json
 import os
 import re
 import shutil
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -427,29 +425,6 @@ def _folder(checkpoints: Checkpoints, step: int) -> Path:
             f"the model has no checkpoint of step {step}; its steps: {steps}", status=404, code="step_missing"
         )
     return checkpoints.path(step)
-
-
-class CheckpointRefs:
-    """Folders and how many jobs read each."""
-
-    def __init__(self) -> None:
-        self._folders: Counter[Path] = Counter()
-
-    @contextmanager
-    def reading(self, folder: str | None) -> Iterator[None]:
-        """Inside, the folder is in use. None: none is."""
-        if folder is None:
-            yield
-            return
-        path = Path(folder).resolve()
-        self._folders[path] += 1
-        try:
-            yield
-        finally:
-            self._folders[path] -= 1
-
-    def __contains__(self, folder: Path) -> bool:
-        return self._folders[folder.resolve()] > 0
 
 
 @contextlib.asynccontextmanager

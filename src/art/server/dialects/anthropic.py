@@ -206,7 +206,7 @@ class AnthropicMessages(_Anthropic):
     async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
         """Sample what is asked for."""
         target = await self.target_of(scope, request)
-        async with self.sampler.catalog.lease(target):
+        with self.sampler.catalog.using(target):
             prepared = await self.prepare(scope, request, target)
             if request.stream:
                 if await send_stream(

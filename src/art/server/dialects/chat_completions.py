@@ -152,7 +152,7 @@ class ChatCompletions(Dialect):
     async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
         """Sample what is asked for."""
         target = await self.target_of(scope, request)
-        async with self.sampler.catalog.lease(target):
+        with self.sampler.catalog.using(target):
             prepared = await self.prepare(scope, request, target)
             if request.stream:
                 if not await send_stream(

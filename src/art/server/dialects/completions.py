@@ -205,7 +205,7 @@ class Completions(Dialect):
         """Sample what is asked for."""
         target = await self.target_of(scope, asked.sampling)
         rollout_id, tenant = rollout_of(scope), tenant_in(scope)
-        async with self.sampler.catalog.lease(target):
+        with self.sampler.catalog.using(target):
             prompts = [
                 await run_in_thread_if_large(
                     len(prompt),

@@ -93,7 +93,7 @@ class Dialect(ABC):
     ...     return read_chat_request(body, max_n=self.limits.max_n)
     >>> async def answer(self, scope, request, send):
     ...     target = await self.target_of(scope, request)
-    ...     async with self.sampler.catalog.lease(target):
+    ...     with self.sampler.catalog.using(target):
     ...         prepared = await self.prepare(scope, request, target)
     ...         done = await complete_request(self.sampler, prepared)     # or send_stream(...)
     ...         await send_json(send, written(done))

@@ -378,7 +378,7 @@ class Responses(Dialect):
         """Sample what is asked for."""
         tenant = tenant_in(scope)
         target = await self.target_of(scope, asked.chat)
-        async with self.sampler.catalog.lease(target):
+        with self.sampler.catalog.using(target):
             prepared = await self.prepare(scope, asked.chat, target)
             if asked.chat.stream:
                 writer = ResponseEvents(asked, prepared, lambda one: self._keep(tenant, asked, one))

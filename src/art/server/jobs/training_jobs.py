@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Literal
 
 from art.errors import (
@@ -24,8 +25,8 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
+from art.process.in_use import InUse
 from art.server.catalog import Catalog
-from art.server.checkpoints.checkpoints import CheckpointRefs
 from art.server.checkpoints.registered_models import RegisteredModels
 from art.server.jobs.job_store import JobQueue, JobRequest, JobStore, JobStoreError, QueuedJob, TrainingJob
 from art.server.jobs.sft_job import SftJob
@@ -279,7 +280,7 @@ class JobRunner:
         catalog: Catalog,
         ledger: Ledger,
         teachers: TeacherSettings,
-        in_use: CheckpointRefs,
+        in_use: InUse[Path],
     ) -> None:
         self._models = models
         self._served = served_models
@@ -293,7 +294,7 @@ class JobRunner:
         served = await self._served.ensure_served(self._models.get(job.project, job.name))
         async with served.workers.training:
             try:
-                with self._in_use.reading(_reference_of(job, served)):
+                with self._in_use.using(_reference_of(job, served)):
                     return await self._step_job(job, served, progress).run()
             except BaseException:
                 # The trainer may hold a step that was never committed.
@@ -335,11 +336,12 @@ class JobRunner:
         )
 
 
-def _reference_of(job: TrainingJob, served: ServedModel) -> str | None:
+def _reference_of(job: TrainingJob, served: ServedModel) -> Path | None:
     """The folder of another policy that the job reads; one that is not there, the job itself will name."""
     if isinstance(job.request, SftJobRequest):
         return None
     try:
-        return reference_folder(job.request.algorithm, served.checkpoints)
+        folder = reference_folder(job.request.algorithm, served.checkpoints)
     except RequestError:
         return None
+    return None if folder is None else Path(folder).resolve()

@@ -230,7 +230,7 @@ class ServedModel:
 
     async def _unload_later(self, adapter: str, unload: Unload) -> None:
         try:
-            await self.catalog.drained(adapter, timeout=self.settings.drain)
+            await self.catalog.wait_until_unused(adapter, timeout=self.settings.drain)
             await unload()
         except (ARTError, TimeoutError) as error:
             _log.warning("old adapter %s stays loaded: %s", adapter, error)
