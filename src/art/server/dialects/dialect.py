@@ -83,7 +83,7 @@ def named_event(name: str, body: dict[str, Any]) -> bytes:
 
 
 _ROLLOUT = ROLLOUT_HEADER.encode()
-_ROLLOUT_LENGTH = 256
+LONGEST_ROLLOUT_ID = 256
 
 
 class Dialect(ABC):
@@ -194,9 +194,9 @@ def rollout_of(scope: Scope) -> str | None:
     for name, value in scope["headers"]:
         if name == _ROLLOUT:
             rollout: str = value.decode("latin-1")
-            if not rollout or len(rollout) > _ROLLOUT_LENGTH or not rollout.isprintable():
+            if not rollout or len(rollout) > LONGEST_ROLLOUT_ID or not rollout.isprintable():
                 raise RequestError(
-                    f"header {ROLLOUT_HEADER} must be 1 to {_ROLLOUT_LENGTH} printable characters",
+                    f"header {ROLLOUT_HEADER} must be 1 to {LONGEST_ROLLOUT_ID} printable characters",
                     status=400,
                     code="invalid_value",
                     param=ROLLOUT_HEADER,

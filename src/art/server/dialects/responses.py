@@ -348,7 +348,7 @@ class ResponseEvents:
         return named_event(kind, {"type": kind, "sequence_number": number, **fields})
 
 
-_LIST_LIMIT = 100
+MOST_ITEMS = 100
 
 
 class Responses(Dialect):
@@ -441,8 +441,8 @@ def _place_after(items: list[Item], item_id: str) -> int:
 
 
 def _limit(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _LIST_LIMIT:
-        refuse(f"limit must be a whole number from 1 to {_LIST_LIMIT}, not {text!r}", "limit")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_ITEMS:
+        refuse(f"limit must be a whole number from 1 to {MOST_ITEMS}, not {text!r}", "limit")
     return int(text)
 
 

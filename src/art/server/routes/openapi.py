@@ -21,6 +21,8 @@ from art.server.chat.chat_request import CHAT
 from art.server.chat.request_fields import RequestSchema
 from art.server.dialects.anthropic_request import COUNT_TOKENS, MESSAGES
 from art.server.dialects.completions_request import COMPLETIONS
+from art.server.dialects.dialect import LONGEST_ROLLOUT_ID
+from art.server.dialects.responses import MOST_ITEMS
 from art.server.dialects.responses_request import RESPONSES
 from art.server.routes import openapi_schemas as replies
 from art.server.routes.gateway_routes import DETOKENIZE, TOKENIZE
@@ -115,7 +117,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         reply=replies.INPUT_ITEMS,
         query=(
             ("after", {"type": "string"}),
-            ("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
+            ("limit", {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS}),
             ("order", {"enum": ["asc", "desc"]}),
         ),
     ),
@@ -201,7 +203,7 @@ _ROLLOUT = {
     "in": "header",
     "required": False,
     "description": "The rollout that the completion belongs to",
-    "schema": {"type": "string", "pattern": "^[ -~]{1,256}$"},
+    "schema": {"type": "string", "pattern": f"^[ -~]{{1,{LONGEST_ROLLOUT_ID}}}$"},
 }
 _PARAMETERS: dict[str, Schema] = {"step": {"type": "integer", "minimum": 0}}
 
