@@ -47,7 +47,7 @@ class AnyModel(Protocol):
 
 @runtime_checkable
 class AnyTrainableModel(AnyModel, Protocol):
-    """A model that learns, as backends see it: `art.TrainableModel` and its subclasses."""
+    """A trainable model, as backends see it: `art.TrainableModel` and its subclasses."""
 
     base_model: str
 
@@ -69,7 +69,7 @@ class AnyTrainableModel(AnyModel, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """What the type of a keyword does not say: its default, and which values of the type it takes."""
+    """The default of a keyword and the values of its type that it accepts."""
 
     default: Any = None
     least: float | None = field(default=None, kw_only=True)
@@ -89,7 +89,7 @@ class Refused:
 
 
 class LearningOptions(TypedDict, total=False):
-    """Keywords of `train` that say how a step learns; `PipelineTrainer` takes them too.
+    """The keywords of `train` that configure the training step; `PipelineTrainer` takes them too.
 
     This is their only declaration: `art.client.declared_options` makes the signature of `train` and its
     checks of it, and the table in docs/options.md is printed from it. A type that is no number, flag, name or
@@ -211,7 +211,7 @@ class EarlierTrainOptions(TrainOptions, total=False):
 
 
 class Backend(Protocol):
-    """Where models are served and trained: on this machine, on another, at a service.
+    """The interface of all backends: a place where models are served and trained.
 
     The backends of this package answer to the names of older releases too:
     `_model_inference_name(model, step)`, `_get_step(model)`,
@@ -223,7 +223,7 @@ class Backend(Protocol):
     """
 
     async def register(self, model: Any) -> None:
-        """Make the model known: afterwards it can be sampled and, if trainable, trained."""
+        """Registers the model: afterwards it can be sampled and, if trainable, trained."""
 
     async def train(
         self,
@@ -231,7 +231,7 @@ class Backend(Protocol):
         trajectory_groups: Iterable[TrajectoryGroup],
         **options: Unpack[TrainOptions],
     ) -> TrainResult:
-        """One training step. The new step is served when this returns."""
+        """Runs one training step. The new step is served when this returns."""
 
     async def train_sft(
         self,
@@ -241,18 +241,18 @@ class Backend(Protocol):
         *,
         verbose: bool = False,
     ) -> TrainResult:
-        """One step of supervised training on what assistants say. The new step is served when this
+        """Runs one step of supervised fine-tuning on the assistant messages. The new step is served when this
         returns.
         """
 
     async def get_step(self, model: Any) -> int:
-        """The newest step: the number of completed training steps."""
+        """Returns the newest step: the number of completed training steps."""
 
     async def delete_checkpoints(self, model: Any, keep_steps: Iterable[int]) -> list[int]:
-        """Delete all checkpoints but these and the newest; returns the deleted steps."""
+        """Deletes all checkpoints except these and the newest; returns the deleted steps."""
 
     def openai_client(self, model: Any) -> openai.AsyncOpenAI:
-        """A client for the model's completions."""
+        """Returns a client for the model's completions."""
 
     async def close(self) -> None:
-        """Let go of everything the backend holds."""
+        """Releases all resources of the backend."""

@@ -39,7 +39,7 @@ async def trajectory_group_batches(
     pbar_desc: str | None = "batches",
     pbar_total_completion_tokens: bool = False,
 ) -> AsyncIterator[list[TrajectoryGroup]]:
-    """Yield lists of `batch_size` groups in the order in which they complete; the last may be shorter.
+    """Yields lists of `batch_size` groups in the order in which they complete; the last may be shorter.
 
     At most `batch_size * max_concurrent_batches` groups run at a time. Each batch forgives
     `max_batch_exceptions` failed rollouts, a number or (0 < x < 1) a share of a batch's rollouts. The first
@@ -106,7 +106,7 @@ GatherStep = Callable[[int], Awaitable[list[TrajectoryGroup]]]
 async def overlapped(
     model: AnyTrainableModel, gather: GatherStep, *, steps: int, max_steps_off_policy: int = 1
 ) -> AsyncGenerator[tuple[int, list[TrajectoryGroup]], None]:
-    """Yield `(step, groups)` for each step up to `steps`, while the groups of later steps are gathered.
+    """Yields `(step, groups)` for each step up to `steps`, while the groups of later steps are gathered.
 
         async for step, groups in art.overlapped(model, gather, steps=20):
             await model.train(groups)

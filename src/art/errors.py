@@ -63,7 +63,7 @@ from difflib import get_close_matches
 
 
 def did_you_mean(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
-    """A question, or nothing where no known name is as like as that (0 to 1).
+    """Returns a suggestion of the closest known name, or "" if none is similar enough (0 to 1).
 
     >>> did_you_mean("lerning_rate", ["learning_rate", "beta"])
     "did you mean 'learning_rate'?"
@@ -90,7 +90,7 @@ class ConfigurationError(ARTError, ValueError):
 
 
 class NotBuiltError(ARTError, NotImplementedError):
-    """The name is known, but nothing is behind it yet; the message says what to use instead."""
+    """The name exists, but its feature is not implemented; the message names the alternative."""
 
 
 class NotRegisteredError(ARTError, ValueError):
@@ -140,11 +140,11 @@ class OverloadedError(ServerError):
 
 
 class ServerUnreachableError(ARTError, ConnectionError):
-    """Nobody answers at the server's address."""
+    """No server answers at the address."""
 
 
 class DeadlineError(ARTError, TimeoutError):
-    """Something was waited for longer than its deadline."""
+    """An operation exceeded its deadline."""
 
 
 class WorkerError(ARTError):
@@ -156,7 +156,7 @@ class WorkerDiedError(WorkerError):
 
 
 class WorkerStalledError(WorkerError):
-    """A worker process lives but stopped answering."""
+    """A worker process is alive but stopped answering."""
 
 
 class TrainingError(ARTError):
@@ -164,7 +164,7 @@ class TrainingError(ARTError):
 
 
 class RolloutsFailedError(TrainingError):
-    """No rollout of the step gave a trajectory: each of them failed."""
+    """All rollouts of the step failed, so there is no trajectory."""
 
 
 class TokenMismatchError(ARTError, ValueError):
@@ -196,7 +196,7 @@ class CheckpointMissingError(CheckpointError, FileNotFoundError):
 
 
 class StepMissingError(CheckpointMissingError, ValueError):
-    """The model has checkpoints, but none of the steps asked for."""
+    """The model has checkpoints, but none of the requested steps."""
 
     status_code = 404
 
@@ -212,17 +212,17 @@ class StorageError(ARTError):
 
 
 class ForbiddenBucketCreationError(StorageError):
-    """A bucket is missing, and these credentials may not make it."""
+    """A bucket is missing, and these credentials may not create it."""
 
     status_code = 403
 
 
 class DeploymentError(ARTError):
-    """A model could not be given to a provider."""
+    """A model could not be deployed at a provider."""
 
 
 class UnsupportedLoRADeploymentProviderError(DeploymentError, ValueError):
-    """There is no such provider."""
+    """The provider is unknown."""
 
     status_code = 400
 
@@ -234,7 +234,7 @@ class UnsupportedBaseModelDeploymentError(DeploymentError, ValueError):
 
 
 class LoRADeploymentTimedOutError(DeploymentError, TimeoutError):
-    """The provider was not done in time; it may still finish."""
+    """The deployment did not finish in time; it may still finish."""
 
     status_code = 504
 
@@ -248,11 +248,11 @@ class LlmError(ARTError):
 
 
 class LlmUnavailableError(LlmError):
-    """It did not answer in time, or answered with a fault of its own."""
+    """The model did not answer in time, or answered with an error of its own."""
 
 
 class LlmBusyError(LlmUnavailableError):
-    """It asks for fewer requests; `retry_after` is in seconds, None where it did not say."""
+    """The model's endpoint is overloaded; `retry_after` is in seconds, None if the endpoint gave no time."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -260,27 +260,27 @@ class LlmBusyError(LlmUnavailableError):
 
 
 class LlmTimeoutError(LlmUnavailableError):
-    """It did not answer before the deadline."""
+    """The model did not answer before the deadline."""
 
 
 class LlmTooLongError(LlmError):
-    """The question does not fit into its context; a shorter one may."""
+    """The request does not fit into the model's context; a shorter one may."""
 
 
 class LlmRefusedError(LlmError):
-    """It declined to answer."""
+    """The model declined to answer."""
 
 
 class LlmAnswerError(LlmError, ValueError):
-    """It answered, but not in the form that was asked for, also after it was asked again."""
+    """The model's answer had the wrong form, also after a repeated request."""
 
 
 class BudgetExceededError(LlmError):
-    """The next question would go beyond the budget; nothing was asked."""
+    """The next request would exceed the budget; it was not sent."""
 
 
 class McpError(ARTError):
-    """An MCP server could not be started or reached, or does not keep to the protocol."""
+    """An MCP server could not be started or reached, or violates the protocol."""
 
 
 class McpTimeoutError(McpError, DeadlineError):
@@ -288,7 +288,7 @@ class McpTimeoutError(McpError, DeadlineError):
 
 
 class CassetteError(McpError):
-    """What was asked of an MCP server is not on the cassette, or the file is damaged."""
+    """A request to an MCP server is not on the cassette, or the file is damaged."""
 
 
 class VerifierError(ARTError):

@@ -49,7 +49,7 @@ async def gather_trajectory_groups(
     max_metrics: int | None = None,
     after_each: AfterEach | None = None,
 ) -> list[TrajectoryGroup]:
-    """Run the rollouts of all groups side by side; the groups come back in the order they were given.
+    """Runs the rollouts of all groups concurrently; returns the groups in the given order.
 
     groups: groups of coroutines, or coroutines that return a group or several trajectories (a group of them).
     max_exceptions: failed rollouts that are forgiven, a number or (0 < x < 1) a share; one more raises its
@@ -85,7 +85,7 @@ async def gather_trajectory_groups(
 
 
 async def wrap_group_awaitable(awaitable: Awaitable[GroupT] | TrajectoryGroup) -> GroupT | None:
-    """Await one group, or several trajectories, and count them in the current context.
+    """Awaits one group, or several trajectories, and counts them in the current context.
 
     Gives what was awaited (a generator as a list); None when it failed and was forgiven.
     """
@@ -109,7 +109,7 @@ async def wrap_group_awaitable(awaitable: Awaitable[GroupT] | TrajectoryGroup) -
 
 
 def as_group(group: Iterable[Trajectory | BaseException] | None) -> TrajectoryGroup | None:
-    """What `wrap_group_awaitable` gives, as a group; None stays None."""
+    """Returns the result of `wrap_group_awaitable` as a group; None stays None."""
     return group if group is None or isinstance(group, TrajectoryGroup) else TrajectoryGroup(list(group))
 
 
@@ -137,7 +137,7 @@ def _failures(group: Any) -> list[Any]:
 async def wrap_trajectories_awaitable(
     awaitable: Awaitable[Trajectory | Iterable[Trajectory]],
 ) -> Trajectory | list[Trajectory] | BaseException:
-    """Await one rollout, as a rollout of its own, and count it in the current context.
+    """Awaits one rollout, as a rollout of its own, and counts it in the current context.
 
     Gives its trajectory, the list of them where it returns several, or its error when that was forgiven.
     """
@@ -210,7 +210,7 @@ async def gather_trajectories(
     pbar_total_completion_tokens: bool = False,
     max_exceptions: int | float = 0,
 ) -> Any:
-    """Run rollouts side by side; what each gave stands in its place.
+    """Runs rollouts concurrently; returns each result in the given order.
 
     A rollout that returns a trajectory gives it; one that returns several gives a list of them, so that
     rollouts of two players give pairs. Forgiven errors (`max_exceptions`) stay in their places.

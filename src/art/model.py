@@ -48,7 +48,7 @@ StateT = TypeVar("StateT", default=dict[str, Any])
 
 
 class Model(BaseModel, Generic[ConfigT, StateT]):
-    """A model that is prompted, not trained: to compare with, to judge, to play against.
+    """A model that is prompted, not trained: a baseline, a judge, an opponent.
 
     It may live anywhere that speaks OpenAI's protocol: `inference_base_url`, `inference_api_key` and
     `inference_model_name` say where. The key is shown nowhere, and `model_dump_json` leaves it out. config: a
@@ -131,13 +131,13 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         return self._separate_costs(super().__copy__())
 
     def __getstate__(self) -> dict[Any, Any]:
-        """A pickle goes to another process: it has the endpoint's address, but no connections of ours."""
+        """Returns the state for another process: the endpoint's address without open connections."""
         state = super().__getstate__()
         here = {"_backend": None, "_client": None, "_costs": copy.copy(self._costs)}
         return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), **here}}
 
     def __eq__(self, other: object) -> bool:
-        """Of one class, with equal fields; whether it is registered, and what it logged, is not compared."""
+        """Compares class and fields, but not the registration or the log."""
         return type(other) is type(self) and self.model_dump() == other.model_dump()
 
     __hash__ = None  # type: ignore[assignment]  # as in pydantic: fields may change
@@ -149,7 +149,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         return copied
 
     def backend(self) -> Backend:
-        """The backend of `register`. Raises NotRegisteredError (a ValueError) before."""
+        """The backend of `register`. Raises NotRegisteredError (a ValueError) before `register`."""
         if self._backend is None:
             raise NotRegisteredError(
                 "Model is not registered with the Backend. You must call `model.register()` first."
@@ -161,14 +161,14 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         return as_backend(self.backend())
 
     async def register(self, backend: Backend) -> None:
-        """Make the model known to a backend. Raises ConfigurationError for a config that is not JSON."""
+        """Registers the model with a backend. Raises ConfigurationError for a config that is not JSON."""
         check_config(self.config)
         await as_backend(backend).register(self)
         self._backend, self._client = backend, None
         self._run_log.ready()
 
     def openai_client(self) -> openai.AsyncOpenAI:
-        """A client for this model's endpoint; always the same one."""
+        """Returns the client for this model's endpoint; always the same one."""
         if self._client is None:
             self._client = self._make_client()
         self._costs.equip(self._client, self.metrics_builder, self._template_arguments())
@@ -198,7 +198,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         return None
 
     def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
-        """Keywords for `litellm.acompletion`."""
+        """Returns keywords for `litellm.acompletion`."""
         return {
             "model": ("hosted_vllm/" if self.trainable else "") + self.get_inference_name(step),
             "base_url": self.inference_base_url,
@@ -207,7 +207,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         }
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """What to send as `model`: the newest step's name, or that of a given step (`name@step`)."""
+        """Returns the name to send as `model`: that of the newest step, or of a given step (`name@step`)."""
         namer = getattr(self._backend, "_model_inference_name", None)
         if namer is not None:
             told: str = namer(self, step)
@@ -216,11 +216,11 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         return name if step is None else f"{name}@{step}"
 
     async def get_step(self) -> int:
-        """How many training steps the model has had; 0 for a prompted model."""
+        """Returns the number of training steps of the model; 0 for a prompted model."""
         return 0
 
     def safe_model_dump(self) -> dict[str, Any]:
-        """The model's fields without its config and its key."""
+        """Returns the model's fields without its config and its key."""
         return self.model_dump(exclude={"config", "inference_api_key"}) | {"config": None}
 
     # -- what it writes: its log, its state, its costs; files under `base_path/project/models/name` --
@@ -233,7 +233,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         metrics: Mapping[str, float] | None = None,
         step: int | None = None,
     ) -> None:
-        """Write trajectories and one row of numbers: averages under `<split>/`, and `metrics`.
+        """Writes trajectories and one row of numbers: averages under `<split>/`, and `metrics`.
 
         step: the step the numbers belong to; by default the newest. With neither trajectories nor metrics
         nothing is written. `docs/metrics.md` lists the names. Raises TypeError for items that are no
@@ -250,23 +250,23 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         await asyncio.to_thread(self._run_log.write, self, entry)
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
-        """Where to add costs, counts and times; the next row that `log` writes takes them up.
+        """Returns the builder for costs, counts and times; the next row that `log` writes includes them.
 
         cost_context: "train" waits for a row of split train, "eval" for one of val or test.
         """
         return self._run_log.builder(self._folder(), cost_context)
 
     def activate_metrics_context(self, cost_context: str) -> Token[MetricsBuilder]:
-        """Make `metrics_builder(cost_context)` the active one; undo it with `token.var.reset(token)`."""
+        """Activates `metrics_builder(cost_context)`; undo it with `token.var.reset(token)`."""
         return self.metrics_builder(cost_context).activate()
 
     @property
     def cost_calculator(self) -> CostCalculator:
-        """(prompt tokens, completion tokens, cost context) -> `{"costs/...": US dollars}`."""
+        """The function (prompt tokens, completion tokens, cost context) -> `{"costs/...": US dollars}`."""
         return self._costs.calculator
 
     def set_cost_calculator(self, calculator: CostCalculator | None) -> None:
-        """What the completions of this model's client cost. None: nothing.
+        """Sets the cost function for completions of this model's client. None: no costs.
 
         The costs go to the active metrics builder, else to the model's own. A prompt counts once for each
         choice.
@@ -274,7 +274,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         self._costs.calculator = calculator or no_costs
 
     def update_wandb_config(self, config: Mapping[str, Any]) -> None:
-        """Add to the config of the W&B run; kept until there is one.
+        """Adds to the config of the W&B run; kept until there is one.
 
         Raises ConfigurationError (a ValueError) for a value that was set to another, TypeError for no dict.
         """
@@ -289,15 +289,15 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         return self._run_log.wandb.open(self)
 
     def read_state(self) -> dict[str, Any] | None:
-        """The program's own state as it was written last, or None."""
+        """Returns the program's own state as it was last written, or None."""
         return read_state(self._folder())
 
     def overwrite_state(self, state: Mapping[str, Any]) -> None:
-        """Replace the state. The file is complete at any moment; the log's own entry in it stays."""
+        """Replaces the state. The file is complete at any moment; the log's own entry in it stays."""
         overwrite_state(self._folder(), state)
 
     def merge_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge into the state, dicts key by key; returns the whole."""
+        """Merges into the state, dicts key by key; returns the whole state."""
         return merge_state(self._folder(), state)
 
     @deprecated("write_state is the older name of overwrite_state")
@@ -322,7 +322,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
-    """A model that learns: a base model and a LoRA of our own.
+    """A model to train: a base model and its own LoRA adapter.
 
     base_model: a hub name, a local folder, or a built-in model (`art/nano`).
     _internal_config: `peft_args` (the adapter's shape) and `trainer_args` (the optimizer); with
@@ -364,7 +364,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         self._internal_config = copy.deepcopy(dict(_internal_config)) if _internal_config else None
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
-        """As in pydantic, with `_internal_config`."""
+        """Returns the fields as pydantic does, with `_internal_config`."""
         dumped = super().model_dump(**options)
         include, exclude = options.get("include"), options.get("exclude") or ()
         if "_internal_config" in exclude or (include is not None and "_internal_config" not in include):
@@ -375,7 +375,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     async def register(
         self, backend: Backend, _openai_client_config: Mapping[str, Any] | None = None
     ) -> None:
-        """Make the model known to a backend: it can be sampled and trained afterwards.
+        """Registers the model with a backend: it can be sampled and trained afterwards.
 
         _openai_client_config: how its server is set up (`art.dev.OpenAIServerConfig`).
         """
@@ -396,7 +396,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         return (self._internal_config or {}).get(CHAT_TEMPLATE_KWARGS)
 
     async def get_step(self) -> int:
-        """The newest step: 0 is the untouched adapter, each training step adds one."""
+        """Returns the newest step: 0 is the untrained adapter, each training step adds one."""
         return await self._face().get_step(self)
 
     async def train(
@@ -407,7 +407,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         verbose: bool = False,
         **options: Unpack[JobOptions],
     ) -> TrainResult:
-        """Train on groups of trajectories and log them with the result's metrics at the new step.
+        """Trains on groups of trajectories and logs them with the result's metrics at the new step.
 
         config: learning rate, algorithm and so on. _config and options: further keywords of the backend's
         `train`; options win over _config, and that over config. Groups that are None (a judge gave them up)
@@ -427,7 +427,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         _config: Mapping[str, Any] | None = None,
         verbose: bool = False,
     ) -> TrainResult:
-        """Learn to say what assistants say in the trajectories, and log the metrics at the new step.
+        """Fine-tunes on the assistant messages of the trajectories and logs the metrics at the new step.
 
         One call makes one step. config: learning rate (one, or one a batch) and batch size. Without
         trajectories nothing happens and nothing is logged.
@@ -443,7 +443,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         return result
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> list[int]:
-        """Delete all checkpoints but the newest and the best one; returns the deleted steps.
+        """Deletes all checkpoints except the newest and the best one; returns the deleted steps.
 
         The best is the step with the highest mean of `best_checkpoint_metric` in `history.jsonl`, the later
         one of equals. Without such a metric only the newest is kept, and a warning says so.

@@ -95,7 +95,7 @@ async def consume_chat_completion_stream(
 def consume_sync_chat_completion_stream(
     stream: Iterable[ChatCompletionChunk], on_chunk: OnChunk | None = None
 ) -> ChatCompletion:
-    """As `consume_chat_completion_stream`, for the client that does not need `await`."""
+    """Does the same as `consume_chat_completion_stream`, for the client without `await`."""
     tell = _chunk_callback(on_chunk)
     completion: ChatCompletion | None = None
     for chunk in stream:
@@ -223,7 +223,8 @@ FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_ca
 
 
 def convert_litellm_choice_to_openai(choice: Any) -> Choice:
-    """The same turn, so that it can stand in a trajectory; the server's own fields stay.
+    """Converts the choice to OpenAI's type, so that it can be part of a trajectory; the server's own fields
+    stay.
 
     Raises ConfigurationError for a piece of a stream, a role other than assistant, and calls of anything but
     functions.
@@ -287,7 +288,8 @@ log = logging.getLogger(__name__)
 
 
 def strip_logprobs(obj: T) -> T:
-    """A deep copy without logprobs: keys named `logprobs` go, attributes of that name become None.
+    """Returns a deep copy without logprobs: keys named `logprobs` are removed, attributes of that name become
+    None.
 
     What cannot be copied (an open socket, a lock) is returned as it is, with a warning in the log. What says
     that its copies are itself (clients, backends) is left alone.
@@ -338,8 +340,8 @@ def _fields(item: Any) -> list[Any]:
 def get_guided_completion_params(
     completion: ChatCompletion, base_tools: Tools | None = None
 ) -> tuple[list[str] | None, dict[str, Any] | str | None, list[dict[str, Any]] | None]:
-    """What to ask a student for so that it repeats the teacher's first choice:
-    (guided_choice, tool_choice, tool_params).
+    """Returns (guided_choice, tool_choice, tool_params) with which a student repeats the teacher's first
+    choice.
 
     For a text, `guided_choice` is the only text allowed (`extra_body={"guided_choice": ...}`), and tools stay
     as they are. For a call, `tool_params` is the one tool with each argument frozen, and `tool_choice` forces

@@ -89,7 +89,7 @@ class _Gates:
 def limit_concurrency(
     n: int, derive_key: Callable[..., str] | None = None
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
-    """Let at most `n` calls run at a time; others wait. `derive_key(*args, **kwargs)`: `n` for each key.
+    """Limits concurrent calls to `n`; others wait. `derive_key(*args, **kwargs)`: `n` for each key.
 
     Raises ConfigurationError when `n` is below 1.
     """
@@ -111,7 +111,7 @@ def limit_concurrency(
 
 
 def log_http_errors(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-    """Turn httpx's HTTPStatusError into a ServerError "[HTTP 404] <url> <what the server said>"."""
+    """Converts httpx's HTTPStatusError to a ServerError "[HTTP 404] <url> <the server's message>"."""
 
     @functools.wraps(function)
     async def telling(*args: P.args, **kwargs: P.kwargs) -> R:

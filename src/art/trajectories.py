@@ -53,15 +53,13 @@ _ROLLOUT: ContextVar[str | None] = ContextVar("art_rollout", default=None)
 
 
 def current_rollout() -> str | None:
-    """The id of the rollout this code runs in, or None outside of one."""
+    """Returns the id of the rollout this code runs in, or None outside of one."""
     return _ROLLOUT.get()
 
 
 @contextmanager
 def rollout_scope(rollout_id: str | None = None) -> Iterator[str]:
-    """Everything inside belongs to one rollout. For loops of your own; the gather functions do it by
-    themselves.
-    """
+    """Assigns the requests inside the block to one rollout. The gather functions do this themselves."""
     rollout_id = rollout_id or uuid4().hex
     if not (rollout_id.isascii() and rollout_id.isprintable()):
         raise ConfigurationError(
@@ -75,7 +73,7 @@ def rollout_scope(rollout_id: str | None = None) -> Iterator[str]:
 
 
 async def in_rollout(work: Awaitable[T]) -> T:
-    """Await `work` as a rollout of its own. Run it as a task, so that the id stays in that task's context."""
+    """Awaits `work` as a rollout of its own. Run it as a task, so that the id stays in its context."""
     with rollout_scope():
         return await work
 
@@ -100,7 +98,7 @@ class History(BaseModel):
     _choices = field_validator("messages_and_choices", mode="before")(choices_of_json)
 
     def messages(self) -> Messages:
-        """The conversation as plain messages."""
+        """Returns the conversation as plain messages."""
         return get_messages(self.messages_and_choices)
 
 
@@ -118,7 +116,7 @@ def _warn_of_unknown_field(cls: type[BaseModel], name: str) -> None:
 
 
 class Trajectory(BaseModel):
-    """One rollout: what was said and done, and how good it was.
+    """The record of one rollout: its messages and its reward.
 
     A `Choice` in `messages_and_choices` is a turn that is trained, a dict is context. Example: a system
     message, a user message and `completion.choices[0]`, with `reward=1.0`. Subclasses may add fields; unknown
@@ -150,17 +148,17 @@ class Trajectory(BaseModel):
         return data
 
     def log(self, message: str) -> None:
-        """Keep a line of text with the trajectory."""
+        """Stores a line of text with the trajectory."""
         self.logs.append(message)
 
     def finish(self) -> Trajectory:
-        """Set `metrics["duration"]`: seconds since the trajectory was made."""
+        """Sets `metrics["duration"]`: seconds since the trajectory was created."""
         self.metrics["duration"] = (datetime.now() - self.start_time).total_seconds()
         return self
 
     @asynccontextmanager
     async def track_duration(self, metric_name: str) -> AsyncIterator[None]:
-        """Add the seconds spent inside to `metrics["<metric_name>_duration"]`, also when it raises."""
+        """Adds the seconds spent inside to `metrics["<metric_name>_duration"]`, also when it raises."""
         started = time.monotonic()
         try:
             yield
@@ -169,11 +167,11 @@ class Trajectory(BaseModel):
             self.metrics[key] = self.metrics.get(key, 0.0) + time.monotonic() - started
 
     def messages(self) -> Messages:
-        """The main conversation as plain messages."""
+        """Returns the main conversation as plain messages."""
         return get_messages(self.messages_and_choices)
 
     def for_logging(self) -> dict[str, Any]:
-        """A dict of plain values; each message says whether it is `trainable`."""
+        """Returns a dict of plain values; each message says whether it is `trainable`."""
         turns = zip(self.messages(), self.messages_and_choices, strict=True)
         return {
             "reward": self.reward if not isinstance(self.reward, Unscored) else None,
@@ -200,7 +198,7 @@ class PydanticException(BaseModel):
 
     @classmethod
     def from_exception(cls, error: BaseException) -> PydanticException:
-        """The exception's class, message and traceback."""
+        """Converts an exception to its class, message and traceback."""
         return cls(
             type=str(type(error)), message=str(error), traceback="\n".join(tracebacks.format_exception(error))
         )
@@ -217,7 +215,7 @@ class _GroupMeta(type(BaseModel)):  # type: ignore[misc]  # pydantic's metaclass
 
 
 class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
-    """Attempts at one scenario; their rewards are compared with each other.
+    """The rollouts of one scenario; their rewards are compared with each other.
 
     Of finished `Trajectory`s (and exceptions of failed attempts) it is a group at once. Of coroutines it is
     an awaitable: `await TrajectoryGroup(rollout(model) for _ in range(8))` runs them side by side and gives
@@ -259,7 +257,7 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
         )
 
     def log(self, message: str) -> None:
-        """Keep a line of text with the group."""
+        """Stores a line of text with the group."""
         self.logs.append(message)
 
     def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]  # pydantic iterates over fields
@@ -280,7 +278,7 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
 
 
 def format_message(message: MessageOrChoice) -> str:
-    """The role, the text, and the calls: "Assistant:", what it says, "look_up({...})"; a line each.
+    """Returns the role, the text, and the calls, one per line: "Assistant:", its text, "look_up({...})".
 
     Parts that are no text (images) stand in brackets.
     """
@@ -293,7 +291,7 @@ def format_message(message: MessageOrChoice) -> str:
 
 
 def get_trajectory_messages(trajectory: Trajectory) -> Messages:
-    """The main conversation as plain messages, as `trajectory.messages()` gives them."""
+    """Returns the main conversation as plain messages, like `trajectory.messages()`."""
     return trajectory.messages()
 
 
@@ -325,7 +323,7 @@ class GatherContext:
     """Of older programs; without effect, as in `gather_trajectories`."""
 
     def update_pbar(self, n: int) -> None:
-        """Move the bar `n` rollouts on and show the means so far."""
+        """Advances the bar by `n` rollouts and shows the means so far."""
         if self.pbar is None:
             return
         names = [name for name in self.metric_divisors if name != "completion_tokens"][: self.max_metrics]
@@ -342,21 +340,21 @@ class GatherContext:
             self.pbar.set_postfix(means)
 
     def too_many_exceptions(self) -> bool:
-        """Whether more rollouts failed than `max_exceptions` allows."""
+        """Returns whether more rollouts failed than `max_exceptions` allows."""
         if 0 < self.max_exceptions < 1:
             total = self.total or getattr(self.pbar, "total", None) or 0
             return self.metric_sums["exceptions"] > self.max_exceptions * total
         return self.metric_sums["exceptions"] > self.max_exceptions
 
     def fail(self, error: BaseException) -> None:
-        """Count a failed rollout; raises its error when it is one too many."""
+        """Counts a failed rollout; raises its error if it is one too many."""
         self.metric_sums["exceptions"] += 1
         self.update_pbar(1)
         if self.too_many_exceptions():
             raise error
 
     def reset(self) -> None:
-        """Forget what was counted. The limits stay."""
+        """Resets the counters. The limits stay."""
         self.metric_sums.clear()
         self.metric_divisors.clear()
 
@@ -365,13 +363,13 @@ gather_context_var: ContextVar[GatherContext | None] = ContextVar("art_gather", 
 
 
 def get_gather_context() -> GatherContext:
-    """The context of the gather this code runs in; outside of one a fresh context that nobody shares."""
+    """Returns the context of the gather this code runs in; outside of one a fresh context."""
     return gather_context_var.get() or GatherContext()
 
 
 @contextmanager
 def set_gather_context(context: GatherContext) -> Iterator[GatherContext]:
-    """Rollouts inside count in `context`."""
+    """Counts the rollouts inside the block in `context`."""
     token = gather_context_var.set(context)
     try:
         yield context
@@ -380,7 +378,7 @@ def set_gather_context(context: GatherContext) -> Iterator[GatherContext]:
 
 
 def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
-    """Add a finished rollout to the means, and write its `completion_tokens` (a mean a turn) into it.
+    """Adds a finished rollout to the means, and writes its `completion_tokens` (mean per turn) into it.
 
     A turn's tokens are those of its logprobs, or without these what the server counted.
     """
@@ -411,7 +409,7 @@ log = logging.getLogger(__name__)
 async def run_side_by_side(
     jobs: Sequence[Coroutine[Any, Any, T]], on_end: Callable[[int, asyncio.Task[T]], None]
 ) -> None:
-    """Run `jobs` side by side; `on_end(index, task)` is called as each ends.
+    """Runs `jobs` concurrently; `on_end(index, task)` is called as each ends.
 
     Whatever ends this early (an error that `on_end` raises, a cancellation from outside) cancels the jobs
     that still run and waits for them, so that no task outlives the call.
@@ -433,7 +431,7 @@ async def run_side_by_side(
 
 
 async def cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel what still runs and wait until it ended, at most `CANCEL_DEADLINE_S`."""
+    """Cancels running tasks and waits for their end, at most `CANCEL_DEADLINE_S`."""
     running = [task for task in tasks if not task.done()]
     for task in running:
         task.cancel()
@@ -447,7 +445,7 @@ async def cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def close_unstarted(job: Any) -> None:
-    """A coroutine that never ran would be reported as "never awaited" when it is collected."""
+    """Closes a coroutine that never ran, which Python would report as "never awaited"."""
     if isinstance(job, PendingGroup):
         job.close()
     elif inspect.iscoroutine(job) and inspect.getcoroutinestate(job) == inspect.CORO_CREATED:
@@ -455,7 +453,7 @@ def close_unstarted(job: Any) -> None:
 
 
 class PendingGroup:
-    """A group whose rollouts are still to run: `await` it once to get the `TrajectoryGroup`."""
+    """A group whose rollouts have not run yet: `await` it once to get the `TrajectoryGroup`."""
 
     def __init__(self, group: type[TrajectoryGroup], items: list[Any], fields: dict[str, Any]) -> None:
         self._group, self._items, self._fields = group, items, fields
@@ -469,7 +467,7 @@ class PendingGroup:
         return self._run().__await__()
 
     def close(self) -> None:
-        """Drop rollouts that never started."""
+        """Drops rollouts that never started."""
         for item in self._items:
             close_unstarted(item)
 
@@ -495,7 +493,7 @@ class PendingGroup:
 
 
 def count_rollout(context: GatherContext, task: asyncio.Task[Any]) -> Trajectory | BaseException:
-    """Count one ended rollout. Returns its trajectory, or its error if the context forgives it."""
+    """Counts one ended rollout. Returns its trajectory, or its error if the context tolerates it."""
     error = task_failure(task)
     if error is None and not isinstance(task.result(), Trajectory):
         error = TypeError(f"a rollout returned {task.result()!r}, not a Trajectory")

@@ -32,7 +32,7 @@ _CHAT_WORDS = frozenset({"Choice", "Message", "MessageOrChoice", "Messages", "Me
 
 @dataclass(frozen=True)
 class Unscored:
-    """A reward that is not known, and why: the judge, tool or sandbox failed.
+    """A missing reward and its reason: the judge, tool or sandbox failed.
 
     It leaves the group's statistics and the loss; it never counts as reward 0.
     """
@@ -41,7 +41,7 @@ class Unscored:
 
 
 class TrainConfig(BaseModel):
-    """What one call of `model.train` may set. `beta` is the older name of `kl_penalty_coef`."""
+    """The options of one call of `model.train`. `beta` is the older name of `kl_penalty_coef`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,7 +69,7 @@ class TrainConfig(BaseModel):
         return data
 
     def keywords(self) -> dict[str, Any]:
-        """What differs from the defaults, as keywords of a backend's `train`."""
+        """Returns the values that differ from the defaults, as keywords of a backend's `train`."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {
             name: value for name, value in values.items() if value != type(self).model_fields[name].default
@@ -77,7 +77,7 @@ class TrainConfig(BaseModel):
 
 
 class TrainSFTConfig(BaseModel):
-    """What one call of `model.train_sft` may set.
+    """The options of one call of `model.train_sft`.
 
     learning_rate: one for all batches, or a list with one for each. batch_size: trajectories of one update;
     "auto" leaves it to the backend (2).
@@ -91,7 +91,7 @@ class TrainSFTConfig(BaseModel):
 
 @dataclass
 class TrainResult:
-    """What a training step returned.
+    """The result of a training step.
 
     step: the step that now exists and is served. metrics: means of the step, with the sheet as
     `data/sheet/<fate>_rollouts` and `data/sheet/<fate>_tokens`. sheet: where every rollout of the step went.
@@ -112,7 +112,7 @@ class LocalTrainResult(TrainResult):
 
 @dataclass
 class ServerlessTrainResult(TrainResult):
-    """The result of a `ServerlessBackend`: `artifact_name` is what the service calls the new checkpoint."""
+    """The result of a `ServerlessBackend`: `artifact_name` is the service's name of the new checkpoint."""
 
     artifact_name: str | None = None
 
@@ -134,7 +134,7 @@ def is_choice(item: Any) -> bool:
 
 
 def sample_id(choice: Any) -> str | None:
-    """The sample that a choice says it is, or None."""
+    """Returns the id of a choice's sample, or None."""
     fields = (
         choice if isinstance(choice, dict) else vars(choice) | (getattr(choice, "model_extra", None) or {})
     )
@@ -145,7 +145,9 @@ def sample_id(choice: Any) -> str | None:
 
 
 def get_messages(messages_and_choices: MessagesAndChoices) -> Messages:
-    """Plain messages: a choice becomes its assistant message, a missing content becomes the empty text."""
+    """Returns plain messages: a choice becomes its assistant message, a missing content becomes the empty
+    text.
+    """
     return [_message(item) for item in messages_and_choices]
 
 
@@ -165,7 +167,7 @@ def _message(item: MessageOrChoice) -> Any:
 
 
 def revive_choices(items: Any) -> Any:
-    """Choices that were dumped to JSON become choices again, so that a trajectory survives a round trip."""
+    """Converts choices that were dumped to JSON back, so that a trajectory survives a round trip."""
     if not isinstance(items, list) or not any(isinstance(item, dict) and is_choice(item) for item in items):
         return items
     from openai.types.chat.chat_completion import Choice
@@ -176,5 +178,5 @@ def revive_choices(items: Any) -> Any:
 
 
 def choices_of_json(items: Any, info: ValidationInfo) -> Any:
-    """For fields of turns: JSON has no choices but dicts; a program's own dicts stay what they are."""
+    """Converts choices in fields of turns from JSON; a program's own dicts are not changed."""
     return revive_choices(items) if info.mode == "json" else items

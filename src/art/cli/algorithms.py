@@ -42,7 +42,7 @@ def spelled(row: Row) -> dict[str, Any]:
 
 
 def overview() -> Table:
-    """What fits into a narrow terminal; `detail` has the parts."""
+    """Returns the columns that fit into a narrow terminal; `detail` has the parts."""
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True)
     table.add_column("what it does")

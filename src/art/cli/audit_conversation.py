@@ -61,7 +61,7 @@ TOOLS: list[dict[str, Any]] = [
 
 
 def template_verdicts(tokenizer: Any) -> Iterator[AuditVerdict]:
-    """What the model's own chat template does with an assistant's turn that has become history.
+    """Yields verdicts on how the model's own chat template renders an assistant's turn of the history.
 
     Never a failure by itself: ids are taken from the ledger, and only new messages are rendered.
     """
@@ -79,7 +79,9 @@ def template_verdicts(tokenizer: Any) -> Iterator[AuditVerdict]:
 
 
 def renderer_verdicts(renderer: LibraryRenderer) -> Iterator[AuditVerdict]:
-    """Which renderer the server uses, and whether it continues sampled ids without rewriting them."""
+    """Yields verdicts on the server's renderer, and on whether it continues sampled ids without rewriting
+    them.
+    """
     yield AuditVerdict(level="pass", check="renderer", what=renderer.kind)
     yield _bridges(renderer, AuditTurn(name="bridging: plain", reply=ANSWER))
     yield _bridges(

@@ -52,7 +52,7 @@ class Finding:
 
 
 def look_at_installation(folder: Path) -> Iterator[Finding]:
-    """Everything that can be seen without starting anything."""
+    """Yields all findings that need no running process."""
     yield python_finding()
     yield from package_findings()
     yield from torch_findings()

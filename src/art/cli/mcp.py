@@ -204,7 +204,7 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerArguments:
-    """Where the server is, as the command line says it."""
+    """The server's address, as given on the command line."""
 
     words: list[str]
     read_only: list[str]
@@ -249,7 +249,7 @@ def header(text: str) -> tuple[str, str]:
 
 
 def env_value(variable: str, option: str) -> str:
-    """Of an environment variable. Raises ConfigurationError when it is not set."""
+    """Returns the value of an environment variable. Raises ConfigurationError when it is not set."""
     value = environment.variable(variable)
     if value is None:
         raise ConfigurationError(f"{option} names the environment variable {variable!r}, which is not set")
@@ -325,7 +325,7 @@ def generator_params(base_url: str | None) -> dict[str, Any]:
 
 
 def judge_checks(folder: Path) -> JudgeChecks:
-    """Of the judge of the run in `folder`, which a resumed run goes on with."""
+    """Returns the checks of the judge for the run in `folder`, which a resumed run continues."""
     from art.rewards.judge_checks import JudgeChecks
 
     return JudgeChecks(record=folder / "judge-checks.jsonl")

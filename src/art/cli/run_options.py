@@ -189,7 +189,7 @@ def endpoint_params(base_url: str | None, variable: str) -> dict[str, Any]:
 
 
 def budget_from(*, calls: int | None, tokens: int | None, usd: float | None) -> Budget | None:
-    """None where nothing is limited."""
+    """Returns the budget; None without a limit."""
     from art.rewards.llm.budget import Budget
 
     if calls is None and tokens is None and usd is None:
@@ -198,7 +198,7 @@ def budget_from(*, calls: int | None, tokens: int | None, usd: float | None) -> 
 
 
 def show_report(console: Console, report: RunReport, json_file: Path | None) -> None:
-    """On the terminal, and as JSON where asked for."""
+    """Prints the report on the terminal, and writes it as JSON if requested."""
     from rich.markdown import Markdown
 
     console.print(Markdown(report.to_markdown()))

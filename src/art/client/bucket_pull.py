@@ -149,7 +149,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class PullReport:
-    """What a pull did. Steps and files that were here already are not in it."""
+    """The result of a pull, without the steps and files that existed already."""
 
     steps: list[int] = field(default_factory=list)
     set_aside: list[int] = field(default_factory=list)
@@ -159,8 +159,9 @@ class PullReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is pulled. step, not_after, newest: which checkpoints (all, where none is given). side_files:
-    whether the files beside the checkpoints come too. delete: what is not there goes here too.
+    """The selection of a pull. step, not_after, newest: the checkpoints (all, if none is given). side_files:
+    whether the files beside the checkpoints are pulled too. delete: whether local files that the bucket lacks
+    are deleted.
     """
 
     step: int | None = None

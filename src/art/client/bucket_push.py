@@ -156,7 +156,7 @@ def excluded(path: str, patterns: Iterable[str]) -> bool:
 
 
 def pushed_content(folder: Path, path: str) -> bytes:
-    """What leaves this machine: `model.json` goes without the model's key.
+    """Returns the content to upload: `model.json` without the model's key.
 
     Raises OSError, StorageError when that file is no JSON, so that nobody knows what is in it.
     """
@@ -177,7 +177,7 @@ def entry_of(content: bytes) -> ManifestEntry:
 
 
 def remote_index(store: Store, sizes: Collection[str]) -> Manifest:
-    """What the last push said of the files beside the checkpoints; empty when there is no such word."""
+    """Returns the last push's index of the files beside the checkpoints; empty if there is none."""
     if INDEX not in sizes:
         return Manifest(files={})
     try:
@@ -216,7 +216,7 @@ def _without_secret(value: Any) -> Any:
 
 @dataclass(kw_only=True)
 class PushReport:
-    """What a push did. Steps and files that were there already are not in it."""
+    """The result of a push, without the steps and files that existed already."""
 
     steps: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)

@@ -178,7 +178,7 @@ class Store:
             ) from error
 
     def stop(self) -> None:
-        """Nobody waits any more: whatever is asked from now on raises DeadlineError."""
+        """Ends all waiting: every later operation raises DeadlineError."""
         self._until = time.monotonic()
 
     # -- several at once --

@@ -43,7 +43,7 @@ _LISTENER: ContextVar[Listener | None] = ContextVar("art_listener", default=None
 
 
 def current_listener() -> Listener | None:
-    """Who hears the completions asked for here, or None."""
+    """Returns the listener of the completions requested here, or None."""
     return _LISTENER.get()
 
 

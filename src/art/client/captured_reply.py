@@ -88,7 +88,7 @@ class StreamedReply:
         self._fields |= {key: value for key, value in chunk.items() if key != "choices" and value is not None}
 
     def finish(self) -> None:
-        """Nothing more comes, because the server said all."""
+        """Ends the reply after the server has sent all of it."""
         for choice in self._choices.values():
             choice.finish()
 

@@ -200,7 +200,7 @@ class ServerConnection:
         return asyncio.get_running_loop().time() - begun
 
     def state(self, error: Exception | None) -> str:
-        """What is known of a server that gave no answer."""
+        """Returns a description of a server that gave no answer."""
         if self._state is not None:
             return self._state()
         if error is None or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):

@@ -52,8 +52,8 @@ def declared_options(kind: Any, **defaults: Any) -> Mapping[str, DeclaredOption]
 
 
 def field_docstrings(kind: Any) -> dict[str, str]:
-    """What stands below each field of a class and of its bases, on one line; nothing where Python has no
-    source of them.
+    """Returns the text below each field of a class and of its bases, on one line; empty if Python has no
+    source.
     """
     node = _class_nodes(kind.__module__).get(kind.__name__)
     if node is None:

@@ -43,7 +43,7 @@ class DeploymentConfig(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class DeployedAdapter:
-    """What is deployed."""
+    """A deployed adapter."""
 
     project: str
     name: str
@@ -71,13 +71,13 @@ class LoRADeploymentJob(BaseModel):
 
 
 class DeploymentProvider(Protocol):
-    """Where adapters are deployed. Registered below by its name."""
+    """A provider that deploys adapters. Registered below by its name."""
 
     base_models: Mapping[str, str]
     """Base models that adapters may have here, and what the provider calls them."""
 
     def configured(self, config: DeploymentConfig | None) -> DeploymentConfig:
-        """Its own settings, checked. Raises ConfigurationError."""
+        """Returns the provider's own settings, checked. Raises ConfigurationError."""
 
     def deploy(self, adapter: DeployedAdapter, base_model: str, config: Any) -> LoRADeploymentJob:
         """Upload and, unless told otherwise, wait. Blocks; `base_model` is the provider's name.
@@ -108,7 +108,7 @@ def provider_named(name: str | LoRADeploymentProvider) -> DeploymentProvider:
 
 
 def base_model_at(provider: DeploymentProvider, name: str, base_model: str) -> str:
-    """What the provider calls a base model. Raises UnsupportedBaseModelDeploymentError."""
+    """Returns the provider's name of a base model. Raises UnsupportedBaseModelDeploymentError."""
     if base_model not in provider.base_models:
         raise UnsupportedBaseModelDeploymentError(
             f"{name} serves no adapters of {base_model!r}; it does of: "
@@ -163,7 +163,7 @@ async def start_deployment(
     *,
     verbose: bool = False,
 ) -> LoRADeploymentJob:
-    """As `deploy_model`, but a job that failed at the provider is returned."""
+    """Starts a deployment as `deploy_model` does, but returns a job that failed at the provider."""
     return await asyncio.to_thread(_deployed, model, checkpoint_path, step, provider, config, verbose)
 
 

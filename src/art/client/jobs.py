@@ -54,7 +54,7 @@ async def run_job(
 async def follow_job(
     connection: ServerConnection, job_id: str, on_event: Callable[[JobEvent], None], deadlines: JobDeadlines
 ) -> TrainResultInfo:
-    """Read the job's events until its result.
+    """Reads the job's events until its result.
 
     A lost connection is made again and continues after the last event seen. Raises DeadlineError when the
     server says nothing for `idle_s` or the job takes longer than `total_s`, and the job's own error when it

@@ -101,7 +101,7 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Where this machine reaches the server."""
+        """Returns the server's URL on this machine."""
         name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://[{name}]:{self.port}" if ":" in name else f"http://{name}:{self.port}"
 
@@ -139,7 +139,7 @@ class ServerProcess:
         return self._child is not None and self._child.poll() is not None
 
     def state(self) -> str:
-        """What the server does, for messages: running, frozen, not answering, starting, or how it ended."""
+        """Returns the state for messages: running, frozen, not answering, starting, or how it ended."""
         child, watch = self._child, self._watch
         if child is None:
             return "the server is not running"

@@ -44,7 +44,7 @@ class ForeignBackend:
     async def train(
         self, model: AnyTrainableModel, trajectory_groups: Iterable[TrajectoryGroup], **options: Any
     ) -> TrainResult:
-        """By `train`, or by consuming `_train_model`: the metrics' means."""
+        """Trains by `train`, or by consuming `_train_model`; returns the metrics' means."""
         if hasattr(self._backend, "train"):
             result: TrainResult = await self._backend.train(model, trajectory_groups, **options)
             return result
@@ -61,7 +61,7 @@ class ForeignBackend:
         *,
         verbose: bool = False,
     ) -> TrainResult:
-        """By consuming `_train_sft`: the metrics' means."""
+        """Trains by consuming `_train_sft`; returns the metrics' means."""
         stream = self._method("_train_sft")(model, trajectories, config or TrainSFTConfig(), {}, verbose)
         return TrainResult(metrics=await _means(stream), step=await self.get_step(model))
 
@@ -70,7 +70,7 @@ class ForeignBackend:
         return step
 
     async def delete_checkpoints(self, model: AnyTrainableModel, keep_steps: Iterable[int]) -> list[int]:
-        """What was deleted is not told: an empty list."""
+        """Deletes checkpoints. The older interface does not report them, so the list is empty."""
         await self._method("_delete_checkpoint_files")(model, list(keep_steps))
         return []
 

@@ -50,7 +50,7 @@ class AnyLoopClient(openai.DefaultAsyncHttpxClient):
         self._of_loop = PerLoop(lambda: openai.DefaultAsyncHttpxClient(**options))
 
     async def send(self, request: Any, **options: Any) -> Any:
-        """As in httpx, over the running loop's connections."""
+        """Sends a request as httpx does, over the running loop's connections."""
         if self.is_closed:
             return await super().send(request, **options)  # it has the words for that
         try:
@@ -147,7 +147,7 @@ class ObservedOpenAI(openai.AsyncOpenAI):
         return _Chat(self)
 
     def copy(self, **options: Any) -> Any:
-        """As in `openai`; the copy has the same observers and defaults."""
+        """Copies the client as `openai` does; the copy has the same observers and defaults."""
         copied = super().copy(**options)
         copied.observers, copied.request_defaults = self.observers, self.request_defaults
         return copied
@@ -250,7 +250,9 @@ class RolloutOpenAI(ObservedOpenAI):
         return request_head(self)
 
     def copy(self, **options: Any) -> RolloutOpenAI:
-        """As in `openai`; the copy also names rollouts. With options of its own it takes the ordinary way."""
+        """Copies the client as `openai` does; the copy also names rollouts. With other options it takes the
+        regular path.
+        """
         copied: RolloutOpenAI = super().copy(**options)
         copied.lane, copied.revive = (None if options else self.lane), self.revive
         return copied
@@ -278,7 +280,7 @@ class SharingOpenAI(RolloutOpenAI):
     """One over connections that others use, too: they are left open."""
 
     async def close(self) -> None:
-        """Nothing: the connections are their owner's."""
+        """Does nothing: the connections belong to their owner."""
 
 
 def sharing(owner: RolloutOpenAI, *, base_url: str, api_key: str) -> SharingOpenAI:

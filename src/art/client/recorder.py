@@ -67,7 +67,7 @@ class Recorder:
         self._streams.append(settle)
 
     def close(self) -> None:
-        """What comes later belongs to nobody: the trajectory may already be in training."""
+        """Stops recording: the trajectory may already be in training."""
         for settle in self._streams:
             settle()
         self._open = False

@@ -41,7 +41,7 @@ _SHORTEST_KEY = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerConfig:
-    """What of the configuration acts; None where nothing is said."""
+    """The effective options of the server's configuration; None if not given."""
 
     host: str | None = None
     port: int | None = None
@@ -50,14 +50,14 @@ class ServerConfig:
 
     @property
     def place(self) -> dict[str, Any]:
-        """What is said of where the server listens."""
+        """Returns the configured address of the server."""
         told = {"host": self.host, "port": self.port, "api_key": self.api_key}
         return {name: value for name, value in told.items() if value is not None}
 
 
 def server_config(config: Mapping[str, Any] | None) -> ServerConfig:
-    """Read it. Raises ConfigurationError for unknown keys, for those that cannot act, and for wrong
-    values.
+    """Reads the server's configuration. Raises ConfigurationError for unknown keys, unsupported keys and
+    wrong values.
     """
     sections = read_options(_SERVER_CONFIG, config, SERVER_CONFIG)
     server = read_options(f"{_SERVER_CONFIG}['server_args']", sections.get("server_args"), SERVER_ARGS)
@@ -114,7 +114,7 @@ ADAM_PARAMS = {"betas": "betas", "eps": "eps", **_BOTH}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSettings:
-    """What of a configuration acts at `register`."""
+    """The options of a configuration that have an effect at `register`."""
 
     lora: LoraSpec | None
     """None: all weights are trained."""
@@ -127,7 +127,7 @@ class ModelSettings:
 
 
 def model_settings(config: Mapping[str, Any] | None, *, log: bool = True) -> ModelSettings:
-    """Read a model's configuration. `log`: one line a section names the keys that have no effect here.
+    """Reads a model's configuration. `log`: one line per section names the keys that have no effect here.
 
     Raises ConfigurationError for an unknown key, with the closest known one, for one that cannot act, with
     what to use instead, and for a value that is out of range.
@@ -306,7 +306,7 @@ REGISTER_S = 1800.0
 
 
 def register_request(model: AnyTrainableModel, server: ServerConfig) -> RegisterRequest:
-    """Of the two lengths that may be given, the smaller. Raises ConfigurationError."""
+    """Builds the registration request, with the smaller of two given lengths. Raises ConfigurationError."""
     settings = model_settings(model._internal_config)
     lengths = [length for length in (settings.max_context, server.max_context) if length is not None]
     return RegisterRequest(

@@ -303,7 +303,8 @@ class RemoteBackend:
     # -- jobs of an earlier process: the server finishes what it accepted, whatever happens to its client --
 
     async def training_result(self, model: AnyTrainableModel, job_id: str) -> TrainResult | None:
-        """What came of the job that `train(..., job_id=...)` named; waits for one that is still running.
+        """Returns the result of the job that `train(..., job_id=...)` named; waits for one that is still
+        running.
 
         None: the server has no such job, or it failed; its batch made no step. Raises DeadlineError.
         """

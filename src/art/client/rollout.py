@@ -223,7 +223,7 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
 
     @property
     def model_name(self) -> str:
-        """What to send as `model`; the model's bare name and the aliases are understood, too."""
+        """Returns the name to send as `model`; the model's bare name and the aliases are accepted too."""
         return self._opened().model
 
     def openai_client(self) -> openai.AsyncOpenAI:

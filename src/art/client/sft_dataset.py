@@ -223,8 +223,8 @@ def _trajectory(path: Path, line: _Line) -> Trajectory:
 
 
 class SFTChunk(NamedTuple):
-    """What one call of `train_sft` trains. `step`, `epoch_step`: the number of its first batch, in all and in
-    its epoch, both from 0.
+    """The examples of one call of `train_sft`. `step`, `epoch_step`: the number of its first batch, in all
+    and in its epoch, both from 0.
     """
 
     trajectories: list[Trajectory]

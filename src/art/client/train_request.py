@@ -251,7 +251,7 @@ def algorithm_of(options: Mapping[str, Any]) -> Algorithm:
 
 
 def rate_of(options: TrainOptions) -> RateSpec:
-    """What the rate is multiplied by."""
+    """Returns the factor of the learning rate."""
     return RateSpec(
         rollouts_power=options["num_trajectories_learning_rate_multiplier_power"],
         by_reward_std=options["scale_learning_rate_by_reward_std_dev"],
@@ -303,7 +303,7 @@ def check_sheet(sheet: BalanceSheet, groups: Sequence[TrainGroup]) -> None:
 
 
 def check_rollouts(sheet: BalanceSheet, sent: int) -> None:
-    """As `check_sheet`, of so many rollouts. Raises UnbalancedSheetError."""
+    """Checks the sheet as `check_sheet` does, for a number of rollouts. Raises UnbalancedSheetError."""
     rollouts = sum(row.rollouts for row in sheet.fates.values())
     tokens = sum(row.tokens for row in sheet.fates.values())
     if not sent == sheet.started.rollouts == rollouts or sheet.started.tokens != tokens:

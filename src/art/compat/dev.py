@@ -415,7 +415,7 @@ class TorchtuneArgs(TypedDict, total=False):
 
 
 class InternalModelConfig(TypedDict, total=False):
-    """What `TrainableModel(_internal_config=...)` takes."""
+    """The dictionary that `TrainableModel(_internal_config=...)` takes."""
 
     init_args: InitArgs
     engine_args: EngineArgs
@@ -479,7 +479,7 @@ class ServerArgs(TypedDict, total=False):
 
 
 class OpenAIServerConfig(TypedDict, total=False):
-    """What `register(backend, _openai_client_config=...)` takes."""
+    """The dictionary that `register(backend, _openai_client_config=...)` takes."""
 
     log_file: str
     server_args: ServerArgs

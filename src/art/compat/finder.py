@@ -74,13 +74,13 @@ class AliasLoader:
         self._current = current
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """None: Python makes a module, which `exec_module` replaces. One that is loaded keeps its spec."""
+        """Returns None. Python makes a module, and `exec_module` replaces it. A loaded one keeps its spec."""
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = import_module(self._current.name)
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """For `python -m`."""
+        """Returns the code for `python -m`."""
         loader: Any = self._current.loader
         code: CodeType | None = loader.get_code(self._current.name)
         return code
@@ -97,7 +97,7 @@ class NamesLoader:
         return kind(spec.name, self._names)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is loaded before it is used."""
+        """Loads nothing: each name is loaded on its first use."""
 
 
 class NamesModule(ModuleType):

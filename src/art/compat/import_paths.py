@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Names(NamedTuple):
-    """What a module of an older path holds."""
+    """The names in a module of an older path."""
 
     places: Mapping[str, str]
     """Name -> "module:name" today."""

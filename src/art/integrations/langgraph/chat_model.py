@@ -112,11 +112,11 @@ class LoggingLLM(RunnableBinding):  # type: ignore[type-arg]  # pydantic narrows
         super().__init__(**fields)
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> LoggingLLM:
-        """As in LangChain (tool_choice, strict, ...), logged."""
+        """Binds tools as LangChain does (tool_choice, strict, ...), and logs the calls."""
         return LoggingLLM(bound=self._chat().bind_tools(tools, **kwargs), kwargs={}, config=self.config)
 
     def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[Any, Any]:
-        """As in LangChain (method, include_raw, strict, ...), logged."""
+        """Sets structured output as LangChain does (method, include_raw, strict, ...), and logs the calls."""
         structured: Runnable[Any, Any] = self._chat().with_structured_output(schema, **kwargs)
         return structured.with_config(self.config)
 
@@ -131,7 +131,8 @@ _IDENTITY = (SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD)
 
 
 class RolloutChatModel(ChatOpenAI):
-    """Everything is `ChatOpenAI`'s: tools, structured output, streams, batches, retries, configuration.
+    """A `ChatOpenAI` with all its features: tools, structured output, streams, batches, retries,
+    configuration.
 
     A reply's `response_metadata` also names its sample and step.
     """
@@ -191,11 +192,11 @@ class ConfigurableChat(RunnableConfigurableFields):  # type: ignore[type-arg]  #
     """The configuration also reaches a model with tools: LangChain's own would bind the unconfigured one."""
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, Any]:
-        """As in LangChain."""
+        """Binds tools as LangChain does."""
         return self.bind(**_bound(self.default).bind_tools(tools, **kwargs).kwargs)
 
     def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[Any, Any]:
-        """As in LangChain. Raises ConfigurationError for include_raw."""
+        """Sets structured output as LangChain does. Raises ConfigurationError for include_raw."""
         made = _bound(self.default).with_structured_output(schema, **kwargs)
         first, *rest = made.steps
         if not isinstance(first, RunnableBinding):
