@@ -20,13 +20,17 @@ def words(text: str) -> list[str]:
 
 
 def likeness(one: str, two: str) -> float:
-    """Of two texts' words in any order, 0 to 1: rapidfuzz's token_sort_ratio. Raises ConfigurationError."""
+    """Returns the likeness of two texts' words in any order, 0 to 1: rapidfuzz's token_sort_ratio. Raises
+    ConfigurationError.
+    """
     fuzz = _rapidfuzz()
     return float(fuzz.token_sort_ratio(" ".join(words(one)), " ".join(words(two)))) / 100
 
 
 def spelling_likeness(one: str, two: str) -> float:
-    """Of two words' letters in their order, 0 to 1: rapidfuzz's ratio. Raises ConfigurationError."""
+    """Returns the likeness of two words' letters in order, 0 to 1: rapidfuzz's ratio. Raises
+    ConfigurationError.
+    """
     return float(_rapidfuzz().ratio(one, two)) / 100
 
 

@@ -17,7 +17,7 @@ MEASURE = "measure"
 
 
 async def measured_value(trajectory: Trajectory, measure: Measure) -> float:
-    """What `measure` says, whether it is plain or async."""
+    """Returns the value of `measure`, which is plain or async."""
     value: Any = measure(trajectory)
     return float(await value if inspect.isawaitable(value) else value)
 
@@ -42,6 +42,6 @@ async def mean_figures(
 
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:
-    """Of those that are known; None when none is."""
+    """Returns the mean of the known values; None if there is none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class FunctionReward(Reward):
-    """What a function says, sync or async.
+    """The reward of a function, sync or async.
 
     sees="trajectory": it is given one trajectory and gives a number, `Unscored` or a `Score`. sees="group":
     it is given the group and gives one of these for each trajectory. An error of the function leaves the

@@ -82,14 +82,14 @@ class Covariation:
         return Covariation(xy=self.xy + other.xy, xx=self.xx + other.xx, yy=self.yy + other.yy)
 
     def correlation(self) -> float | None:
-        """-1 to 1; None where one side never varies."""
+        """The correlation, -1 to 1; None if one side never varies."""
         if self.xx <= 0 or self.yy <= 0:
             return None
         return max(-1.0, min(1.0, self.xy / math.sqrt(self.xx * self.yy)))
 
 
 def covariation(first: Sequence[float], second: Sequence[float]) -> Covariation:
-    """Of paired values; of none, nothing."""
+    """Returns the covariation of paired values; without pairs, an empty one."""
     if not first:
         return Covariation()
     x, y = fmean(first), fmean(second)
@@ -102,14 +102,14 @@ def covariation(first: Sequence[float], second: Sequence[float]) -> Covariation:
 
 
 class ScorePair(NamedTuple):
-    """What two judges gave one trajectory."""
+    """The scores of two judges for one trajectory."""
 
     first: float
     second: float
 
 
 def scored_by_both(first: Sequence[Score], second: Sequence[Score]) -> list[ScorePair]:
-    """Without those that either could not score."""
+    """Leaves out trajectories that one of the judges could not score."""
     return [
         ScorePair(float(a.value), float(b.value))
         for a, b in zip(first, second, strict=True)
@@ -118,7 +118,9 @@ def scored_by_both(first: Sequence[Score], second: Sequence[Score]) -> list[Scor
 
 
 def agreement(pairs: Sequence[ScorePair]) -> dict[str, float]:
-    """Of one judge in two orders: `agreement` (of pairs) and `order_difference` (mean absolute)."""
+    """Returns the figures of one judge in two orders: `agreement` (of pairs) and `order_difference` (mean
+    absolute).
+    """
     if len(pairs) < 2:
         return {}
     first, second = zip(*pairs, strict=True)
@@ -129,8 +131,9 @@ def agreement(pairs: Sequence[ScorePair]) -> dict[str, float]:
 
 
 def holdout_gap(pairs: Sequence[ScorePair]) -> dict[str, float]:
-    """Of judge and hold-out: `holdout` (its mean), `holdout_gap` (the judge's mean less it),
-    `holdout_agreement` and `holdout_conflict` (of pairs)."""
+    """Returns the figures of judge and hold-out: `holdout` (its mean), `holdout_gap` (the judge's mean less
+    it), `holdout_agreement` and `holdout_conflict` (of pairs).
+    """
     if not pairs:
         return {}
     mean = fmean(b for _, b in pairs)

@@ -41,7 +41,7 @@ class Alarm:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReading:
-    """Where a figure stands. value: None where too little is known to ring."""
+    """The current value of a check. value: None if too little is known for an alarm."""
 
     check: str
     value: float | None
@@ -60,7 +60,7 @@ class CheckReading:
 
 @dataclass
 class Alarms:
-    """Which alarms ring now; each is told once when it begins."""
+    """The active alarms; each is reported once when it starts."""
 
     judge: str
     ringing: set[str] = field(default_factory=set)
@@ -116,7 +116,7 @@ class CalibrationGroup:
             )
 
     def group(self) -> TrajectoryGroup:
-        """As a judge is given it."""
+        """Returns the group as a judge gets it."""
         return TrajectoryGroup(
             one if isinstance(one, Trajectory) else Trajectory(messages_and_choices=cast("Any", list(one)))
             for one in self.trajectories
@@ -134,7 +134,7 @@ class Calibration:
 
     @property
     def accuracy(self) -> float | None:
-        """0 to 1, 0.5 by chance; None where nothing was scored."""
+        """The accuracy, 0 to 1, 0.5 by chance; None if nothing was scored."""
         return self.right / self.pairs if self.pairs else None
 
     def __add__(self, other: Calibration) -> Calibration:
@@ -158,7 +158,7 @@ async def calibrate(scorer: Scorer, groups: Sequence[CalibrationGroup], *, salt:
 
 
 def ordered_right(quality: Sequence[float], scores: Sequence[Score]) -> Calibration:
-    """Of one group."""
+    """Returns the share of correctly ordered pairs of one group."""
     total = Calibration()
     for (better, a), (worse, b) in combinations(zip(quality, scores, strict=True), 2):
         if better == worse:

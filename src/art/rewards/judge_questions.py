@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class JudgeExperience:
-    """What is known of a judge by now: whether it works, and how much it reads at once.
+    """The experience with a judge so far: whether it works, and how much it reads at once.
 
     That its endpoint refuses a bad request says something of the options at first; of the question, once it
     answered others; of the options again, when all questions of three groups in a row are refused.
@@ -31,7 +31,8 @@ class JudgeExperience:
         self._rejected = 0
 
     async def ask_about(self, views: Sequence[View], ask: Callable[[list[View]], Awaitable[T]]) -> T:
-        """What `ask` gives for the views, their tool outputs digested until the judge can read them.
+        """Returns the result of `ask` for the views, with tool outputs shortened until the judge can read
+        them.
 
         Raises LlmTooLongError where that does not help, and what `ask` raises.
         """

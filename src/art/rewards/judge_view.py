@@ -96,7 +96,7 @@ def views_of(group: TrajectoryGroup, *, digest_chars: int = DIGEST_CHARS) -> lis
 
 
 def trajectory_view(trajectory: Trajectory, *, digest_chars: int = DIGEST_CHARS) -> View:
-    """What a judge sees of one trajectory: never its reward, metrics, metadata or logs."""
+    """Returns the judge's view of one trajectory: never its reward, metrics, metadata or logs."""
     conversations = [
         trajectory.messages_and_choices,
         *(h.messages_and_choices for h in trajectory.additional_histories),
@@ -269,7 +269,7 @@ def present_views(views: Sequence[View], *, order: Sequence[int] | None = None, 
 
 
 def drawn_order(views: Sequence[View], *, salt: str = "") -> list[int]:
-    """In which order `present_views` shows the views when it is given none."""
+    """Returns the order in which `present_views` shows the views if it gets none."""
     shown = present_views(views, salt=salt)
     return sorted(range(len(views)), key=lambda i: shown.text.index(f'<trajectory id="{shown.ids[i]}">'))
 

@@ -109,7 +109,7 @@ LEAST_PAIRS = 20
 
 
 def length_correlation(record: JudgeRecord) -> float | None:
-    """Of score and length within groups, over the window: -1 to 1."""
+    """Returns the correlation of score and length within groups, over the window: -1 to 1."""
     sums = zip(*(record.last(f"length_{name}") for name in ("xy", "xx", "yy")), strict=True)
     return sum((Covariation(xy=xy, xx=xx, yy=yy) for xy, xx, yy in sums), Covariation()).correlation()
 
@@ -121,7 +121,7 @@ def divergence(record: JudgeRecord) -> float | None:
 
 
 def check_readings(checks: JudgeChecks, record: JudgeRecord) -> list[CheckReading]:
-    """Of the checks that are on."""
+    """Returns the readings of the active checks."""
     pairs = record.last("length_pairs")
     enough = len(pairs) >= record.half and sum(pairs) >= LEAST_PAIRS
     found = [_length(checks, length_correlation(record) if enough else None)]

@@ -138,7 +138,9 @@ def pairwise_request(shown: JudgeView, rubric: str, *, salt: str = "") -> Reques
 
 
 def read_winner(answer: Any, ids: Sequence[str]) -> tuple[float, str]:
-    """1 where the first of `ids` won, 0 where the second did, 0.5 for a tie; and why. Raises ValueError."""
+    """Returns 1 if the first of `ids` won, 0 if the second did, 0.5 for a tie; and the reason. Raises
+    ValueError.
+    """
     if not isinstance(answer, dict):
         raise ValueError('the answer must be {"explanation": "...", "winner": "..."}')
     winner = str(answer.get("winner", "")).strip()

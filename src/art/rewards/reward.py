@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What one trajectory got from one source, and why."""
+    """The score of one trajectory from one source, and the reason."""
 
     value: float | Unscored
     explanation: str = ""
@@ -38,7 +38,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupScores:
-    """What a source says of a whole group."""
+    """The scores and figures of a source for a whole group."""
 
     scores: Sequence[Score]
     """One for each trajectory, in their order."""
@@ -93,7 +93,9 @@ class Reward(ABC):
         return group.model_copy(update=update)
 
     def optional(self) -> Weighted:
-        """In a sum: a trajectory that this source cannot score gets the mean of its group for this part."""
+        """Makes the source optional in a sum: a trajectory that it cannot score gets the mean of its group
+        for this part.
+        """
         Part = WeightedPart
 
         return Weighted((Part(reward=self, optional=True),))
@@ -118,7 +120,7 @@ class Reward(ABC):
 
 
 async def judge_group(reward: Reward, group: TrajectoryGroup) -> GroupScores:
-    """What `reward` says of the group, checked: as many scores as trajectories, numbers that are finite.
+    """Returns the checked scores of `reward` for the group: one per trajectory, finite numbers.
 
     A judge or verifier that failed as a whole leaves all of them unscored; only a spent budget is raised.
     """
@@ -159,7 +161,7 @@ def results_or_first_error(outcomes: Sequence[T | BaseException]) -> list[T]:
 
 
 def score_log_lines(reward: Reward, score: Score) -> list[str]:
-    """What the log of a trajectory says of its score."""
+    """Returns the log lines of a trajectory's score."""
     said = [f"{reward.label} explanation: {score.explanation}"] if score.explanation else []
     if isinstance(score.value, Unscored):
         said.append(f"{reward.label} gave no score: {score.value.reason}")
@@ -167,7 +169,7 @@ def score_log_lines(reward: Reward, score: Score) -> list[str]:
 
 
 def score_metrics(reward: Reward, score: Score) -> dict[str, float]:
-    """What the metrics of a trajectory hold of its score."""
+    """Returns the metrics of a trajectory's score."""
     own = {} if isinstance(score.value, Unscored) else {f"reward/{reward.name}": score.value}
     return {**score.metrics, **own}
 

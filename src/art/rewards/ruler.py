@@ -62,7 +62,7 @@ class Ruler(JudgedReward):
 
 
 class RulerOptions:
-    """Whatever it holds, compared by identity: models are not hashable."""
+    """The options of RULER, compared by identity, because models are not hashable."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

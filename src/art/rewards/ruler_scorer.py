@@ -58,7 +58,7 @@ _FORM = (
 
 @dataclass(frozen=True, kw_only=True)
 class RulerQuestion:
-    """Which of the shown trajectories the judge is to score, by their ids."""
+    """The ids of the shown trajectories that the judge must score."""
 
     shown: JudgeView
     wanted: Mapping[str, str]
@@ -138,7 +138,7 @@ class GivenScore:
 
 @dataclass(frozen=True, kw_only=True)
 class RulerAnswer:
-    """What of an answer can be used."""
+    """The usable part of an answer."""
 
     scores: dict[str, GivenScore] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
@@ -229,7 +229,7 @@ class GroupJudging:
         """The judge's endpoint refused a question as a bad request, though it answered others before."""
 
     def score(self, i: int) -> Score:
-        """What trajectory `i` got, or why it got nothing."""
+        """Returns the score of trajectory `i`, or the reason for its absence."""
         name = self._scorer.name
         if i not in self._scores:
             return Score(value=Unscored(f"{name}: {self._reasons.get(i, 'the judge gave no score')}"))

@@ -53,7 +53,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate | None:
-        """None without values."""
+        """Returns the estimate of the values; None without values."""
         if not values:
             return None
         count, mean = len(values), math.fsum(values) / len(values)
@@ -75,7 +75,7 @@ class Estimate:
         return self.high is not None and self.high < 0
 
     def signed(self) -> str:
-        """For people: "+0.20 (95 % interval -0.30 to +0.70)"."""
+        """Returns the estimate as text: "+0.20 (95 % interval -0.30 to +0.70)"."""
         if self.low is None or self.high is None:
             return f"{self.mean:+.2f} (a single value: no interval)"
         return f"{self.mean:+.2f} (95 % interval {self.low:+.2f} to {self.high:+.2f})"
@@ -231,7 +231,7 @@ async def _comparison_side(
 
 
 def answer_of(trajectory: Trajectory) -> str:
-    """What the model said last, or what it called where it said nothing."""
+    """Returns the model's last text, or its last call if there is no text."""
     said: list[Any] = [one for one in trajectory.messages() if one["role"] == "assistant"]
     if not said:
         return ""

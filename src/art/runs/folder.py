@@ -165,7 +165,7 @@ class RunFolder(Generic[Row]):
         (self.path / UNDER_WAY).unlink(missing_ok=True)
 
     def begin_step(self, step: StepUnderWay) -> None:
-        """To be called before the step is trained; its row ends it."""
+        """Records the beginning of a step before it is trained; its row ends it."""
         self.write(UNDER_WAY, step.to_dict())
 
     def step_under_way(self) -> StepUnderWay | None:
@@ -193,7 +193,9 @@ class RunFolder(Generic[Row]):
 
 @dataclass(frozen=True)
 class JudgedRunFolder(RunFolder[StepRow]):
-    """With `run.json`, `report.md` and `report.json`; an evaluation is the rollouts of each test task."""
+    """A run's folder with `run.json`, `report.md` and `report.json`; an evaluation is the rollouts of each
+    test task.
+    """
 
     ROW: ClassVar[type[RunStep]] = StepRow
 
@@ -216,7 +218,7 @@ class JudgedRunFolder(RunFolder[StepRow]):
         return saved is not None
 
     def run(self) -> dict[str, Any] | None:
-        """What the run was asked to do; None for a new one."""
+        """The settings of the run; None for a new one."""
         run: dict[str, Any] | None = self.read(RUN)
         return run
 

@@ -52,7 +52,7 @@ class Judges:
         return (self.referee or self.judge).comparing
 
     def channels(self) -> dict[str, Channel]:
-        """By role."""
+        """The channels by role."""
         roles = {"judge": self.judge, "referee": self.referee}
         return {
             role: one.channel for role, one in roles.items() if one is not None and one.channel is not None
@@ -113,7 +113,7 @@ class Candidate:
 
 
 def judges_of(judge: Candidate, referee: Candidate | None, rubric: str | None) -> Judges:
-    """Both, by one rubric."""
+    """Returns judge and referee with one rubric."""
     return Judges(
         judge=judge.with_rubric(rubric), referee=None if referee is None else referee.with_rubric(rubric)
     )

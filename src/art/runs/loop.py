@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class StepLog:
-    """Of one model. Methods are safe to repeat after a kill in any of them."""
+    """The log of one model's steps. Methods are safe to repeat after a kill in any of them."""
 
     ROW_MARKS: ClassVar[Mapping[str, tuple[str, ...]]] = {"train": ("train/", "data/")}
     """By split: how names begin that only the row of a step has."""
@@ -170,7 +170,8 @@ class JobTraining:
     async def finish_interrupted(
         self, step: StepUnderWay | None, counts: Mapping[str, float] | None = None
     ) -> TrainResult | None:
-        """What came of the step that an earlier process began, now logged; None: it was not committed.
+        """Returns the result of the step that an earlier process began, now logged; None: it was not
+        committed.
 
         Waits for a job that the server still has. counts: for the step's row. Raises what the backend raises.
         """
@@ -191,7 +192,7 @@ class JobTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredGroups(Generic[Row]):
-    """What a step is trained on."""
+    """The scored groups of a step."""
 
     groups: list[TrajectoryGroup]
     row: Row
@@ -223,7 +224,7 @@ class TrainingLoop(Generic[Row]):
         roll_out: Callable[[int], Awaitable[ScoredGroups[Row]]],
         on_step: Callable[[Row], None],
     ) -> None:
-        """From the model's newest step until it has `total`. roll_out: is given the step, from 0."""
+        """Runs from the model's newest step until it has `total`. roll_out: gets the step, from 0."""
         for step in range(await self._model.get_step(), total):
             row = await self._train(step, await roll_out(step))
             self._folder.add_step(row)

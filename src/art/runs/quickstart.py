@@ -31,7 +31,7 @@ SETTINGS_FILE = "settings.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuickstartChoices:
-    """What the user chose; None takes the task's own default."""
+    """The user's choices; None selects the task's own default."""
 
     task: str
     seed: int = 0
@@ -169,7 +169,7 @@ class QuickstartStep(RunStep):
 
 @dataclass(frozen=True)
 class QuickstartFolder(RunFolder[QuickstartStep]):
-    """With the settings, the result, the chart, and the server's data."""
+    """A run's folder with the settings, the result, the chart, and the server's data."""
 
     ROW: ClassVar[type[RunStep]] = QuickstartStep
     EVALUATION: ClassVar[str] = "evaluation-{:04d}.json"

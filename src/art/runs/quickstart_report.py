@@ -84,7 +84,7 @@ def result_json(
     after: Evaluation,
     seconds: float,
 ) -> dict[str, Any]:
-    """What `--json` writes. `seconds` is this process' wall time, set-up of the server included."""
+    """Returns the output of `--json`. `seconds` is this process' wall time, set-up of the server included."""
     return {
         "task": settings.task,
         "seed": settings.seed,
@@ -167,7 +167,7 @@ def pick_games(folder: QuickstartFolder, steps: int) -> tuple[str, str] | None:
 
 
 def side_by_side(before: str, after: str) -> Table:
-    """Two transcripts, folded so that both fit beside each other; no markup is read in them."""
+    """Shows two transcripts side by side, folded to fit; markup in them is not interpreted."""
     table = Table(title="one scenario, before and after")
     table.add_column("before", overflow="fold")
     table.add_column("after", overflow="fold")

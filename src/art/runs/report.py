@@ -77,7 +77,9 @@ Costs = Mapping[str, Mapping[str, float | None]]
 
 
 def channel_costs(channel: Channel) -> dict[str, float | None]:
-    """What was asked through a channel in this process; US dollars are None where no price is known."""
+    """Returns the requests and costs of a channel in this process; US dollars are None if no price is
+    known.
+    """
     totals: dict[str, float | None] = asdict(channel.totals)
     known = getattr(channel.llm, "pricing", None) is not None or totals["usd"]
     return {**totals, "usd": totals["usd"] if known else None}
@@ -132,7 +134,7 @@ class RunReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Of the judge, about before and after."""
+        """The judge's verdict on before and after."""
         return self.comparison.verdict
 
     @property
@@ -156,7 +158,7 @@ class RunReport:
         }
 
     def to_markdown(self) -> str:
-        """As `report.md` has it."""
+        """Returns the text of `report.md`."""
         return "\n".join([f"# {self.model}\n", *self.sections()])
 
     def sections(self) -> list[str]:
@@ -172,11 +174,11 @@ class RunReport:
         ]
 
     def opening(self) -> list[str]:
-        """What the run was of."""
+        """Returns the description of the run."""
         return []
 
     def material(self) -> list[str]:
-        """What it was made with."""
+        """Returns the models and inputs of the run."""
         return []
 
     def compared(self) -> list[str]:
@@ -210,7 +212,7 @@ class RunReport:
         return [*lines, *truth, ""]
 
     def cautioned(self) -> list[str]:
-        """Nothing where there is nothing to be said."""
+        """Returns the cautions as text; empty without cautions."""
         found = self.cautions
         return ["## Cautions\n", *(f"- {text}" for text in found), ""] if found else []
 

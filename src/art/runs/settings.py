@@ -19,7 +19,7 @@ AboveZero = Annotated[float, Keyword(above=0)]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What can be chosen about every run. A kind of run adds its own, and may have other defaults.
+    """The settings of every run. A kind of run adds its own, and may have other defaults.
 
     This is the only declaration of a setting: its check and its option on the command line are made of its
     type, its default and the text below it.
@@ -71,7 +71,9 @@ class RunSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Of keywords. Raises ConfigurationError for an unknown one, with the known."""
+        """Builds the settings from keywords. Raises ConfigurationError for an unknown one, with the known
+        ones.
+        """
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:

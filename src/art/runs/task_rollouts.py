@@ -34,14 +34,14 @@ class TaskRollouts(ABC, Generic[Task]):
 
     @abstractmethod
     def text_of(self, task: Task) -> str:
-        """What tells the task from all others."""
+        """Returns the text that identifies the task."""
 
     @abstractmethod
     def figures_of(self, trajectory: Trajectory) -> Mapping[str, float]:
-        """What is known of a rollout without a judge; always the same names."""
+        """Returns the figures of a rollout that need no judge; always the same names."""
 
     def metadata_of(self, task: Task) -> dict[str, float | int | str | bool | None]:
-        """Of the groups of a task, beside its text."""
+        """Returns the metadata of a task's groups, beside its text."""
         return {}
 
     async def rollout_in_slot(self, task: Task, *, seed: int | None) -> Trajectory:

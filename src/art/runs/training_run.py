@@ -32,19 +32,19 @@ BUDGET_FILE = "budget.sqlite3"
 
 
 def runs_root(path: str | Path | None) -> Path:
-    """Of all runs and answers: None is ./.art."""
+    """Returns the folder of all runs and answers: None is ./.art."""
     return Path(path) if path is not None else Path.cwd() / ".art"
 
 
 def answer_cache_in(root: Path) -> AnswerCache:
-    """Where the answers of judges and generators are kept, unless another place is given."""
+    """Returns the default file of the cached answers of judges and generators."""
     from art.rewards.llm.cache import DEFAULT_PATH, AnswerCache
 
     return AnswerCache(root / DEFAULT_PATH.name)
 
 
 def keep_budget(budget: Budget | None, folder: Path, tell: OnProgress) -> None:
-    """What is spent is kept in the run's folder: a run that goes on has what is left of it.
+    """Stores the amounts spent in the run's folder: a resumed run has the remaining budget.
 
     A budget that has a file of its own stays there. Raises ConfigurationError.
     """
@@ -94,7 +94,7 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRunResult:
-    """What a run came to."""
+    """The result of a run."""
 
     step: int
     """The newest step, which the comparison is of."""
@@ -106,7 +106,7 @@ class TrainingRunResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun(Generic[Task]):
-    """What is done already is read from the folder, the rest is done."""
+    """A run that reads finished parts from the folder and does the rest."""
 
     folder: JudgedRunFolder
     rollouts: TaskRollouts[Task]
@@ -232,7 +232,9 @@ def step_summary(row: StepRow) -> str:
 
 
 def tasks_of_step(train: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:
-    """Those of `step` (from 0): every epoch is a permutation of its own, and depends on the seed alone."""
+    """Returns the tasks of `step` (from 0): every epoch is its own permutation, and depends only on
+    the seed.
+    """
     chosen = []
     for place in range(step * count, (step + 1) * count):
         epoch, index = divmod(place, len(train))

@@ -19,7 +19,7 @@ Metrics = Mapping[str, float | int | bool | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a set of groups says.
+    """The averages of a set of groups.
 
     averages: means over the split, their names without it. sums: managed metrics of rollouts and groups,
     added up. counts: how much data there was. scenarios: the ids in `metadata["scenario_id"]`.

@@ -111,7 +111,7 @@ class ForeignClient(Overlay):
 
     @property
     def chat(self) -> Any:
-        """As the client's own, but for `completions.create`."""
+        """The client's own `chat`, except for `completions.create`."""
         chat = self._under.chat
         return Overlay(chat, completions=Overlay(chat.completions, create=self._create))
 

@@ -28,7 +28,7 @@ def _ts() -> str:
 
 
 def info(message: str) -> None:
-    """What is going on."""
+    """Logs a progress message."""
     _line("INFO", _C.BLUE, message)
 
 

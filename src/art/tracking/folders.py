@@ -26,7 +26,7 @@ def get_repo_root_path() -> str:
 
 
 def get_default_art_path() -> str:
-    """Where backends and models keep their files when no path is given: `.art` in the current folder."""
+    """Returns the default folder of backends and models: `.art` in the current folder."""
     return str(Path.cwd() / ".art")
 
 

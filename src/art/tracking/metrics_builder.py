@@ -277,7 +277,7 @@ class MetricsBuilder:
             self.add_metric(key, time.monotonic() - started)
 
     async def flush(self) -> dict[str, float]:
-        """Everything that was added since the last time, with groups of costs, sums over the run, speeds."""
+        """Returns all values added since the last call, with groups of costs, sums over the run, speeds."""
         return self.take_metrics()
 
     def take_metrics(self, *further_buffers: str | None) -> dict[str, float]:

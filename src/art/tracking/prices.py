@@ -32,7 +32,7 @@ MILLION = 1e6
 
 @dataclass(frozen=True)
 class ModelPricing:
-    """What a training service asks for a base model: for prompt tokens, sampled tokens and trained tokens."""
+    """A training service's prices of a base model: for prompt tokens, sampled tokens and trained tokens."""
 
     prefill: float
     sample: float
@@ -41,7 +41,7 @@ class ModelPricing:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenPricing:
-    """What an API asks for a model's tokens. None: a price that is not given; see `PriceBook`."""
+    """An API's prices of a model's tokens. None: a price that is not given; see `PriceBook`."""
 
     prompt_per_million: float | None = None
     completion_per_million: float | None = None
@@ -164,7 +164,7 @@ def tokens_to_cost(tokens: float, price_per_million: float) -> float:
 def compute_sample_costs(
     *, prompt_tokens: float, completion_tokens: float, pricing: ModelPricing, cost_context: str
 ) -> dict[str, float]:
-    """What sampling cost, as metrics: `costs/<context>/tinker_prefill` and `.../tinker_sample`."""
+    """Returns the cost of sampling as metrics: `costs/<context>/tinker_prefill` and `.../tinker_sample`."""
     return {
         f"costs/{cost_context}/tinker_prefill": tokens_to_cost(prompt_tokens, pricing.prefill),
         f"costs/{cost_context}/tinker_sample": tokens_to_cost(completion_tokens, pricing.sample),
@@ -186,7 +186,7 @@ def build_cost_calculator(pricing: ModelPricing) -> CostCalculator:
 
 
 def compute_train_cost(train_tokens: float, pricing: ModelPricing) -> float:
-    """What training on so many tokens cost, in US dollars."""
+    """Returns the cost of training on a number of tokens, in US dollars."""
     return tokens_to_cost(train_tokens, pricing.train)
 
 
@@ -291,7 +291,7 @@ class PriceBook:
         return _usage_cost(usage, self._pricing(provider, model_name, pricing))
 
     def stated(self, response: Any, *, provider: str) -> float | None:
-        """What the response itself or the provider's extractor says; None when neither does."""
+        """Returns the price in the response or from the provider's extractor; None if neither has one."""
         if (told := stated_cost(response)) is not None:
             return told
         extractor = self.extractors.get(provider)

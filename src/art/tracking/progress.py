@@ -17,7 +17,7 @@ REFRESH_S = 0.2
 
 
 class Progress(Protocol):
-    """What a gather or a training job tells about itself."""
+    """The progress of a gather or a training job."""
 
     def advance(self, n: int, values: Mapping[str, float]) -> None:
         """`n` more are done; `values` are shown beside the bar."""
@@ -27,7 +27,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Nobody watches."""
+    """A progress without output."""
 
     def advance(self, n: int, values: Mapping[str, float]) -> None:
         pass

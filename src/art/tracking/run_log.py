@@ -28,7 +28,7 @@ COST_CONTEXTS = {"train": "train", "val": "eval", "test": "eval"}
 
 @dataclass(frozen=True, kw_only=True)
 class LogEntry:
-    """What one call of `model.log` says. groups None: numbers only."""
+    """The content of one call of `model.log`. groups None: numbers only."""
 
     groups: list[TrajectoryGroup] | None
     split: str

@@ -145,7 +145,7 @@ class TakenLines:
 
 @dataclass(frozen=True, kw_only=True)
 class ExactLines:
-    """What a file holds. taken: its complete lines; torn: bytes of an unfinished one after them."""
+    """The content of a file. taken: its complete lines; torn: bytes of an unfinished one after them."""
 
     groups: list[TrajectoryGroup]
     taken: TakenLines

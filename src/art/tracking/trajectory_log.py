@@ -59,7 +59,9 @@ def require_polars(what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredLog:
-    """What a file holds. empty: records of groups that have no row. taken: of the JSON lines beside it."""
+    """The content of a file. empty: records of groups that have no row. taken: of the JSON lines
+    beside it.
+    """
 
     frame: polars.DataFrame
     empty: list[TrajectoryRow] = field(default_factory=list)

@@ -43,8 +43,8 @@ RENAMED = ".migrated"
 
 @dataclass
 class MigrationResult:
-    """What a migration did. Sizes in bytes; `notes` has a line for each file without an error. Results can be
-    added with `+`.
+    """The result of a migration. Sizes in bytes; `notes` has a line for each file without an error. Results
+    can be added with `+`.
     """
 
     files_migrated: int = 0
@@ -125,7 +125,7 @@ def migrate_all_models(
 
 
 def auto_migrate_on_register(model_dir: str | Path) -> MigrationResult:
-    """What a local backend does when a model is registered: logs and checkpoints of older layouts.
+    """Migrates logs and checkpoints of older layouts when a local backend registers a model.
 
     Originals stay, renamed to `0003.jsonl.migrated`. Where polars is not installed, logs stay JSON lines.
     """

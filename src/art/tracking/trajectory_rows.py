@@ -111,7 +111,7 @@ def _is_unsampled_dict(item: Any) -> bool:
 
 
 def to_struct(item: Any) -> dict[str, Any]:
-    """What the column `messages` says of a turn: content that is no string is shown as JSON."""
+    """Returns a turn for the column `messages`: content that is not a string is shown as JSON."""
     trainable = is_choice(item)
     if trainable:
         item = item["message"] if isinstance(item, Mapping) else item.message

@@ -30,7 +30,7 @@ _NOT_IN_AN_ID = re.compile(r"[/\\#?%:]")
 
 
 class RunKey(NamedTuple):
-    """Whose run it is. `run_id` None: the name."""
+    """The identity of a run. `run_id` None: the name."""
 
     entity: str | None
     project: str
@@ -106,7 +106,7 @@ class OpenRuns:
 
 @lru_cache(maxsize=1)
 def open_runs() -> OpenRuns:
-    """Those of this process: W&B's own service is one for a process, too."""
+    """Returns the open runs of this process: W&B's own service is one per process, too."""
     return OpenRuns()
 
 

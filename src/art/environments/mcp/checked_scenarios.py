@@ -76,13 +76,15 @@ async def rollout_passed(rollout: Awaitable[Trajectory], measure: Measure | None
 
 
 def clean_finish(trajectory: Trajectory) -> float:
-    """1 when the agent completed its task without a failed tool call, else 0."""
+    """Returns 1 if the agent completed its task without a failed tool call, else 0."""
     metrics = trajectory.metrics
     return float(bool(metrics.get("success")) and not metrics.get("tool_errors"))
 
 
 def learnable_first(scenarios: Sequence[PlannedScenario], *, least: int) -> list[PlannedScenario]:
-    """Without those that the model always does, which teach it nothing, as long as `least` are left."""
+    """Leaves out scenarios that the model always solves, which give no gradient, as long as `least`
+    are left.
+    """
     kept = [scenario for scenario in scenarios if scenario.pass_rate is None or scenario.pass_rate < 1.0]
     spare = [scenario for scenario in scenarios if scenario.pass_rate == 1.0]
     return [*kept, *spare[: max(0, least - len(kept))]]
@@ -99,7 +101,7 @@ ENOUGH = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioSet:
-    """What a run trains on and is tested on; no test scenario is the same as a training one."""
+    """The training and test scenarios of a run; no test scenario is the same as a training one."""
 
     train: tuple[PlannedScenario, ...]
     test: tuple[PlannedScenario, ...]
@@ -150,7 +152,7 @@ class ScenarioSet:
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioChecks:
-    """What a scenario must pass. similarity: see `near_duplicate`."""
+    """The checks that a scenario must pass. similarity: see `near_duplicate`."""
 
     tools: Sequence[MCPTool]
     allow_writes: Writes = ()

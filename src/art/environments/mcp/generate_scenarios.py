@@ -92,7 +92,7 @@ def generation_prompt(
 
 
 def tool_description(tool: MCPTool) -> dict[str, Any]:
-    """What the generator is shown of a tool."""
+    """Returns the description of a tool for the generator."""
     return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
 
 
@@ -142,7 +142,7 @@ class ScenarioWriter:
     async def write(
         self, count: int, *, existing: Sequence[str] = (), neglected: Sequence[str] = (), salt: str = ""
     ) -> list[PlannedScenario]:
-        """At most `count` new scenarios; fewer where answers were short or malformed.
+        """Writes at most `count` new scenarios; fewer if answers were short or malformed.
 
         A portion whose answer cannot be read, also after it was repaired, is asked for in halves: an answer
         that was cut off at its limit comes whole then. Raises LlmAnswerError when even a single scenario

@@ -47,7 +47,7 @@ class OfferedTools:
 
     @property
     def names(self) -> list[str]:
-        """What the model may call."""
+        """The names of the tools that the model may call."""
         return [*self._names, complete_task_tool.name]
 
     def find(self, shown: str) -> str | None:

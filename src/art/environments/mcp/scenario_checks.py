@@ -106,7 +106,7 @@ class Rejection:
 def check_plan(
     scenario: PlannedScenario, tools: Sequence[MCPTool], *, allow_writes: Writes = ()
 ) -> Rejection | None:
-    """What is wrong with the calls of a plan, as far as the tools' descriptions say; None: nothing.
+    """Returns the error in the calls of a plan, by the tools' descriptions; None: no error.
 
     unknown_tool: there is no such tool. bad_arguments: they do not fit its JSON schema. writes: the tool is
     not known to be read-only (`MCPTool.read_only`) and not in `allow_writes`, so no rollout may call it.
@@ -185,7 +185,7 @@ def check_new(
 
 
 def tool_counts(scenarios: Sequence[PlannedScenario], tools: Sequence[MCPTool]) -> dict[str, int]:
-    """For each tool, in how many plans it is."""
+    """Returns the number of plans that contain each tool."""
     counts = Counter(name for scenario in scenarios for name in scenario.tools)
     return {tool.name: counts[tool.name] for tool in tools}
 

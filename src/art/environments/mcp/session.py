@@ -222,7 +222,9 @@ Writes = Collection[str] | Literal[True]
 
 
 class Session:
-    """What `connect` gives. Any task may use it, several at once; it ends with `connect`'s block."""
+    """The session that `connect` opens. Any task may use it, several at once; it ends with `connect`'s
+    block.
+    """
 
     def __init__(self, source: SessionSource, tools: list[MCPTool], allow_writes: Writes) -> None:
         self.label = source.label
@@ -255,7 +257,7 @@ class Session:
         return list((await self._inspected()).templates)
 
     async def documents(self) -> list[MCPDocument]:
-        """Both. Raises McpError, McpTimeoutError."""
+        """Returns resources and resource templates. Raises McpError, McpTimeoutError."""
         return [*await self.resources(), *await self.resource_templates()]
 
     async def prompts(self) -> list[MCPPrompt]:

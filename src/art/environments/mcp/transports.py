@@ -49,7 +49,7 @@ _KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
 class ServerDiagnostics:
-    """What is known of the end of a server's program, for error messages."""
+    """The last output and exit of a server's program, for error messages."""
 
     def __init__(self) -> None:
         self.stderr = b""

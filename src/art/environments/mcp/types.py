@@ -90,7 +90,7 @@ MCPDocument = MCPResource | MCPResourceTemplate
 
 
 def document_of(data: Mapping[str, Any]) -> MCPDocument:
-    """Of plain values of either kind. Raises KeyError for a missing field."""
+    """Builds a document from plain values of either kind. Raises KeyError for a missing field."""
     kind = MCPResourceTemplate if "uriTemplate" in data else MCPResource
     return kind.from_dict(data)
 
@@ -149,12 +149,13 @@ class GeneratedScenarioCollection:
 
     @classmethod
     def from_dicts(cls, data: Sequence[Mapping[str, Any]]) -> GeneratedScenarioCollection:
-        """Of plain values, as `to_dicts` gives them."""
+        """Builds a collection from plain values, as `to_dicts` returns them."""
         return cls([GeneratedScenario.from_dict(item) for item in data])
 
     @classmethod
     def from_json(cls, json_str: str) -> GeneratedScenarioCollection:
-        """Of a model's answer: an object with "scenarios", a bare list, or an object whose first value it is.
+        """Builds a collection from a model's answer: an object with "scenarios", a bare list, or an object
+        whose first value is the list.
 
         Raises ConfigurationError when there is no list.
         """
@@ -324,7 +325,9 @@ class PlannedScenario(GeneratedScenario):
 
 
 def whole_number(difficulty: Any) -> Any:
-    """3 of "3" and 3.0, as some models write it; anything else as it is, for the scenario to refuse."""
+    """Returns 3 for "3" and 3.0, as some models write it; other values are returned unchanged, and the
+    scenario rejects them.
+    """
     if isinstance(difficulty, float) and difficulty.is_integer():
         return int(difficulty)
     if isinstance(difficulty, str) and difficulty.strip().isdigit():
@@ -333,7 +336,7 @@ def whole_number(difficulty: Any) -> Any:
 
 
 def as_planned(scenario: GeneratedScenario | Mapping[str, Any] | str) -> PlannedScenario:
-    """Of any way to say a scenario: an object, a dict with "task", or the task alone (of difficulty 1)."""
+    """Builds a planned scenario from an object, a dict with "task", or the task alone (of difficulty 1)."""
     if isinstance(scenario, PlannedScenario):
         return scenario
     if isinstance(scenario, GeneratedScenario):
@@ -368,7 +371,9 @@ class ToolResult:
     """The text was longer than the limit."""
 
     def limited(self, limit: int | None) -> ToolResult:
-        """With about `limit` characters at most: the head, how much is missing, and the tail."""
+        """Returns the result with about `limit` characters at most: the head, the number of missing
+        characters, and the tail.
+        """
         if limit is None or len(self.text) <= limit:
             return self
         tail = limit // 5
@@ -380,7 +385,7 @@ class ToolResult:
 
 
 def tool_result(answer: Any) -> ToolResult:
-    """Of the SDK's `CallToolResult`. Structured content counts where there is no text."""
+    """Converts the SDK's `CallToolResult`. Structured content is used if there is no text."""
     text = content_text(answer.content)
     if not answer.content and answer.structured_content is not None:
         text = json.dumps(answer.structured_content, ensure_ascii=False)
@@ -415,7 +420,7 @@ def _byte_count(base64: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOffer:
-    """What a server offers."""
+    """The tools, resources and prompts of a server."""
 
     tools: list[MCPTool]
     resources: list[MCPResource]

@@ -171,7 +171,9 @@ class Inbox:
 
 
 def parse_call(call: dict[str, Any]) -> tuple[str, str] | None:
-    """(tool, argument) of an OpenAI tool call; None unless it names a tool and gives its one argument."""
+    """Returns (tool, argument) of an OpenAI tool call; None unless it names a tool and gives its one
+    argument.
+    """
     function = call.get("function") or {}
     name, arguments = str(function.get("name")), function.get("arguments")
     if isinstance(arguments, str):

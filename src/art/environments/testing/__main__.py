@@ -65,7 +65,7 @@ def find_quality(name: str) -> Quality:
 
 
 def answers(options: argparse.Namespace) -> Answer:
-    """What the endpoint says. Raises ConfigurationError where it would know nothing."""
+    """Returns the endpoint's answers. Raises ConfigurationError if there would be none."""
     judge = generator = None
     if options.quality is not None:
         judge = TruthfulJudge(

@@ -36,7 +36,7 @@ class JudgePrompt:
 
 
 def read_judge_prompt(body: Mapping[str, Any]) -> JudgePrompt:
-    """Read a chat request. Raises ValueError where it shows no trajectory."""
+    """Reads a chat request. Raises ValueError if it shows no trajectory."""
     texts = [(message["role"], text_of(message)) for message in body["messages"]]
     shown = next((text for role, text in texts if role == "user" and TRAJECTORY.search(text)), None)
     if shown is None:
@@ -235,7 +235,7 @@ class Served:
 
 
 class AnsweringModel:
-    """What an endpoint answers with, whom it serves, and what it was asked."""
+    """The model of a test endpoint: its answers, its clients, and the requests it got."""
 
     def __init__(
         self,

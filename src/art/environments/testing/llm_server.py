@@ -57,7 +57,7 @@ class LlmServer(AnsweringModel):
 
     @property
     def base_url(self) -> str:
-        """With /v1, as OpenAI's clients want it."""
+        """The base URL with /v1, as OpenAI's clients expect it."""
         return f"http://127.0.0.1:{self._port}/v1"
 
     def start(self) -> None:

@@ -55,7 +55,7 @@ class Spending:
 
 @dataclass(kw_only=True)
 class Account:
-    """Of one process, or of several together."""
+    """The amounts spent by one process, or by several together."""
 
     spent: Spending = field(default_factory=Spending)
     reserved: Spending = field(default_factory=Spending)
@@ -201,11 +201,12 @@ class Budget:
 
     @property
     def path(self) -> Path | None:
-        """Where it is kept."""
+        """The file of the budget."""
         return None if self._file is None else self._file.path
 
     def keep(self, path: str | Path) -> None:
-        """From now on in this file, with what is in it already. A budget that has a file stays there.
+        """Stores the budget in this file from now on, with the amounts that it has already. A budget that has
+        a file keeps it.
 
         Raises ConfigurationError for a file that cannot be used.
         """
@@ -214,7 +215,7 @@ class Budget:
 
     @property
     def spent(self) -> Spending:
-        """By all that share it, so far."""
+        """The amounts spent so far by all processes that share the budget."""
         with self._other_accounts() as others:
             return self._own.spent + others.spent
 

@@ -153,7 +153,7 @@ LONGEST_WAIT_S = 30.0
 
 
 class Channel:
-    """What everyone asks through.
+    """The channel for all requests to a judge or generator.
 
     cache -> budget -> pace -> model; equal questions under way share one call.
 
@@ -203,7 +203,7 @@ class Channel:
         return await self._ask_once(key, request)
 
     async def ask_json(self, request: Request, parse: Callable[[Any], T], *, repairs: int = 1) -> T:
-        """What `parse` makes of the JSON of the answer.
+        """Returns the result of `parse` on the JSON of the answer.
 
         parse: raises ValueError (pydantic's errors are), TypeError or LookupError for an answer that is of no
         use; the model is then told and asked again, `repairs` times, as it is once more when it declined.

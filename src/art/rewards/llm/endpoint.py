@@ -121,7 +121,9 @@ ABOUT_FORM = ("response_format", "json_schema", "json_object", "guided_json", "s
 
 
 class AnswerForm:
-    """What this endpoint is known to accept. It starts with the most, and gives way where it is refused."""
+    """The request features that this endpoint accepts. It starts with all, and removes those that are
+    rejected.
+    """
 
     def __init__(self, *, token_limit: str = "max_tokens") -> None:
         """token_limit: what the endpoint calls the limit of a completion."""
@@ -211,7 +213,7 @@ MOST_S = 3600.0
 
 
 class EndpointLlm:
-    """Asked with the `openai` SDK, without its retries: `Channel` has its own."""
+    """A model behind an endpoint, called with the `openai` SDK without its retries: `Channel` has its own."""
 
     def __init__(
         self,
@@ -257,7 +259,7 @@ class EndpointLlm:
 
     @property
     def pricing(self) -> TokenPricing | None:
-        """What its tokens cost; None where that is not known beforehand."""
+        """The price of its tokens; None if it is not known beforehand."""
         return pricing_of(self.model, self._given)
 
     @cached_property

@@ -34,11 +34,11 @@ class FunctionLlm:
 
     @property
     def pricing(self) -> TokenPricing | None:
-        """What the function costs is its own affair."""
+        """The price of a function, which ART does not know."""
         return FREE
 
     async def complete(self, request: Request) -> Reply:
-        """What the function answers. What it raises becomes an LlmError, unless it is an error of ours."""
+        """Returns the function's answer. Its exceptions become an LlmError, unless they are ART's own."""
         messages = [dict(message) for message in request.messages]
         given = (messages, request.schema) if self._takes_schema else (messages,)
         try:

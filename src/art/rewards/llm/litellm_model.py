@@ -22,7 +22,7 @@ RETRIES = ("num_retries", "max_retries")
 
 
 class LitellmLlm:
-    """Asked with `litellm.acompletion`, without its retries and its cache: `Channel` has its own."""
+    """A model called with `litellm.acompletion`, without its retries and its cache: `Channel` has its own."""
 
     def __init__(self, model: str, params: Mapping[str, Any]) -> None:
         """model: by litellm's name. params: litellm's own keywords, passed on: which there are, it says.
@@ -44,7 +44,7 @@ class LitellmLlm:
 
     @property
     def pricing(self) -> TokenPricing | None:
-        """As our table or, once it is loaded, litellm's has it."""
+        """The price in ART's table or, once it is loaded, in litellm's."""
         return pricing_of(self.model, None) or pricing_of(self.model.partition("/")[2], None)
 
     async def complete(self, request: Request) -> Reply:

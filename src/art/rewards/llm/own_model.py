@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class OwnModelLlm:
-    """Where the model answers is asked anew each time: it learns, and its server may have moved."""
+    """A model of the program. Its URL is looked up for each request, because it learns and its server may
+    move.
+    """
 
     def __init__(self, model: Model, params: Params, *, base: bool = False) -> None:
         """base: without the adapter. Raises ConfigurationError where the model has no base of its own."""
@@ -38,14 +40,14 @@ class OwnModelLlm:
 
     @property
     def identity(self) -> str:
-        """With the step: the next step gives other answers."""
+        """The identity, which includes the step: the next step gives other answers."""
         trained = getattr(self._model, "base_model", "")
         told = [self._model.project, trained, self._asked_as]
         return json.dumps([told, self._params.identity()], default=str)
 
     @property
     def pricing(self) -> TokenPricing | None:
-        """What runs on a server of one's own costs nothing; elsewhere the price of its name."""
+        """The price: zero on the program's own server, elsewhere that of the model's name."""
         if self._params.pricing is not None or not self._model.trainable:
             return self._endpoint().pricing
         return FREE

@@ -56,7 +56,7 @@ KNOWN = (*ELSEWHERE, *SAMPLING, *OWN_FIELDS)
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """What was chosen, checked."""
+    """The checked parameters of a judge or generator."""
 
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)

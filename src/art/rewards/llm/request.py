@@ -28,7 +28,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a reply cost. usd: None where no price is known."""
+    """The tokens and cost of a reply. usd: None if no price is known."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -50,7 +50,7 @@ class Llm(Protocol):
 
     @property
     def name(self) -> str:
-        """As people write it: "openai/o3". Part of the cache's key, of metrics and of logs.
+        """The name as people write it: "openai/o3". It is part of the cache's key, of metrics and of logs.
 
         Further attributes that a model may have: `identity` (what the cache knows it by; None: nothing is
         kept), `pricing` (of its tokens), `max_tokens` (of an answer, whatever the request says), `attempts`
@@ -78,7 +78,7 @@ class NotJsonError(ValueError):
 
 
 class SeveralAnswersError(ValueError):
-    """Two lists of one name and of different content: one may be quoted, of somebody who wants it read."""
+    """The answer has two lists of one name with different content, of which one may be quoted."""
 
 
 def json_in(text: str) -> Any:

@@ -68,7 +68,7 @@ class CheckPool:
         self.close = weakref.finalize(self, _close_all, self._idle, self._threads)
 
     async def ask(self, answer: str, expected: Any, options: dict[str, Any]) -> dict[str, Any]:
-        """What the check says. Raises VerifierError where the process was lost."""
+        """Returns the result of the check. Raises VerifierError if the process was lost."""
         try:
             asked = json.dumps({"answer": answer, "expected": expected, "options": options}).encode()
         except (TypeError, ValueError) as error:

@@ -71,7 +71,9 @@ STDERR_FACTOR = 4
 
 
 class ProcessStreams:
-    """Its methods block until their deadline, on the monotonic clock: call them from a thread."""
+    """The streams of a process. Its methods block until their deadline, on the monotonic clock: call them
+    from a thread.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], output_bytes: int) -> None:
         """output_bytes: of what is written to stdout, and kept of stderr."""
@@ -109,7 +111,7 @@ class ProcessStreams:
         return self._rest[: self._output_bytes]
 
     def drain(self, until: float) -> None:
-        """Read what it says until it ends."""
+        """Reads the output until it ends."""
         while time.monotonic() < until and self._exchange(b"", until) is not None:
             self._rest = b""
 
@@ -170,7 +172,7 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessIsolation:
-    """By what means files, network and other processes are out of reach; "" where they are not."""
+    """The means that block files, network and other processes; "" if they are open."""
 
     files: str
     network: str
@@ -248,7 +250,7 @@ class LimitedProcess:
         return self._streams.talk(text, self._until)
 
     def end_input(self) -> None:
-        """Nothing more will be asked."""
+        """Ends the input: there are no further requests."""
         self._streams.end_input()
 
     def finish(self) -> ProcessEnding:
@@ -327,7 +329,8 @@ def _start_supervisor(control: int) -> subprocess.Popen[bytes]:
 
 
 def module_folders(*, packages: bool) -> dict[str, Sequence[str]]:
-    """Where a limited process finds modules: the standard library, and the installed packages if wanted.
+    """Returns the module folders of a limited process: the standard library, and optionally the installed
+    packages.
 
     As fields of an order: `module_folders` (its path), `readable` (folders it may read).
     """

@@ -76,7 +76,7 @@ class CheckedVerifier(Verifier):
 
 
 class ExactMatch(Verifier):
-    """1 where the answer is the expected text, or one of several; else 0.
+    """Scores 1 if the answer is the expected text, or one of several; else 0.
 
     White space around both never counts. ignore_case: case does not. ignore_space: nor how much white space
     is between words.
@@ -113,7 +113,7 @@ KNOWN_FLAGS = int(re.ASCII | re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBO
 
 
 class RegexMatch(CheckedVerifier):
-    """1 where the pattern matches somewhere in the answer (whole=True: all of it), else 0.
+    """Scores 1 if the pattern matches somewhere in the answer (whole=True: all of it), else 0.
 
     Flags are those of `re`. It runs in a limited process: a pattern that backtracks for ever ends there, and
     the trajectory is unscored.
@@ -152,7 +152,7 @@ class RegexMatch(CheckedVerifier):
 
 
 class MathMatch(CheckedVerifier):
-    """1 where the answer's last expression equals the expected one, by `math-verify`; else 0.
+    """Scores 1 if the answer's last expression equals the expected one, by `math-verify`; else 0.
 
     LaTeX (`\\\\boxed{...}` first, then `$...$`) and plain numbers are read: 1/2, 0.5, 50\\\\% and
     $\\\\frac{2}{4}$ are equal. float_rounding: decimal places that count (6). strict: variables must have the
@@ -184,8 +184,8 @@ FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
 
 
 class JsonSchemaMatch(CheckedVerifier):
-    """1 where the answer is JSON that fits the schema (a dict, or its text), else 0; the explanation says
-    where it does not.
+    """Scores 1 if the answer is JSON that fits the schema (a dict, or its text), else 0; the explanation
+    names the violation.
 
     The answer is the last block between ``` marks, or all of it. Formats ("date", ...) count. References to
     other addresses are never fetched.

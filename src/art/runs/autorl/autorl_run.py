@@ -77,7 +77,7 @@ async def rollout(
 
 @dataclass(frozen=True, kw_only=True)
 class AutoRLSettings(RunSettings):
-    """Everything that can be chosen about a run except who takes part: models, judge, generator."""
+    """The settings of a run, without its models, judge and generator."""
 
     ENTRY: ClassVar[str] = "autorl.train"
     MAY_CHANGE: ClassVar[frozenset[str]] = RunSettings.MAY_CHANGE | {"timeout"}
@@ -153,7 +153,7 @@ class AutoRLFolder(JudgedRunFolder):
         self.write_text(name, text + "\n")
 
     def digests(self) -> dict[str, str]:
-        """By file: the first 12 digits of the sha256 of what was prepared."""
+        """The first 12 digits of the sha256 of each prepared file."""
         return {name: hashlib.sha256((self.path / name).read_bytes()).hexdigest()[:12] for name in PREPARED}
 
 
@@ -183,7 +183,7 @@ class AutoRLReport(RunReport):
 
     @property
     def cautions(self) -> list[str]:
-        """With those about the answers and the inputs."""
+        """The cautions, including those about the answers and the inputs."""
         return [*super().cautions, *self._about_the_answers(), *self._about_the_inputs()]
 
     def _about_the_answers(self) -> Iterable[str]:
@@ -222,7 +222,7 @@ class AutoRLReport(RunReport):
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTexts:
-    """What the user wrote instead of the generator; None: it is generated."""
+    """The texts that the user wrote instead of the generator; None: it is generated."""
 
     inputs: Iterable[str] | None = None
     system_prompt: str | None = None
@@ -231,7 +231,7 @@ class GivenTexts:
 
 @dataclass(kw_only=True)
 class AutoRLRun:
-    """What is done already is read from the folder, the rest is done."""
+    """A run that reads finished parts from the folder and does the rest."""
 
     task: str
     folder: AutoRLFolder
@@ -294,7 +294,7 @@ class AutoRLRun:
         judges: Judges,
         begin: float,
     ) -> AutoRLReport:
-        """Everything that the model is needed for. begin: when the call began, on the monotonic clock."""
+        """Runs all parts that need the model. begin: when the call began, on the monotonic clock."""
         inputs, system_prompt, rubric = prepared
         self._hold(await model.get_step())
         training = TrainingRun(

@@ -192,7 +192,7 @@ def own_inputs(given: Iterable[str], *, num_test: int, similarity: float, seed: 
 
 
 def split_inputs(texts: Sequence[str], *, num_test: int, seed: int, rejected: Mapping[str, int]) -> Inputs:
-    """In a seeded order, the first `num_test` for the test."""
+    """Returns the inputs in a seeded order, with the first `num_test` for the test."""
     mixed = sorted(texts)
     random.Random(f"split/{seed}").shuffle(mixed)
     return Inputs(test=tuple(mixed[:num_test]), train=tuple(mixed[num_test:]), rejected=dict(rejected))
@@ -258,7 +258,9 @@ async def write_system_prompt(
 async def write_rubric(
     task_description: str, *, generator: Generator, examples: Sequence[str] = (), seed: int = 0
 ) -> str:
-    """What a judge of the task goes by. examples: some inputs. Raises LlmError, ConfigurationError."""
+    """Writes the rubric for the judge of the task. examples: some inputs. Raises LlmError,
+    ConfigurationError.
+    """
     asked = ask_for_rubric(task_description, examples[:MOST_EXAMPLES], salt=f"rubric/{seed}")
     return await generator_channel(generator, source=GENERATOR_SOURCE).ask_json(
         asked, lambda said: _text(said, "rubric")

@@ -164,7 +164,7 @@ class AskedModels:
     """Why its model cannot be asked, where it cannot: it may not be needed."""
 
     def costs(self) -> Costs:
-        """What they were asked in this process, by role."""
+        """Returns the costs of the models in this process, by role."""
         writing = {} if isinstance(self.generator, ConfigurationError) else {"generator": self.generator}
         return {
             role: channel_costs(channel) for role, channel in {**writing, **self.judges.channels()}.items()
@@ -223,7 +223,7 @@ class McpRun:
             self._tell(f"going on with the run in {self._folder.path}")
 
     async def scenarios(self, given: Scenarios | None) -> ScenarioSet:
-        """Those of the folder, those that were given, or newly generated ones."""
+        """Returns the scenarios of the folder, the given ones, or newly generated ones."""
         saved = self._folder.scenarios()
         if saved is not None:
             if given is not None:
@@ -250,7 +250,7 @@ class McpRun:
         return made
 
     async def learn(self, model: TrainableModel[Any, Any], made: ScenarioSet, begin: float) -> McpReport:
-        """Everything that the model is needed for. begin: when the call began, on the monotonic clock."""
+        """Runs all parts that need the model. begin: when the call began, on the monotonic clock."""
         rollouts = ScenarioRollouts(model, self._settings, self._server)
         made = await self._measure_difficulty(rollouts, made)
         training = TrainingRun(
@@ -308,7 +308,9 @@ class McpRun:
 
 
 def server_start_hint(server: Server, chosen: TrainSettings, seconds: float) -> str | None:
-    """What starting a command for every rollout comes to, where that is long; seconds: one start."""
+    """Returns a hint on the time of starting a command for every rollout, if it is long; seconds: one
+    start.
+    """
     rollouts = chosen.total_steps(chosen.num_train) * chosen.groups_per_step * chosen.group_size
     rollouts += chosen.num_train * chosen.difficulty_attempts + 2 * chosen.num_test * chosen.test_attempts
     if not isinstance(server, StdioServer) or rollouts * seconds < LONG_STARTS_S:

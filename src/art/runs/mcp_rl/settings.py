@@ -30,7 +30,7 @@ NANO, NANO_RATE = "art/nano", 3e-3
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(RunSettings):
-    """Everything that can be chosen about a run except who takes part: server, models, judge."""
+    """The settings of a run, without its server, models and judge."""
 
     ENTRY: ClassVar[str] = "mcp.train"
     MAY_CHANGE: ClassVar[frozenset[str]] = RunSettings.MAY_CHANGE | {"deadline", "call_timeout"}
@@ -69,7 +69,9 @@ class TrainSettings(RunSettings):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Of keywords. Raises ConfigurationError for an unknown one, with the known."""
+        """Builds the settings from keywords. Raises ConfigurationError for an unknown one, with the known
+        ones.
+        """
         writes = options.get("allow_writes")
         # A list in JSON, and as most people write it.
         return super().of({**options, "allow_writes": tuple(writes)} if isinstance(writes, list) else options)
@@ -142,7 +144,7 @@ def split_own_scenarios(given: Scenarios, chosen: TrainSettings, tools: list[MCP
 
 
 def without_overlap(given: ScenarioSet, similarity: float) -> ScenarioSet:
-    """Without training scenarios that say what a held-out one does.
+    """Leaves out training scenarios that repeat a held-out one.
 
     Raises ConfigurationError when a side has none.
     """
@@ -162,7 +164,7 @@ def without_near_duplicates(
     *,
     within: bool = True,
 ) -> tuple[list[PlannedScenario], list[Rejection]]:
-    """Those that say what none of the others does, nor, `within`, one before them; and the rest."""
+    """Splits scenarios into those that repeat no other, nor one before them `within`, and the rest."""
     kept, twins, others = list[PlannedScenario](), list[Rejection](), list(others)
     for one in scenarios:
         twin = check_new(one, [*others, *kept] if within else others, similarity=similarity)

@@ -65,8 +65,8 @@ HIGH = 0.9
 
 @dataclass(kw_only=True)
 class SeenRewards:
-    """What tells a solved task from a model that has collapsed: both give groups of equal rewards, one after
-    another, but those of a solved task are high.
+    """The rewards that tell a solved task from a collapsed model: both give groups of equal rewards, one
+    after another, but those of a solved task are high.
     """
 
     lowest: float = math.inf
@@ -84,7 +84,7 @@ class SeenRewards:
 
     @property
     def mean(self) -> float | None:
-        """Of the groups in a row that taught nothing."""
+        """The mean of the consecutive groups without a gradient."""
         return sum(self.useless) / len(self.useless) if self.useless else None
 
     @property
@@ -135,7 +135,8 @@ class BatchCollector:
         return self.exhausted and not self._failed and self._seen.high
 
     async def collect(self, step: int) -> CollectedGroups:
-        """At least `min_batch_size` groups that can be trained at `step`, and what else is ready.
+        """Collects at least `min_batch_size` groups that can be trained at `step`, and all others that are
+        ready.
 
         Fewer when no more come, or when too many in a row taught nothing.
         """
@@ -176,7 +177,7 @@ class BatchCollector:
         )
 
     def left(self) -> Sequence[FinishedGroup]:
-        """What is still in the queue."""
+        """Returns the groups that are still in the queue."""
         items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         return [item for item in items if item is not None]
 

@@ -76,7 +76,7 @@ class Evaluations:
         self._queue.put_nowait(None)
 
     async def run(self) -> None:
-        """Until `end`, and all that is scheduled is done."""
+        """Runs until `end`, and until all scheduled evaluations are done."""
         while (step := await self._queue.get()) is not None:
             again, self._again = self._again, []
             for one in [step, *again]:

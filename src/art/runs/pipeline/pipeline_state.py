@@ -31,7 +31,7 @@ STATE_KEY = "_pipeline_trainer"
 
 @dataclass(kw_only=True)
 class PipelineState:
-    """What became of the scenarios."""
+    """The outcomes of the scenarios."""
 
     first_step: int = 0
     """Where the run began."""
@@ -86,7 +86,7 @@ class PipelineState:
         self.failed_evals.add(step)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON for the model's state."""
+        """Returns the state as JSON for the model's state."""
         return {
             "scenario_offset": self.offset,
             "settled_beyond_offset": sorted(self.beyond),
@@ -103,7 +103,7 @@ class PipelineState:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> PipelineState:
-        """What `to_dict` wrote; entries that an older program did not write have their defaults."""
+        """Reads the output of `to_dict`; entries that an older program did not write have their defaults."""
         job, step = state.get("training_job"), int(state.get("training_step", 0))
         return cls(
             first_step=int(state.get("first_step", 0)),

@@ -112,7 +112,7 @@ class ScenarioStream:
             self._again.clear()
 
     def give_back(self, one: NumberedScenario) -> None:
-        """It was taken, and nothing came of it: the next taker has it."""
+        """Returns a scenario without an outcome to the stream: the next taker gets it."""
         self._again.append(one)
 
 

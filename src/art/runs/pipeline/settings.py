@@ -31,7 +31,7 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class CheckpointRetentionContext:
-    """What a strategy sees: the newest step, and the checkpoints it decides about.
+    """The input of a retention strategy: the newest step, and the checkpoints to decide about.
 
     The newest checkpoint, those in use and those that wait for an evaluation are not among them.
     """
@@ -188,7 +188,7 @@ def train_options(options: Mapping[str, Any], *, ours: bool) -> dict[str, Any]:
 
 
 def most_groups(settings: PipelineOptions) -> int:
-    """Of one training step."""
+    """Returns the most groups of one training step."""
     return settings["max_batch_size"] or 10 * settings["min_batch_size"]
 
 

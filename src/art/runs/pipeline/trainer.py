@@ -115,7 +115,7 @@ def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 class PipelineRun:
-    """From `open` to the end of `train`; used once."""
+    """One run, from `open` to the end of `train`; used once."""
 
     def __init__(
         self,
@@ -152,7 +152,9 @@ class PipelineRun:
         config: Any,
         reporter: StatusReporter,
     ) -> None:
-        """Until the scenarios or the steps end, somebody asks to stop, or groups teach nothing any more."""
+        """Trains until the scenarios or the steps end, a stop is requested, or groups give no gradient any
+        more.
+        """
         workers = RolloutWorkers(
             self._model,
             rollout_fn,

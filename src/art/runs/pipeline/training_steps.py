@@ -30,7 +30,7 @@ CREATED_AT = CHECKPOINT_CREATED_AT_METRIC.split("/")[1]
 
 
 class PipelineStepLog(StepLog):
-    """With the groups that were discarded, and a row for the checkpoint."""
+    """The log of a pipeline's steps, with the discarded groups and a row for the checkpoint."""
 
     ROW_MARKS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "train": (f"train/{STALE_GROUPS}",),  # programs log other numbers of split train
@@ -150,7 +150,7 @@ class TrainingSteps:
         await self.save()
 
     async def log_discarded(self, batch: CollectedGroups) -> None:
-        """Those of the end, which have no step of their own."""
+        """Logs the discarded groups after the last step."""
         if discarded := _groups_to_log(batch)["discarded"]:
             await self._model.log(discarded, split="discarded", step=self.state.training_step)
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def add_transport(parser: argparse.ArgumentParser) -> None:
-    """--http, --host and --port."""
+    """Adds --http, --host and --port to the parser."""
     parser.add_argument("--http", action="store_true", help="streamable HTTP instead of stdio")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
 
 
 def serve(server: MCPServer, options: argparse.Namespace) -> None:
-    """Until the client leaves (stdio) or the process is ended (HTTP)."""
+    """Serves until the client leaves (stdio) or the process is ended (HTTP)."""
     if options.http:
         server.run("streamable-http", host=options.host, port=options.port)
     else:

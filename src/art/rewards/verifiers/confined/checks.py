@@ -29,7 +29,7 @@ Options = dict[str, Any]
 
 
 class UnusableError(Exception):
-    """What is expected cannot be used: nothing is known of the answer."""
+    """The expected result cannot be used, so the answer cannot be checked."""
 
 
 def _regex(answer: str, expected: str, options: Options) -> tuple[float, str]:
@@ -100,7 +100,7 @@ WARM_UP: Final[dict[str, tuple[str, Any, Options]]] = {
 
 
 def serve(order: dict[str, Any]) -> int:
-    """Until there are no more."""
+    """Serves requests until the input ends."""
     lines = Lines.of_standard_streams()
     sys.path[:] = order["library"]
     check = CHECKS[order["check"]]

@@ -77,7 +77,7 @@ FOLDER = "/box"
 
 
 class BuiltIsolation:
-    """What holds, and by which means."""
+    """The isolation in effect, and its means."""
 
     def __init__(self) -> None:
         self.files = self.network = self.processes = ""
@@ -87,7 +87,7 @@ class BuiltIsolation:
         """Processes that count beside ours where the limit on them holds for the user as a whole."""
 
     def report(self) -> dict[str, str]:
-        """By what means files, network and other processes are out of reach; "" where they are not."""
+        """Returns the means that block files, network and other processes; "" if they are open."""
         return {
             "files": self.files,
             "network": self.network,
@@ -97,7 +97,7 @@ class BuiltIsolation:
 
 
 def leave_namespaces(walls: BuiltIsolation) -> None:
-    """In the supervisor, before it forks: the child will be the first process of new namespaces."""
+    """Runs in the supervisor before it forks: the child will be the first process of new namespaces."""
     if sys.platform != "linux":
         walls.refused = f"{sys.platform} has none"
         return
@@ -117,7 +117,7 @@ def leave_namespaces(walls: BuiltIsolation) -> None:
 
 
 def isolate(walls: BuiltIsolation, *, base: str, readable: list[str], disk_bytes: int) -> str:
-    """In the child, before it reads anything of others. Gives the folder it may write to.
+    """Runs in the child, before it reads any input. Returns the folder it may write to.
 
     base: an empty folder that this process may use.
     """

@@ -63,7 +63,7 @@ def enter_root(folder: str) -> None:
 
 
 def forget_mount(folder: str) -> None:
-    """What was mounted there is no more; also where nothing was."""
+    """Unmounts the place; does nothing if nothing was mounted there."""
     libc.umount2(os.fsencode(folder), MNT_DETACH)
 
 

@@ -37,7 +37,7 @@ class QueryError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class QueryLimits:
-    """What one question may take."""
+    """The limits of one query."""
 
     rows: int = 50
     seconds: float = 2.0

@@ -32,7 +32,7 @@ def written(count: int = COUNT, *, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """To standard output."""
+    """Writes the answers to standard output."""
     parser = argparse.ArgumentParser(prog="python -m art.mcp.servers.weather.answers", description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=0)

@@ -84,7 +84,7 @@ HELD_OUT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked; names are empty where the kind needs none."""
+    """A question about the weather; names are empty if its kind needs none."""
 
     kind: str
     place: str = ""
@@ -98,7 +98,7 @@ class Question:
 
     @property
     def wanted(self) -> str:
-        """What the answer is: a condition, a temperature, an alert, a day or a place."""
+        """The expected answer: a condition, a temperature, an alert, a day or a place."""
         return "place" if self.kind == "warmer" else self.kind.rpartition("_")[2]
 
     def plan(self, weather: Weather) -> tuple[Call, ...]:
@@ -217,7 +217,8 @@ ANSWERS = {"place": PLACES, "day": DAYS, "condition": CONDITIONS, "alert": (*ALE
 
 
 def quality(messages: Sequence[Mapping[str, Any]], weather: Weather | None = None) -> float:
-    """0 to 1 for a conversation of plain OpenAI messages about the task of its last user message.
+    """Returns a score of 0 to 1 for a conversation of plain OpenAI messages about the task of its last user
+    message.
 
     weather: the data that is true; None: the shipped set. Raises ConfigurationError for a task that is none
     of `art.environments.mcp.servers.weather.tasks`.
