@@ -130,6 +130,6 @@ async def _give_model(control: Control, engine: ScriptedEngine, tenant: str | No
         algorithm=Algorithm(),
         optimizer=OptimizerSpec(learning_rate=1.0),
     )
-    store = control.jobs._store
+    store = control.jobs.store
     await store.submit(project, "player", job)
     await store.finish(job.job_id, result)

@@ -89,8 +89,10 @@ def ours(rows: list[GroupRow], algorithm: Algorithm) -> torch.Tensor:
         references=References(made.policy, made._weights, model.adapter),
     )
     step = _Step(learner, batch.tree, batch.entries, request, 64)
-    columns, _ = step.prepare()
-    step.gradient(columns, minibatches(batch.entries, algorithm.updates)[0], Tally(1, lambda *_: None))
+    step.prepare()
+    tally, rows_E = Tally(1, lambda *_: None), minibatches(batch.entries, algorithm.updates)[0]
+    for micro in step.begin_update(rows_E, tally, 64).micro_batches:
+        step.loss(micro, tally).backward()
     return flat(made)
 
 

@@ -2,11 +2,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 
+import numpy as np
 import pytest
+import torch
+from tiny_policies import MODEL, games, policy, qwen3, randomize
 
+from art.batch.algorithms import resolve
 from art.errors import TrainingError
-from art.training.device_memory import with_half_budget_retry
+from art.training.device_memory import HalfBudgetRetry
+from art.training.packing.runs import MicroBatch, Packing
+from art.training.step import _Step
+from art.training.tally import Tally
+from art.training.trainer import Trainer
+from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
 
 pytestmark = pytest.mark.slow
 
@@ -14,7 +25,7 @@ CHILD = """
 import resource, sys
 import torch
 from art.errors import TrainingError
-from art.training.device_memory import with_half_budget_retry
+from art.training.device_memory import HalfBudgetRetry
 
 torch.set_num_threads(1)
 torch.ones(8, 8) @ torch.ones(8, 8)
@@ -29,11 +40,23 @@ def run(budget):
     return len(pieces)
 
 try:
-    print("result", with_half_budget_retry(run, int(sys.argv[1]), longest=10))
+    for attempt in HalfBudgetRetry(int(sys.argv[1]), longest=10).attempts():
+        with attempt as budget:
+            result = run(budget)
+    print("result", result)
 except TrainingError as error:
     print("error", error)
 print("asked", asked)
 """
+
+
+COUNTED = ("data/step_trainer_tokens", "data/micro_batches", "data/forwarded_tokens", "loss/train")
+
+
+def tried(run: Callable[[int], int], budget: int, *, longest: int) -> None:
+    for attempt in HalfBudgetRetry(budget, longest=longest).attempts():
+        with attempt as given:
+            run(given)
 
 
 def child(budget: int) -> str:
@@ -67,7 +90,7 @@ def test_a_path_longer_than_half_the_budget_is_not_tried_again_in_vain() -> None
         raise MemoryError
 
     with pytest.raises(TrainingError, match="longest path has 900 tokens"):
-        with_half_budget_retry(run, 800, longest=900)
+        tried(run, 800, longest=900)
     assert asked == [800]
 
 
@@ -76,4 +99,55 @@ def test_other_errors_pass() -> None:
         raise RuntimeError("shapes differ")
 
     with pytest.raises(RuntimeError, match="shapes differ"):
-        with_half_budget_retry(run, 800, longest=1)
+        tried(run, 800, longest=1)
+
+
+def test_a_backward_pass_without_memory_holds_nothing_while_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The step is that of half the budget from the start, and the graph of the failed pass is gone before."""
+    batch = games(4)
+    longest = int(batch.tree.depth_T.max()) + 1
+    made, plain = trainer(8 * longest), trainer(4 * longest)
+    request = TrainRequest(
+        model=MODEL,
+        step=0,
+        algorithm=resolve("sft"),
+        optimizer=OptimizerSpec(learning_rate=1e-2),
+        normalizer=batch.normalizer,
+    )
+    losses: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+    begin, loss = _Step.begin_update, _Step.loss
+
+    def begun(step: _Step, rows_E: np.ndarray, tally: Tally, budget: int) -> Packing:
+        alive.extend(one() is not None for one in losses)
+        return begin(step, rows_E, tally, budget)
+
+    def lossy(step: _Step, micro: MicroBatch, tally: Tally) -> torch.Tensor:
+        computed = loss(step, micro, tally)
+        if not losses:
+            losses.append(weakref.ref(computed))
+            computed.register_hook(_out_of_memory)
+        return computed
+
+    monkeypatch.setattr(_Step, "begin_update", begun)
+    monkeypatch.setattr(_Step, "loss", lossy)
+    metrics = made.train(batch.tree, batch.entries, request)
+    assert alive == [False]
+    monkeypatch.undo()
+    expected = plain.train(batch.tree, batch.entries, request)
+    for name, one in made.parameters(MODEL).items():
+        assert torch.equal(one, plain.parameters(MODEL)[name])
+    assert {name: metrics[name] for name in COUNTED} == {name: expected[name] for name in COUNTED}
+
+
+def trainer(token_budget: int) -> Trainer:
+    made = Trainer(policy(qwen3(), dtype=torch.float64), token_budget=token_budget)
+    made.open(MODEL, LoraSpec(r=3, alpha=6, dropout=0.1), seed=1)
+    randomize(made.parameters(MODEL))
+    return made
+
+
+def _out_of_memory(_: torch.Tensor) -> None:
+    raise MemoryError

@@ -129,7 +129,7 @@ def test_moments_are_back_when_the_first_step_of_another_kind_fails(monkeypatch:
     def failing(*_: object) -> None:
         raise TrainingError("in the middle")
 
-    monkeypatch.setattr(_Step, "gradient", failing)
+    monkeypatch.setattr(_Step, "begin_update", failing)
     with pytest.raises(TrainingError, match="in the middle"):
         made.train(batch.tree, batch.entries, ask(batch, 1, kind="rl"))
     assert all(torch.equal(one, other) for one, other in zip(before, moments(made), strict=True))

@@ -147,35 +147,32 @@ class RemoteBackend:
         chosen = with_defaults(options)
         if (path := chosen["kl_ref_adapter_path"]) is not None:
             chosen["kl_ref_adapter_path"] = await self._reference_folder(model, path)
-        return await self._train(model, trajectory_groups, chosen)
-
-    async def _train(
-        self,
-        model: AnyTrainableModel,
-        trajectory_groups: Iterable[TrajectoryGroup],
-        options: TrainOptions,
-    ) -> TrainResult:
-        given = bool(options["allow_training_without_logprobs"])
+        given = bool(chosen["allow_training_without_logprobs"])
         sent = list(trajectory_groups)
         check_any_trajectory(sent)
         groups = train_groups(sent, given=given)
-        aside = train_groups(options.get("discarded_groups") or (), given=given, after=groups)
-        job_id = options.get("job_id") or uuid4().hex
-        request = job_request(job_id, groups, aside, model._internal_config, options)
+        aside = train_groups(chosen.get("discarded_groups") or (), given=given, after=groups)
+        job_id = chosen.get("job_id") or uuid4().hex
+        request = job_request(job_id, groups, aside, model._internal_config, chosen)
         info = await run_job(
             self._connection,
             f"{model_path(model)}/train",
             request,
             deadlines=self._deadlines,
-            title=f"train {model.name}" if options["verbose"] else None,
+            title=f"train {model.name}" if chosen["verbose"] else None,
         )
         check_sheet(info.sheet, [*request.groups, *request.discarded])
         warn_untrained(info.sheet, model.name, info.step)
         warn_context_only(info.sheet, model.name, info.step, self._told_context)
         warn_low_rate(request.optimizer.learning_rate, info.metrics, model.name, self._told_rate)
         result = self._trained(info)
-        if not options["save_checkpoint"]:
+        if not chosen["save_checkpoint"]:
             result.checkpoint_path = None
+            return result
+        return self._with_artifact(model, result)
+
+    def _with_artifact(self, model: AnyTrainableModel, result: TrainResult) -> TrainResult:
+        """The result of a step whose checkpoint is kept."""
         return result
 
     async def _reference_folder(self, model: AnyTrainableModel, path: str) -> str:
@@ -216,7 +213,7 @@ class RemoteBackend:
             submit_s=sft.SUBMIT_S,
         )
         check_rollouts(info.sheet, sum(len(batch) for batch in request.batches))
-        return self._trained(info)
+        return self._with_artifact(model, self._trained(info))
 
     def _trained(self, info: TrainResultInfo) -> TrainResult:
         return self._result(info, {**NOTHING_TRAINED, **info.metrics, **sheet_metrics(info.sheet)})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -19,13 +18,12 @@ from art.client.remote_backend import RemoteBackend
 from art.errors import ConfigurationError, NotFoundError
 from art.process.environment import API_KEY, BASE_URL, WANDB_API_KEY, variable
 from art.tracking.folders import get_model_dir, get_step_checkpoint_dir
-from art.types import ServerlessTrainResult, TrainResult, TrainSFTConfig
+from art.types import ServerlessTrainResult, TrainResult
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import DeleteModelReply, ModelInfo
 
 if TYPE_CHECKING:
-    from art.backend import AnyModel, AnyTrainableModel, TrainOptions
-    from art.trajectories import Trajectory, TrajectoryGroup
+    from art.backend import AnyModel, AnyTrainableModel
 
 
 HOSTED_SERVICE = "api.training.wandb.ai"
@@ -98,29 +96,10 @@ class ServerlessBackend(RemoteBackend):
         model.id = "/".join(part for part in (info.entity, info.project, info.name) if part)
         model.run_id = model.run_id or model.name
 
-    async def _train(
-        self,
-        model: AnyTrainableModel,
-        trajectory_groups: Iterable[TrajectoryGroup],
-        options: TrainOptions,
-    ) -> TrainResult:
-        result = await super()._train(model, trajectory_groups, options)
-        return _with_artifact_name(model, result) if options["save_checkpoint"] else result
-
-    async def train_sft(
-        self,
-        model: AnyTrainableModel,
-        trajectories: Iterable[Trajectory],
-        config: TrainSFTConfig | None = None,
-        *,
-        expected_step: int | None = None,
-        verbose: bool = False,
-    ) -> TrainResult:
-        """See `RemoteBackend.train_sft`."""
-        result = await super().train_sft(
-            model, trajectories, config, expected_step=expected_step, verbose=verbose
-        )
-        return _with_artifact_name(model, result)
+    def _with_artifact(self, model: AnyTrainableModel, result: TrainResult) -> TrainResult:
+        if isinstance(result, ServerlessTrainResult):
+            result.artifact_name = f"{model.project}/{model.name}:step{result.step}"
+        return result
 
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> ServerlessTrainResult:
         return ServerlessTrainResult(info.step, metrics, sheet=info.sheet)
@@ -190,10 +169,3 @@ class ServerlessBackend(RemoteBackend):
         await self.fork_checkpoint(
             model, from_model, from_project=from_project, not_after_step=not_after_step
         )
-
-
-def _with_artifact_name(model: AnyTrainableModel, result: TrainResult) -> TrainResult:
-    """The result with the name of its checkpoint."""
-    if isinstance(result, ServerlessTrainResult):
-        result.artifact_name = f"{model.project}/{model.name}:step{result.step}"
-    return result

@@ -22,7 +22,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Route, Router
 
-from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
+from art.errors import (
+    ARTError,
+    AuthenticationError,
+    CanaryError,
+    CheckpointError,
+    NotFoundError,
+    ParityError,
+    RequestError,
+    ServerError,
+)
 from art.process.files import disk_error, disk_trouble
 from art.server.catalog import Catalog
 from art.server.counts import NO_ROUTE, ControlCounts, CountedRequest, Counts
@@ -260,6 +269,11 @@ def _failure(scope: Scope, error: BaseException) -> ServerError:
 
 def _as_art_error(scope: Scope, error: ARTError | HTTPException) -> ARTError:
     """What the router raises, too, in our words."""
+    if scope["path"].startswith("/art/"):  # trying again is of no use: the message says what is
+        if isinstance(error, CheckpointError):
+            return RequestError(str(error), status=409, code="checkpoint_unfit")
+        if isinstance(error, CanaryError) and not isinstance(error, ParityError):
+            return RequestError(str(error), status=409, code="canary_failed")
     if isinstance(error, ARTError):
         return error
     if error.status_code == 404:

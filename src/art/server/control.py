@@ -214,7 +214,7 @@ class Control:
     async def _tell_lost_steps(self, model: Registration) -> None:
         """Steps that a job made and whose folders are gone: whoever trains on makes them anew."""
         known = self.describe(model)
-        made = 0 if model.removals else await self.jobs.newest_step(model.project, model.name)
+        made = 0 if model.removals else await self.jobs.store.newest_step(model.project, model.name)
         if made > known.step:
             _log.warning(
                 "%s/%s goes on from step %d, but step %d was made and its folder in %s is gone: restore it "
@@ -246,7 +246,7 @@ class Control:
 
     async def counts(self) -> ControlCounts:
         """Jobs by state, each worker, requests that wait for one. Raises: JobStoreError, DiskError."""
-        jobs = await self.jobs.counts()
+        jobs = await self.jobs.store.counts()
         return ControlCounts(
             jobs=jobs, workers=self._workers.counts(), on_hold=self._workers.requests_on_hold()
         )

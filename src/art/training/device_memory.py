@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 import psutil
 import torch
@@ -107,38 +106,57 @@ def _status(name: str) -> int:
 
 LOG = logging.getLogger(__name__)
 
-T = TypeVar("T")
 MARKS = ("can't allocate memory", "std::bad_alloc", "out of memory")
 """What torch's RuntimeError says when an allocator of the CPU or of a library on the GPU is at its end."""
 
 
-def with_half_budget_retry(run: Callable[[int], T], budget: int, *, longest: int) -> T:
-    """`run(budget)`, and where that runs out of memory, once more with half the budget.
+class HalfBudgetRetry:
+    """Work that is done once more with half the token budget where memory ends. The budget stays halved.
 
-    `run` begins from nothing each time: it clears gradients and sets the RNG itself. `longest` is the longest
-    path of the batch: no budget makes a pass shorter than it. Raises TrainingError when the second attempt
-    fails as well, or when half a budget would change nothing.
+        for attempt in retry.attempts():
+            with attempt as budget:
+                work(budget)
+
+    The work begins from nothing each time, and gives no tensor a name beside the block: what has one is not
+    let go before the second try. `longest` is the longest path of the batch: no budget makes a pass shorter.
     """
-    fault = _attempt(run, budget)
-    if not isinstance(fault, _OutOfMemory):
-        return fault
-    half = budget // 2
-    if half >= 1 and max(half, longest) < max(budget, longest):
-        LOG.warning(
-            "Out of memory with a token budget of %d (%s). Once more with %d.", budget, fault.reason, half
-        )
+
+    def __init__(self, budget: int, *, longest: int) -> None:
+        self._budget, self._longest = budget, longest
+        self._fault: str | None = None
+
+    def attempts(self) -> Iterator[HalfBudgetRetry]:
+        """One, or two. Raises TrainingError when the second fails, too, or half a budget changes nothing."""
+        yield self
+        budget, half, longest = self._budget, self._budget // 2, self._longest
+        if self._fault is not None and half >= 1 and max(half, longest) < max(budget, longest):
+            LOG.warning(
+                "Out of memory with a token budget of %d (%s). Once more with %d.", budget, self._fault, half
+            )
+            _release()
+            self._budget = half
+            yield self
+        if self._fault is None:
+            return
         _release()
-        second = _attempt(run, half)
-        if not isinstance(second, _OutOfMemory):
-            return second
-        fault, budget = second, half
-    _release()
-    lower = "" if longest >= budget else ", or lower token_budget further"
-    raise TrainingError(
-        f"Out of memory with a token budget of {budget}; the longest path has {longest} tokens, and a path "
-        "is never cut. Set checkpoint_activations to 'on', lower the engine's share of the memory, take a "
-        f"shorter context or a smaller model{lower}. ({fault.reason})"
-    )
+        lower = "" if longest >= self._budget else ", or lower token_budget further"
+        raise TrainingError(
+            f"Out of memory with a token budget of {self._budget}; the longest path has {longest} tokens, "
+            "and a path is never cut. Set checkpoint_activations to 'on', lower the engine's share of the "
+            f"memory, take a shorter context or a smaller model{lower}. ({self._fault})"
+        )
+
+    def __enter__(self) -> int:
+        self._fault = None
+        return self._budget
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        # The error itself is not kept: its traceback holds every tensor of the failed pass.
+        if error is None or not is_out_of_memory(error):
+            return False
+        lines = str(error).strip().splitlines()
+        self._fault = lines[0] if lines else type(error).__name__
+        return True
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -146,22 +164,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in MARKS)
-
-
-class _OutOfMemory:
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-
-def _attempt(run: Callable[[int], T], budget: int) -> T | _OutOfMemory:
-    """The error itself is not kept: its traceback holds every tensor of the failed pass."""
-    try:
-        return run(budget)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        lines = str(error).strip().splitlines()
-        return _OutOfMemory(lines[0] if lines else type(error).__name__)
 
 
 def _release() -> None:

@@ -8,8 +8,7 @@ Letters: E = loss entries.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ import torch
 from art.batch.algorithms.facts import needs_first_pass, needs_reference, needs_sequences, update_count
 from art.batch.batch_types import LossEntries, TokenTree
 from art.training.critic import Critic
-from art.training.device_memory import with_half_budget_retry
+from art.training.device_memory import HalfBudgetRetry
 from art.training.distributions import Distributions, follow_constraints
 from art.training.first_pass import FirstScores, References, reference_context, score_entries
 from art.training.losses.base import LossInputs, LossOutput
@@ -36,8 +35,6 @@ from art.training.policy import EntryScores, Policy
 from art.training.tally import Progress, Tally
 from art.training.token_advantages import shape_advantages
 from art.wire.training import TrainRequest
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -68,16 +65,25 @@ def train_step(
     """
     step = _Step(learner, tree, entries, request, token_budget)
     updates = minibatches(entries, request.algorithm.updates)
-    columns, found = step.prepare()
+    found = step.prepare()
     tally = Tally(len(updates), progress)
     for rows_E in updates:
-        step.gradient(columns, rows_E, tally)
+        for attempt in step.attempts():
+            with attempt as budget:
+                for micro in step.begin_update(rows_E, tally, budget).micro_batches:
+                    step.loss(micro, tally).backward()  # without a name: where memory ends, nothing holds it
+                    tally.report_progress()
         tally.updated(step.update(learning_rate, tally))
     return {**tally.metrics(learning_rate), **found}
 
 
 class _Step:
     """The parts of a step. A budget that was too large stays halved for the rest of it."""
+
+    columns: EntryColumns
+    normalizer: float
+    slopes_E: torch.Tensor | None
+    """d loss / d logprob, where the loss of a cut sequence is differentiated before the micro-batches."""
 
     def __init__(
         self,
@@ -101,51 +107,69 @@ class _Step:
         known_E = ~np.isnan(entries.logprob_E)
         self.known_E = None if known_E.all() else known_E
         """Which entries were sampled; None: all."""
-        self.budget = token_budget
         self.packed: tuple[int, Packing] | None = None
-        self.longest = int(tree.depth_T.max(initial=-1)) + 1
+        self.retry = HalfBudgetRetry(token_budget, longest=int(tree.depth_T.max(initial=-1)) + 1)
 
-    def prepare(self) -> tuple[EntryColumns, dict[str, float]]:
-        """Everything that is fixed before the first update, and metrics of it."""
+    def attempts(self) -> Iterator[HalfBudgetRetry]:
+        """Tries at a pass, each from the same random state."""
+        rng = get_rng()
+        for attempt in self.retry.attempts():
+            set_rng(rng)
+            yield attempt
+
+    def prepare(self) -> dict[str, float]:
+        """Compute everything that is fixed before the first update. Returns metrics of it."""
         policy, algorithm = self.learner.policy, self.algorithm
-        columns = make_columns(self.entries, dtype=policy.dtype, device=policy.device)
+        columns = self.columns = make_columns(self.entries, dtype=policy.dtype, device=policy.device)
         if needs_reference(algorithm):
             with reference_context(self.learner.references, self.request.reference):
-                scores = self._first_pass(columns)
+                scores = self._first_pass()
             if algorithm.teacher is not None:
                 columns.teacher_E = scores.logprobs_E
             else:
                 columns.reference_E = scores.logprobs_E
         unknown = self.known_E is not None
         if not needs_first_pass(algorithm) and not (unknown and update_count(algorithm) > 1):
-            return columns, {}
-        first = self._first_pass(columns, self.learner.critic)
+            return {}
+        first = self._first_pass(self.learner.critic)
         if algorithm.ratio_to == "trainer":
             columns.proximal_E = first.logprobs_E
         if unknown:
             columns.sampled_E = columns.sampled_E.where(~columns.sampled_E.isnan(), first.logprobs_E)
         columns.value_E = first.values_E
-        return shape_advantages(columns, algorithm, first, self.request.rewards)
+        self.columns, found = shape_advantages(columns, algorithm, first, self.request.rewards)
+        return found
 
-    def gradient(self, columns: EntryColumns, rows_E: Ints, tally: Tally) -> None:
-        """Accumulate the gradient of one update's entries."""
-        optimizer = self.learner.optimizer
-        normalizer = normalizer_of(self.entries, rows_E, self.request.normalizer, self.algorithm)
+    def begin_update(self, rows_E: Ints, tally: Tally, budget: int) -> Packing:
+        """The micro-batches of one update, which begins, or begins again."""
+        self.learner.optimizer.zero_grad(set_to_none=True)  # of a try that failed half way
+        if self.learner.critic is not None:
+            self.learner.critic.zero_grad()
+        self.normalizer = normalizer_of(self.entries, rows_E, self.request.normalizer, self.algorithm)
+        packing, self.slopes_E = self._pack(rows_E, budget), None
+        tally.start(packing)
+        if needs_sequences(self.algorithm) and packing.cut_sequences:
+            self.slopes_E = self._slopes(packing, rows_E, tally)
+        return packing
 
-        def run(budget: int) -> None:
-            self.budget = budget
-            optimizer.zero_grad(set_to_none=True)  # of an attempt that failed half way
-            if self.learner.critic is not None:
-                self.learner.critic.zero_grad()
-            packing = self._pack(rows_E, budget)
-            tally.start(packing)
-            slopes_E = None
-            if needs_sequences(self.algorithm) and packing.cut_sequences:
-                slopes_E = self._slopes(packing, rows_E, columns, normalizer, tally)
-            for micro in packing.micro_batches:
-                self._backward(micro, columns, normalizer, tally, slopes_E)
-
-        self._within_memory(run)
+    def loss(self, micro: MicroBatch, tally: Tally) -> torch.Tensor:
+        """One micro-batch's share of the loss, or, where the slopes are known, of what has its gradient."""
+        scores, plan = self.learner.policy.entry_scores(micro, self.drawn)
+        inputs = self._inputs(scores.logprobs_E, micro.entry_E)
+        if self.slopes_E is None:
+            output = self.learner.loss(inputs)
+            total = output.loss
+            tally.add_loss(output)
+        else:
+            rows_E = torch.as_tensor(micro.entry_E, device=self.slopes_E.device)
+            total = (scores.logprobs_E * self.slopes_E[rows_E]).sum()
+        if self.learner.critic is not None:
+            value = self._value_loss(micro, scores, inputs)
+            total = total + value.loss
+            tally.add_metrics(value.metrics)
+        known_E = None if self.known_E is None else self.known_E[micro.entry_E]
+        tally.add(micro, plan, inputs, scores.entropies_E, known_E)
+        return total
 
     def update(self, learning_rate: float, tally: Tally) -> float | None:
         """Move the weights. Returns the gradient's norm; None where masks dropped every entry, so that only
@@ -162,56 +186,26 @@ class _Step:
             tally.add_metrics({"loss/critic_grad_norm": critic.step(self.algorithm.critic)})
         return norm
 
-    def _backward(
-        self,
-        micro: MicroBatch,
-        columns: EntryColumns,
-        normalizer: float,
-        tally: Tally,
-        slopes_E: torch.Tensor | None,
-    ) -> None:
-        """One micro-batch: its share of the loss, or, where the slopes are known, of its gradient."""
-        scores, plan = self.learner.policy.entry_scores(micro, self.drawn)
-        inputs = self._inputs(columns, scores.logprobs_E, micro.entry_E, normalizer)
-        if slopes_E is None:
-            output = self.learner.loss(inputs)
-            total = output.loss
-            tally.add_loss(output)
-        else:
-            rows_E = torch.as_tensor(micro.entry_E, device=slopes_E.device)
-            total = (scores.logprobs_E * slopes_E[rows_E]).sum()
-        if self.learner.critic is not None:
-            value = self._value_loss(micro, columns, scores, inputs)
-            total = total + value.loss
-            tally.add_metrics(value.metrics)
-        total.backward()
-        known_E = None if self.known_E is None else self.known_E[micro.entry_E]
-        tally.add(micro, plan, inputs, scores.entropies_E, known_E)
-
-    def _value_loss(
-        self, micro: MicroBatch, columns: EntryColumns, scores: EntryScores, inputs: LossInputs
-    ) -> LossOutput:
-        critic, spec = self.learner.critic, self.algorithm.critic
+    def _value_loss(self, micro: MicroBatch, scores: EntryScores, inputs: LossInputs) -> LossOutput:
+        critic, spec, columns = self.learner.critic, self.algorithm.critic, self.columns
         assert critic is not None and spec is not None
         assert columns.value_E is not None and columns.return_E is not None
         rows_E = torch.as_tensor(micro.entry_E, device=inputs.logprobs_E.device)
         values_E = critic.values(scores.hidden_PD, spec.trunk)[scores.predictor_E]
         return critic.loss(values_E, columns.value_E[rows_E], columns.return_E[rows_E], inputs, spec)
 
-    def _slopes(
-        self, packing: Packing, rows_E: Ints, columns: EntryColumns, normalizer: float, tally: Tally
-    ) -> torch.Tensor:
+    def _slopes(self, packing: Packing, rows_E: Ints, tally: Tally) -> torch.Tensor:
         """d loss / d logprob of every entry, for a loss that looks at sequences which were cut.
 
         The loss of all entries at once is differentiated by their logprobs; the second pass then only has to
         multiply. Both draw the same dropout.
         """
         rng = get_rng()
-        first = score_entries(self.learner.policy, packing, self.drawn, columns, dropout=True)
+        first = score_entries(self.learner.policy, packing, self.drawn, self.columns, dropout=True)
         set_rng(rng)
         rows = torch.as_tensor(rows_E, device=first.logprobs_E.device)
         leaf_E = first.logprobs_E[rows].requires_grad_()
-        output = self.learner.loss(self._inputs(columns, leaf_E, rows_E, normalizer))
+        output = self.learner.loss(self._inputs(leaf_E, rows_E))
         tally.add_loss(output)
         slopes_E = torch.zeros_like(first.logprobs_E)
         slopes_E[rows] = torch.autograd.grad(output.loss, leaf_E)[0]
@@ -230,10 +224,9 @@ class _Step:
             self.packed = budget, policy.pack(self.tree, self.entries, budget, whole_sequences=whole)
         return self.packed[1]
 
-    def _inputs(
-        self, columns: EntryColumns, logprobs_E: torch.Tensor, entry_E: Ints, normalizer: float
-    ) -> LossInputs:
-        inputs = columns.inputs(logprobs_E, entry_E, normalizer=normalizer, ratio=self.algorithm.ratio)
+    def _inputs(self, logprobs_E: torch.Tensor, entry_E: Ints) -> LossInputs:
+        columns, ratio = self.columns, self.algorithm.ratio
+        inputs = columns.inputs(logprobs_E, entry_E, normalizer=self.normalizer, ratio=ratio)
         # One update: the policy before it is the one that computes now.
         if self.known_E is not None:
             inputs = inputs.with_own_logprobs()
@@ -241,20 +234,9 @@ class _Step:
             return dataclasses.replace(inputs, proximal_logprobs_E=logprobs_E.detach())
         return inputs
 
-    def _first_pass(self, columns: EntryColumns, critic: Critic | None = None) -> FirstScores:
-        def run(budget: int) -> FirstScores:
-            self.budget = budget
-            packing = self._pack(np.arange(len(self.entries)), budget)
-            return score_entries(self.learner.policy, packing, self.drawn, columns, critic)
-
-        return self._within_memory(run)
-
-    def _within_memory(self, run: Callable[[int], T]) -> T:
-        """Run, and where memory ends, run again from the same random state with half the budget."""
-        rng = get_rng()
-
-        def from_the_start(budget: int) -> T:
-            set_rng(rng)
-            return run(budget)
-
-        return with_half_budget_retry(from_the_start, self.budget, longest=self.longest)
+    def _first_pass(self, critic: Critic | None = None) -> FirstScores:
+        for attempt in self.attempts():
+            with attempt as budget:
+                packing = self._pack(np.arange(len(self.entries)), budget)
+                first = score_entries(self.learner.policy, packing, self.drawn, self.columns, critic)
+        return first

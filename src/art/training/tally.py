@@ -85,6 +85,10 @@ class Tally:
         totals.entries += len(micro.entry_E)
         totals.tokens += len(micro.tokens_T)
         totals.pairs += plan.pairs
+
+    def report_progress(self) -> None:
+        """Say how many of the step's tokens have been forwarded."""
+        totals = self._totals
         self._progress(totals.tokens, max(totals.tokens, self._updates * self._packings[0].forwarded))
 
     def add_loss(self, output: LossOutput) -> None:

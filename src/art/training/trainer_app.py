@@ -8,14 +8,18 @@ import asyncio
 import hashlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.authentication import AuthenticationBackend
+from starlette.authentication import AuthenticationError as NoKeyError
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -49,6 +53,7 @@ class TrainerJob:
 
     def __init__(self, digest: str) -> None:
         self.digest = digest
+        self._loop = asyncio.get_running_loop()
         self._events: list[TrainEvent] = []
         self._news = asyncio.Event()
 
@@ -60,92 +65,42 @@ class TrainerJob:
     def finished(self) -> bool:
         return self.last is not None and self.last.type != "progress"
 
-    def publish(self, event: TrainEvent) -> None:
-        """Called in the event loop's thread only."""
+    def run(self, trainer: Trainer, tree: TokenTree, entries: LossEntries, request: TrainRequest) -> None:
+        """Train, in the thread of torch."""
+
+        def progress(done: int, total: int) -> None:
+            self._publish(TrainEvent(type="progress", done=done, total=total))
+
+        try:
+            metrics = trainer.train(tree, entries, request, progress)
+        except (ARTError, RuntimeError, MemoryError) as error:  # RuntimeError: torch, out of memory included
+            LOG.warning("Step %d of %s failed", request.step, request.model, exc_info=error)
+            code = type(error).__name__ if isinstance(error, ARTError) else TrainingError.__name__
+            self._publish(TrainEvent(type="error", message=f"{error}", code=code))
+        else:
+            step = request.step + 1 if request.advance else request.step
+            self._publish(TrainEvent(type="result", step=step, metrics=metrics))
+
+    def _publish(self, event: TrainEvent) -> None:
+        self._loop.call_soon_threadsafe(self._append, event)
+
+    def _append(self, event: TrainEvent) -> None:
         self._events.append(event)
         self._news.set()
         self._news = asyncio.Event()
 
-    async def events(self) -> AsyncIterator[TrainEvent]:
-        """From the first event to the last. The step itself goes on when nobody reads."""
+    async def lines(self) -> AsyncIterator[str]:
+        """From the first event to the last, in JSON. The step itself goes on when nobody reads."""
         at = 0
         while at < len(self._events) or not self.finished:
             if at == len(self._events):
                 await self._news.wait()  # ends with the step; whoever reads has a deadline of its own
-            yield self._events[at]
+            yield self._events[at].model_dump_json() + "\n"
             at += 1
-
-
-class TrainerJobs:
-    """The steps of each open model; only the newest of each is remembered."""
-
-    def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor) -> None:
-        self._trainer, self._thread = trainer, thread
-        self._jobs: dict[tuple[str, int, int], TrainerJob] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._tasks)
-
-    async def start(self, body: bytes) -> TrainerJob:
-        """The job of this batch: a new one, or the one that runs or ran for the same model, step, update and
-        batch.
-
-        Raises what `decode_batch` and `Trainer.check` raise, and TrainingError when another batch is being
-        or was trained from this step.
-        """
-        loop = asyncio.get_running_loop()
-        digest = hashlib.sha256(body).hexdigest()
-        tree, entries, request = await asyncio.to_thread(decode_batch, body)
-        key = (request.model, request.step, request.update)
-        job = self._jobs.get(key)
-        failed = job is not None and job.last is not None and job.last.type == "error"
-        if job is not None and not failed:
-            if job.digest != digest:
-                raise TrainingError(
-                    f"Step {request.step} of {request.model!r} is trained from another batch already. "
-                    "A step is trained once; ask for the model's newest step and sample again."
-                )
-            return job
-        self._trainer.check(tree, request, entries)
-        self.forget(request.model)
-        job = self._jobs[key] = TrainerJob(digest)
-        task = loop.create_task(self._run(job, tree, entries, request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return job
-
-    def forget(self, model: str) -> None:
-        """Drop the finished jobs of a model that was closed, opened again, or moved on."""
-        self._jobs = {key: job for key, job in self._jobs.items() if key[0] != model or not job.finished}
-
-    async def _run(
-        self, job: TrainerJob, tree: TokenTree, entries: LossEntries, request: TrainRequest
-    ) -> None:
-        loop = asyncio.get_running_loop()
-
-        def progress(done: int, total: int) -> None:
-            event = TrainEvent(type="progress", done=done, total=total)
-            loop.call_soon_threadsafe(job.publish, event)
-
-        try:
-            metrics = await loop.run_in_executor(
-                self._thread, self._trainer.train, tree, entries, request, progress
-            )
-        except (ARTError, RuntimeError, MemoryError) as error:  # RuntimeError: torch, out of memory included
-            LOG.warning("Step %d of %s failed", request.step, request.model, exc_info=error)
-            code = type(error).__name__ if isinstance(error, ARTError) else TrainingError.__name__
-            event = TrainEvent(type="error", message=f"{error}", code=code)
-        else:
-            step = request.step + 1 if request.advance else request.step
-            event = TrainEvent(type="result", step=step, metrics=metrics)
-        job.publish(event)
 
 
 R = TypeVar("R")
 S = TypeVar("S", bound=Strict)
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class TrainerRoutes:
@@ -153,7 +108,9 @@ class TrainerRoutes:
 
     def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor, config: TrainerConfig) -> None:
         self._trainer, self._thread, self._config = trainer, thread, config
-        self._jobs = TrainerJobs(trainer, thread)
+        self._jobs: dict[tuple[str, int, int], TrainerJob] = {}
+        """By model, step and update; only the newest of each model is remembered."""
+        self._running: set[asyncio.Future[None]] = set()
 
     async def health(self, request: Request) -> Response:
         return _reply(
@@ -162,7 +119,7 @@ class TrainerRoutes:
                 device=str(self._trainer.policy.device),
                 dtype=str(self._trainer.policy.dtype).removeprefix("torch."),
                 models=dict(self._trainer.steps),
-                busy=self._jobs.busy,
+                busy=bool(self._running),
             )
         )
 
@@ -176,17 +133,34 @@ class TrainerRoutes:
             return OpenReply(model=asked.model, step=step, trainable_parameters=parameters)
 
         reply = await self._in_thread(work)
-        self._jobs.forget(asked.model)
+        self._forget_jobs(asked.model)
         return _reply(reply)
 
     async def train(self, request: Request) -> Response:
-        job = await self._jobs.start(await request.body())
+        """The events of a batch's job: a new one, or the one of the same model, step, update and batch.
 
-        async def lines() -> AsyncIterator[str]:
-            async for event in job.events():
-                yield event.model_dump_json() + "\n"
-
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+        Raises what `decode_batch` and `Trainer.check` raise, and TrainingError when another batch is being
+        or was trained from this step.
+        """
+        body = await request.body()
+        tree, entries, asked = await asyncio.to_thread(decode_batch, body)
+        key, digest = (asked.model, asked.step, asked.update), hashlib.sha256(body).hexdigest()
+        job = self._jobs.get(key)
+        if job is None or (job.last is not None and job.last.type == "error"):
+            self._trainer.check(tree, asked, entries)
+            self._forget_jobs(asked.model)
+            job = self._jobs[key] = TrainerJob(digest)
+            running = asyncio.get_running_loop().run_in_executor(
+                self._thread, job.run, self._trainer, tree, entries, asked
+            )
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
+        elif job.digest != digest:
+            raise TrainingError(
+                f"Step {asked.step} of {asked.model!r} is trained from another batch already. "
+                "A step is trained once; ask for the model's newest step and sample again."
+            )
+        return StreamingResponse(job.lines(), media_type="application/x-ndjson")
 
     async def save(self, request: Request) -> Response:
         asked = await _parse(SaveRequest, request)
@@ -217,8 +191,12 @@ class TrainerRoutes:
     async def close(self, request: Request) -> Response:
         asked = await _parse(CloseRequest, request)
         await self._in_thread(lambda: self._trainer.close(asked.model))
-        self._jobs.forget(asked.model)
+        self._forget_jobs(asked.model)
         return JSONResponse({})
+
+    def _forget_jobs(self, model: str) -> None:
+        """Drop the finished jobs of a model that was closed, opened again, or moved on."""
+        self._jobs = {key: job for key, job in self._jobs.items() if key[0] != model or not job.finished}
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -227,26 +205,35 @@ class TrainerRoutes:
 def make_app(trainer: Trainer, thread: ThreadPoolExecutor, config: TrainerConfig) -> Starlette:
     """The application; every route asks for the configuration's key."""
     face = TrainerRoutes(trainer, thread, config)
-    routes = [Route("/health", _guarded(face.health, config.key), methods=["GET"])]
-    for handler in (face.open, face.train, face.save, face.score, face.probe, face.close):
-        routes.append(Route(f"/{handler.__name__}", _guarded(handler, config.key), methods=["POST"]))
-    return Starlette(routes=routes)
+    posted = (face.open, face.train, face.save, face.score, face.probe, face.close)
+    return Starlette(
+        routes=[
+            Route("/health", face.health, methods=["GET"]),
+            *(Route(f"/{handler.__name__}", handler, methods=["POST"]) for handler in posted),
+        ],
+        middleware=[Middleware(AuthenticationMiddleware, backend=KeyCheck(config.key), on_error=_refuse_key)],
+        exception_handlers={ARTError: _refuse},
+    )
 
 
-def _guarded(handler: Handler, key: str) -> Handler:
-    """Refuse a wrong key; turn an error of ours into its JSON."""
-    expected = f"Bearer {key}".encode()
+class KeyCheck(AuthenticationBackend):
+    """Refuses a wrong key."""
 
-    async def guarded(request: Request) -> Response:
-        try:
-            sent = request.headers.get("authorization", "").encode()
-            if not hmac.compare_digest(sent, expected):
-                raise AuthenticationError("The trainer's key is missing or wrong.", status=401)
-            return await handler(request)
-        except ARTError as error:
-            return _refusal(error)
+    def __init__(self, key: str) -> None:
+        self._expected = f"Bearer {key}".encode()
 
-    return guarded
+    async def authenticate(self, conn: HTTPConnection) -> None:
+        if not hmac.compare_digest(conn.headers.get("authorization", "").encode(), self._expected):
+            raise NoKeyError
+
+
+def _refuse_key(_: HTTPConnection, error: NoKeyError) -> Response:
+    return _refusal(AuthenticationError("The trainer's key is missing or wrong.", status=401))
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ARTError)
+    return _refusal(error)
 
 
 async def _parse(kind: type[S], request: Request) -> S:

@@ -131,11 +131,13 @@ async def test_a_job_whose_end_cannot_be_written_is_told_and_the_next_one_runs(
             assert told[-1].type == ("result" if ends == "well" else "error")
             assert (await it.jobs.info(job_id)).state == ("done" if ends == "well" else "failed")
         assert told[-1].result == RESULT or told[-1].error_code == "DiskError"
-        assert await it.jobs.unfinished("games", "player") == ["one", "two"], "for a server that starts now"
+        assert await it.jobs.store.unfinished_ids("games", "player") == ["one", "two"], (
+            "for a server that starts now"
+        )
         full = False
 
         async def written() -> bool:
-            return await it.jobs.unfinished("games", "player") == []
+            return await it.jobs.store.unfinished_ids("games", "player") == []
 
         await until(written)
         assert await it.events("two") == told, "the same events, once the table has them"

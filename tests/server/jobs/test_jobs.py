@@ -224,7 +224,7 @@ async def test_what_was_running_goes_on_first_after_a_restart(tmp_path: Path) ->
         return RESULT
 
     async with bench(tmp_path, hang) as it:
-        store = it.jobs._store
+        store = it.jobs.store
         await store.submit("a~p", "x", request("older"))
         await it.jobs.submit("b~p", "z", request("running"))
         async for line in it.jobs.events("running", 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import subprocess
 import sys
 import time
@@ -199,9 +200,10 @@ def test_the_number_of_labels_is_bounded() -> None:
 
 
 async def test_jobs_are_counted_by_an_index_and_not_by_reading_their_requests(world: World) -> None:
-    store = world.control.jobs._store
+    store = world.control.jobs.store
     query = "EXPLAIN QUERY PLAN SELECT state, COUNT(*) FROM jobs GROUP BY state"
-    plan = await store._run_transaction(lambda db: [row[-1] for row in db.execute(query)])
+    with contextlib.closing(sqlite3.connect(store.path)) as database:
+        plan = [row[-1] for row in database.execute(query)]
     assert plan == ["SCAN jobs USING COVERING INDEX by_state"]
 
 

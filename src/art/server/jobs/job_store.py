@@ -18,11 +18,12 @@ import asyncio
 import hashlib
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
 from art.process.fair_queue import FairQueue
@@ -131,6 +132,27 @@ class TrainingJob:
         return f"{self.project}/{self.name}"
 
 
+P = ParamSpec("P")
+
+
+def _in_thread(
+    method: Callable[Concatenate[JobStore, P], T],
+) -> Callable[Concatenate[JobStore, P], Coroutine[Any, Any, T]]:
+    """Have the store's thread run the method. Raises DiskError and JobStoreError where the table fails."""
+
+    @wraps(method)
+    async def run(self: JobStore, /, *given: P.args, **options: P.kwargs) -> T:
+        try:
+            work = partial(method, self, *given, **options)
+            return await asyncio.get_running_loop().run_in_executor(self.thread, work)
+        except sqlite3.Error as error:
+            if disk_trouble(error, self.path):
+                raise disk_error(error, self.path, "the table of jobs cannot be used") from error
+            raise JobStoreError(f"cannot use {self.path}: {error}") from error
+
+    return run
+
+
 class JobStore:
     """The table of jobs and their events."""
 
@@ -141,17 +163,17 @@ class JobStore:
         """
         self.path = path
         self._database = _open(path)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs")
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="jobs")
 
-    async def submit(self, project: str, name: str, request: JobRequest) -> bool:
+    @_in_thread
+    def submit(self, project: str, name: str, request: JobRequest) -> bool:
         """Write a job down; False when it was known already.
 
         Raises RequestError (409) when the id belongs to a job with other content.
         """
-        text = await asyncio.to_thread(write_pieces, request)
+        text = write_pieces(request)
         digest = hashlib.sha256(f"{project}/{name}\n{text}".encode()).digest()
-
-        def write(db: sqlite3.Connection) -> bool:
+        with self._database as db:
             row = db.execute("SELECT digest FROM jobs WHERE job_id = ?", (request.job_id,)).fetchone()
             if row is None:
                 values = (request.job_id, project, name, text, digest, "queued", "queued", time.time())
@@ -159,126 +181,102 @@ class JobStore:
                 db.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
                 _append(db, request.job_id, JobEvent(number=1, type="state", phase="queued"))
                 return True
-            if bytes(row[0]) != digest:
-                raise RequestError(
-                    f"job {request.job_id!r} exists with other content; make a new id for each job",
-                    status=409,
-                    code="job_conflict",
-                    param="job_id",
-                )
-            return False
-
-        return await self._run_transaction(write)
-
-    async def info(self, job_id: str) -> JobInfo:
-        """Raises NotFoundError."""
-
-        def read(db: sqlite3.Connection) -> JobInfo:
-            query = "SELECT project, name, state, result, error, error_code FROM jobs WHERE job_id = ?"
-            row = db.execute(query, (job_id,)).fetchone()
-            if row is None:
-                raise NotFoundError(f"no job {job_id!r}", status=404, code="job_not_found")
-            return JobInfo(
-                job_id=job_id,
-                model=f"{row[0]}/{row[1]}",
-                state=row[2],
-                result=TrainResultInfo.model_validate_json(row[3]) if row[3] else None,
-                error=row[4],
-                error_code=row[5],
+        if bytes(row[0]) != digest:
+            raise RequestError(
+                f"job {request.job_id!r} exists with other content; make a new id for each job",
+                status=409,
+                code="job_conflict",
+                param="job_id",
             )
+        return False
 
-        return await self._run_transaction(read)
+    @_in_thread
+    def info(self, job_id: str) -> JobInfo:
+        """Raises NotFoundError."""
+        query = "SELECT project, name, state, result, error, error_code FROM jobs WHERE job_id = ?"
+        row = self._one_row(query, job_id)
+        return JobInfo(
+            job_id=job_id,
+            model=f"{row[0]}/{row[1]}",
+            state=row[2],
+            result=TrainResultInfo.model_validate_json(row[3]) if row[3] else None,
+            error=row[4],
+            error_code=row[5],
+        )
 
-    async def unfinished(self) -> list[QueuedJob]:
+    @_in_thread
+    def unfinished(self) -> list[QueuedJob]:
         """Jobs that were running, then those that are queued, in the order in which they were asked for."""
         unfinished = "state IN ('queued', 'running')"
         query = f"SELECT job_id, project, name FROM jobs WHERE {unfinished} ORDER BY state = 'queued', number"
-        return await self._run_transaction(
-            lambda db: [QueuedJob(job_id=row[0], project=row[1], name=row[2]) for row in db.execute(query)]
-        )
+        rows = self._database.execute(query)
+        return [QueuedJob(job_id=row[0], project=row[1], name=row[2]) for row in rows]
 
-    async def counts(self) -> dict[str, int]:
+    @_in_thread
+    def counts(self) -> dict[str, int]:
         """How many jobs are in each state. The index answers: rows may hold megabytes."""
-        query = "SELECT state, COUNT(*) FROM jobs GROUP BY state"
-        found = await self._run_transaction(lambda db: dict(db.execute(query).fetchall()))
+        found = dict(self._database.execute("SELECT state, COUNT(*) FROM jobs GROUP BY state").fetchall())
         return {state: found.get(state, 0) for state in STATES}
 
-    async def job(self, job_id: str) -> TrainingJob:
+    @_in_thread
+    def job(self, job_id: str) -> TrainingJob:
         """What an unfinished job asks for. Raises NotFoundError."""
+        row = self._one_row("SELECT project, name, request FROM jobs WHERE job_id = ?", job_id)
+        return TrainingJob(job_id=job_id, project=row[0], name=row[1], request=_read_request(row[2]))
 
-        def read(db: sqlite3.Connection) -> TrainingJob:
-            query = "SELECT project, name, request FROM jobs WHERE job_id = ?"
-            row = db.execute(query, (job_id,)).fetchone()
-            if row is None:
-                raise NotFoundError(f"no job {job_id!r}", status=404, code="job_not_found")
-            return TrainingJob(job_id=job_id, project=row[0], name=row[1], request=_read_request(row[2]))
-
-        return await self._run_transaction(read)
-
-    async def unfinished_ids(self, project: str, name: str) -> list[str]:
+    @_in_thread
+    def unfinished_ids(self, project: str, name: str) -> list[str]:
         """Ids of a model's jobs that are queued or were running, in their order."""
         where = "state IN ('queued', 'running') AND project = ? AND name = ?"
         query = f"SELECT job_id FROM jobs WHERE {where} ORDER BY number"
-        return await self._run_transaction(
-            lambda db: [str(row[0]) for row in db.execute(query, (project, name))]
-        )
+        return [str(row[0]) for row in self._database.execute(query, (project, name))]
 
-    async def newest_step(self, project: str, name: str) -> int:
+    @_in_thread
+    def newest_step(self, project: str, name: str) -> int:
         """The last step that a job of the model made; 0: none is known."""
         query = (
             "SELECT max(json_extract(result, '$.step')) FROM jobs "
             "WHERE state = 'done' AND project = ? AND name = ?"
         )
-        return await self._run_transaction(
-            lambda db: int(db.execute(query, (project, name)).fetchone()[0] or 0)
-        )
+        return int(self._database.execute(query, (project, name)).fetchone()[0] or 0)
 
-    async def events(self, job_id: str, after: int) -> list[JobEvent]:
+    @_in_thread
+    def events(self, job_id: str, after: int) -> list[JobEvent]:
         """Events with a number above `after`."""
         query = "SELECT body FROM events WHERE job_id = ? AND number > ? ORDER BY number"
-        return await self._run_transaction(
-            lambda db: [JobEvent.model_validate_json(row[0]) for row in db.execute(query, (job_id, after))]
-        )
+        return [
+            JobEvent.model_validate_json(row[0]) for row in self._database.execute(query, (job_id, after))
+        ]
 
-    async def progress(self, job_id: str, phase: str, *, done: int = 0, total: int = 0) -> None:
+    @_in_thread
+    def progress(self, job_id: str, phase: str, *, done: int = 0, total: int = 0) -> None:
         """Note that a job is running, and where."""
-
-        def write(db: sqlite3.Connection) -> None:
+        with self._database as db:
             db.execute("UPDATE jobs SET state = 'running', phase = ? WHERE job_id = ?", (phase, job_id))
             event = JobEvent(number=1, type="progress", phase=phase, done=done, total=total)
             _append(db, job_id, event)
 
-        await self._run_transaction(write)
-
-    async def finish(self, job_id: str, result: TrainResultInfo) -> None:
-        def write(db: sqlite3.Connection) -> None:
+    @_in_thread
+    def finish(self, job_id: str, result: TrainResultInfo) -> None:
+        with self._database as db:
             _end(db, job_id, "done", result=result.model_dump_json())
             _append(db, job_id, JobEvent(number=1, type="result", result=result))
 
-        await self._run_transaction(write)
-
-    async def fail(self, job_id: str, error: str, code: str) -> None:
-        def write(db: sqlite3.Connection) -> None:
+    @_in_thread
+    def fail(self, job_id: str, error: str, code: str) -> None:
+        with self._database as db:
             _end(db, job_id, "failed", error=error, code=code)
             _append(db, job_id, JobEvent(number=1, type="error", error=error, error_code=code))
 
-        await self._run_transaction(write)
-
     async def close(self) -> None:
-        await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self.thread.shutdown)
         self._database.close()
 
-    async def _run_transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def transaction() -> T:
-            with self._database:
-                return work(self._database)
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
-        except sqlite3.Error as error:
-            if disk_trouble(error, self.path):
-                raise disk_error(error, self.path, "the table of jobs cannot be used") from error
-            raise JobStoreError(f"cannot use {self.path}: {error}") from error
+    def _one_row(self, query: str, job_id: str) -> sqlite3.Row:
+        row: sqlite3.Row | None = self._database.execute(query, (job_id,)).fetchone()
+        if row is None:
+            raise NotFoundError(f"no job {job_id!r}", status=404, code="job_not_found")
+        return row
 
 
 def _open(path: Path) -> sqlite3.Connection:

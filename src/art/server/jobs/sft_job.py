@@ -238,7 +238,9 @@ class SftJob(StepJob):
         self._cut = 0
         self._update_metrics: list[dict[str, float]] = []
 
-    async def make_step(self) -> TrainResultInfo:
+    async def run(self) -> TrainResultInfo:
+        if (before := await self.committed()) is not None:
+            return before
         opened = await self.open()
         canary = await self.canary(opened, canary_rows(await self.some_ids()))
         waiting: _Update | None = None  # until it is known whether it is the last one
@@ -311,7 +313,8 @@ class SftJob(StepJob):
             sampling=list(batch.sampling),
         )
         await self.progress("training", done=update.number, total=len(self.request.batches))
-        result = await self.follow(opened, encode_batch(batch, request))
+        await self.served.workers.rest()
+        result = await opened.trainer.train(encode_batch(batch, request), self.report_progress)
         expected = step + 1 if last else step
         if result.step != expected:
             raise TrainingError(

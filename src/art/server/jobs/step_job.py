@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from art.errors import ARTError, RequestError, TrainingError
+from art.errors import ARTError, RequestError
 from art.server.checkpoints.checkpoints import JobNote
 from art.server.checkpoints.sampler_agreement import Canary, canary_rows
 from art.server.jobs.job_store import TrainingJob
 from art.server.promotion.promote import Progress, Promotion, ServedModel
-from art.server.workers.trainer_worker import TrainedModel, named_error
+from art.server.workers.trainer_worker import TrainedModel
 from art.wire.jobs import BalanceSheet, TrainResultInfo
-from art.wire.training import TrainEvent
-
-_PROGRESS_SECONDS = 0.2
 
 
 class StepJob(ABC):
@@ -26,17 +22,9 @@ class StepJob(ABC):
         self.served = served
         self.progress = progress
 
-    async def run(self) -> TrainResultInfo:
-        """Train one step and serve it. Raises subclasses of ARTError by name."""
-        note = self.served.checkpoints.made_by(self.job.job_id)
-        if note is not None:
-            return await self._complete(note)
-        await self.progress("preparing")
-        return await self.make_step()
-
     @abstractmethod
-    async def make_step(self) -> TrainResultInfo:
-        """The work of a job whose step is not committed yet."""
+    async def run(self) -> TrainResultInfo:
+        """Train one step and serve it; it begins with `committed`. Raises subclasses of ARTError by name."""
 
     @abstractmethod
     async def some_ids(self) -> Sequence[Sequence[int]]:
@@ -68,20 +56,6 @@ class StepJob(ABC):
         engine = await served.workers.engine.score_each(adapter, rows)
         return Canary(rows=rows, engine_before=engine, trainer_before=trainer)
 
-    async def follow(self, opened: TrainedModel, body: bytes) -> TrainEvent:
-        """Have the trainer train a batch. Returns its result; raises its error by name."""
-        told = time.monotonic()
-        await self.served.workers.rest()
-        async for event in opened.trainer.train(body):
-            if event.type == "result":
-                return event
-            if event.type == "error":
-                raise named_error(event.code, event.message)
-            if time.monotonic() - told >= _PROGRESS_SECONDS:
-                told = time.monotonic()
-                await self.report_progress(event.done, event.total)
-        raise TrainingError("the trainer ended its answer without a result")
-
     async def report_progress(self, done: int, total: int) -> None:
         """Pass the trainer's progress on: tokens of a batch."""
         await self.progress("training", done=done, total=total)
@@ -109,8 +83,14 @@ class StepJob(ABC):
         await served.serve(step + 1, Canary(rows=canary.rows), scores, progress=self.progress)
         return result
 
-    async def _complete(self, note: JobNote) -> TrainResultInfo:
-        """The step was committed before a crash: serve it, train nothing."""
+    async def committed(self) -> TrainResultInfo | None:
+        """The result where the step was committed before a crash: it is served, nothing is trained. Else
+        None, and the job is being prepared.
+        """
+        note = self.served.checkpoints.made_by(self.job.job_id)
+        if note is None:
+            await self.progress("preparing")
+            return None
         served, step = self.served, note.result.step
         if step == served.checkpoints.newest() and step not in served.loaded():
             opened = await served.workers.trainers.open(served.model, served.checkpoints)

@@ -308,7 +308,9 @@ class TrainJob(StepJob):
         self.renderer = renderer
         self.teachers = teachers
 
-    async def make_step(self) -> TrainResultInfo:
+    async def run(self) -> TrainResultInfo:
+        if (before := await self.committed()) is not None:
+            return before
         check_algorithm(self.request.algorithm)
         teacher = self._teacher()
         opened = await self.open()
@@ -332,11 +334,18 @@ class TrainJob(StepJob):
             return await self.carry_forward(opened.step, canary, {**judged, **batch.metrics}, batch.sheet)
         if teacher is not None:
             batch = await _taught(batch, teacher)
-        factor = rate_factor(self.request.rate, rows, batch)
-        metrics = await self._train(opened, batch, reference, factor)
+        request = self._train_request(opened, batch, reference, rate_factor(self.request.rate, rows, batch))
+        await self.progress("training")
+        body = await asyncio.to_thread(encode_batch, batch, request)
+        await self.served.workers.rest()
+        trained = await opened.trainer.train(body, self.report_progress)
+        if trained.step != opened.step + 1 and trained.metrics.get(UPDATES):
+            raise TrainingError(
+                f"the trainer is at step {trained.step} after training step {opened.step + 1}"
+            )
         if self.request.compute.plot:
             await asyncio.to_thread(plot_batch, batch, self.served.checkpoints.folder.parent, opened.step + 1)
-        metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **metrics}
+        metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **trained.metrics}
         if not metrics[UPDATES]:
             return await self.carry_forward(opened.step, canary, metrics, masked(batch.sheet))
         return await self.finish(opened, canary, metrics, batch.sheet)
@@ -377,16 +386,15 @@ class TrainJob(StepJob):
             return None
         return HttpTeacher(spec, self.teachers, listed_only=tenant_of(self.job.project) is not None)
 
-    async def _train(
+    def _train_request(
         self, opened: TrainedModel, batch: Batch, reference: str | None, factor: float
-    ) -> dict[str, float]:
-        """One gradient step in the trainer's memory, or none where masks dropped everything. Returns its
-        metrics."""
-        step, algorithm = opened.step, self.request.algorithm
+    ) -> TrainRequest:
+        """One gradient step in the trainer's memory, or none where masks drop everything."""
+        algorithm = self.request.algorithm
         updates = algorithm.updates.of_batch(batch.sheet.fates["trained"].rollouts)
-        request = TrainRequest(
+        return TrainRequest(
             model=self.served.model.key,
-            step=step,
+            step=opened.step,
             algorithm=algorithm.model_copy(update={"updates": updates}),
             optimizer=self.request.optimizer,
             normalizer=batch.normalizer,
@@ -396,11 +404,6 @@ class TrainJob(StepJob):
             rate_factor=factor,
             compute=self.request.compute,
         )
-        await self.progress("training")
-        result = await self.follow(opened, await asyncio.to_thread(encode_batch, batch, request))
-        if result.step != step + 1 and result.metrics.get(UPDATES):
-            raise TrainingError(f"the trainer is at step {result.step} after training step {step + 1}")
-        return result.metrics
 
 
 async def _taught(batch: Batch, teacher: HttpTeacher) -> Batch:

@@ -12,6 +12,8 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -63,7 +65,7 @@ class TrainingJobs:
         worker_failed: WorkerFailed,
         settings: ControlSettings,
     ) -> None:
-        self._store = store
+        self.store = store
         self._run = run
         self._trainer_of = trainer_of
         self._worker_failed = worker_failed
@@ -80,12 +82,12 @@ class TrainingJobs:
     async def resume(self) -> list[QueuedJob]:
         """Queue what an earlier server left unfinished: what it was running first, then in its order."""
         resumed = []
-        for ticket in await self._store.unfinished():
+        for ticket in await self.store.unfinished():
             try:
                 self._enqueue(ticket)
                 resumed.append(ticket)
             except ARTError as error:  # its model's folder was removed meanwhile
-                await self._store.fail(ticket.job_id, str(error), job_error_code(error))
+                await self.store.fail(ticket.job_id, str(error), job_error_code(error))
         return resumed
 
     async def submit(self, project: str, name: str, request: JobRequest) -> JobInfo:
@@ -107,16 +109,16 @@ class TrainingJobs:
             await self._refuse_new(ticket)
         self._unfinished[ticket.model] += 1
         try:
-            if await self._store.submit(project, name, request):
+            if await self.store.submit(project, name, request):
                 self._enqueue(ticket)
         finally:
             self._unfinished[ticket.model] -= 1
-        return await self._store.info(request.job_id)
+        return await self.store.info(request.job_id)
 
     async def _refuse_new(self, ticket: QueuedJob) -> None:
         """Raises OverloadedError, unless the job was accepted before: then it takes no more room."""
         try:
-            await self._store.info(ticket.job_id)
+            await self.store.info(ticket.job_id)
         except NotFoundError as unknown:
             raise OverloadedError(
                 f"model {ticket.model} has {self._unfinished[ticket.model]} unfinished training jobs, the "
@@ -129,21 +131,9 @@ class TrainingJobs:
         """Whether a job of the model (`project/name`) is queued, running or just being accepted."""
         return self._unfinished[model] > 0
 
-    async def unfinished(self, project: str, name: str) -> list[str]:
-        """Ids of the model's jobs that are queued or running, in their order."""
-        return await self._store.unfinished_ids(project, name)
-
-    async def newest_step(self, project: str, name: str) -> int:
-        """The last step that a job of the model made; 0: none is known."""
-        return await self._store.newest_step(project, name)
-
-    async def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
-        return await self._store.counts()
-
     async def info(self, job_id: str) -> JobInfo:
         """Raises NotFoundError."""
-        info, end = await self._store.info(job_id), self._untold.get(job_id)
+        info, end = await self.store.info(job_id), self._untold.get(job_id)
         if end is None:
             return info
         told = {"result": end.result, "error": end.error, "error_code": end.error_code}
@@ -155,8 +145,8 @@ class TrainingJobs:
             news = self._news.setdefault(job_id, asyncio.Event())
             news.clear()
             end = self._untold.get(job_id)
-            ended = (await self._store.info(job_id)).state in _ENDED
-            for event in await self._store.events(job_id, after):
+            ended = (await self.store.info(job_id)).state in _ENDED
+            for event in await self.store.events(job_id, after):
                 after = event.number
                 yield event.model_dump_json(exclude_defaults=False).encode() + b"\n"
             if end is not None and not ended:
@@ -175,7 +165,7 @@ class TrainingJobs:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._store.close()
+        await self.store.close()
 
     def _enqueue(self, ticket: QueuedJob) -> None:
         trainer = self._trainer_of(ticket.project, ticket.name)
@@ -186,21 +176,45 @@ class TrainingJobs:
             self._runners[trainer] = asyncio.create_task(self._work(turns), name=f"jobs of {trainer}")
 
     async def _work(self, turns: JobQueue) -> None:
+        """Run one job after the other; again from the last committed step when a worker failed under it."""
         while True:
-            job = await turns.take_next()
-            try:
-                result = await self._attempts(await self._store.job(job.job_id))
-            except ARTError as error:
-                _log.error("job %s of %s failed: %s", job.job_id, job.model, error)
-                await self._ended(job.job_id, error=str(error), code=job_error_code(error))
-            except Exception as error:  # noqa: BLE001 - a defect must end this job by name, not the queue
-                _log.exception("job %s of %s met a defect", job.job_id, job.model)
-                await self._ended(job.job_id, error=f"internal error: {error!r}", code="internal_error")
-            else:
-                await self._ended(job.job_id, result=result)
-            finally:
-                self._unfinished[job.model] -= 1
-            self._wake_followers(job.job_id)
+            ticket = await turns.take_next()
+            async with self._until_ended(ticket) as ended:
+                job = await self.store.job(ticket.job_id)
+                while ended.result is None:
+                    try:
+                        async with asyncio.timeout(self._settings.job) as limit:
+                            ended.result = await self._run(job, partial(self._progress, job.job_id))
+                    except (WorkerError, DeadlineError, TimeoutError) as error:
+                        failure = _as_worker_error(error, limit.expired(), self._settings.job)
+                        ended.attempts += 1
+                        _log.warning("job %s, attempt %d: %s", job.job_id, ended.attempts, failure)
+                        await self._worker_failed(job, failure)
+                        if ended.attempts == self._settings.job_attempts:
+                            raise failure from error
+                        await self._progress(job.job_id, "queued")
+
+    @contextlib.asynccontextmanager
+    async def _until_ended(self, job: QueuedJob) -> AsyncIterator[_Outcome]:
+        """However the block ends, that is how the job ended, and it is written down and told."""
+        ended = _Outcome()
+        try:
+            yield ended
+        except ARTError as error:
+            _log.error("job %s of %s failed: %s", job.job_id, job.model, error)
+            await self._ended(job.job_id, error=str(error), code=job_error_code(error))
+        except Exception as error:  # noqa: BLE001 - a defect must end this job by name, not the queue
+            _log.exception("job %s of %s met a defect", job.job_id, job.model)
+            await self._ended(job.job_id, error=f"internal error: {error!r}", code="internal_error")
+        else:
+            await self._ended(job.job_id, result=ended.result)
+        finally:
+            self._unfinished[job.model] -= 1
+        self._wake_followers(job.job_id)
+
+    async def _progress(self, job_id: str, phase: str, *, done: int = 0, total: int = 0) -> None:
+        await self.store.progress(job_id, phase, done=done, total=total)
+        self._wake_followers(job_id)
 
     async def _ended(
         self, job_id: str, *, result: TrainResultInfo | None = None, error: str = "", code: str = ""
@@ -209,9 +223,9 @@ class TrainingJobs:
 
         async def write() -> None:
             if result is not None:
-                await self._store.finish(job_id, result)
+                await self.store.finish(job_id, result)
             else:
-                await self._store.fail(job_id, error, code)
+                await self.store.fail(job_id, error, code)
 
         async def write_later() -> None:
             while job_id in self._untold:
@@ -232,30 +246,19 @@ class TrainingJobs:
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
 
-    async def _attempts(self, job: TrainingJob) -> TrainResultInfo:
-        """Run a job; again from the last committed step when a worker failed under it."""
-
-        async def progress(phase: str, *, done: int = 0, total: int = 0) -> None:
-            await self._store.progress(job.job_id, phase, done=done, total=total)
-            self._wake_followers(job.job_id)
-
-        for attempt in range(1, self._settings.job_attempts + 1):
-            try:
-                async with asyncio.timeout(self._settings.job) as limit:
-                    return await self._run(job, progress)
-            except (WorkerError, DeadlineError, TimeoutError) as error:
-                failure = _as_worker_error(error, limit.expired(), self._settings.job)
-                _log.warning("job %s, attempt %d: %s", job.job_id, attempt, failure)
-                await self._worker_failed(job, failure)
-                if attempt == self._settings.job_attempts:
-                    raise failure from error
-                await progress("queued")
-        raise AssertionError("job_attempts is at least 1")
-
     def _wake_followers(self, job_id: str) -> None:
         news = self._news.get(job_id)
         if news is not None:
             news.set()
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What has come of a job so far."""
+
+    result: TrainResultInfo | None = None
+    attempts: int = 0
+    """That failed with a worker."""
 
 
 def _as_worker_error(error: Exception, expired: bool, deadline: float) -> WorkerError:

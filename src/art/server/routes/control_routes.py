@@ -14,7 +14,6 @@ from art.server.checkpoints.checkpoints import file_of, manifest_of
 from art.server.control import Control
 from art.server.routes.endpoint import (
     MODEL_ROUTE,
-    answer_errors,
     job_asked,
     model_asked,
     operator_only,
@@ -67,12 +66,12 @@ def checkpoint_routes(control: Control) -> list[BaseRoute]:
 
     files_of_step = f"{MODEL_ROUTE}/checkpoints/{{step:int}}/files"
     return [
-        Route(f"{MODEL_ROUTE}/delete_checkpoints", answer_errors(delete_checkpoints), methods=["POST"]),
-        Route(f"{MODEL_ROUTE}/unload_steps", answer_errors(unload_steps), methods=["POST"]),
-        Route(files_of_step, answer_errors(files), methods=["GET"]),
-        Route(f"{files_of_step}/{{file}}", answer_errors(file), methods=["GET"]),
-        Route(f"{MODEL_ROUTE}/fork", answer_errors(fork), methods=["POST"]),
-        Route(f"{MODEL_ROUTE}/adopt", answer_errors(adopt), methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/delete_checkpoints", delete_checkpoints, methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/unload_steps", unload_steps, methods=["POST"]),
+        Route(files_of_step, files, methods=["GET"]),
+        Route(f"{files_of_step}/{{file}}", file, methods=["GET"]),
+        Route(f"{MODEL_ROUTE}/fork", fork, methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/adopt", adopt, methods=["POST"]),
     ]
 
 
@@ -94,7 +93,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
     async def get_model(request: Request) -> Response:
         project, name = model_asked(request)
         info = control.describe(control.models.get(project, name))
-        jobs = await control.jobs.unfinished(project, name)
+        jobs = await control.jobs.store.unfinished_ids(project, name)
         shown = [external_name(tenant_in(request.scope), job_id) for job_id in jobs]
         return record_reply(request, info.model_copy(update={"unfinished_jobs": shown}))
 
@@ -121,14 +120,14 @@ def control_routes(control: Control) -> list[BaseRoute]:
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     return [
-        Route("/art/models", answer_errors(register), methods=["POST"]),
-        Route("/art/models", answer_errors(list_models), methods=["GET"]),
-        Route(MODEL_ROUTE, answer_errors(get_model), methods=["GET"]),
-        Route(MODEL_ROUTE, answer_errors(delete_model), methods=["DELETE"]),
-        Route(f"{MODEL_ROUTE}/train", answer_errors(train), methods=["POST"]),
-        Route(f"{MODEL_ROUTE}/train_sft", answer_errors(train_sft), methods=["POST"]),
-        Route("/art/jobs/{job_id}", answer_errors(job), methods=["GET"]),
-        Route("/art/jobs/{job_id}/events", answer_errors(events), methods=["GET"]),
+        Route("/art/models", register, methods=["POST"]),
+        Route("/art/models", list_models, methods=["GET"]),
+        Route(MODEL_ROUTE, get_model, methods=["GET"]),
+        Route(MODEL_ROUTE, delete_model, methods=["DELETE"]),
+        Route(f"{MODEL_ROUTE}/train", train, methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/train_sft", train_sft, methods=["POST"]),
+        Route("/art/jobs/{job_id}", job, methods=["GET"]),
+        Route("/art/jobs/{job_id}/events", events, methods=["GET"]),
         *checkpoint_routes(control),
     ]
 

@@ -7,17 +7,16 @@ Records are translated by the names of their fields, so that a new request or re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from art.errors import ARTError, CanaryError, CheckpointError, ParityError, RequestError
+from art.errors import RequestError
 from art.server.checkpoints.registered_models import resolve_base
 from art.server.data_folder import check_name
-from art.server.http import error_body, read_bytes, status_of
+from art.server.http import read_bytes
 from art.server.tenancy import (
     SEPARATOR,
     Tenant,
@@ -106,32 +105,11 @@ def _check_base(base_model: str) -> None:
 
 
 Body = TypeVar("Body", bound=Strict)
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 MODEL_ROUTE = "/art/models/{project}/{name}"
 LARGEST_BODY = 64 * 1024 * 1024
 _LARGE_BODY = 128 * 1024
 """Bytes; reading more at once would hold up every other request."""
-
-
-def answer_errors(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, its errors answered in OpenAI's shape."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except ARTError as problem:
-            error = problem
-            if isinstance(problem, CheckpointError):  # trying again is of no use: the message says what is
-                error = RequestError(str(problem), status=409, code="checkpoint_unfit")
-            elif isinstance(problem, CanaryError) and not isinstance(problem, ParityError):
-                error = RequestError(str(problem), status=409, code="canary_failed")
-            status, headers = status_of(error)
-            extra = {name.decode(): value.decode() for name, value in headers}
-            body = error_body(error, tenant_in(request.scope))
-            return JSONResponse(body, status_code=status, headers=extra)
-
-    return answer
 
 
 async def read_body(

@@ -27,7 +27,7 @@ from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
 from art.server.ledger.stitching import Stitcher
 from art.server.rollouts import ScopedRollout, ScopedRollouts
-from art.server.routes.endpoint import answer_errors, read_body, record_reply
+from art.server.routes.endpoint import read_body, record_reply
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, external_name, tenant_in
 from art.wire.request_values import FLAG, NAME, TEXT, ByHand, Values, refuse
@@ -144,10 +144,10 @@ def rollout_routes(rollouts: ScopedRollouts) -> list[BaseRoute]:
         return record_reply(request, RolloutForgotten(rollout_id=_id(request)))
 
     return [
-        Route("/art/rollouts", answer_errors(open_rollout), methods=["POST"]),
-        Route(_ONE, answer_errors(exchanges), methods=["GET"]),
-        Route(_ONE, answer_errors(forget), methods=["DELETE"]),
-        Route(f"{_ONE}/close", answer_errors(close), methods=["POST"]),
+        Route("/art/rollouts", open_rollout, methods=["POST"]),
+        Route(_ONE, exchanges, methods=["GET"]),
+        Route(_ONE, forget, methods=["DELETE"]),
+        Route(f"{_ONE}/close", close, methods=["POST"]),
     ]
 
 
@@ -231,9 +231,9 @@ def tokenization_routes(
         return JSONResponse({"version": version})
 
     return [
-        Route("/tokenize", answer_errors(tokenize), methods=["POST"]),
-        Route("/detokenize", answer_errors(detokenize), methods=["POST"]),
-        Route("/tokenizer_info", answer_errors(tokenizer_info), methods=["GET"]),
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/tokenizer_info", tokenizer_info, methods=["GET"]),
         Route("/version", tell_version, methods=["GET"]),
     ]
 

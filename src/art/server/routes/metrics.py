@@ -18,7 +18,7 @@ from art.server.catalog import Catalog
 from art.server.counts import OTHERS, TENANTS, ControlCounts, Counts, Histogram, WorkerCounts
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
-from art.server.routes.endpoint import answer_errors, operator_only
+from art.server.routes.endpoint import operator_only
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -64,7 +64,7 @@ class Metrics:
             body, media_type = await self.written()
             return Response(body, headers={"content-type": media_type})
 
-        return Route("/metrics", answer_errors(metrics), methods=["GET"])
+        return Route("/metrics", metrics, methods=["GET"])
 
     async def written(self) -> tuple[bytes, str]:
         """The text, and its media type. Raises: LedgerError, JobStoreError, DiskError."""

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ from art.wire.training import (
     TrainerConfig,
     TrainEvent,
 )
+
+_PROGRESS_SECONDS = 0.2
 
 
 class TrainerClient:
@@ -84,17 +87,28 @@ class TrainerClient:
         """Raises ConfigurationError (unknown targets), WorkerError."""
         return ProbeReply.model_validate_json(await self._post("/probe", request))
 
-    async def train(self, body: bytes) -> AsyncIterator[TrainEvent]:
-        """Progress, then one result. Raises TrainingError and others by name, WorkerError."""
+    async def train(self, body: bytes, report: Callable[[int, int], Awaitable[None]]) -> TrainEvent:
+        """The result of a batch. `report` hears now and then how many of its tokens are done.
+
+        Raises TrainingError and others by name, WorkerError.
+        """
         self._check_open()
-        timeout = httpx.Timeout(self._idle, connect=5.0)
+        told, timeout = time.monotonic(), httpx.Timeout(self._idle, connect=5.0)
         try:
             async with self._http.stream("POST", "/train", content=body, timeout=timeout) as reply:
                 if reply.status_code != 200:
                     raise worker_error(reply.status_code, await reply.aread())
                 async for line in reply.aiter_lines():
-                    if line.strip():
-                        yield TrainEvent.model_validate_json(line)
+                    if not line.strip():
+                        continue
+                    event = TrainEvent.model_validate_json(line)
+                    if event.type == "result":
+                        return event
+                    if event.type == "error":
+                        raise named_error(event.code, event.message)
+                    if time.monotonic() - told >= _PROGRESS_SECONDS:
+                        told = time.monotonic()
+                        await report(event.done, event.total)
         except httpx.TimeoutException as error:
             stalled = WorkerStalledError(f"the trainer made no progress for {self._idle:g} s")
             self._trouble(stalled)
@@ -103,6 +117,7 @@ class TrainerClient:
             died = WorkerDiedError(f"the trainer's connection broke in the middle of a step: {error!r}")
             self._trouble(died)
             raise died from error
+        raise TrainingError("the trainer ended its answer without a result")
 
     async def aclose(self) -> None:
         """Every later call raises WorkerDiedError."""
