@@ -211,12 +211,14 @@ def make_app(trainer: Trainer, thread: ThreadPoolExecutor, config: TrainerConfig
             Route("/health", face.health, methods=["GET"]),
             *(Route(f"/{handler.__name__}", handler, methods=["POST"]) for handler in posted),
         ],
-        middleware=[Middleware(AuthenticationMiddleware, backend=KeyCheck(config.key), on_error=_refuse_key)],
+        middleware=[
+            Middleware(AuthenticationMiddleware, backend=TrainerKeyCheck(config.key), on_error=_refuse_key)
+        ],
         exception_handlers={ARTError: _refuse},
     )
 
 
-class KeyCheck(AuthenticationBackend):
+class TrainerKeyCheck(AuthenticationBackend):
     """Refuses a wrong key."""
 
     def __init__(self, key: str) -> None:
