@@ -196,21 +196,21 @@ def _update_message(message: ChatCompletionMessage, delta: ChoiceDelta) -> None:
             setattr(message, name, before + value if both else value)
 
 
-def _update_tool_call(message: ChatCompletionMessage, told: ChoiceDeltaToolCall) -> None:
+def _update_tool_call(message: ChatCompletionMessage, delta: ChoiceDeltaToolCall) -> None:
     message.tool_calls = message.tool_calls or []
     calls: list[Any] = message.tool_calls
-    while len(calls) <= told.index:
+    while len(calls) <= delta.index:
         calls.append(
             ChatCompletionMessageFunctionToolCall(
                 id="", type="function", function=Function(name="", arguments="")
             )
         )
-    call = calls[told.index]
-    call.id = told.id or call.id
-    if told.function is not None:
-        if told.function.name != call.function.name:  # some servers repeat the whole name
-            call.function.name += told.function.name or ""
-        call.function.arguments += told.function.arguments or ""
+    call = calls[delta.index]
+    call.id = delta.id or call.id
+    if delta.function is not None:
+        if delta.function.name != call.function.name:  # some servers repeat the whole name
+            call.function.name += delta.function.name or ""
+        call.function.arguments += delta.function.arguments or ""
 
 
 def _take_extras(target: Any, source: Any) -> None:
@@ -307,8 +307,8 @@ def strip_logprobs(obj: T) -> T:
     return copied
 
 
-def _strip(whole: Any, ours: set[int]) -> None:
-    waiting = [whole]
+def _strip(copied: Any, ours: set[int]) -> None:
+    waiting = [copied]
     while waiting:
         item = waiting.pop()
         if isinstance(item, tuple):

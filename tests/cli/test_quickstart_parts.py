@@ -26,20 +26,20 @@ from art.runs.quickstart_report import draw_reward_curve, running_mean
 
 
 def test_means_and_standard_errors() -> None:
-    evaluation = Evaluation.of([{"reward": 1.0}, {"reward": 0.0}, {"reward": 1.0}, {"reward": 0.0}])
+    evaluation = Evaluation.from_rows([{"reward": 1.0}, {"reward": 0.0}, {"reward": 1.0}, {"reward": 0.0}])
     assert evaluation.rollouts == 4
     assert evaluation.means == {"reward": 0.5}
     assert evaluation.errors["reward"] == pytest.approx(0.25)
 
 
 def test_an_evaluation_survives_json() -> None:
-    evaluation = Evaluation.of([{"reward": 1.0, "won": 1.0}, {"reward": -1.0, "won": 0.0}])
+    evaluation = Evaluation.from_rows([{"reward": 1.0, "won": 1.0}, {"reward": -1.0, "won": 0.0}])
     assert Evaluation.from_json(json.loads(json.dumps(evaluation.to_json()))) == evaluation
 
 
 def test_an_empty_evaluation_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        Evaluation.of([])
+        Evaluation.from_rows([])
 
 
 def test_running_mean_grows_into_its_window() -> None:

@@ -30,7 +30,9 @@ class Told(TaskRollouts[str]):
 
 
 def told(**settings: Any) -> Told:
-    return Told(art.TrainableModel(name="n", project="p", base_model="b"), AutoRLSettings.of(settings))
+    return Told(
+        art.TrainableModel(name="n", project="p", base_model="b"), AutoRLSettings.from_options(settings)
+    )
 
 
 def test_every_epoch_has_an_order_of_its_own() -> None:

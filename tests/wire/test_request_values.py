@@ -60,5 +60,5 @@ def test_a_number_comes_as_a_float_and_what_is_unset_as_nothing() -> None:
 def test_a_refusal_repeats_as_much_of_the_value_as_it_may() -> None:
     for told, ending in ((0, "from 1 to 5"), (3, "from 1 to 5, not 'ab"), (99, "from 1 to 5, not 'abcd'")):
         with pytest.raises(RequestError) as refused:
-            Whole(1, 5).read("n", "abcd", told=told)
+            Whole(1, 5).read("n", "abcd", quoted=told)
         assert str(refused.value).endswith(ending)

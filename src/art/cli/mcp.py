@@ -282,24 +282,24 @@ async def inspect_server(place: ServerArguments, *, as_json: bool) -> None:
         return
     console = plain_console()
 
-    def say(text: str) -> None:
+    def print_plain(text: str) -> None:
         console.print(text, markup=False)
 
     counts = ", ".join(f"{len(found)} {name.replace('_', ' ')}" for name, found in offered.items())
-    say(f"{session.label}: {counts}")
+    print_plain(f"{session.label}: {counts}")
     for tool in tools:
         kind = {True: "reads", False: "writes", None: "does not say whether it writes"}[tool.read_only]
-        say(f"  {tool.name}({', '.join(tool.parameters.get('properties', {}))})  [{kind}]")
-        say(f"    {first_line(tool.description)}")
+        print_plain(f"  {tool.name}({', '.join(tool.parameters.get('properties', {}))})  [{kind}]")
+        print_plain(f"    {first_line(tool.description)}")
     for resource in resources:
-        say(f"  {resource.uri}  {first_line(resource.description)}")
+        print_plain(f"  {resource.uri}  {first_line(resource.description)}")
     for template in templates:
-        say(f"  {template.uri_template}  {first_line(template.description)}")
+        print_plain(f"  {template.uri_template}  {first_line(template.description)}")
     for prompt in prompts:
-        say(f"  prompt {prompt.name}  {first_line(prompt.description)}")
+        print_plain(f"  prompt {prompt.name}  {first_line(prompt.description)}")
     shut = [tool.name for tool in tools if tool.read_only is not True]
     if shut:
-        say(
+        print_plain(
             f"Rollouts may not call {', '.join(shut)}: name those that only read with --read-only, those "
             "that may be called though they write with --allow-write."
         )
@@ -346,7 +346,7 @@ def generate_file(
         channel = scenario_generator(
             chosen.pop("generator"), chosen.pop("generator_params"), cache=cache, budget=budget
         )
-        made = await checked_scenarios_of(place.server(), channel, TrainSettings.of(chosen))
+        made = await checked_scenarios_of(place.server(), channel, TrainSettings.from_options(chosen))
         write_json(output, made.to_dict())
         told = ", ".join(f"{name} {count}" for name, count in made.rejections.items()) or "none"
         covered = ", ".join(f"{name} {count}" for name, count in made.tools.items())

@@ -104,7 +104,7 @@ class Continuation:
         self._again = bound or request.sampling.seed is not None or sampling.temperature == 0
         self._delivered: list[int] = []
         self._ahead = 0
-        """Ids of `_told` that the present engine has yet to sample again."""
+        """Ids of `_delivered` that the present engine has yet to sample again."""
         self.broken = False
         """Whether no engine can go on with it."""
 

@@ -127,13 +127,13 @@ class ChatRenderer(Protocol):
         tools: Sequence[Tool] | None,
         *,
         partial: bool = False,
-        held: bool = False,
+        constrained: bool = False,
     ) -> Parsed:
         """The message that these ids spell.
 
         Without `tools` nothing is read as a call. Malformed calls stay in the content. `partial`: the ids go
-        on, so only what can no longer change is told. `held`: a grammar held the reply to calls, so one that
-        has begun is a call, with the arguments that are there, also when it was cut off.
+        on, so only what can no longer change is told. `constrained`: a grammar held the reply to calls, so a
+        call that has begun is one, with the arguments that are there, also when it was cut off.
         """
         ...
 

@@ -53,7 +53,7 @@ class LibraryRenderer:
         self._stops = tuple(dict.fromkeys((*renderer.get_stop_token_ids(), *stop_token_ids)))
         self._stop_set = frozenset(self._stops)
         self._formats, self._template, self._arguments = formats, template, dict(arguments or {})
-        self._others: dict[bytes, LibraryRenderer] = {}
+        self._variants: dict[bytes, LibraryRenderer] = {}
         self._in_text = special_tokens_in_text
         self._confined: LibraryRenderer | None = None
         self._variant = _variant(template, self._arguments, special_tokens_in_text)
@@ -87,11 +87,11 @@ class LibraryRenderer:
         if name == self._variant:
             return self
         key = name.encode()
-        if key not in self._others:
-            if len(self._others) >= _VARIANTS:
-                self._others.clear()
-            self._others[key] = self._make_variant(wanted, merged, in_text)
-        return self._others[key]
+        if key not in self._variants:
+            if len(self._variants) >= _VARIANTS:
+                self._variants.clear()
+            self._variants[key] = self._make_variant(wanted, merged, in_text)
+        return self._variants[key]
 
     def knows(self, name: str) -> bool:
         """Whether an argument of this name means something to the format's template."""
@@ -227,7 +227,7 @@ class LibraryRenderer:
         tools: Sequence[Tool] | None,
         *,
         partial: bool = False,
-        held: bool = False,
+        constrained: bool = False,
     ) -> Parsed:
         """The message that these ids spell: see `ChatRenderer.parse`."""
         return read_completion(
@@ -238,7 +238,7 @@ class LibraryRenderer:
             _tool_list(tools),
             stops=self._stop_set,
             partial=partial,
-            held=self._call_markers if held else None,
+            call_markers=self._call_markers if constrained else None,
         )
 
     def grammar(

@@ -183,10 +183,10 @@ def thinks(tokenizer: Text, prompt_ids: Sequence[int]) -> bool:
 
 
 def _written(
-    tokenizer: Text, opening: Sequence[int], whole: Sequence[int], message: Message, thinking: bool
+    tokenizer: Text, opening: Sequence[int], turn_ids: Sequence[int], message: Message, thinking: bool
 ) -> str:
     """The text of the reply behind a prompt that has (or has not) begun a thought."""
-    opened, text = tokenizer.decode(opening), tokenizer.decode(whole)
+    opened, text = tokenizer.decode(opening), tokenizer.decode(turn_ids)
     if thinking and text.startswith(opened) and opened.rstrip().endswith(THINK):
         return text[len(opened) :]
     bare = opened.rstrip().removesuffix(THINK) if opened.rstrip().endswith(THINK) else opened
@@ -212,7 +212,7 @@ def _without_tail(tokenizer: Text, ids: Sequence[int]) -> list[int]:
 
 
 def _end_of_turn(
-    chat: Format, whole: Sequence[int], message: Message, tools: list[Any] | None, stops: Sequence[int]
+    chat: Format, turn_ids: Sequence[int], message: Message, tools: list[Any] | None, stops: Sequence[int]
 ) -> int:
     """The stop that follows: the marker of the next speaker, where turns have no end of their own."""
     following: list[Any] = [_USER]
@@ -223,8 +223,8 @@ def _end_of_turn(
             for call in calls
         ]
     after = chat.render_ids([_USER, message, *following], tools=tools)
-    if after[: len(whole)] == list(whole):
-        end = next((token for token in after[len(whole) :] if token in stops), None)
+    if after[: len(turn_ids)] == list(turn_ids):
+        end = next((token for token in after[len(turn_ids) :] if token in stops), None)
         if end is not None:
             return end
     if not stops:
@@ -244,7 +244,7 @@ class CallMarkers:
     closing: int
 
 
-def read_held(
+def read_constrained_calls(
     renderer: Any,
     tokenizer: Text,
     body: list[int],
@@ -365,14 +365,20 @@ def read_completion(
     *,
     stops: Container[int],
     partial: bool,
-    held: CallMarkers | None = None,
+    call_markers: CallMarkers | None = None,
 ) -> Parsed:
     """See `ChatRenderer.parse`. `renderer` is of the library `renderers`; `stops` are ids that end a turn;
-    `held`: the reply was held to calls between these markers.
+    `call_markers`: the reply was held to calls between these.
     """
-    if held is not None and tools:
-        read = read_held(
-            renderer, tokenizer, _ids_before_stop(stops, ids), prompt_ids, tools, held, partial=partial
+    if call_markers is not None and tools:
+        read = read_constrained_calls(
+            renderer,
+            tokenizer,
+            _ids_before_stop(stops, ids),
+            prompt_ids,
+            tools,
+            call_markers,
+            partial=partial,
         )
         if read is not None:
             return read

@@ -300,7 +300,7 @@ class FastTokenizer:
         self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
         self._backend = tokenizer.backend_tokenizer
         self.special = SpecialTokens(self._backend)
-        self._kept = lru_cache(maxsize=4096)(self._encode)
+        self._cached_encode = lru_cache(maxsize=4096)(self._encode)
         self._ids: dict[str, int | None] = {}
         """Of the few tokens that are asked for by name, with every reply."""
         self._bytes: dict[int, bytes] = {}
@@ -321,7 +321,7 @@ class FastTokenizer:
             return self.special.encode(text, marked)
         if len(text) > _CACHED_CHARACTERS:
             return list(self._encode(text))
-        return list(self._kept(text))
+        return list(self._cached_encode(text))
 
     def encode_whole(self, text: str) -> list[int]:
         """Ids of a text, with the special tokens that the tokenizer's settings put around it."""

@@ -237,7 +237,7 @@ def _spread(frame: polars.DataFrame, column: str, prefix: str, dtype: Any) -> po
     texts: Iterable[str | None] = frame[column] if column in frame.columns else [None] * frame.height
     rows = [from_text(text) if text else {} for text in texts]
     names = dict.fromkeys(name for row in rows for name in row)
-    convert = double if dtype == polars.Float64() else _word
+    convert = double if dtype == polars.Float64() else _utf8
     return polars.DataFrame(
         [
             polars.Series(prefix + name, [convert(row.get(name)) for row in rows], dtype=dtype)
@@ -246,7 +246,7 @@ def _spread(frame: polars.DataFrame, column: str, prefix: str, dtype: Any) -> po
     )
 
 
-def _word(value: Any) -> str | None:
+def _utf8(value: Any) -> str | None:
     return None if value is None else str(value).encode("utf-8", "replace").decode("utf-8")
 
 

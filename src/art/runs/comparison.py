@@ -52,7 +52,7 @@ class Estimate:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate | None:
+    def from_values(cls, values: Sequence[float]) -> Estimate | None:
         """Returns the estimate of the values; None without values."""
         if not values:
             return None
@@ -178,8 +178,10 @@ async def compare(
         after=await _comparison_side(
             after, per_task, figures, measure, mean_of_known([new for _, new in known])
         ),
-        judged=Estimate.of(judged),
-        measured=Estimate.of([new - old for old, new in truth if old is not None and new is not None]),
+        judged=Estimate.from_values(judged),
+        measured=Estimate.from_values(
+            [new - old for old, new in truth if old is not None and new is not None]
+        ),
         wins=sum(one > EVEN for one in judged),
         ties=sum(abs(one) <= EVEN for one in judged),
         losses=sum(one < -EVEN for one in judged),

@@ -213,7 +213,7 @@ class JudgedRunFolder(RunFolder[StepRow]):
                         f"the run in {str(self.path)!r} has {key}={saved[key]!r}, not {value!r}; give this "
                         "one another name"
                     )
-            settings.check_resumes(type(settings).of(saved["settings"]))
+            settings.check_resumes(type(settings).from_options(saved["settings"]))
         self.save_run({**(saved or {}), **now, "settings": settings.to_dict()})
         return saved is not None
 

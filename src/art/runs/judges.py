@@ -40,7 +40,7 @@ class Judges:
     referee: Judge | None
 
     @property
-    def same(self) -> bool:
+    def has_one_judge(self) -> bool:
         return self.referee is None
 
     @property
@@ -69,7 +69,7 @@ class Candidate:
     checks: JudgeChecks | None = None
 
     @classmethod
-    def of(
+    def from_judge(
         cls,
         judge: Any,
         params: Mapping[str, Any] | None,

@@ -48,7 +48,7 @@ class StepLog:
         """Write the groups of each split down for a job that is to make `step`."""
         for split, some in groups.items():
             if some:
-                await asyncio.to_thread(log_groups, self._kept(job_id) / split, step, some)
+                await asyncio.to_thread(log_groups, self._job_folder(job_id) / split, step, some)
 
     async def write(
         self,
@@ -63,7 +63,7 @@ class StepLog:
             if some:
                 await self._row(split, step, metrics if split == "train" else {}, some)
         await self._after_rows(step)
-        await self._drop(job_id)
+        await self._delete_job(job_id)
 
     async def recover(self, job_id: str, step: int, metrics: Mapping[str, float] | None) -> None:
         """`write` for the job of a killed run, which may have done a part of it.
@@ -74,18 +74,18 @@ class StepLog:
         for split, marks in self.ROW_MARKS.items():
             if split == "train" and metrics is None:
                 continue
-            groups = await asyncio.to_thread(self._groups, job_id, split, step)
+            groups = await asyncio.to_thread(self._read_groups, job_id, split, step)
             await asyncio.to_thread(self._move, job_id, split, step)
             numbers = metrics or {} if split == "train" else {}
             if (groups or numbers) and not any(name.startswith(marks) for name in names):
                 await self._row(split, step, numbers, groups)
         if metrics is not None:
             await self._after_rows(step, names)
-        await self._drop(job_id)
+        await self._delete_job(job_id)
 
     async def forget(self) -> None:
         """Drop what was kept for jobs that were never asked for."""
-        await self._drop("")
+        await self._delete_job("")
 
     async def _row(
         self, split: str, step: int, metrics: Mapping[str, float], groups: list[TrajectoryGroup]
@@ -96,23 +96,23 @@ class StepLog:
     async def _after_rows(self, step: int, logged: Collection[str] = ()) -> None:
         """What else a kind of run logs of a step. logged: names that its rows have already."""
 
-    async def _drop(self, job_id: str) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._kept(job_id), ignore_errors=True)
+    async def _delete_job(self, job_id: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._job_folder(job_id), ignore_errors=True)
 
-    def _kept(self, job_id: str) -> Path:
+    def _job_folder(self, job_id: str) -> Path:
         return Path(get_model_dir(self._model)) / "under_way" / job_id
 
-    def _logged(self, split: str) -> Path:
+    def _split_folder(self, split: str) -> Path:
         return Path(get_trajectories_split_dir(get_model_dir(self._model), split))
 
-    def _groups(self, job_id: str, split: str, step: int) -> list[TrajectoryGroup]:
+    def _read_groups(self, job_id: str, split: str, step: int) -> list[TrajectoryGroup]:
         """Those kept for a job, in the log if they were moved there."""
-        file = _file(self._kept(job_id) / split, "*") or _file(self._logged(split), f"{step:04d}")
+        file = _file(self._job_folder(job_id) / split, "*") or _file(self._split_folder(split), f"{step:04d}")
         return read_trajectory_groups(file) if file else []
 
     def _move(self, job_id: str, split: str, step: int) -> None:
         """Move a split's file into the log, if that was not done."""
-        kept, folder = _file(self._kept(job_id) / split, "*"), self._logged(split)
+        kept, folder = _file(self._job_folder(job_id) / split, "*"), self._split_folder(split)
         if kept is None:
             return
         with lock_folder(folder):

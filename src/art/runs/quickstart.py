@@ -134,7 +134,7 @@ class Evaluation:
     """Standard error of each mean."""
 
     @classmethod
-    def of(cls, rows: Sequence[dict[str, float]]) -> Evaluation:
+    def from_rows(cls, rows: Sequence[dict[str, float]]) -> Evaluation:
         if not rows:
             raise ValueError("an evaluation needs at least one rollout")
         names = list(rows[0])
@@ -310,7 +310,7 @@ async def evaluate_once(
         pbar_desc="evaluating",
     )
     rollouts = [rollout_row(task, index, trajectory) for index, trajectory in enumerate(trajectories)]
-    evaluation = Evaluation.of([scores(trajectory) for trajectory in trajectories])
+    evaluation = Evaluation.from_rows([scores(trajectory) for trajectory in trajectories])
     folder.save_evaluation(step, evaluation, rollouts)
     return evaluation
 

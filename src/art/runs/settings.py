@@ -70,7 +70,7 @@ class RunSettings:
                 raise ConfigurationError(f"{name}={value!r} {_demand(declared, value)}")
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
         """Builds the settings from keywords. Raises ConfigurationError for an unknown one, with the known
         ones.
         """

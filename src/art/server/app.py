@@ -240,13 +240,13 @@ class App:
 
 def _dialects(sampler: CompletionService, limits: LimitSettings) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
-    beside = TenantThreads()
+    threads = TenantThreads()
     return {
-        "/v1/chat/completions": ChatCompletions(sampler, limits, beside),
-        "/v1/completions": Completions(sampler, limits, beside),
-        "/v1/responses": Responses(sampler, limits, beside),
-        "/v1/messages": AnthropicMessages(sampler, limits, beside),
-        "/v1/messages/count_tokens": AnthropicTokens(sampler, limits, beside),
+        "/v1/chat/completions": ChatCompletions(sampler, limits, threads),
+        "/v1/completions": Completions(sampler, limits, threads),
+        "/v1/responses": Responses(sampler, limits, threads),
+        "/v1/messages": AnthropicMessages(sampler, limits, threads),
+        "/v1/messages/count_tokens": AnthropicTokens(sampler, limits, threads),
     }
 
 

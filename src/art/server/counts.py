@@ -70,14 +70,14 @@ class CountedRequest:
         self.begun = time.perf_counter()
 
     def count_status(self, send: Send) -> Send:
-        """`send`, heard for the status."""
+        """Returns `send`, which also notes the status."""
 
-        async def heard(event: Event) -> None:
+        async def counted_send(event: Event) -> None:
             if event["type"] == "http.response.start":
                 self.status = event["status"]
             await send(event)
 
-        return heard
+        return counted_send
 
 
 class RequestCounts:

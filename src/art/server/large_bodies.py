@@ -117,7 +117,7 @@ class _Pieces:
 
     def __init__(self, body: bytes) -> None:
         self._body = body
-        self._left = MOST_VALUES
+        self._values_left = MOST_VALUES
 
     def read(self) -> Any:
         """The value of the whole body. Raises: RequestError (400)."""
@@ -223,8 +223,8 @@ class _Pieces:
         return found.end()
 
     def _count(self, values: int) -> None:
-        self._left -= values
-        if self._left < 0:
+        self._values_left -= values
+        if self._values_left < 0:
             raise RequestError(
                 f"the body holds more than {MOST_VALUES} values: no model has room for them",
                 status=400,

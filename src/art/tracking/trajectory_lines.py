@@ -148,7 +148,7 @@ class ExactLines:
     """The content of a file. taken: its complete lines; torn: bytes of an unfinished one after them."""
 
     groups: list[TrajectoryGroup]
-    taken: TakenLines
+    complete: TakenLines
     torn: int
 
 
@@ -209,7 +209,7 @@ def read_lines(
         if line.strip() and (not own_lines_only or line.startswith(EXACT_MARK)):
             groups.append(_group(line, number, trajectory_class))
     taken = TakenLines(size=whole, sha256=hashlib.sha256(data[:whole]).hexdigest())
-    return ExactLines(groups=groups, taken=taken, torn=len(data) - whole)
+    return ExactLines(groups=groups, complete=taken, torn=len(data) - whole)
 
 
 def _group(line: bytes, number: int, trajectory_class: type[Trajectory]) -> TrajectoryGroup:
@@ -237,8 +237,8 @@ def _exact_group(data: dict[str, Any], trajectory_class: type[Trajectory]) -> Tr
     )
 
 
-def _begins_with(data: bytes, taken: TakenLines) -> bool:
-    return len(data) >= taken.size and hashlib.sha256(data[: taken.size]).hexdigest() == taken.sha256
+def _begins_with(data: bytes, prefix: TakenLines) -> bool:
+    return len(data) >= prefix.size and hashlib.sha256(data[: prefix.size]).hexdigest() == prefix.sha256
 
 
 def _complete_lines_size(data: bytes) -> int:

@@ -65,7 +65,7 @@ class StoredLog:
 
     frame: polars.DataFrame
     empty: list[TrajectoryRow] = field(default_factory=list)
-    taken: TakenLines | None = None
+    covered_lines: TakenLines | None = None
 
 
 def write_trajectory_groups_parquet(groups: Iterable[TrajectoryGroup], path: str | Path) -> None:
@@ -97,13 +97,13 @@ def add_groups(
     path: Path,
     groups: Iterable[TrajectoryGroup],
     *,
-    taken: TakenLines | None = None,
+    covered_lines: TakenLines | None = None,
     check: Callable[[Path], None] | None = None,
 ) -> None:
     """`append_groups` for a caller who holds the folder's lock.
 
-    taken: the JSON lines that the groups come from; check: is given the new file before it takes its place,
-    and raises if it may not.
+    covered_lines: the JSON lines that the groups come from; check: is given the new file before it takes its
+    place, and raises if it may not.
     """
     known = read_stored(path) if path.exists() else StoredLog(frame=_frame([]))
     indexes = [row["group_index"] for row in known.empty] + known.frame["group_index"].drop_nulls().to_list()
@@ -111,7 +111,13 @@ def add_groups(
     import polars
 
     joined = polars.concat([known.frame, _frame(rows)], how="diagonal_relaxed")
-    _replace(path, StoredLog(frame=joined, empty=known.empty + empty, taken=taken or known.taken), check)
+    _replace(
+        path,
+        StoredLog(
+            frame=joined, empty=known.empty + empty, covered_lines=covered_lines or known.covered_lines
+        ),
+        check,
+    )
 
 
 def read_parquet(path: Path, trajectory_class: type[Trajectory] = Trajectory) -> list[TrajectoryGroup]:
@@ -130,11 +136,11 @@ def stored_groups(
         raise TrajectoryLogError(f"rows of {str(path)!r} cannot be read{wanted}: {error!r}") from error
 
 
-def parquet_bytes(groups: Iterable[TrajectoryGroup], taken: TakenLines | None = None) -> int:
+def parquet_bytes(groups: Iterable[TrajectoryGroup], covered_lines: TakenLines | None = None) -> int:
     """How large a file of these groups would be."""
     buffer = BytesIO()
     rows, empty = group_to_rows(groups)
-    _write(StoredLog(frame=_frame(rows), empty=empty, taken=taken), buffer)
+    _write(StoredLog(frame=_frame(rows), empty=empty, covered_lines=covered_lines), buffer)
     return buffer.tell()
 
 
@@ -168,7 +174,7 @@ def read_stored(path: Path, columns: Collection[str] | None = None) -> StoredLog
             f"{str(path)!r} is no trajectory log: it has no column {missing[0]!r}, only {list(there)}"
         )
     taken = TakenLines(**from_text(metadata[TAKEN_LINES])) if TAKEN_LINES in metadata else None
-    return StoredLog(frame=frame, empty=from_text(metadata.get(EMPTY_GROUPS, "[]")), taken=taken)
+    return StoredLog(frame=frame, empty=from_text(metadata.get(EMPTY_GROUPS, "[]")), covered_lines=taken)
 
 
 def _frame(rows: list[TrajectoryRow]) -> polars.DataFrame:
@@ -179,7 +185,7 @@ def _frame(rows: list[TrajectoryRow]) -> polars.DataFrame:
 
 def _write(stored: StoredLog, file: IO[bytes]) -> None:
     metadata = {EMPTY_GROUPS: to_text(stored.empty)} if stored.empty else {}
-    metadata |= {TAKEN_LINES: to_text(stored.taken)} if stored.taken else {}
+    metadata |= {TAKEN_LINES: to_text(stored.covered_lines)} if stored.covered_lines else {}
     stored.frame.write_parquet(file, compression="zstd", metadata=metadata or None)
 
 
@@ -266,7 +272,7 @@ def lines_of_step(path: Path, trajectory_class: type[Trajectory] = Trajectory) -
 def _step_lines(
     path: Path, trajectory_class: type[Trajectory], *, stored: StoredLog | None = None
 ) -> list[TrajectoryGroup]:
-    after = stored.taken if stored else None
+    after = stored.covered_lines if stored else None
     try:
         lines = read_lines(path, trajectory_class, own_lines_only=stored is not None, after=after)
     except (OSError, TrajectoryLogError) as error:

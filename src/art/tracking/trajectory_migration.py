@@ -201,7 +201,7 @@ def _migrate_file(path: Path, original: Original, dry_run: bool) -> MigrationRes
 def _convert(path: Path, target: Path, original: Original | None) -> MigrationResult:
     """original: what becomes of the file; None to measure only, and to write nothing."""
     known = read_stored(target) if target.exists() else None
-    lines = read_lines(path, own_lines_only=known is not None, after=known.taken if known else None)
+    lines = read_lines(path, own_lines_only=known is not None, after=known.covered_lines if known else None)
     if known is not None and not lines.groups:
         return _skipped(path, f"{target.name} is already there")
     if lines.torn and not lines.groups:
@@ -210,10 +210,12 @@ def _convert(path: Path, target: Path, original: Original | None) -> MigrationRe
         )
     before, size_before = path.stat().st_size, target.stat().st_size if known else 0
     if original is None:
-        size = parquet_bytes(lines.groups, lines.taken)
+        size = parquet_bytes(lines.groups, lines.complete)
     else:
         expected = (stored_groups(target, known) if known else []) + lines.groups
-        add_groups(target, lines.groups, taken=lines.taken, check=partial(_check, expected=expected))
+        add_groups(
+            target, lines.groups, covered_lines=lines.complete, check=partial(_check, expected=expected)
+        )
         size = target.stat().st_size - size_before
         # What a killed process left unfinished is in no Parquet file: it is not deleted.
         _put_away(path, "rename" if lines.torn and original == "delete" else original)

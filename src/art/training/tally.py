@@ -32,7 +32,7 @@ class Tally:
         self._started = time.perf_counter()
         self._packings: list[Packing] = []
         self._norms: list[float] = []
-        self._made = 0
+        self._updates_made = 0
         self._totals, self._before = _Totals(), _Totals()
 
     @property
@@ -57,7 +57,7 @@ class Tally:
     def updated(self, grad_norm: float | None) -> None:
         """The update was made with a gradient of this norm; None: it was not, there was nothing to make."""
         self._norms.append(grad_norm or 0.0)
-        self._made += grad_norm is not None
+        self._updates_made += grad_norm is not None
 
     @torch.no_grad()
     def add(
@@ -112,7 +112,7 @@ class Tally:
             "loss/learning_rate": learning_rate,
             **self._against_the_sampler(count),
             "data/step_trainer_tokens": float(totals.entries),
-            "data/step_num_gradient_steps": float(self._made),
+            "data/step_num_gradient_steps": float(self._updates_made),
             "data/forwarded_tokens": float(totals.tokens),
             "data/tree_lower_bound": float(first.lower_bound),
             "data/micro_batches": float(micro_batches),

@@ -40,10 +40,10 @@ DType = Literal["auto", "float32", "bfloat16"]
 Options = TypeVar("Options", bound=Strict)
 
 
-def checked_options(engine: str, kind: type[Options], given: Mapping[str, Any]) -> Options:
+def checked_options(engine: str, kind: type[Options], options: Mapping[str, Any]) -> Options:
     """Options of an engine, checked. Raises: ConfigurationError that lists the known ones."""
     try:
-        return kind.model_validate(dict(given))
+        return kind.model_validate(dict(options))
     except ValidationError as error:
         known = ", ".join(kind.model_fields)
         raise ConfigurationError(

@@ -41,15 +41,15 @@ class Values:
         self.words = words
         self._schema = schema
 
-    def read(self, name: str, value: Any, *, told: int = WHOLE_VALUE) -> Any:
-        """The value in the one spelling. `told`: characters of a wrong one that the refusal repeats.
+    def read(self, name: str, value: Any, *, quoted: int = WHOLE_VALUE) -> Any:
+        """The value in the one spelling. `quoted`: characters of a wrong one that the refusal repeats.
 
         Raises: RequestError naming the field.
         """
         try:
             return self._validate(value)
         except ValidationError:
-            wrong = f", not {value!r:.{told}}" if told else ""
+            wrong = f", not {value!r:.{quoted}}" if quoted else ""
             refuse(f"{name} must be {self.words}{wrong}", name)
 
     @cached_property
@@ -72,7 +72,7 @@ class ByHand(Values):
     def __init__(self, schema: Schema) -> None:
         super().__init__(Any, "", schema=schema)
 
-    def read(self, name: str, value: Any, *, told: int = 0) -> Any:
+    def read(self, name: str, value: Any, *, quoted: int = 0) -> Any:
         """The value as it is."""
         return value
 
@@ -87,7 +87,7 @@ class Idle(Values):
         """The values that ask for nothing; any other is refused. None: any value is accepted."""
         self._remedy = remedy
 
-    def read(self, name: str, value: Any, *, told: int = 0) -> None:
+    def read(self, name: str, value: Any, *, quoted: int = 0) -> None:
         """Raises: RequestError for a value that asks for something."""
         if self.accepted is None or value in self.accepted:
             return
@@ -116,11 +116,11 @@ class Whole(Values):
         kind = Annotated[int, Field(ge=least if unset is None else unset, le=most)]
         super().__init__(kind, f"a whole number from {least} to {most}")
 
-    def read(self, name: str, value: Any, *, told: int = WHOLE_VALUE) -> Any:
+    def read(self, name: str, value: Any, *, quoted: int = WHOLE_VALUE) -> Any:
         """The number; None where it is as if nothing had been given."""
         if self._unset is not None and value == self._unset:
             return None
-        return super().read(name, value, told=told)
+        return super().read(name, value, quoted=quoted)
 
 
 _TEXT = Annotated[str, Field(min_length=1)]
@@ -153,7 +153,7 @@ class Biases(Values):
         schema = {"type": "object", "additionalProperties": bias, "propertyNames": {"pattern": "^[0-9]+$"}}
         super().__init__(Any, "", schema=schema)
 
-    def read(self, name: str, value: Any, *, told: int = 0) -> tuple[tuple[int, float], ...]:
+    def read(self, name: str, value: Any, *, quoted: int = 0) -> tuple[tuple[int, float], ...]:
         """Pairs of an id and its bias, in the order of the ids. Raises: RequestError naming the key."""
         if not isinstance(value, dict) or len(value) > self._most:
             refuse(f"{name} must be an object of up to {self._most} ids with their biases", name)
@@ -177,9 +177,9 @@ class OneOf(Values):
         kind = Literal[texts]  # type: ignore[valid-type]
         super().__init__(kind, f"one of {', '.join(texts)}", schema={"enum": list(texts)})
 
-    def read(self, name: str, value: Any, *, told: int = 200) -> Any:
+    def read(self, name: str, value: Any, *, quoted: int = 200) -> Any:
         """The text. Raises: RequestError naming the field."""
-        return super().read(name, value, told=min(told, 200))
+        return super().read(name, value, quoted=min(quoted, 200))
 
 
 FLAG = Values(bool, "true or false")

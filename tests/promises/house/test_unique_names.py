@@ -13,7 +13,15 @@ PUBLISHED_TWICE = {"TrainSFTConfig"}
 """`art.dev.TrainSFTConfig` and `art.types.TrainSFTConfig` are published names of two things."""
 EACH_OF_ITS_FILE = {"Params"}
 """The parameters of a loss, beside the loss."""
-SAY_NOTHING_ALONE = {"told", "tell", "whole", "settle", "held", "someone", "came_of_it"}
+SAY_NOTHING_ALONE = frozenset(
+    "about afresh after ahead alike all alone among apart aside behind beside came_of_it do elsewhere enough "
+    "given gone held hear heard kept late lost mine more named of off one ours others plus said say settle "
+    "settled someone still taken tell together told trouble twice under unfit up whole why within word "
+    "wrong".split()
+)
+"""Names of functions and methods, private ones included."""
+NO_NAMES_OF_VALUES = frozenset("aside beside held stage told".split())
+"""Names of parameters and of attributes that are set, private ones included."""
 
 
 def test_public_classes_have_unique_names() -> None:
@@ -33,6 +41,26 @@ def test_functions_are_verbs_that_say_what_they_do() -> None:
         f"{path.relative_to(SOURCE)}:{node.lineno} {node.name}"
         for path in sorted(SOURCE.rglob("*.py"))
         for node in nodes(path)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in SAY_NOTHING_ALONE
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.strip("_") in SAY_NOTHING_ALONE
     ]
     assert not found, found
+
+
+def test_values_are_named_by_what_they_are() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}:{node.lineno} {name}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in nodes(path)
+        if (name := _name_of_value(node)).strip("_") in NO_NAMES_OF_VALUES
+    ]
+    assert not found, found
+
+
+def _name_of_value(node: ast.AST) -> str:
+    """The name of a parameter, or of an attribute that is set; else nothing."""
+    if isinstance(node, ast.arg):
+        return node.arg
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.attr
+    return ""

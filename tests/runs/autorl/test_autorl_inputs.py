@@ -13,7 +13,7 @@ from art.environments.testing import LlmServer, Mischief, ScriptedGenerator
 from art.errors import ConfigurationError, LlmAnswerError
 from art.rewards.llm import Channel, resolve_llm
 from art.runs.autorl import generate_inputs, write_rubric, write_system_prompt
-from art.runs.autorl.preparation import alike, own_inputs
+from art.runs.autorl.preparation import are_alike, own_inputs
 
 TASK = "Translate a sentence into French."
 TOPICS = (
@@ -33,7 +33,7 @@ async def test_inputs_are_different_and_apart() -> None:
         inputs = await generate_inputs(TASK, generator=channel(server), num_train=15, num_test=5)
     assert (len(inputs.train), len(inputs.test)) == (15, 5)
     every = [*inputs.train, *inputs.test]
-    assert not [(a, b) for a in every for b in every if a < b and alike(a, b, 0.9)]
+    assert not [(a, b) for a in every for b in every if a < b and are_alike(a, b, 0.9)]
     assert inputs.rejected["near_duplicate"] >= 20
 
 
@@ -108,7 +108,7 @@ async def test_nonsense_is_asked_for_again_with_the_reason() -> None:
     ],
 )
 def test_when_two_inputs_are_one(one: str, two: str, similarity: float, same: bool) -> None:
-    assert alike(one, two, similarity) is same
+    assert are_alike(one, two, similarity) is same
 
 
 def test_inputs_of_ones_own_are_each_taken_once() -> None:

@@ -165,17 +165,19 @@ def test_settings_act_or_are_refused() -> None:
     with pytest.raises(
         ConfigurationError, match=r"groupsize=3 is no option.*did you mean 'group_size'.*known: "
     ):
-        TrainSettings.of({"groupsize": 3})
+        TrainSettings.from_options({"groupsize": 3})
     for name, value in (("group_size", 1), ("num_test", 0), ("max_turns", 0), ("difficulty_attempts", -1)):
         with pytest.raises(ConfigurationError, match=f"{name}={value} must be at least"):
-            TrainSettings.of({name: value})
+            TrainSettings.from_options({name: value})
     with pytest.raises(ConfigurationError, match="give a list of tools, or True"):
-        TrainSettings.of({"allow_writes": "write"})
+        TrainSettings.from_options({"allow_writes": "write"})
     with pytest.raises(ConfigurationError, match=r"max_failed=2\.0 is a share"):
-        TrainSettings.of({"max_failed": 2.0})
-    assert TrainSettings.of({"allow_writes": ["a"]}).allow_writes == ("a",)
-    chosen = TrainSettings.of({"groups_per_step": 3, "epochs": 2, "warmup_steps": 1, "final_share": 0.5})
-    assert chosen.total_steps(16) == 11 and TrainSettings.of({"steps": 0}).total_steps(16) == 0
+        TrainSettings.from_options({"max_failed": 2.0})
+    assert TrainSettings.from_options({"allow_writes": ["a"]}).allow_writes == ("a",)
+    chosen = TrainSettings.from_options(
+        {"groups_per_step": 3, "epochs": 2, "warmup_steps": 1, "final_share": 0.5}
+    )
+    assert chosen.total_steps(16) == 11 and TrainSettings.from_options({"steps": 0}).total_steps(16) == 0
     assert [round(chosen.rate_at(step, [(0, 2)]) / chosen.learning_rate, 3) for step in (0, 1, 2)] == [
         0.5,
         0.75,
@@ -193,21 +195,21 @@ def test_many_starts_of_a_command_are_told_of() -> None:
 
 
 def test_a_built_in_model_learns_at_a_rate_of_its_own() -> None:
-    assert TrainSettings.about("art/nano-mcp", {"learning_rate": None}).learning_rate == 3e-3
-    assert TrainSettings.about("Qwen/Qwen3-4B", {"learning_rate": None}).learning_rate == 1e-5
-    assert TrainSettings.about("art/nano-mcp", {"learning_rate": 1e-4}).learning_rate == 1e-4
+    assert TrainSettings.for_base_model("art/nano-mcp", {"learning_rate": None}).learning_rate == 3e-3
+    assert TrainSettings.for_base_model("Qwen/Qwen3-4B", {"learning_rate": None}).learning_rate == 1e-5
+    assert TrainSettings.for_base_model("art/nano-mcp", {"learning_rate": 1e-4}).learning_rate == 1e-4
 
 
 def test_settings_survive_json_and_hold_a_run_to_them() -> None:
-    chosen = TrainSettings.of({"allow_writes": ["a"], "rubric": "Short.", "seed": 3})
-    saved = TrainSettings.of(json.loads(json.dumps(chosen.to_dict())))
+    chosen = TrainSettings.from_options({"allow_writes": ["a"], "rubric": "Short.", "seed": 3})
+    saved = TrainSettings.from_options(json.loads(json.dumps(chosen.to_dict())))
     assert saved == chosen
-    more = TrainSettings.of(
+    more = TrainSettings.from_options(
         {"allow_writes": ["a"], "rubric": "Short.", "seed": 3, "steps": 9, "concurrency": 2}
     )
     more.check_resumes(saved)
     with pytest.raises(ConfigurationError, match=r"rubric=None, but the run was started with 'Short\.'"):
-        TrainSettings.of({"allow_writes": ["a"], "seed": 3}).check_resumes(saved)
+        TrainSettings.from_options({"allow_writes": ["a"], "seed": 3}).check_resumes(saved)
 
 
 def test_scenarios_of_ones_own() -> None:
@@ -312,11 +314,11 @@ def test_a_report_says_what_is_not_known() -> None:
 
 def test_a_judge_by_name_goes_by_the_rubric_and_no_other_does(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"cache": AnswerCache(tmp_path / "answers"), "budget": Budget(usd=1.0)}
-    base = Candidate.of(model_to_train(tmp_path, "n", "p", MODEL), None, **shared)
+    base = Candidate.from_judge(model_to_train(tmp_path, "n", "p", MODEL), None, **shared)
     judges = run_judges(base, None, "Short.")
     channel = judges.judge.channel
-    assert channel is not None and channel.llm.name == MODEL and judges.same
-    own = Candidate.of(0.5 * Ruler(lambda messages: {}, cache=False), None, **shared)
+    assert channel is not None and channel.llm.name == MODEL and judges.has_one_judge
+    own = Candidate.from_judge(0.5 * Ruler(lambda messages: {}, cache=False), None, **shared)
     with pytest.raises(ConfigurationError, match=r"rubric='Short\.' is for a judge by name"):
         run_judges(own, None, "Short.")
 

@@ -47,9 +47,9 @@ class CutLog(PipelineStepLog):
         self.count()
         await super()._after_rows(step, logged)
 
-    async def _drop(self, job_id: str) -> None:
+    async def _delete_job(self, job_id: str) -> None:
         self.count()
-        await super()._drop(job_id)
+        await super()._delete_job(job_id)
 
 
 def groups() -> dict[str, list[art.TrajectoryGroup]]:

@@ -198,13 +198,13 @@ class VllmEngine:
         self._check_open()
         places = asyncio.Semaphore(SCORES_AT_ONCE)
 
-        async def one(body: dict[str, Any]) -> dict[str, Any]:
+        async def complete(body: dict[str, Any]) -> dict[str, Any]:
             async with places:
                 reply: dict[str, Any] = await self.client.post("/v1/completions", body)
                 return reply
 
         with self._adapters.in_use.using(adapter):
-            return await asyncio.gather(*map(one, bodies))
+            return await asyncio.gather(*map(complete, bodies))
 
     async def sleep(self) -> None:
         """See `Engine.sleep`; memory is given back where vLLM runs in sleep mode."""

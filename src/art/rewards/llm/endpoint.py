@@ -335,5 +335,5 @@ class EndpointLlm:
         return Usage(
             prompt_tokens=int(getattr(used, "prompt_tokens", 0) or 0),
             completion_tokens=int(getattr(used, "completion_tokens", 0) or 0),
-            usd=usd_of(completion, provider=self.provider, model=self.model, given=self._given),
+            usd=usd_of(completion, provider=self.provider, model=self.model, pricing=self._given),
         )

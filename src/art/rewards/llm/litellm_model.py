@@ -74,6 +74,6 @@ class LitellmLlm:
         usage = Usage(
             prompt_tokens=int(getattr(used, "prompt_tokens", 0) or 0),
             completion_tokens=int(getattr(used, "completion_tokens", 0) or 0),
-            usd=usd_of(completion, provider="litellm", model=self.model, given=self.pricing),
+            usd=usd_of(completion, provider="litellm", model=self.model, pricing=self.pricing),
         )
         return Reply(text=choice.message.content or "", finish_reason=choice.finish_reason, usage=usage)

@@ -24,18 +24,18 @@ def _book() -> PriceBook:
     return PriceBook() if builder is None else builder.prices
 
 
-def usd_of(response: Any, *, provider: str, model: str, given: TokenPricing | None) -> float | None:
+def usd_of(response: Any, *, provider: str, model: str, pricing: TokenPricing | None) -> float | None:
     """US dollars of a response: as it tells itself, else its tokens times the price; None: unknown."""
-    if given is not None:
-        return _book().cost(response, provider=provider, model_name=model, pricing=given)
+    if pricing is not None:
+        return _book().cost(response, provider=provider, model_name=model, pricing=pricing)
     if pricing_of(model, None) is None:
         return _book().stated(response, provider=provider)
     return _book().cost(response, provider=provider, model_name=model, pricing=None)
 
 
-def pricing_of(model: str, given: TokenPricing | None) -> TokenPricing | None:
+def pricing_of(model: str, pricing: TokenPricing | None) -> TokenPricing | None:
     """The price of a model's tokens; None where none is known."""
-    known = given if given is not None else _book().pricing_of(model)
+    known = pricing if pricing is not None else _book().pricing_of(model)
     whole = known is not None and None not in (known.prompt_per_million, known.completion_per_million)
     return known if whole else None
 
@@ -136,15 +136,15 @@ def _attempts(retries: Any) -> int | None:
     return retries + 1
 
 
-def _mapping(given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = given.get(name, {})
+def _mapping(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = params.get(name, {})
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"{name}= is a {type(value).__name__}: a dictionary is needed")
     return dict(value)
 
 
-def _pricing(given: Mapping[str, Any]) -> TokenPricing | None:
-    prompt, completion = given.get("input_cost_per_token"), given.get("output_cost_per_token")
+def _pricing(params: Mapping[str, Any]) -> TokenPricing | None:
+    prompt, completion = params.get("input_cost_per_token"), params.get("output_cost_per_token")
     if prompt is None and completion is None:
         return None
     if prompt is None or completion is None:

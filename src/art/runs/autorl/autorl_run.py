@@ -249,13 +249,13 @@ class AutoRLRun:
         if self.folder.open(now, self.settings):
             self.tell(f"going on with the run in {self.folder.path}")
 
-    async def prepare(self, given: GivenTexts) -> tuple[Inputs, str, str]:
+    async def prepare(self, texts: GivenTexts) -> tuple[Inputs, str, str]:
         """Inputs, system prompt and rubric: those of the folder, those that were given, or newly written."""
         chosen, inputs = self.settings, self.folder.inputs()
         if inputs is None:
             shared: dict[str, Any] = {"similarity": chosen.similarity, "seed": chosen.seed}
-            if given.inputs is not None:
-                inputs = own_inputs(given.inputs, num_test=chosen.num_test, **shared)
+            if texts.inputs is not None:
+                inputs = own_inputs(texts.inputs, num_test=chosen.num_test, **shared)
             else:
                 inputs = await generate_inputs(
                     self.task,
@@ -266,19 +266,19 @@ class AutoRLRun:
                 )
             self.folder.save_inputs(inputs)
             self.tell(f"{len(inputs.train)} inputs to train on, {len(inputs.test)} to test")
-        system_prompt = await self._text(SYSTEM_PROMPT, given.system_prompt, write_system_prompt, inputs)
-        rubric = await self._text(RUBRIC, given.rubric, write_rubric, inputs)
+        system_prompt = await self._text(SYSTEM_PROMPT, texts.system_prompt, write_system_prompt, inputs)
+        rubric = await self._text(RUBRIC, texts.rubric, write_rubric, inputs)
         return inputs, system_prompt, rubric
 
-    async def _text(self, name: str, given: str | None, write: Any, inputs: Inputs) -> str:
+    async def _text(self, name: str, own: str | None, write: Any, inputs: Inputs) -> str:
         text = self.folder.text(name)
-        if text is not None and given is not None and text != given.strip():
+        if text is not None and own is not None and text != own.strip():
             raise ConfigurationError(
                 f"{str(self.folder.path / name)!r} says something else than what is given now: edit the file "
                 "before the training begins, or give the run another name"
             )
         if text is None:
-            text = given if given is not None else None
+            text = own
             if text is None:  # "" is a choice: no system prompt
                 text = await write(
                     self.task, generator=self.generator, examples=inputs.train, seed=self.settings.seed
@@ -320,7 +320,7 @@ class AutoRLRun:
             prepared=self.folder.digests(),
             steps=outcome.steps,
             comparison=outcome.comparison,
-            same_judge=judges.same,
+            same_judge=judges.has_one_judge,
             costs={
                 role: channel_costs(one)
                 for role, one in {"generator": self.generator, **judges.channels()}.items()

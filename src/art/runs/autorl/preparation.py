@@ -181,11 +181,11 @@ async def generate_inputs(
     return split_inputs(kept, num_test=num_test, seed=seed, rejected=rejected)
 
 
-def own_inputs(given: Iterable[str], *, num_test: int, similarity: float, seed: int) -> Inputs:
+def own_inputs(inputs: Iterable[str], *, num_test: int, similarity: float, seed: int) -> Inputs:
     """The user's own inputs, each once, split. Raises ConfigurationError when too few are left."""
     kept: list[str] = []
     rejected: dict[str, int] = {}
-    add_different(kept, list(given), rejected, similarity=similarity, most=None)
+    add_different(kept, list(inputs), rejected, similarity=similarity, most=None)
     if len(kept) <= num_test:
         raise ConfigurationError(f"inputs=: {len(kept)} different ones, {num_test + 1} are needed")
     return split_inputs(kept, num_test=num_test, seed=seed, rejected=rejected)
@@ -199,25 +199,25 @@ def split_inputs(texts: Sequence[str], *, num_test: int, seed: int, rejected: Ma
 
 
 def add_different(
-    kept: list[str],
+    texts: list[str],
     new: Iterable[str],
     rejected: dict[str, int],
     *,
     similarity: float,
     most: int | None,
 ) -> None:
-    """Put those of `new` into `kept` that are like none in it, up to `most`; count the others by reason."""
+    """Put those of `new` into `texts` that are like none in it, up to `most`; count the others by reason."""
     for text in (one.strip() for one in new):
         reason = "empty" if not text else "too_long" if len(text) > LONGEST_INPUT else None
-        if reason is None and any(alike(text, other, similarity) for other in kept):
+        if reason is None and any(are_alike(text, other, similarity) for other in texts):
             reason = "near_duplicate"
         if reason is not None:
             rejected[reason] = rejected.get(reason, 0) + 1
-        elif most is None or len(kept) < most:
-            kept.append(text)
+        elif most is None or len(texts) < most:
+            texts.append(text)
 
 
-def alike(one: str, two: str, similarity: float) -> bool:
+def are_alike(one: str, two: str, similarity: float) -> bool:
     """Whether two inputs are one.
 
     >>> alike("Say yes, please!", "say yes please", 1.0), alike("Add 17 and 4", "Add 17 and 5", 0.5)
@@ -267,9 +267,9 @@ async def write_rubric(
     )
 
 
-def _text(said: Any, name: str) -> str:
+def _text(answer: Any, name: str) -> str:
     """Raises ValueError for anything but a text with something in it."""
-    text = said.get(name) if isinstance(said, dict) else said
+    text = answer.get(name) if isinstance(answer, dict) else answer
     if isinstance(text, list) and all(isinstance(line, str) for line in text):
         text = "\n".join(text)  # bullet points as a list
     if not isinstance(text, str) or not 0 < len(text.strip()) <= LONGEST_INSTRUCTION:

@@ -73,8 +73,8 @@ async def train(
     root = runs_root(path)
     shared: dict[str, Any] = {"cache": cache or answer_cache_in(root), "budget": budget}
     trained = _base_of(model, base_model)
-    candidate = Candidate.of(judge, judge_params, checks=checks, **shared)
-    second = None if referee is None else Candidate.of(referee, referee_params, **shared)
+    candidate = Candidate.from_judge(judge, judge_params, checks=checks, **shared)
+    second = None if referee is None else Candidate.from_judge(referee, referee_params, **shared)
     channel = generator_channel(generator, source=GENERATOR_SOURCE, params=generator_params, **shared)
     folder = AutoRLFolder(root / project / "autorl" / name)
     run = _opened(task_description, trained, folder, channel, measure, tell, settings)
@@ -135,7 +135,7 @@ def _opened(
     run = AutoRLRun(
         task=task.strip(),
         folder=folder,
-        settings=AutoRLSettings.of(settings),
+        settings=AutoRLSettings.from_options(settings),
         generator=generator,
         measure=measure,
         tell=tell or _LOGGER.info,

@@ -222,12 +222,12 @@ class McpRun:
         elif self._folder.open(now, self._settings):
             self._tell(f"going on with the run in {self._folder.path}")
 
-    async def scenarios(self, given: Scenarios | None) -> ScenarioSet:
+    async def scenarios(self, own_scenarios: Scenarios | None) -> ScenarioSet:
         """Returns the scenarios of the folder, the given ones, or newly generated ones."""
         saved = self._folder.scenarios()
         if saved is not None:
-            if given is not None:
-                require_same_scenarios(given, saved, self._settings)
+            if own_scenarios is not None:
+                require_same_scenarios(own_scenarios, saved, self._settings)
             return saved
         begin = time.monotonic()
         tools, resources = await tools_and_documents(self._server, self._settings)
@@ -236,8 +236,8 @@ class McpRun:
         self._tell(
             f"{len(tools)} tools: {', '.join(tool.name for tool in tools)}; {len(resources)} resources"
         )
-        if given is not None:
-            made = split_own_scenarios(given, self._settings, tools)
+        if own_scenarios is not None:
+            made = split_own_scenarios(own_scenarios, self._settings, tools)
         else:
             made = await generate_scenario_set(
                 self._server, self._asked.generator, self._settings, tools, resources
@@ -272,7 +272,7 @@ class McpRun:
             scenarios=made,
             steps=outcome.steps,
             comparison=outcome.comparison,
-            same_judge=self._asked.judges.same,
+            same_judge=self._asked.judges.has_one_judge,
             costs=self._asked.costs(),
             seconds=time.monotonic() - begin,
             stopped=outcome.stopped,

@@ -68,19 +68,23 @@ class TrainSettings(RunSettings):
         super().__post_init__()
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
         """Builds the settings from keywords. Raises ConfigurationError for an unknown one, with the known
         ones.
         """
         writes = options.get("allow_writes")
         # A list in JSON, and as most people write it.
-        return super().of({**options, "allow_writes": tuple(writes)} if isinstance(writes, list) else options)
+        return super().from_options(
+            {**options, "allow_writes": tuple(writes)} if isinstance(writes, list) else options
+        )
 
     @classmethod
-    def about(cls, base_model: str, options: Mapping[str, Any]) -> Self:
-        """`of`, with the learning rate of the base model where none (or None) is given."""
+    def for_base_model(cls, base_model: str, options: Mapping[str, Any]) -> Self:
+        """`from_options` with the learning rate of the base model where none (or None) is given."""
         known = {name: value for name, value in options.items() if (name, value) != ("learning_rate", None)}
-        return cls.of({"learning_rate": NANO_RATE, **known} if base_model.startswith(NANO) else known)
+        return cls.from_options(
+            {"learning_rate": NANO_RATE, **known} if base_model.startswith(NANO) else known
+        )
 
 
 if TYPE_CHECKING:
@@ -129,32 +133,32 @@ async def generate_scenario_set(
         )
 
 
-def split_own_scenarios(given: Scenarios, chosen: TrainSettings, tools: list[MCPTool]) -> ScenarioSet:
+def split_own_scenarios(scenarios: Scenarios, chosen: TrainSettings, tools: list[MCPTool]) -> ScenarioSet:
     """The user's scenarios, each once, split; what is held out already stays so.
 
     Raises ConfigurationError when there is not one for each side.
     """
-    if isinstance(given, ScenarioSet):
-        return without_overlap(given, chosen.similarity)
-    every, twins = without_near_duplicates(map(as_planned, given), (), chosen.similarity)
+    if isinstance(scenarios, ScenarioSet):
+        return without_overlap(scenarios, chosen.similarity)
+    every, twins = without_near_duplicates(map(as_planned, scenarios), (), chosen.similarity)
     train, test = split_apart(every, min(chosen.num_test, len(every) - 1), seed=chosen.seed)
     return ScenarioSet(
         train=tuple(train), test=tuple(test), rejected=tuple(twins), tools=tool_counts(every, tools)
     )
 
 
-def without_overlap(given: ScenarioSet, similarity: float) -> ScenarioSet:
+def without_overlap(scenarios: ScenarioSet, similarity: float) -> ScenarioSet:
     """Leaves out training scenarios that repeat a held-out one.
 
     Raises ConfigurationError when a side has none.
     """
-    train, twins = without_near_duplicates(given.train, given.test, similarity, within=False)
-    if not train or not given.test:
+    train, twins = without_near_duplicates(scenarios.train, scenarios.test, similarity, within=False)
+    if not train or not scenarios.test:
         raise ConfigurationError(
             f"of the scenarios given, {len(train)} are to train on (without {len(twins)} that are held out "
-            f"too) and {len(given.test)} held out: at least one of each is needed"
+            f"too) and {len(scenarios.test)} held out: at least one of each is needed"
         )
-    return replace(given, train=tuple(train), rejected=(*given.rejected, *twins))
+    return replace(scenarios, train=tuple(train), rejected=(*scenarios.rejected, *twins))
 
 
 def without_near_duplicates(
@@ -175,9 +179,9 @@ def without_near_duplicates(
     return kept, twins
 
 
-def require_same_scenarios(given: Scenarios, saved: ScenarioSet, chosen: TrainSettings) -> None:
+def require_same_scenarios(scenarios: Scenarios, saved: ScenarioSet, chosen: TrainSettings) -> None:
     """Raises ConfigurationError where a run goes on with other scenarios than it began with."""
-    mine = split_own_scenarios(given, chosen, [])
+    mine = split_own_scenarios(scenarios, chosen, [])
     train, held_out = ({one.task for one in side} for side in (mine.train, mine.test))
     if held_out != {one.task for one in saved.test} or not train >= {one.task for one in saved.train}:
         raise ConfigurationError(

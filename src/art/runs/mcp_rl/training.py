@@ -67,15 +67,17 @@ async def train(
     All is written to `<path>/<project>/mcp/<name>`; the same call goes on where a run ended, and pays for no
     answer twice. Raises ConfigurationError, McpError, LlmErrors, and what rollouts and the backend raise.
     """
-    chosen, begin = TrainSettings.about(base_model, settings), time.monotonic()
+    chosen, begin = TrainSettings.for_base_model(base_model, settings), time.monotonic()
     root = runs_root(path)
     shared: dict[str, Any] = {"cache": cache or answer_cache_in(root), "budget": budget}
     model = model_to_train(root, name, project, base_model)
-    judging = Candidate.of(model if judge == BASE_AS_JUDGE else judge, judge_params, checks=checks, **shared)
+    judging = Candidate.from_judge(
+        model if judge == BASE_AS_JUDGE else judge, judge_params, checks=checks, **shared
+    )
     comparing = (
         None
         if referee is None
-        else Candidate.of(model if referee == BASE_AS_JUDGE else referee, referee_params, **shared)
+        else Candidate.from_judge(model if referee == BASE_AS_JUDGE else referee, referee_params, **shared)
     )
     asked = AskedModels(
         judges=run_judges(judging, comparing, chosen.rubric),

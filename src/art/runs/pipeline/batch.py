@@ -26,13 +26,13 @@ class CollectedGroups:
 
     groups: list[FinishedGroup] = field(default_factory=list)
     """To be trained."""
-    aside: dict[ScenarioOutcome, list[FinishedGroup]] = field(default_factory=dict)
+    set_aside: dict[ScenarioOutcome, list[FinishedGroup]] = field(default_factory=dict)
     """Not to be trained, by what became of them."""
     ended: bool = False
     """No more groups come."""
 
-    def of(self, outcome: ScenarioOutcome) -> list[TrajectoryGroup]:
-        return [one.group for one in self.aside.get(outcome, [])]
+    def untrained(self, outcome: ScenarioOutcome) -> list[TrajectoryGroup]:
+        return [one.group for one in self.set_aside.get(outcome, [])]
 
     def steps_off_policy(self, step: int) -> float:
         """Mean over the groups to be trained: how many steps before `step` they were begun."""
@@ -74,7 +74,7 @@ class SeenRewards:
     useless: list[float] = field(default_factory=list)
     """Mean rewards of the groups in a row that taught nothing."""
 
-    def see(self, rewards: Sequence[float], *, useless: bool) -> None:
+    def add(self, rewards: Sequence[float], *, useless: bool) -> None:
         """The finite rewards of one group."""
         self.lowest, self.highest = min([self.lowest, *rewards]), max([self.highest, *rewards])
         if not useless:
@@ -88,7 +88,7 @@ class SeenRewards:
         return sum(self.useless) / len(self.useless) if self.useless else None
 
     @property
-    def high(self) -> bool:
+    def is_high(self) -> bool:
         """Whether that mean is among the best of the run. Where the run has seen one reward alone, whether it
         is above 0.
 
@@ -115,10 +115,15 @@ class BatchCollector:
         settings: PipelineOptions,
         *,
         needs_spread: bool,
-        taken: Callable[[FinishedGroup, ScenarioOutcome | None], None],
+        on_group: Callable[[FinishedGroup, ScenarioOutcome | None], None],
     ) -> None:
-        """taken: told of each group, and what became of it (None: it will be trained)."""
-        self._queue, self._settings, self._needs_spread, self._taken = queue, settings, needs_spread, taken
+        """on_group: called with each group and its outcome (None: it will be trained)."""
+        self._queue, self._settings, self._needs_spread, self._on_group = (
+            queue,
+            settings,
+            needs_spread,
+            on_group,
+        )
         self.useless = 0
         """Groups in a row that taught nothing: equal rewards, or all rollouts failed."""
         self.last_failure: FinishedGroup | None = None
@@ -132,7 +137,7 @@ class BatchCollector:
     @property
     def solved(self) -> bool:
         """Whether they did because there is nothing left to learn: none failed, and their reward is high."""
-        return self.exhausted and not self._failed and self._seen.high
+        return self.exhausted and not self._failed and self._seen.is_high
 
     async def collect(self, step: int) -> CollectedGroups:
         """Collects at least `min_batch_size` groups that can be trained at `step`, and all others that are
@@ -176,7 +181,7 @@ class BatchCollector:
             f"; the last one failed: {errors[0].type} {errors[0].message}" if errors else "",
         )
 
-    def left(self) -> Sequence[FinishedGroup]:
+    def drain(self) -> Sequence[FinishedGroup]:
         """Returns the groups that are still in the queue."""
         items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         return [item for item in items if item is not None]
@@ -187,11 +192,11 @@ class BatchCollector:
             return
         oldest = step - self._settings["max_steps_off_policy"]
         fate = group_fate(finished, oldest=oldest, needs_spread=self._needs_spread)
-        self._taken(finished, fate)
+        self._on_group(finished, fate)
         if fate is None:
             batch.groups.append(finished)
         else:
-            batch.aside.setdefault(fate, []).append(finished)
+            batch.set_aside.setdefault(fate, []).append(finished)
         if fate in ("discarded", "failed"):
             self.useless += 1
             self._failed += fate == "failed"
@@ -199,7 +204,7 @@ class BatchCollector:
         elif fate is None:
             self.useless, self.last_failure, self._failed = 0, None, 0
         if fate != "stale":
-            self._seen.see(_finite_rewards(finished.group), useless=fate is not None)
+            self._seen.add(_finite_rewards(finished.group), useless=fate is not None)
 
 
 def _rewards(group: TrajectoryGroup) -> list[float]:

@@ -7,9 +7,9 @@ Before a training job is asked for, its scenarios and its id are written down; w
 logged, that they were trained. Between the two only the server knows what happened, and a resumed run asks
 it by the job's id.
 
-`RolloutPace`: a group that starts now is trained when the groups before it are. `ahead` groups that were
-started and that the trainer has not taken make `ahead // batch` steps, and one more if the trainer is at
-work. Groups that would come later than `most_steps` are not started yet: they would be sampled only to
+`RolloutPace`: a group that starts now is trained when the groups before it are. The `groups_ahead`,
+started and not taken by the trainer, make `groups_ahead // batch` steps, and one more if the trainer is
+at work. Groups that would come later than `most_steps` are not started yet: they would be sampled only to
 become stale.
 """
 
@@ -54,7 +54,7 @@ class PipelineState:
         return number < self.offset or number in self.beyond
 
     @property
-    def settled(self) -> int:
+    def settled_scenarios(self) -> int:
         """How many scenarios are settled."""
         return self.offset + len(self.beyond)
 
@@ -90,7 +90,7 @@ class PipelineState:
         return {
             "scenario_offset": self.offset,
             "settled_beyond_offset": sorted(self.beyond),
-            "total_scenarios_consumed": self.settled,
+            "total_scenarios_consumed": self.settled_scenarios,
             "outcomes": dict(self.outcomes),
             "first_step": self.first_step,
             "training_step": self.training_step,
@@ -124,46 +124,46 @@ class RolloutPace:
 
     def __init__(self, *, batch: int, most_steps: int) -> None:
         self._batch, self._most_steps = batch, most_steps
-        self._ahead = 0
+        self._groups_ahead = 0
         self._busy = self._stopped = False
         self._changed = asyncio.Event()
 
     @property
-    def ahead(self) -> int:
+    def groups_ahead(self) -> int:
         """Groups that were started and not taken."""
-        return self._ahead
+        return self._groups_ahead
 
     def has_room(self) -> bool:
         """Whether a group that starts now can be trained in time."""
         steps = self._most_steps + (not self._busy)
-        return self._ahead < self._batch * steps
+        return self._groups_ahead < self._batch * steps
 
     async def start(self) -> bool:
         """Wait until a group may start. False: none starts any more."""
         while not self._stopped and not self.has_room():
             await self._changed.wait()
-        self._ahead += not self._stopped
+        self._groups_ahead += not self._stopped
         return not self._stopped
 
-    def taken(self, groups: int = 1) -> None:
+    def take_groups(self, groups: int = 1) -> None:
         """The trainer has so many groups more, or they came to nothing."""
-        self._ahead -= groups
-        self._tell()
+        self._groups_ahead -= groups
+        self._wake_workers()
 
     def train(self, busy: bool) -> None:
         """The trainer is at work, or no longer."""
         self._busy = busy
-        self._tell()
+        self._wake_workers()
 
     def stop(self) -> None:
         """No group starts any more."""
         self._stopped = True
-        self._tell()
+        self._wake_workers()
 
     @property
     def stopped(self) -> bool:
         return self._stopped
 
-    def _tell(self) -> None:
+    def _wake_workers(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

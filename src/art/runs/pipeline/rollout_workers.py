@@ -91,7 +91,7 @@ class ScenarioStream:
         self._again: deque[NumberedScenario] = deque()
         self._lock = asyncio.Lock()
 
-    async def take(self, is_settled: Callable[[int], bool]) -> NumberedScenario | None:
+    async def next_scenario(self, is_settled: Callable[[int], bool]) -> NumberedScenario | None:
         """The next scenario that is not settled; None at the end."""
         async with self._lock:
             while self._again:
@@ -148,7 +148,7 @@ _log = logging.getLogger(__name__)
 class FinishedGroup:
     """A group that waits for the trainer. Complete before it is in the queue."""
 
-    taken: NumberedScenario
+    numbered: NumberedScenario
     group: TrajectoryGroup
     version: int
     """The step that was served when it began."""
@@ -186,31 +186,31 @@ class RolloutWorkers:
         await self._queue.put(None)
 
     async def _work(self) -> None:
-        while await self._idle(self._pace.start()):
-            taken = await self._stream.take(self._state.is_settled)
-            if taken is None:
-                self._pace.taken()
+        while await self._count_idle(self._pace.start()):
+            numbered = await self._stream.next_scenario(self._state.is_settled)
+            if numbered is None:
+                self._pace.take_groups()
                 return
             try:
-                finished = await self._roll(taken)
-                await self._idle(self._queue.put(finished))
+                finished = await self._roll_out(numbered)
+                await self._count_idle(self._queue.put(finished))
             except BaseException:
-                self._stream.give_back(taken)
+                self._stream.give_back(numbered)
                 raise
 
-    async def _idle(self, wait: Awaitable[T]) -> T:
+    async def _count_idle(self, wait: Awaitable[T]) -> T:
         started = time.monotonic()
         try:
             return await wait
         finally:
             self.idle_s += time.monotonic() - started
 
-    async def _roll(self, taken: NumberedScenario) -> FinishedGroup:
+    async def _roll_out(self, numbered: NumberedScenario) -> FinishedGroup:
         began, started = self._version(), time.monotonic()
         self.running += 1
         context = self._model.activate_metrics_context("train")
         try:
-            group = await self._group(taken)
+            group = await self._call_rollout(numbered)
         finally:
             context.var.reset(context)
             self.running -= 1
@@ -221,31 +221,31 @@ class RolloutWorkers:
                 trajectory.initial_policy_version = began
             if trajectory.final_policy_version is None:
                 trajectory.final_policy_version = ended
-        describe_scenario(group, taken.scenario)
-        return FinishedGroup(taken=taken, group=group, version=began, seconds=seconds)
+        describe_scenario(group, numbered.scenario)
+        return FinishedGroup(numbered=numbered, group=group, version=began, seconds=seconds)
 
-    async def _group(self, taken: NumberedScenario) -> TrajectoryGroup:
+    async def _call_rollout(self, numbered: NumberedScenario) -> TrajectoryGroup:
         """The rollout's group; an error of the rollout makes a group that failed as a whole."""
         try:
-            group = await self._rollout_fn(self._model, taken.scenario, self._config)
+            group = await self._rollout_fn(self._model, numbered.scenario, self._config)
             if not isinstance(group, TrajectoryGroup):
                 raise TypeError(f"rollout_fn returned {group!r}, not a TrajectoryGroup")
         except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed group, counted
-            return self._failed(taken, error)
+            return self._failed_group(numbered, error)
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return self._failed(taken, error)  # the rollout's own affair, not this worker's end
+            return self._failed_group(numbered, error)  # the rollout's own affair, not this worker's end
         if not group.trajectories and group.exceptions:
             first = group.exceptions[0]
             _log.warning(
                 "all rollouts of scenario %d failed; the first: %s %s",
-                taken.number,
+                numbered.number,
                 first.type,
                 first.message,
             )
         return group
 
-    def _failed(self, taken: NumberedScenario, error: BaseException) -> TrajectoryGroup:
-        _log.warning("the group of scenario %d failed: %r", taken.number, error, exc_info=error)
+    def _failed_group(self, numbered: NumberedScenario, error: BaseException) -> TrajectoryGroup:
+        _log.warning("the group of scenario %d failed: %r", numbered.number, error, exc_info=error)
         return TrajectoryGroup([error])

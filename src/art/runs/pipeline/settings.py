@@ -81,7 +81,7 @@ class PipelineRuntimeConfig:
     max_steps_off_policy: int | None = None
     queue_maxsize: int | None = None
 
-    def given(self) -> dict[str, int]:
+    def given_options(self) -> dict[str, int]:
         """The numbers that are named, which win over the trainer's keywords of the same names."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in named.items() if value is not None}
@@ -162,16 +162,16 @@ def pipeline_settings(options: Mapping[str, Any]) -> PipelineOptions:
     """The trainer's own keywords among those of a call, with their defaults. Raises ConfigurationError."""
     said = {name: options.get(name, KEYWORDS[name].default) for name in OWN}
     if said["pipeline"] is not None:
-        said |= said["pipeline"].given()
+        said |= said["pipeline"].given_options()
     if said["eval_step_0"] is not None:
         said["eval_at_start"] = said["eval_step_0"]
     for name, value in said.items():
         if not KEYWORDS[name].fits(value):
-            raise _wrong(name, value, KEYWORDS[name].takes)
+            raise _wrong_value_error(name, value, KEYWORDS[name].takes)
     settings = cast(PipelineOptions, said)
     most, least = settings["max_batch_size"], settings["min_batch_size"]
     if most is not None and most < least:
-        raise _wrong("max_batch_size", most, f"at least min_batch_size = {least!r}")
+        raise _wrong_value_error("max_batch_size", most, f"at least min_batch_size = {least!r}")
     return settings
 
 
@@ -234,5 +234,5 @@ def check_training(options: Mapping[str, Any], *, ours: bool) -> bool:
     return algorithm.advantage.kind in WITHOUT_SPREAD and other_gradients == (None, None, None)
 
 
-def _wrong(name: str, value: Any, takes: str) -> ConfigurationError:
+def _wrong_value_error(name: str, value: Any, takes: str) -> ConfigurationError:
     return ConfigurationError(f"PipelineTrainer({name}={value!r}): it is {takes}")

@@ -79,7 +79,7 @@ class StatusReporter:
             f"running {status.running}",
             f"queued {status.queued}",
         ]
-        parts += [f"{name} {value}" for name, value in self._aside(status).items() if value]
+        parts += [f"{name} {value}" for name, value in self._untrained_counts(status).items() if value]
         if self.step_seconds is not None:
             parts.append(f"{self.step_seconds:.1f} s a step")
         if status.reward is not None:
@@ -95,7 +95,9 @@ class StatusReporter:
                 status = read()
                 bar.move_to(status.step, status.max_steps or 0, "")
                 shown = {"running": float(status.running), "queued": float(status.queued)}
-                shown |= {name: float(value) for name, value in self._aside(status).items() if value}
+                shown |= {
+                    name: float(value) for name, value in self._untrained_counts(status).items() if value
+                }
                 bar.advance(0, shown | ({} if status.reward is None else {"reward": status.reward}))
                 if time.monotonic() - logged >= self._interval:
                     logged = time.monotonic()
@@ -103,7 +105,7 @@ class StatusReporter:
                 await asyncio.sleep(min(REDRAWN_S, self._interval))
 
     @staticmethod
-    def _aside(status: Status) -> dict[str, int]:
+    def _untrained_counts(status: Status) -> dict[str, int]:
         return {
             "discarded": status.discarded,
             "stale": status.stale,

@@ -170,7 +170,7 @@ class PipelineRun:
         )
         self._schedule_first(evaluations)
         collector = BatchCollector(
-            self._queue, self._settings, needs_spread=self._needs_spread, taken=self._taken
+            self._queue, self._settings, needs_spread=self._needs_spread, on_group=self._on_group
         )
         async with asyncio.TaskGroup() as tasks:
             status = tasks.create_task(reporter.run(lambda: self._status(workers)), name="status")
@@ -182,8 +182,8 @@ class PipelineRun:
                 self.stop()
                 rolling.cancel()
                 await asyncio.wait([rolling])
-                for finished in collector.left():
-                    stream.give_back(finished.taken)
+                for finished in collector.drain():
+                    stream.give_back(finished.numbered)
                 await self._steps.save()
             evaluations.end()
             await evaluating
@@ -215,7 +215,7 @@ class PipelineRun:
                 result = await self._steps.train(batch)
             except BaseException:
                 for finished in batch.groups:
-                    stream.give_back(finished.taken)
+                    stream.give_back(finished.numbered)
                 raise
             reporter.step_done(result.step, time.monotonic())
             metrics = {
@@ -229,11 +229,11 @@ class PipelineRun:
                 "pipeline/queued_groups": float(self._queue.qsize()),
             }
             await self._steps.log(batch, result, metrics)
-            await self._after(result.step, evaluations)
+            await self._finish_step(result.step, evaluations)
         if collector.exhausted:
             collector.tell_end(self._model.name, self._state.training_step)
 
-    async def _after(self, step: int, evaluations: Evaluations) -> None:
+    async def _finish_step(self, step: int, evaluations: Evaluations) -> None:
         """What is due after a step: the entry in the state, its evaluation, and old checkpoints to delete."""
         if is_eval_step(self._settings, step):
             evaluations.schedule(step)
@@ -254,7 +254,7 @@ class PipelineRun:
         return Status(
             step=self._steps.made,
             max_steps=most,
-            settled=self._state.settled,
+            settled=self._state.settled_scenarios,
             running=workers.running,
             queued=self._queue.qsize(),
             discarded=outcomes["discarded"],
@@ -264,10 +264,10 @@ class PipelineRun:
             reward=self._steps.reward,
         )
 
-    def _taken(self, finished: FinishedGroup, outcome: ScenarioOutcome | None) -> None:
+    def _on_group(self, finished: FinishedGroup, outcome: ScenarioOutcome | None) -> None:
         if outcome is not None:  # the others count as ahead until they are being trained
-            self._pace.taken()
-            self._state.record_outcome(finished.taken.number, outcome)
+            self._pace.take_groups()
+            self._state.record_outcome(finished.numbered.number, outcome)
 
     def _schedule_first(self, evaluations: Evaluations) -> None:
         """Evaluations that an earlier run did not come to, and that of the start."""

@@ -89,7 +89,7 @@ class TrainingSteps:
                 "%s goes on at step %d: %d scenarios are settled",
                 self._model.name,
                 self.state.training_step,
-                self.state.settled,
+                self.state.settled_scenarios,
             )
         await self.save()
         await self._training.log.forget()
@@ -113,17 +113,21 @@ class TrainingSteps:
         options = {**self._options, "save_checkpoint": saving}
         if self._ours:
             options |= {
-                "discarded_groups": [*batch.of("discarded"), *batch.of("stale"), *batch.of("failed")],
+                "discarded_groups": [
+                    *batch.untrained("discarded"),
+                    *batch.untrained("stale"),
+                    *batch.untrained("failed"),
+                ],
                 "max_steps_off_policy": self._settings["max_steps_off_policy"],
             }
 
         async def save(begun: StepUnderWay) -> None:
             self.state.under_way = begun
             await self.save()
-            self._pace.taken(len(groups))
+            self._pace.take_groups(len(groups))
             self._pace.train(True)
 
-        scenarios = [one.taken.number for one in batch.groups]
+        scenarios = [one.numbered.number for one in batch.groups]
         begun = StepUnderWay(job_id=uuid4().hex, step=step, known={"scenarios": scenarios})
         try:
             result = await self._training.train(
@@ -166,6 +170,6 @@ class TrainingSteps:
 def _groups_to_log(batch: CollectedGroups) -> dict[str, list[TrajectoryGroup]]:
     """The groups of a step's log, by split."""
     return {
-        "train": [*(one.group for one in batch.groups), *batch.of("failed")],
-        "discarded": batch.of("discarded")[:LOGGED_DISCARDED],
+        "train": [*(one.group for one in batch.groups), *batch.untrained("failed")],
+        "discarded": batch.untrained("discarded")[:LOGGED_DISCARDED],
     }

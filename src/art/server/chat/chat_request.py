@@ -92,7 +92,7 @@ class ToolChoice:
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] | None = None
     """None: any of the request's."""
-    named: bool = False
+    names_one_tool: bool = False
     """One tool was demanded by its name: the finish reason is then `stop`, as OpenAI has it."""
 
 
@@ -107,7 +107,9 @@ def _tool_choice(request: ChatRequest, name: str, value: Any) -> None:
         return
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "function":
-        request.tool_choice = ToolChoice(mode="required", names=(_function(value, name),), named=True)
+        request.tool_choice = ToolChoice(
+            mode="required", names=(_function(value, name),), names_one_tool=True
+        )
     elif kind == "allowed_tools":
         allowed = value.get("allowed_tools")
         allowed = allowed if isinstance(allowed, dict) else value

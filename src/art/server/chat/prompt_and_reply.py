@@ -42,17 +42,17 @@ class Completion:
 
 
 def message_of(
-    completion: Completion, parsed: Parsed, kept: Parsed | None = None, *, keep_stop: bool = False
+    completion: Completion, parsed: Parsed, minimum: Parsed | None = None, *, keep_stop: bool = False
 ) -> dict[str, Any]:
     """The assistant's message. What follows a stop string is not part of it, and itself only by `keep_stop`.
 
-    kept: what was said within `min_tokens`, where no stop string ends it.
+    minimum: what was said within `min_tokens`, where no stop string ends it.
     """
     content, reasoning = parsed.content, parsed.reasoning or ""
     if completion.stop_string is not None:
         stop = completion.stop_string
-        content = _cut(content, stop, kept.content if kept else "", keep_stop)
-        reasoning = _cut(reasoning, stop, (kept.reasoning or "") if kept else "", keep_stop)
+        content = _cut(content, stop, minimum.content if minimum else "", keep_stop)
+        reasoning = _cut(reasoning, stop, (minimum.reasoning or "") if minimum else "", keep_stop)
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if parsed.tool_calls:
         message["content"] = content or None
@@ -74,9 +74,9 @@ def calls_of(completion: Completion, parsed: Parsed) -> list[dict[str, Any]]:
     ]
 
 
-def _cut(text: str, stop: str, kept: str, keep_stop: bool) -> str:
+def _cut(text: str, stop: str, minimum: str, keep_stop: bool) -> str:
     """The text before the first stop string that does not end in what is kept, or up to its end."""
-    at = text.find(stop, max(0, len(kept.rstrip("\ufffd")) - len(stop) + 1))
+    at = text.find(stop, max(0, len(minimum.rstrip("\ufffd")) - len(stop) + 1))
     return text if at < 0 else text[: at + len(stop) * keep_stop]
 
 
@@ -104,7 +104,7 @@ def choice_of(
 
 def partial_choice(
     index: int,
-    said: dict[str, Any],
+    content: dict[str, Any],
     *,
     completion: Completion,
     step: int | None,
@@ -113,11 +113,11 @@ def partial_choice(
 ) -> dict[str, Any]:
     """One choice that may go on; the part that ends it tells its tokens.
 
-    said: {"delta": ...}, {"text": ...} or {"message": ...}.
+    content: {"delta": ...}, {"text": ...} or {"message": ...}.
     """
     choice: dict[str, Any] = {
         "index": index,
-        **said,
+        **content,
         "logprobs": logprobs,
         "finish_reason": finish,
         SAMPLE_FIELD: completion.sample_id,
@@ -237,7 +237,7 @@ class PreparedRequest:
         """The message that ids of a completion spell; `partial`: they go on."""
         tools = self.request.tools if self.request.read_calls else None
         return self.target.renderer.parse(
-            token_ids, self.stitched.prompt_ids, tools, partial=partial, held=self.calls_held
+            token_ids, self.stitched.prompt_ids, tools, partial=partial, constrained=self.calls_held
         )
 
     def message(self, completion: Completion) -> dict[str, Any]:

@@ -113,9 +113,9 @@ class RequestField:
     act: Act | None = None
     """None: the value becomes the attribute of the field's name."""
 
-    def read(self, request: Any, name: str, value: Any, *, told: int = WHOLE_VALUE) -> None:
+    def read(self, request: Any, name: str, value: Any, *, quoted: int = WHOLE_VALUE) -> None:
         """Check a value and put it into the request. Raises: RequestError naming the field."""
-        checked = self.values.read(name, value, told=told)
+        checked = self.values.read(name, value, quoted=quoted)
         if self.act is not None:
             self.act(request, name, checked)
         elif checked is not None:
@@ -125,7 +125,7 @@ class RequestField:
 class RequestSchema:
     """The fields of a dialect's bodies, each declared once, and the `idle` ones, which do not act.
 
-    `told`: characters of a wrong value that a refusal repeats.
+    `quoted`: characters of a wrong value that a refusal repeats.
     """
 
     def __init__(
@@ -134,12 +134,12 @@ class RequestSchema:
         *,
         required: tuple[str, ...] = (),
         idle: Mapping[str, Idle] = OTHER_FIELDS,
-        told: int = WHOLE_VALUE,
+        quoted: int = WHOLE_VALUE,
     ) -> None:
         self.fields = fields
         self.required = required
         self._idle = idle
-        self._told = told
+        self._quoted = quoted
 
     @property
     def schema(self) -> Schema:
@@ -162,14 +162,14 @@ class RequestSchema:
             if field is None:
                 self.check_other_field(name, value)
             elif value is not None or name in self.required:
-                field.read(request, name, value, told=self._told)
+                field.read(request, name, value, quoted=self._quoted)
         for name in self.required:
             if name not in body:
                 refuse(f"{name!r} is missing", name, "missing_parameter")
 
     def read_field(self, name: str, value: Any) -> Any:
         """The checked value of one field; None: it was not given. Raises: RequestError naming the field."""
-        return None if value is None else self.fields[name].values.read(name, value, told=self._told)
+        return None if value is None else self.fields[name].values.read(name, value, quoted=self._quoted)
 
     def check_other_field(self, name: str, value: Any) -> None:
         """Whether a field that does not act is accepted; a null always is: it was not given.

@@ -51,12 +51,12 @@ class MessageEvents:
 
     def text(self, new: str) -> Iterator[Event]:
         """More of the text."""
-        yield from self._within("text")
+        yield from self._enter_block("text")
         yield self._delta({"type": "text_delta", "text": new})
 
     def thinking(self, new: str) -> Iterator[Event]:
         """More of the thinking."""
-        yield from self._within("thinking")
+        yield from self._enter_block("thinking")
         yield self._delta({"type": "thinking_delta", "thinking": new})
 
     def call(self, call: Mapping[str, Any]) -> Iterator[Event]:
@@ -75,7 +75,7 @@ class MessageEvents:
         yield {"type": "message_delta", "delta": dict(stop), "usage": dict(usage)}
         yield {"type": "message_stop"}
 
-    def _within(self, kind: str) -> Iterator[Event]:
+    def _enter_block(self, kind: str) -> Iterator[Event]:
         if self._open != kind:
             yield from self._close()
             yield from self._begin(kind, _EMPTY[kind])
@@ -249,7 +249,7 @@ class MessageStream:
 
     def write(self, event: StreamEvent) -> bytes:
         """The events that tell of this one."""
-        return b"".join(named_event(one["type"], one) for one in self._told(event))
+        return b"".join(named_event(one["type"], one) for one in self._events_of(event))
 
     def close(self) -> bytes:
         """Nothing: the message has told its end."""
@@ -259,7 +259,7 @@ class MessageStream:
         """The error as an event."""
         return named_event("error", anthropic_error(error, self._prepared.tenant))
 
-    def _told(self, event: StreamEvent) -> Iterable[Event]:
+    def _events_of(self, event: StreamEvent) -> Iterable[Event]:
         if isinstance(event, StreamStarted):
             completion = event.choices[0].completion
             stop = {"stop_reason": None, "stop_sequence": None}

@@ -270,7 +270,7 @@ def _output_config(chat: Chat, name: str, value: dict[str, Any]) -> None:
             refuse(f"{at} is not supported; supported: format and effort", at, _UNSUPPORTED)
     effort = value.get("effort")
     if effort is not None:
-        chat["reasoning_effort"] = EFFORT.read("output_config.effort", effort, told=0)
+        chat["reasoning_effort"] = EFFORT.read("output_config.effort", effort, quoted=0)
     wanted = value.get("format")
     if wanted is None:
         return
@@ -369,7 +369,7 @@ _IDLE_OF_TOOL: dict[str, tuple[Any, ...]] = {
 class _IdleHere(Idle):
     """Refused in this dialect's words."""
 
-    def read(self, name: str, value: Any, *, told: int = 0) -> None:
+    def read(self, name: str, value: Any, *, quoted: int = 0) -> None:
         if value not in (self.accepted or ()):
             refuse(f"{name} is not supported here but as {(self.accepted or ())[0]!r}", name, _UNSUPPORTED)
 
@@ -420,5 +420,7 @@ _FIELDS_OF_BODIES: dict[str, RequestField] = {
     "include_stop_str_in_output": RequestField(ByHand(FLAG.schema), _put),
 }
 _IDLE = {**OTHER_FIELDS, "speed": _IdleHere("", "standard"), "mcp_servers": _IdleHere("", [])}
-MESSAGES = RequestSchema(_FIELDS_OF_BODIES, required=("model", "max_tokens", "messages"), idle=_IDLE, told=0)
-COUNT_TOKENS = RequestSchema(_FIELDS_OF_BODIES, required=("model", "messages"), idle=_IDLE, told=0)
+MESSAGES = RequestSchema(
+    _FIELDS_OF_BODIES, required=("model", "max_tokens", "messages"), idle=_IDLE, quoted=0
+)
+COUNT_TOKENS = RequestSchema(_FIELDS_OF_BODIES, required=("model", "messages"), idle=_IDLE, quoted=0)

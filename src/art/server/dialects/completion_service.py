@@ -191,7 +191,7 @@ class CompletionService:
             stop_token_ids=prepared.stop_token_ids,
             constraint=prepared.constraint,
         )
-        completion.named_call = request.tool_choice.named
+        completion.named_call = request.tool_choice.names_one_tool
         asked = GenerateRequest(
             request_id=completion.sample_id,
             adapter=target.adapter,

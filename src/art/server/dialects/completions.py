@@ -192,9 +192,9 @@ class Completions(Dialect):
     """Answers completions of raw prompts, whole or streamed."""
 
     def __init__(
-        self, sampler: CompletionService, limits: LimitSettings, beside: TenantThreads | None = None
+        self, sampler: CompletionService, limits: LimitSettings, threads: TenantThreads | None = None
     ) -> None:
-        super().__init__(sampler, limits, beside)
+        super().__init__(sampler, limits, threads)
         self._raw = RawPromptService(max_tokens=limits.remembered_tokens // _REMEMBERED_SHARE)
 
     def read(self, scope: Scope, body: Any) -> CompletionsRequest:

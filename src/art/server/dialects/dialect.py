@@ -101,11 +101,11 @@ class Dialect(ABC):
     """
 
     def __init__(
-        self, sampler: CompletionService, limits: LimitSettings, beside: TenantThreads | None = None
+        self, sampler: CompletionService, limits: LimitSettings, threads: TenantThreads | None = None
     ) -> None:
         self.sampler = sampler
         self.limits = limits
-        self.beside = beside or TenantThreads()
+        self.threads = threads or TenantThreads()
         self.routes: list[Route] = []
         """Further addresses: lookups of what was answered."""
 
@@ -143,7 +143,7 @@ class Dialect(ABC):
             client.when_gone(gone)
         watch = asyncio.create_task(_await_gone(receive, gone)) if client is None else None
         try:
-            asked = await self.beside.run(self.size(body), tenant, self._asked, scope, body)
+            asked = await self.threads.run(self.size(body), tenant, self._asked, scope, body)
             del body
             await self.answer(scope, asked, send)
         except ARTError as error:

@@ -222,9 +222,9 @@ class ResponseEvents:
         told = b""
         # A thought that goes on after the answer has begun has no place any more.
         if event.reasoning and self._thinking:
-            told += self._tell("reasoning", event.reasoning)
+            told += self._delta_event("reasoning", event.reasoning)
         if event.content:
-            told += self._end_of_thought() + self._tell("message", event.content)
+            told += self._end_of_thought() + self._delta_event("message", event.content)
         self._calls += event.calls
         if isinstance(event, ChoiceFinished):
             return told + self._end(event)
@@ -242,7 +242,7 @@ class ResponseEvents:
         failed = {**self._response("failed"), "error": {"code": code, "message": message}}
         return self._event("response.failed", response=failed)
 
-    def _tell(self, kind: str, text: str) -> bytes:
+    def _delta_event(self, kind: str, text: str) -> bytes:
         opened = b""
         if kind not in self._texts:
             opened = self._open(kind)
@@ -355,9 +355,9 @@ class Responses(Dialect):
     """Answers the Responses API, whole or streamed."""
 
     def __init__(
-        self, sampler: CompletionService, limits: LimitSettings, beside: TenantThreads | None = None
+        self, sampler: CompletionService, limits: LimitSettings, threads: TenantThreads | None = None
     ) -> None:
-        super().__init__(sampler, limits, beside)
+        super().__init__(sampler, limits, threads)
         self._store = ResponseStore(max_bytes=limits.stored_responses)
         self.routes = [
             Route("/v1/responses/{response_id}", self.stored, methods=["GET"]),

@@ -190,7 +190,7 @@ class ResponseStore:
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[tuple[Tenant, str], StoredResponse] = OrderedDict()
+        self._responses: OrderedDict[tuple[Tenant, str], StoredResponse] = OrderedDict()
 
     @property
     def size(self) -> int:
@@ -200,10 +200,10 @@ class ResponseStore:
     def keep(self, tenant: Tenant, response: dict[str, Any], items: list[Item]) -> None:
         """Remember a response, and what of its input was new."""
         stored = StoredResponse(orjson.dumps(response), orjson.dumps(items), response["previous_response_id"])
-        self._kept[tenant, response["id"]] = stored
+        self._responses[tenant, response["id"]] = stored
         self._bytes += stored.size
-        while self._bytes > self._max_bytes and self._kept:
-            _, forgotten = self._kept.popitem(last=False)
+        while self._bytes > self._max_bytes and self._responses:
+            _, forgotten = self._responses.popitem(last=False)
             self._bytes -= forgotten.size
 
     def response(self, tenant: Tenant, response_id: str) -> bytes:
@@ -213,7 +213,7 @@ class ResponseStore:
     def delete(self, tenant: Tenant, response_id: str) -> None:
         """Forget one. Those that continue it cannot be continued any more. Raises: NotFoundError."""
         self._bytes -= self._find(tenant, response_id).size
-        del self._kept[tenant, response_id]
+        del self._responses[tenant, response_id]
 
     def conversation(self, tenant: Tenant, response_id: str) -> list[Item]:
         """All items up to and with the response's output, oldest first. Raises: NotFoundError."""
@@ -248,7 +248,7 @@ class ResponseStore:
         )
 
     def _find(self, tenant: Tenant, response_id: str, *, continued_by: str | None = None) -> StoredResponse:
-        stored = self._kept.get((tenant, response_id))
+        stored = self._responses.get((tenant, response_id))
         if stored is None:
             where = "" if continued_by in (None, response_id) else f" (which {continued_by!r} continues)"
             raise NotFoundError(
@@ -260,7 +260,7 @@ class ResponseStore:
             )
         with contextlib.suppress(KeyError):
             # A thread may ask, while the event loop lets it go.
-            self._kept.move_to_end((tenant, response_id))
+            self._responses.move_to_end((tenant, response_id))
         return stored
 
 

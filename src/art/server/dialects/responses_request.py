@@ -186,7 +186,7 @@ RESPONSES = RequestSchema(
         "max_tool_calls": Idle(""),
         "context_management": Idle("", []),
     },
-    told=200,
+    quoted=200,
 )
 
 _OUR_WORDS = {"max_tokens": "max_output_tokens", "response_format": "text.format", "messages": "input"}

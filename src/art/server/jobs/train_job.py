@@ -182,13 +182,13 @@ class HttpTeacher:
         gate = asyncio.Semaphore(self._settings.concurrency)
         async with httpx.AsyncClient(headers=headers, timeout=self._settings.request) as client:
 
-            async def one(row: Sequence[int]) -> list[float]:
+            async def score(row: Sequence[int]) -> list[float]:
                 async with gate:
                     return self._read(row, await self._ask(client, row))
 
             try:
                 async with asyncio.timeout(self._settings.total), asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(one(row)) for row in rows]
+                    tasks = [group.create_task(score(row)) for row in rows]
             except TimeoutError as error:
                 raise DeadlineError(
                     f"teacher {self.model!r} at {self.url} has not scored {len(rows)} rows within "
@@ -259,8 +259,8 @@ class HttpTeacher:
                 "it must share the tokenizer and answer `prompt_logprobs` as vLLM does"
             ) from error
 
-    def _logprob(self, token: int, given: Any) -> float:
-        logprob = float(given[str(int(token))]["logprob"])
+    def _logprob(self, token: int, entry: Any) -> float:
+        logprob = float(entry[str(int(token))]["logprob"])
         if not math.isfinite(logprob) or logprob > _ROUNDING:
             raise TokenMismatchError(
                 f"teacher {self.model!r} at {self.url} gives the logprob {logprob!r} to id {int(token)}; "
@@ -281,8 +281,8 @@ def _asked_to_wait(response: httpx.Response, otherwise: float) -> float:
         return otherwise
 
 
-def _size(given: object) -> object:
-    return len(given) if isinstance(given, list) else given
+def _size(answer: object) -> object:
+    return len(answer) if isinstance(answer, list) else answer
 
 
 UPDATES = "data/step_num_gradient_steps"

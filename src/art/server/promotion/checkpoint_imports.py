@@ -191,7 +191,7 @@ class _Change:
     def __init__(self, target: Checkpoints) -> None:
         self._target = target
         self._set_aside: list[tuple[int, Path]] = []
-        self._made: list[int] = []
+        self._added: list[int] = []
 
     def __call__(self, write: dict[int, Callable[[], Path]], set_aside: Sequence[int]) -> None:
         for step in set_aside:
@@ -199,10 +199,10 @@ class _Change:
         for step, put in write.items():
             put()
             self._target.commit(step)
-            self._made.append(step)
+            self._added.append(step)
 
     def undo(self) -> None:
-        for step in self._made:
+        for step in self._added:
             self._target.delete(step)
         for step, aside in self._set_aside:
             aside.rename(self._target.path(step))

@@ -170,13 +170,13 @@ TOKENIZE = RequestSchema(
         "continue_final_message": RequestField(_NO_GOING_ON),
     },
     idle={},
-    told=0,
+    quoted=0,
 )
 DETOKENIZE = RequestSchema(
     {"model": RequestField(NAME), "tokens": RequestField(ByHand(_TOKENS))},
     required=("tokens",),
     idle={},
-    told=0,
+    quoted=0,
 )
 _CLASS = "PreTrainedTokenizerFast"
 """What reads every tokenizer here, whatever class its folder names."""
@@ -190,11 +190,11 @@ def tokenization_routes(
     catalog: Catalog, stitcher: Stitcher, limits: LimitSettings, version: str
 ) -> list[BaseRoute]:
     """To be mounted behind the key check, which says who asks."""
-    beside = TenantThreads()
+    threads = TenantThreads()
 
     async def body_of(request: Request, schema: RequestSchema) -> dict[str, Any]:
         raw = await read_bytes(request.scope, request.receive, limit=limits.max_body_bytes)
-        body = await beside.run(len(raw), tenant_in(request.scope), decode_json, raw)
+        body = await threads.run(len(raw), tenant_in(request.scope), decode_json, raw)
         return _checked(body, schema)
 
     async def tokenize(request: Request) -> Response:
