@@ -45,7 +45,7 @@ async def test_a_quick_start_that_is_killed_logs_each_step_once(
     async def killed(*_: Any) -> None:
         raise Killed
 
-    name = {"committed": "write", "moved": "_row", "logged": "_drop"}[moment]
+    name = {"committed": "write", "moved": "_row", "logged": "_delete_job"}[moment]
     with monkeypatch.context() as here, pytest.raises(Killed):
         here.setattr(StepLog, name, killed)
         await TrainingLoop(model, folder).run(3, roll_out, lambda row: None)
