@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -33,6 +34,8 @@ os.environ.setdefault("SSL_CERT_FILE", _authority.name)
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"}
 """Audit events. `make test-fast` starts no process: that would cost more than the tests it runs."""
 started: list[str] = []
+CORE_SECONDS, MOST_CORE_SECONDS = "core_seconds", 0.5
+"""What a test takes, and from where on the summary of a run says that it is no quick one."""
 platform.processor()  # asks `uname -p`, once a process: openai's client would do so in the middle of a test
 sys.addaudithook(lambda event, given: started.append(f"{event}{given[:2]}") if event in STARTS else None)
 
@@ -48,6 +51,27 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     yield
     if started and not item.get_closest_marker("slow"):
         pytest.fail(f"it starts a process, so mark it with pytest.mark.slow: {started[0][:300]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    before = time.process_time()
+    try:
+        yield
+    finally:
+        item.user_properties.append((CORE_SECONDS, time.process_time() - before))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Names what `make test-fast` should not run: a machine that is busy makes no test appear here."""
+    took = [
+        (dict(report.user_properties)[CORE_SECONDS], report.nodeid)
+        for report in terminalreporter.getreports("passed")
+        if CORE_SECONDS in dict(report.user_properties) and "slow" not in report.keywords
+    ]
+    for seconds, name in sorted(took, reverse=True):
+        if seconds > MOST_CORE_SECONDS:
+            terminalreporter.write_line(f"{seconds:.1f} s of a core, mark it with pytest.mark.slow: {name}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

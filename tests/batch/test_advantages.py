@@ -84,6 +84,7 @@ def test_a_discounted_return_is_per_token_and_whitened_over_tokens(std: str) -> 
         assert np.allclose(one, other, rtol=1e-12)
 
 
+@pytest.mark.slow
 @given(REWARDS, st.sampled_from(["group", "centered", "rloo"]))
 def test_any_rewards_against_numpy(rewards: list[float | None], kind: str) -> None:
     (values,) = of(kind, rewards)

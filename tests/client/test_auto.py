@@ -335,6 +335,7 @@ async def test_what_a_rollout_raises_is_raised_and_nothing_stays(endpoint: Endpo
     assert issubclass(NoTrajectoryError, RuntimeError)
 
 
+@pytest.mark.slow
 def test_scopes_in_many_threads_leave_nothing_behind(endpoint: Endpoint):
     async def rollout() -> None:
         client = endpoint.openai()

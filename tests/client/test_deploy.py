@@ -151,6 +151,7 @@ async def test_the_base_of_a_model_that_began_with_a_lora(
     assert together.body["base_model"] == BASE
 
 
+@pytest.mark.slow
 async def test_together_s_failure_is_an_error_with_its_reason(
     together: Together, s3: None, checkpoint: Path
 ) -> None:
@@ -173,6 +174,7 @@ async def test_waiting_has_a_deadline_and_can_be_left_out(
     assert together.asked == 0
 
 
+@pytest.mark.slow
 async def test_the_older_name_gives_a_job(
     together: Together, s3: None, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def held(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 async def test_the_newest_step_comes_whole_over_broken_connections(shelf: Shelf, tmp_path: Path) -> None:
     shelf.broken = 2
     folder = await fetch(shelf, tmp_path)

@@ -49,6 +49,7 @@ def test_one_client_serves_one_event_loop_after_the_other(
     assert double.asked["/v1/chat/completions"] == LOOPS * (5 if ask is several else 1)
 
 
+@pytest.mark.slow
 def test_threads_with_loops_of_their_own_share_a_client(server: str):
     client = plain_client(base_url=f"{server}/v1", api_key=KEY).with_options(max_retries=0)
     failures: list[Exception] = []
@@ -94,6 +95,7 @@ async def test_a_closed_client_says_so(server: str):
         await client._client.send(client._client.build_request("GET", server))
 
 
+@pytest.mark.slow
 def test_a_backend_answers_in_one_loop_after_the_other(backend: art.RemoteBackend, model):
     asyncio.run(model.register(backend))
     for _ in range(LOOPS):

@@ -87,10 +87,20 @@ REMOTE = pytest.param("remote", marks=pytest.mark.slow)
 POOL = pytest.param("pool", marks=pytest.mark.slow)
 
 
+@pytest.fixture(scope="module")
+def builtin(base: Path) -> Iterator[BuiltinEngine]:
+    made = asyncio.run(BuiltinEngine.start(str(base), OPTIONS))
+    yield made
+    asyncio.run(made.close())
+
+
 @pytest.fixture(params=["builtin", REMOTE, POOL, REAL_VLLM])
-async def engine(request: pytest.FixtureRequest, base: Path) -> AsyncIterator[Engine]:
+async def engine(request: pytest.FixtureRequest, base: Path, builtin: BuiltinEngine) -> AsyncIterator[Engine]:
     made: Engine
     if request.param == "builtin":
+        if "closing_twice" not in request.node.name:
+            yield builtin
+            return
         made = await BuiltinEngine.start(str(base), OPTIONS)
     elif request.param == "pool":
         half = OPTIONS.model_copy(update={"max_running": 8, "max_waiting": 32})

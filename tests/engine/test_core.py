@@ -51,6 +51,7 @@ def test_the_next_turn_forwards_only_what_is_new(base: Path) -> None:
     assert core.scheduler.cache.rows and (core.scheduler.table.adapter >= 0).sum() == 1
 
 
+@pytest.mark.slow
 def test_siblings_prompt_is_read_once(base: Path) -> None:
     core = make_core(base)
     run(core, [ask(prompt(1, 60), max_tokens=3) for _ in range(16)])
@@ -59,6 +60,7 @@ def test_siblings_prompt_is_read_once(base: Path) -> None:
     assert core.steps == 4
 
 
+@pytest.mark.slow
 def test_a_shared_system_prompt_is_read_once(base: Path) -> None:
     core = make_core(base)
     system = prompt(1, 60)
@@ -107,6 +109,7 @@ def test_few_rows_serve_many_conversations(base: Path) -> None:
     assert few.scheduler.cache.rows == 3
 
 
+@pytest.mark.slow
 def test_a_long_prompt_does_not_hold_up_those_that_decode(base: Path) -> None:
     core = make_core(base, max_step_tokens=16)
     core.submit(core.make_sequence(ask(prompt(1, 8), max_tokens=30, stream=True)))
@@ -117,6 +120,7 @@ def test_a_long_prompt_does_not_hold_up_those_that_decode(base: Path) -> None:
         core.step()
 
 
+@pytest.mark.slow
 def test_sleep_gives_the_memory_back(base: Path) -> None:
     core = make_core(base)
     run(core, [ask(prompt(1, 100), max_tokens=5)])
@@ -127,6 +131,7 @@ def test_sleep_gives_the_memory_back(base: Path) -> None:
     run(core, [ask(prompt(1, 100), max_tokens=5)])
 
 
+@pytest.mark.slow
 def test_cancelling_frees_the_row(base: Path) -> None:
     core = make_core(base)
     sequence = core.make_sequence(ask(prompt(1, 30), max_tokens=100))
@@ -188,6 +193,7 @@ def run_while(core: EngineCore, requests: list[GenerateRequest]) -> list[Delta]:
     return [done[request.request_id] for request in requests]
 
 
+@pytest.mark.slow
 def test_a_long_prompt_shares_each_step_with_the_prompts_of_other_owners(base: Path) -> None:
     core = make_core(base, max_step_tokens=32)
     core.submit(core.make_sequence(owned("a", prompt(1, 200), max_tokens=2)))
@@ -200,6 +206,7 @@ def test_a_long_prompt_shares_each_step_with_the_prompts_of_other_owners(base: P
         core.step()
 
 
+@pytest.mark.slow
 @given(
     counts=st.lists(st.integers(1, 300), min_size=1, max_size=12),
     owners=st.lists(st.integers(0, 3), min_size=12, max_size=12),

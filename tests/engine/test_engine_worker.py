@@ -164,6 +164,7 @@ def test_it_says_why_it_cannot_start(line: bytes, said: str) -> None:
     assert b"0123456789abcdef" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 async def test_a_crash_of_the_step_loop_fails_everyone_and_shows_in_health(base: Path) -> None:
     engine = await BuiltinEngine.start(str(base), OPTIONS)
     stream = engine.generate(ask(PROMPT, max_tokens=240, stream=True))
@@ -221,6 +222,7 @@ async def test_who_gives_up_waiting_does_not_hurt_the_engine(base: Path, tmp_pat
     await engine.close()
 
 
+@pytest.mark.slow
 async def test_closing_fails_those_who_wait_for_an_adapter_to_go(base: Path, tmp_path: Path) -> None:
     engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1, max_running=1))
     await engine.load_adapter("a", build_adapter(tmp_path, base, seed=1))

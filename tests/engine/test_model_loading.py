@@ -84,11 +84,13 @@ async def test_other_families_compute_what_transformers_computes(kind: str, tmp_
     await engine.close()
 
 
+@pytest.mark.slow
 def test_a_plain_model_is_recorded_and_a_length_dependent_one_is_not(base: Path, tmp_path: Path) -> None:
     assert load_model(str(base), BuiltinOptions()).flat is not None
     assert load_model(str(build("dynamic rotary", tmp_path)), BuiltinOptions()).flat is None
 
 
+@pytest.mark.slow
 async def test_bfloat16_stays_near_float32(base: Path) -> None:
     engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1, dtype="bfloat16"))
     out = await whole(engine.generate(ask(PROMPT, max_tokens=20, seed=1)))
@@ -117,6 +119,7 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
         load_model(str(save_model(tmp_path, config)), BuiltinOptions())
 
 
+@pytest.mark.slow
 def test_soft_caps_and_windows_are_computed(tmp_path: Path) -> None:
     """Loading compares with the model's own attention, caps and windows included."""
     config = Gemma2Config(**SMALL, head_dim=8, attn_logit_softcapping=0.5, sliding_window=4)

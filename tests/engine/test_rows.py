@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def test_the_oldest_idle_row_goes_first() -> None:
     assert made.oldest_idle(4, besides=2) == 0
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), min_size=1, max_size=8), st.data())
 def test_the_longest_common_prefix_is_found(tails: list[list[int]], data: st.DataObject) -> None:
     rows = [ids(*tail) for tail in tails]

@@ -17,6 +17,7 @@ def as_before() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.slow
 def test_it_rests_until_it_is_resumed_and_leaves_alone_what_was_loaded() -> None:
     gc.unfreeze()  # other tests of this process may have frozen theirs
     pause_collector()

@@ -153,6 +153,7 @@ async def test_a_judge_that_goes_by_position_contradicts_itself() -> None:
     assert history[-1]["judge/alarm_agreement"] == 1
 
 
+@pytest.mark.slow
 async def test_a_resumed_run_pays_for_no_second_opinion_twice(tmp_path: Path) -> None:
     policy = Policy(seed=1)
     groups = [policy.group(number) for number in range(12)]

@@ -63,6 +63,7 @@ async def test_one_alone_is_unscored_and_nobody_is_asked() -> None:
     assert isinstance(score.value, Unscored) and "nobody to compare" in score.value.reason
 
 
+@pytest.mark.slow
 async def test_more_than_six_play_fewer_games_and_are_still_ranked() -> None:
     values = [n / 16 for n in (3, 14, 7, 0, 11, 5, 9, 1, 15, 6, 2, 12, 4, 10, 8, 13)]
     async with LlmServer(TruthfulJudge(worth)) as server:

@@ -75,6 +75,7 @@ def test_no_content_can_open_or_close_a_block(group: list[View], salt: str) -> N
         assert [prefix + main, *further] == [list(messages) for messages in view.conversations]
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | CONTENT, lambda inner: st.lists(inner, max_size=3)

@@ -237,6 +237,7 @@ async def test_what_is_too_long_is_digested_and_then_unscored() -> None:
     assert isinstance(lost.value, Unscored) and "longer than the 3500 characters" in lost.value.reason
 
 
+@pytest.mark.slow
 async def test_a_judge_in_trouble_changes_no_score() -> None:
     group = attempts_worth(*(n / 10 for n in range(10)))
     async with LlmServer(truthful()) as server:

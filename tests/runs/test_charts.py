@@ -86,6 +86,7 @@ def test_progress_lines():
     assert len({line.get_color() for line in drawn.values()}) == 3
 
 
+@pytest.mark.slow
 def test_progress_options():
     figure = training_progress_chart(
         DF, "reward", [BenchmarkModelKey("agent")], "T", "X", "Y", perfect_score=1.0, legend_loc="upper left"
@@ -159,6 +160,7 @@ def test_penalties_are_no_shares():
     assert texts(percentage_comparison_bar_chart(df, "reward", num_decimals=1)) == ["RL +100.5", "0.5"]
 
 
+@pytest.mark.slow
 def test_settings_of_the_program_stay(tmp_path):
     before = dict(matplotlib.rcParams)
     figure = training_progress_chart(DF, "win")

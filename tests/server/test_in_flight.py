@@ -110,6 +110,7 @@ async def test_a_request_that_comes_alone_waits_for_no_turn() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_health_is_told_before_a_burst_has_begun(live: Live) -> None:
     host, _, port = live.url.removeprefix("http://").partition(":")
     body = orjson.dumps({"model": "tiny", "messages": [{"role": "user", "content": "hi"}]})

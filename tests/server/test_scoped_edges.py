@@ -31,6 +31,7 @@ def model(live: Live) -> art.TrainableModel:
     return known
 
 
+@pytest.mark.slow
 async def test_of_two_conversations_of_the_same_words_the_one_that_went_on_is_continued(
     live: Live, model: art.TrainableModel
 ) -> None:
@@ -52,6 +53,7 @@ async def test_of_two_conversations_of_the_same_words_the_one_that_went_on_is_co
     assert told == [[names[0]], [names[1], names[2]]]
 
 
+@pytest.mark.slow
 async def test_an_id_that_is_lost_in_an_address_is_refused(live: Live, model: art.TrainableModel) -> None:
     """Clients take `.` and `..` out of an address, and with them the rollout's name."""
     async with httpx.AsyncClient(base_url=live.url, headers={"authorization": f"Bearer {KEY}"}) as http:
@@ -112,6 +114,7 @@ async def test_either_header_may_have_the_key(live: Live, model: art.TrainableMo
     )
 
 
+@pytest.mark.slow
 async def test_each_prompt_of_a_request_is_a_conversation_of_its_own(
     live: Live, model: art.TrainableModel
 ) -> None:

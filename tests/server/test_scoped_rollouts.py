@@ -150,6 +150,7 @@ async def test_rollouts_with_the_same_words_stay_apart(live: Live, model: art.Tr
         assert [record.sample_id for record in kept] == samples(trajectory)
 
 
+@pytest.mark.slow
 async def test_compaction_sub_agents_and_streams_become_histories(
     live: Live, model: art.TrainableModel
 ) -> None:
@@ -224,6 +225,7 @@ async def test_the_newest_step_answers_unless_one_is_pinned(live: Live, model: a
             pass
 
 
+@pytest.mark.slow
 async def test_after_the_block_nothing_is_added(live: Live, model: art.TrainableModel) -> None:
     live.engine.gate = asyncio.Event()
     with pytest.raises(ZeroDivisionError):
@@ -250,6 +252,7 @@ async def test_after_the_block_nothing_is_added(live: Live, model: art.Trainable
             pass
 
 
+@pytest.mark.slow
 async def test_a_rollout_expires(live: Live, model: art.TrainableModel) -> None:
     async with art.rollout(model, expires_s=3600.0) as r:
         await ask(r.base_url, r.api_key)
@@ -285,6 +288,7 @@ async def test_what_was_delivered_is_kept_though_asked_again(live: Live, model: 
     assert sorted(samples(r.trajectory)) == sorted(kept) and len(kept) == 6
 
 
+@pytest.mark.slow
 async def test_of_equal_replies_the_one_that_was_extended_is_continued(
     live: Live, model: art.TrainableModel
 ) -> None:
@@ -372,6 +376,7 @@ async def test_every_dialect_notes_what_it_delivered(
     assert told.exchanges and all(one.delivered for one in told.exchanges)
 
 
+@pytest.mark.slow
 async def test_forks_are_told_with_their_reasons(live: Live, model: art.TrainableModel) -> None:
     async with art.rollout(model) as r:
         await ask(r.base_url, r.api_key)
@@ -380,6 +385,7 @@ async def test_forks_are_told_with_their_reasons(live: Live, model: art.Trainabl
     assert r.forks == {"unknown_history": 1} and r.trajectory.metrics["forks"] == 1
 
 
+@pytest.mark.slow
 async def test_raw_prompts_are_conversations_of_their_own(live: Live, model: art.TrainableModel) -> None:
     async with art.rollout(model) as r, client(r.base_url, r.api_key) as asked:
         reply = await asked.completions.create(model="player", prompt="hello", n=2)
@@ -402,6 +408,7 @@ async def test_long_conversations_are_kept_once(live: Live, model: art.Trainable
     assert [m["content"] for m in r.trajectory.messages()] == [m["content"] for m in messages[:-1]]
 
 
+@pytest.mark.slow
 async def test_a_rollout_with_too_much_text_is_refused(
     tmp_path: Path, engine: ScriptedEngine, renderer: LibraryRenderer
 ) -> None:
@@ -449,6 +456,7 @@ async def test_a_server_takes_over_what_an_earlier_one_left(
     await ledger.close()
 
 
+@pytest.mark.slow
 async def test_a_tenants_rollout_sees_its_own_models_and_dies_with_its_key(
     tmp_path: Path, renderer: LibraryRenderer
 ) -> None:
@@ -480,6 +488,7 @@ async def test_a_tenants_rollout_sees_its_own_models_and_dies_with_its_key(
             assert await refused()
 
 
+@pytest.mark.slow
 async def test_a_capture_around_a_rollout_does_not_hear_it_too(live: Live, model: art.TrainableModel) -> None:
     async def program() -> None:
         async with art.rollout(model) as r:

@@ -173,6 +173,7 @@ NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
 AMOUNTS = st.lists(st.tuples(NAMES, st.integers(0, 9)), max_size=8)
 
 
+@pytest.mark.slow
 @given(steps=st.lists(AMOUNTS, max_size=5))
 def test_sums_are_consistent_whatever_is_added(steps):
     """Leaves add up to their groups, groups to all, and rows to the sums over the run."""

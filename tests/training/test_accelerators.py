@@ -61,6 +61,7 @@ def gradients(causal_lm: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in trained.items() if p.grad is not None}
 
 
+@pytest.mark.slow
 def test_a_bfloat16_base_has_float32_adapters_gradients_and_moments() -> None:
     exact = gradients(policy(dtype=torch.float32).causal_lm)
     rough = policy(dtype=torch.bfloat16)

@@ -75,6 +75,7 @@ def test_nothing_moves_and_the_next_step_is_what_it_would_have_been(parts: dict[
     assert same(state(made), state(straight))
 
 
+@pytest.mark.slow
 def test_moments_of_another_kind_are_kept() -> None:
     made, batch = trainer(), games(1)
     train(made, batch, resolve("sft"), kind="sft")

@@ -268,6 +268,7 @@ async def test_positions_that_depend_on_the_longest_row_are_refused_beyond_their
     assert short == pytest.approx(theirs, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_tower_for_images_is_not_adapted(tmp_path: Path) -> None:
     """Its layers have the same names, for PEFT too when it loads the checkpoint."""
     trainer, base, checkpoint = trained("gemma3-images", tmp_path)

@@ -89,6 +89,7 @@ def test_rectangles_equal_the_dense_mask(
         assert (a.double() - b).norm() <= TOLERANCE[dtype] * b.norm() + 2 * own + 1e-30
 
 
+@pytest.mark.slow
 def test_gradients_of_rectangles_against_finite_differences() -> None:
     tree = tree_of([[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 5, 10, 11], [1, 2, 3, 4, 12, 13]])
     plan = plan_of(tree, block=2, long=2, dtype=torch.float64)
@@ -152,6 +153,7 @@ def test_what_the_tree_cannot_do_is_refused() -> None:
         tree_attention(torch.nn.Identity(), q, q, q, torch.zeros(4, 4), tree_plan=plan_of(tree))
 
 
+@pytest.mark.slow
 def test_bfloat16_on_a_long_tree_is_no_less_exact_than_a_dense_mask() -> None:
     """Two prompts with a rectangle each, blocks with gathered ancestors, several hundred keys a row."""
     prompts = [list(range(start, start + 150)) for start in (0, 1000)]

@@ -24,6 +24,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 def test_logit_rows_bound_the_rows_of_logits_and_change_no_number(chunks: list[int]) -> None:
     batch, found = games(), []
     for rows in (None, 3):
@@ -38,6 +39,7 @@ def test_logit_rows_bound_the_rows_of_logits_and_change_no_number(chunks: list[i
     assert chunks[-1] > 3  # of one step only
 
 
+@pytest.mark.slow
 def test_max_length_bounds_the_tokens_forwarded_at_once() -> None:
     batch = games()
     counts = []

@@ -152,6 +152,7 @@ def test_it_computes_in_float32_on_a_trunk_in_bfloat16() -> None:
     assert made.values(torch.randn(3, HIDDEN, dtype=torch.bfloat16), 0.5).dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_it_learns_what_is_linear_in_the_trunk() -> None:
     made = critic()
     learn(made, range(300), CriticSpec(clip=None, learning_rate=0.1, max_grad_norm=100.0))

@@ -148,6 +148,7 @@ def test_a_step_with_a_kl_in_the_reward_is_that_of_the_formula(name: str, stale:
     assert distance(shipped, by_hand) > 1e-3, "the KL changes the step"
 
 
+@pytest.mark.slow
 def test_the_metrics_are_of_the_advantages_that_are_trained() -> None:
     batch = games(13, groups=2, size=3, algorithm=algorithm("rloo"))
     assert "loss/advantage_abs" not in batch.metrics

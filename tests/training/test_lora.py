@@ -39,6 +39,7 @@ def test_the_number_of_trainable_parameters() -> None:
     assert sum(p.numel() for p in made.policy.causal_lm.parameters() if p.requires_grad) == expected
 
 
+@pytest.mark.slow
 def test_a_fresh_adapter_changes_nothing_and_follows_its_seed() -> None:
     rows = [[1, 2, 3, 4, 5]]
     bare = policy().row_logprobs(rows)
@@ -113,6 +114,7 @@ def test_every_pair_learns_as_it_should() -> None:
     assert not any(torch.equal(parameter, middle[name]) for name, parameter in parameters.items())
 
 
+@pytest.mark.slow
 def test_the_base_never_changes() -> None:
     made, batch = trainer(), games()
     base = {n: p.detach().clone() for n, p in made.policy.causal_lm.named_parameters() if "lora_" not in n}
@@ -128,6 +130,7 @@ def test_unknown_targets_are_refused_with_the_known_ones(targets: list[str]) -> 
         attached(spec=LoraSpec(targets=targets))
 
 
+@pytest.mark.slow
 def test_a_file_of_another_adapter_is_refused(tmp_path: Path) -> None:
     attached(spec=LoraSpec(r=2)).save("a1", tmp_path)
     with pytest.raises(CheckpointError, match=r"is \(2, 16\), not \(4, 16\)"):

@@ -29,6 +29,7 @@ def learn(made: Trainer, steps: range, learning_rate: float = 1e-3) -> None:
         made.train(batch.tree, batch.entries, request(batch, step, learning_rate=learning_rate))
 
 
+@pytest.mark.slow
 def test_updates_too_small_for_bfloat16_add_up() -> None:
     made = opened()
     start = {name: p.detach().clone() for name, p in made.parameters(MODEL).items()}
@@ -41,6 +42,7 @@ def test_updates_too_small_for_bfloat16_add_up() -> None:
         assert torch.equal(computing, parameter.detach().to(torch.bfloat16))
 
 
+@pytest.mark.slow
 def test_gradients_of_micro_batches_add_up_in_float32() -> None:
     tiny = policy(dtype=torch.bfloat16)
     made = Weights(tiny)

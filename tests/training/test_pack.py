@@ -32,6 +32,7 @@ def expected(tree: TokenTree, entries: LossEntries) -> list[tuple[int, ...]]:
     return [tuple(ids_to(tree, node)) for node in entries.token_E.tolist()]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000), budget=st.integers(1, 80), groups=st.integers(1, 3), turns=st.integers(1, 4)

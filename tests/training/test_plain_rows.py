@@ -89,6 +89,7 @@ def test_rows_of_similar_length_lie_together() -> None:
     assert group_rows([50], 10) == [[0]]
 
 
+@pytest.mark.slow
 def test_a_hybrid_is_trained_by_the_same_step() -> None:
     """What linear attention computes of a row does not depend on the rows beside it, nor on padding."""
     batch = games(3)

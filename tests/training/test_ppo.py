@@ -99,6 +99,7 @@ def gradients(trained: dict[str, torch.nn.Parameter], critic: Critic) -> Gradien
     return {**found, "critic": torch.tensor(norm, dtype=torch.float64)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trunk", [0.0, 0.5])
 @pytest.mark.parametrize("budget", [9999, 40])
 def test_the_value_loss_of_the_tree_is_that_of_plain_rows(budget: int, trunk: float) -> None:
@@ -150,6 +151,7 @@ def test_a_run_with_a_critic_resumes_to_the_same_bytes(tmp_path: Path, lora: Lor
         assert file.read_bytes() == (tmp_path / "resumed" / file.name).read_bytes(), file.name
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_lost_its_critic_is_refused(tmp_path: Path) -> None:
     made = trainer(lora=LORA)
     learn(made, range(1))

@@ -112,6 +112,7 @@ def drawn_of(batch: Batch) -> Distributions:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [9999, 30, 12])
 def test_logprobs_and_gradient_over_the_recorded_sets_are_those_of_plain_rows(budget: int) -> None:
     batch = turns()

@@ -94,6 +94,7 @@ def test_the_base_computes_what_the_stock_model_does() -> None:
     assert inside != made.policy.row_logprobs(ROWS)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_computes_what_peft_makes_of_it(saved: Path) -> None:
     made = Opened()
     with made.references.checkpoint(saved):
@@ -150,6 +151,7 @@ def test_whatever_happens_inside_the_adapter_is_active_again(saved: Path) -> Non
         made.check()
 
 
+@pytest.mark.slow
 def test_a_folder_that_does_not_fit_is_refused_before_anything_changed(saved: Path, tmp_path: Path) -> None:
     made = Opened()
     copy = tmp_path / "copy"

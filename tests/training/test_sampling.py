@@ -77,6 +77,7 @@ def test_logprobs_are_those_of_the_engine(ties: bool, rows: int) -> None:
     assert (logprob_N - plain_N).abs().max() > 0.5, "the cases make a difference"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 2, 100])
 def test_gradient_is_that_of_finite_differences(rows: int) -> None:
     head = policy(dtype=torch.float64).head

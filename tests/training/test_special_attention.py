@@ -71,6 +71,7 @@ def attend(leaves: list[torch.Tensor], **options: Any) -> torch.Tensor:
     return out.transpose(1, 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     sequences=SEQUENCES,

@@ -77,12 +77,14 @@ GSPO = Algorithm(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [20, 35, 60])
 def test_sequences_that_are_cut_are_trained_as_if_they_were_not(budget: int) -> None:
     batch = games(7, groups=2, size=4, turns=4)
     assert distance(after(batch, GSPO, budget), after(batch, GSPO)) < 1e-9
 
 
+@pytest.mark.slow
 def test_branching_sequences_take_two_passes() -> None:
     """Rollouts whose turns do not extend each other lie on several paths, and small budgets cut them."""
     batch = games(8, groups=2, size=3, turns=4)
@@ -128,6 +130,7 @@ def test_a_minibatch_s_loss_is_the_mean_over_itself(kind: str) -> None:
     assert found == pytest.approx(mine[kind], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_two_epochs_are_two_updates_with_the_ratio_to_the_policy_before_them() -> None:
     """Against a loop of its own: twice gradient and AdamW, the ratio to the first logprobs."""
     batch = games(11, groups=2, size=3)
@@ -148,6 +151,7 @@ def test_two_epochs_are_two_updates_with_the_ratio_to_the_policy_before_them() -
     assert distance(after(batch, algorithm), weights(made)) < 1e-9
 
 
+@pytest.mark.slow
 def test_one_update_with_the_ratio_to_the_trainer_is_reinforce() -> None:
     batch = games(12, groups=2, size=3)
     object.__setattr__(batch.entries, "logprob_E", batch.entries.logprob_E * 0 - 4.0)  # a far sampler
@@ -171,6 +175,7 @@ def with_advantages(batch: Batch, change: Callable[[np.ndarray], Any]) -> Batch:
     return batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["advantage", "shaped_advantage"])
 def test_a_kl_in_the_advantage_is_the_difference_to_the_base(place: str) -> None:
     algorithm = Algorithm(kl=KlSpec(estimator="k1", coefficient=0.3, place=place))
@@ -181,6 +186,7 @@ def test_a_kl_in_the_advantage_is_the_difference_to_the_base(place: str) -> None
     assert distance(after(batch, algorithm), by_hand) < 1e-5  # advantages are float32 on the wire
 
 
+@pytest.mark.slow
 def test_distillation_from_the_base_moves_towards_it() -> None:
     algorithm = Algorithm(
         advantage=AdvantageSpec(kind="distillation"),
@@ -198,6 +204,7 @@ def test_distillation_from_the_base_moves_towards_it() -> None:
     assert distances[-1] < 0.8 * distances[0]
 
 
+@pytest.mark.slow
 def test_a_critic_learns_the_return_and_survives_a_restart(tmp_path: Any) -> None:
     algorithm = Algorithm(
         advantage=AdvantageSpec(kind="gae", lam=0.95),
@@ -219,6 +226,7 @@ def test_a_critic_learns_the_return_and_survives_a_restart(tmp_path: Any) -> Non
     assert all(torch.equal(one, weights(made)[name]) for name, one in weights(again).items())
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_after_its_first_update_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -247,6 +255,7 @@ def test_a_step_that_fails_after_its_first_update_leaves_nothing_behind(
     assert all(torch.equal(one, weights(other)[name]) for name, one in weights(made).items())
 
 
+@pytest.mark.slow
 def test_supervised_training_is_the_cross_entropy_of_transformers() -> None:
     """Token mean over the completions, against the stock model's own `labels`."""
     batch = with_advantages(games(17, groups=2, size=3), np.ones_like)

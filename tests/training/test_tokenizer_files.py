@@ -41,6 +41,7 @@ def saved(made: Trainer, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [LORA, None], ids=["lora", "all weights"])
 def test_a_saved_step_encodes_as_its_base_does(base: Path, tmp_path: Path, lora: LoraSpec | None) -> None:
     made, batch = opened(base, lora), games()
@@ -55,6 +56,7 @@ def test_a_saved_step_encodes_as_its_base_does(base: Path, tmp_path: Path, lora:
     assert opened(base, lora).open(MODEL, lora, checkpoint=step) == 1
 
 
+@pytest.mark.slow
 def test_peft_loads_a_saved_step_by_its_folder(base: Path, tmp_path: Path) -> None:
     made = opened(base)
     randomize(dict(made.parameters(MODEL)))
@@ -67,6 +69,7 @@ def test_peft_loads_a_saved_step_by_its_folder(base: Path, tmp_path: Path) -> No
     torch.testing.assert_close(theirs, torch.tensor(made.score(MODEL, [row])[0]), atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_steps_share_one_copy_and_the_base_keeps_its_own(base: Path, tmp_path: Path) -> None:
     made = opened(base)
     first, second = (saved(made, tmp_path / "steps" / name) for name in ("0000", "0001"))
@@ -110,6 +113,7 @@ def test_a_base_without_a_tokenizer_still_saves(tmp_path: Path) -> None:
         assert not {file.name for file in step.iterdir()} & set(NANO)
 
 
+@pytest.mark.slow
 def test_a_step_from_before_opens_and_the_next_one_has_a_tokenizer(base: Path, tmp_path: Path) -> None:
     policy = Policy(load_policy(str(base), name=str(base)).causal_lm, name=str(base))
     before = Trainer(policy)

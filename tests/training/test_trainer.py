@@ -58,6 +58,7 @@ def test_a_new_process_continues_to_the_same_bytes(tmp_path: Path, dropout: floa
         assert file.read_bytes() == (tmp_path / "resumed" / file.name).read_bytes(), file.name
 
 
+@pytest.mark.slow
 def test_dropout_is_live_and_follows_the_seed() -> None:
     def after(dropout: float, seed: int) -> dict[str, torch.Tensor]:
         made, batch = trainer(lora=LoraSpec(r=4, dropout=dropout), seed=seed), games()
@@ -69,6 +70,7 @@ def test_dropout_is_live_and_follows_the_seed() -> None:
     assert not same(after(0.5, 0), after(0.0, 0))
 
 
+@pytest.mark.slow
 def test_scoring_has_no_dropout() -> None:
     made, batch = trainer(lora=LoraSpec(r=4, dropout=0.5)), games()
     for step in range(3):
@@ -76,6 +78,7 @@ def test_scoring_has_no_dropout() -> None:
     assert made.score(MODEL, [[1, 2, 3, 4]]) == made.score(MODEL, [[1, 2, 3, 4]])
 
 
+@pytest.mark.slow
 def test_training_makes_good_tokens_likelier() -> None:
     made, batch = trainer(), games()
     entries = dataclasses.replace(batch.entries, advantage_E=np.ones(len(batch.entries), np.float32))
@@ -106,6 +109,7 @@ def test_the_metrics_say_what_happened() -> None:
     assert metrics["loss/ratio_max"] >= metrics["loss/ratio_mean"]
 
 
+@pytest.mark.slow
 def test_the_cut_changes_no_metric_of_the_loss() -> None:
     batch = games()
     one, many = (
@@ -116,6 +120,7 @@ def test_the_cut_changes_no_metric_of_the_loss() -> None:
         assert many[name] == pytest.approx(one[name], rel=2e-4, abs=1e-6), name
 
 
+@pytest.mark.slow
 def test_the_gradient_is_clipped_and_reported_unclipped() -> None:
     batch = games()
     asked = request(batch)
@@ -129,6 +134,7 @@ def test_the_gradient_is_clipped_and_reported_unclipped() -> None:
     assert not same(weights(loose), weights(clipped))
 
 
+@pytest.mark.slow
 def test_scored_rows_agree_with_the_tree() -> None:
     made, batch = trainer(token_budget=50), games()
     for step in range(3):
@@ -150,6 +156,7 @@ def test_scored_rows_agree_with_the_tree() -> None:
             assert logprob == pytest.approx(last[tuple(rows[batch.entries.token_E[entry]])], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_several_models_on_one_base_do_not_touch_each_other() -> None:
     alone = {}
     for number, name in enumerate(("p/one", "p/two")):
@@ -183,6 +190,7 @@ def test_opening_again_starts_afresh() -> None:
     assert same(start, weights(made))
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_changes_nothing() -> None:
     made, batch = trainer(), games()
     made.train(batch.tree, batch.entries, request(batch))

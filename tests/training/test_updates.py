@@ -54,6 +54,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+@pytest.mark.slow
 def test_updates_of_one_step_are_the_steps_they_would_be() -> None:
     batches = [games(seed, groups=1, size=3) for seed in range(3)]
     one, steps = trainer(), trainer()
@@ -65,6 +66,7 @@ def test_updates_of_one_step_are_the_steps_they_would_be() -> None:
     assert equal(weights(one), weights(steps))
 
 
+@pytest.mark.slow
 def test_the_order_of_updates_is_kept_and_a_step_in_the_making_is_not_saved(tmp_path: Path) -> None:
     made, batch = trainer(), games(1)
     with pytest.raises(TrainingError, match="has had 0 updates of step 0; this batch is number 1"):
@@ -99,6 +101,7 @@ def moments(made: Trainer) -> list[torch.Tensor]:
     return [state["exp_avg_sq"] for state in made._open[MODEL].optimizer.state.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [False, True])
 def test_another_kind_of_training_begins_with_fresh_moments(tmp_path: Path, saved: bool) -> None:
     """After a supervised step, a step from rewards moves as the first one of a trainer with these weights."""
@@ -144,6 +147,7 @@ def test_a_checkpoint_without_a_kind_was_made_from_rewards(tmp_path: Path) -> No
     assert type(state).model_validate(state.model_dump(exclude={"kind"})).kind == "rl"
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_plain_rows_in_transformers() -> None:
     """Two batches of cross entropy, AdamW and all, computed with the stock model, its own loss and torch."""
     batches = [games(seed, groups=2, size=2) for seed in (5, 6)]
@@ -185,6 +189,7 @@ def without_logprobs(batch: Batch, which_E: np.ndarray) -> LossEntries:
     return dataclasses.replace(batch.entries, logprob_E=logprob_E)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cispo", "gspo", "ppo_critic"])
 @pytest.mark.parametrize("minibatches", [1, 3])
 def test_tokens_that_nobody_sampled_are_measured_by_the_trainer_s_own_logprobs(

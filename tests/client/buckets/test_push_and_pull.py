@@ -368,6 +368,7 @@ def test_a_missing_bucket_is_made(s3: str, model: Path) -> None:
     assert "games/models/agent/files.json" in store("s3://not-there-yet").sizes()
 
 
+@pytest.mark.slow
 def test_a_signed_url_gives_the_file(s3: str, model: Path, bucket: str) -> None:
     import httpx
 

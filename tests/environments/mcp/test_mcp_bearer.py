@@ -37,6 +37,7 @@ def inspect(*words: str) -> Any:
     return CliRunner().invoke(app, ["mcp", "inspect", *words])
 
 
+@pytest.mark.slow
 async def test_the_token_comes_from_a_variable(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", f"{TOKEN}\n")  # as it comes from a file
     told = await asyncio.to_thread(inspect, "--bearer", "MY_TOKEN", "--", guarded)

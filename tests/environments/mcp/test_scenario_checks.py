@@ -216,6 +216,7 @@ async def test_generated_until_enough_pass() -> None:
     assert len(prompts) == 2 and "No scenario has needed these tools so far" in prompts[1]
 
 
+@pytest.mark.slow
 async def test_too_few_say_why() -> None:
     with (
         LlmServer(ScriptedGenerator(scenarios=[good(1), good(3), *BAD])) as server,

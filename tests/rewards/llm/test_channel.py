@@ -311,6 +311,7 @@ def test_options_out_of_range_are_refused() -> None:
     assert issubclass(LlmAnswerError, LlmError)
 
 
+@pytest.mark.slow
 def test_one_channel_serves_one_event_loop_after_another() -> None:
     """As in a notebook, where a cell may also be stopped."""
     with LlmServer(lambda body: "x", delay=0.05) as server:

@@ -151,6 +151,7 @@ async def test_a_reply_without_end_is_read_up_to_a_limit() -> None:
     assert sum(sent) < 4 * MOST_BYTES, "it goes on to read what it will not use"
 
 
+@pytest.mark.slow
 async def test_a_packed_reply_counts_as_what_it_unpacks_to() -> None:
     packed = gzip.compress(b" " * (MOST_BYTES + 1))
     assert len(packed) < MOST_BYTES // 100
@@ -244,6 +245,7 @@ async def test_a_limit_and_a_temperature_that_are_refused_are_said_in_another_wa
             await chosen.complete(Request(messages=QUESTION.messages))
 
 
+@pytest.mark.slow
 async def test_prices_come_from_the_reply_the_options_or_the_table() -> None:
     async with answering(lambda body: completion()) as (url, _):
         known = await resolve_llm("openai/gpt-4.1", base_url=url).complete(QUESTION)

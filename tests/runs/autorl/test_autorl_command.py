@@ -109,6 +109,7 @@ async def test_a_run_is_what_it_was_started_as(here: Path) -> None:
             await art.runs.autorl.prepare("a task", **(given | changed))
 
 
+@pytest.mark.slow
 def test_a_budget_is_one_for_all_commands_that_go_on_with_a_run(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

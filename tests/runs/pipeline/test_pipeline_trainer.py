@@ -223,6 +223,7 @@ async def test_numbers_in_one_object_and_older_names(backend: FastBackend, model
         PipelineTrainer(model, backend, rollout, scenarios(6), None, pipeline=zero)
 
 
+@pytest.mark.slow
 async def test_evaluations_run_on_their_own_step_and_are_not_repeated(
     backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -278,6 +279,7 @@ async def test_an_evaluation_that_fails_once_is_made_up_for_and_its_splits_are_l
     assert "tried once more" in caplog.text and "no evaluation of" not in caplog.text
 
 
+@pytest.mark.slow
 async def test_checkpoints_are_kept_by_the_strategy(backend: FastBackend, model: Any) -> None:
     async def evaluate(model: Any, step: int, config: Any) -> list[Any]:
         return [art.Trajectory(reward=1.0 if step == 2 else 0.0)]

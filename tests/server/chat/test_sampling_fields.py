@@ -131,6 +131,7 @@ async def test_raw_completions_tell_them_by_text(live: Live, stream: bool) -> No
     assert all(set(top) == {text for text, _, _ in one} for top, one in zip(tops, expected, strict=True))
 
 
+@pytest.mark.slow
 async def test_responses_tell_them_where_logprobs_are_included(live: Live) -> None:
     reply = await live.client.responses.create(
         model="tiny", input="hi", include=INCLUDED, top_logprobs=3, temperature=0.5

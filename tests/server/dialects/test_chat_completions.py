@@ -274,6 +274,7 @@ async def test_an_unknown_model_lists_what_is_served(live: Live) -> None:
         assert "'player'" in refused.value.message and "'tiny'" in refused.value.message
 
 
+@pytest.mark.slow
 async def test_a_wrong_key_and_none_are_refused_everywhere_but_health(live: Live) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}, {"x-api-key": "wrong"}):
         async with httpx.AsyncClient(base_url=live.url, headers=headers) as client:
@@ -299,6 +300,7 @@ async def test_a_prompt_longer_than_the_context_names_the_numbers(live: Live) ->
     assert "4096" in refused.value.message and "50" in refused.value.message
 
 
+@pytest.mark.slow
 async def test_bad_bodies_and_routes_have_openai_s_error_shape(live: Live) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     async with httpx.AsyncClient(base_url=live.url, headers=headers) as client:
