@@ -42,6 +42,7 @@ def test_a_field_takes_what_the_document_says(schema: RequestSchema) -> None:
             assert takes(field.values, value) == allowed.is_valid(value), (name, value)
 
 
+@pytest.mark.slow
 def test_a_field_that_does_not_act_takes_what_the_document_says() -> None:
     for name, idle in OTHER_FIELDS.items():
         allowed = jsonschema.Draft202012Validator(idle.schema)

@@ -163,6 +163,7 @@ def test_unknown_modes_are_refused(path: Path) -> None:
         Cassette(path, "play")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_a_rollout_is_played_as_it_was(agent: Agent, path: Path) -> None:
     turns = [{"tool_calls": [call("count"), call("hang", id="c1")]}, {"tool_calls": [call("count")]}, DONE]
     agent.policy = script(*turns)
