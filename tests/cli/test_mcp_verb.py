@@ -182,7 +182,7 @@ def test_a_new_field_is_an_option_with_its_bounds_and_text() -> None:
     assert CliRunner().invoke(app, ["rye"]).exit_code == 0 and baked == [7, 4]
     assert CliRunner().invoke(app, ["rye", "--loaves", "10"]).exit_code == 2
     shown = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
-    assert "Loaves in the oven." in shown and "Rollouts per task of a step." in shown
+    assert "Loaves in the oven." in shown and "Concurrent rollouts." in shown
 
 
 @pytest.mark.parametrize("verb", ["inspect", "generate", "train"])
