@@ -207,7 +207,9 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         }
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """Returns the name to send as `model`: that of the newest step, or of a given step (`name@step`)."""
+        """Returns the name to send as `model`: the newest step's name, or that of a given step
+        (`name@step`).
+        """
         namer = getattr(self._backend, "_model_inference_name", None)
         if namer is not None:
             told: str = namer(self, step)

@@ -73,7 +73,9 @@ def rollout_scope(rollout_id: str | None = None) -> Iterator[str]:
 
 
 async def in_rollout(work: Awaitable[T]) -> T:
-    """Awaits `work` as a rollout of its own. Run it as a task, so that the id stays in its context."""
+    """Awaits `work` as a rollout of its own. Run it as a task, so that the id stays in that task's
+    context.
+    """
     with rollout_scope():
         return await work
 

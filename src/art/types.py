@@ -167,7 +167,9 @@ def _message(item: MessageOrChoice) -> Any:
 
 
 def revive_choices(items: Any) -> Any:
-    """Converts choices that were dumped to JSON back, so that a trajectory survives a round trip."""
+    """Converts choices that were dumped to JSON back to choices, so that a trajectory survives a round
+    trip.
+    """
     if not isinstance(items, list) or not any(isinstance(item, dict) and is_choice(item) for item in items):
         return items
     from openai.types.chat.chat_completion import Choice

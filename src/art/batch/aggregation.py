@@ -24,7 +24,7 @@ from art.wire.algorithm import AggregationSpec, Algorithm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weighed:
-    """What the aggregation makes of the sequences."""
+    """The weights of the sequences and the divisor of their sum."""
 
     weight_S: npt.NDArray[np.float64]
     """Of each token of the sequence."""

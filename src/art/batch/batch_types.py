@@ -139,7 +139,7 @@ class CandidateSets:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LossEntries:
-    """What is trained: one entry per sampled token per sample, never merged away.
+    """The loss entries: one per sampled token per sample, never merged.
 
     Prompt [5, 6] with the completions [7, 8] (advantage +1) and [7, 9] (advantage -1). The shared 7 is node
     2 of the tree above and is trained twice, once per sample:
@@ -181,7 +181,7 @@ class LossEntries:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Batch:
-    """Everything one training step needs, and the account of what became of every rollout."""
+    """All inputs of one training step, and the fate of every rollout."""
 
     tree: TokenTree
     entries: LossEntries

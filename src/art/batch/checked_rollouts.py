@@ -20,7 +20,8 @@ from art.wire.samples import split_candidates
 
 
 def overlong_penalty(tokens: int, spec: OverlongSpec) -> float:
-    """What is added to the reward of a rollout that sampled so many tokens: from 0 down to -penalty.
+    """Returns the term added to the reward of a rollout by its number of sampled tokens: from 0 down to
+    -penalty.
 
     >>> spec = OverlongSpec(limit=100, band=20)
     >>> [overlong_penalty(n, spec) for n in (80, 85, 100, 500)]

@@ -73,7 +73,7 @@ def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
 
 
 def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
-    """What `encode_batch` wrote, checked: no tree that is none, no entry that nothing predicts.
+    """Decodes and checks the output of `encode_batch`: the tree is valid, and every entry has a predictor.
 
     Raises TokenMismatchError.
     """

@@ -87,7 +87,7 @@ async def all_verdicts(
 
 
 def conversation_verdicts(source: str, name: str) -> list[AuditVerdict]:
-    """Returns the verdicts on the chat template, then on the renderer that the server would use."""
+    """Yields the verdicts on the chat template, then on the renderer that the server would use."""
     from art.rendering.registry import create_chat_renderer
 
     try:

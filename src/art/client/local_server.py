@@ -139,7 +139,9 @@ class ServerProcess:
         return self._child is not None and self._child.poll() is not None
 
     def state(self) -> str:
-        """Returns the state for messages: running, frozen, not answering, starting, or how it ended."""
+        """Returns the server's state for messages: running, frozen, not answering, starting, or how it
+        ended.
+        """
         child, watch = self._child, self._watch
         if child is None:
             return "the server is not running"

@@ -74,7 +74,9 @@ class AliasLoader:
         self._current = current
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Returns None. Python makes a module, and `exec_module` replaces it. A loaded one keeps its spec."""
+        """Returns None: Python makes a module, which `exec_module` replaces. A loaded module keeps its
+        spec.
+        """
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = import_module(self._current.name)

@@ -88,7 +88,7 @@ class Guide:
 
     @property
     def is_over(self) -> bool:
-        """Nothing may follow, and no id says so: the completion ends here."""
+        """Returns whether the completion ends here because no id may follow."""
         return not len(self._stops) and bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
     def allowed(self, vocabulary: int) -> Bits:
@@ -148,7 +148,9 @@ COMPILE_LIMITS = WorkLimits(cpu_s=4, wall_s=60.0, memory_bytes=256 << 20, output
 
 
 def compile_helper(vocabulary: Callable[[], Vocabulary]) -> Bounded:
-    """Who compiles first. A task is `compile_task`'s; its answer says what is wrong and how large it is."""
+    """Returns the helper that compiles first. A task is `compile_task`'s; its answer has the error and the
+    size.
+    """
 
     def setup() -> bytes:
         read = vocabulary()
@@ -158,7 +160,9 @@ def compile_helper(vocabulary: Callable[[], Vocabulary]) -> Bounded:
 
 
 def prepare(setup: bytes) -> Callable[[bytes], bytes]:
-    """In the helper: `[vocabulary, its end]` in JSON."""
+    """Returns the function that compiles constraints; runs in the helper. setup: `[vocabulary, its end]` in
+    JSON.
+    """
     import resource
 
     compiled = compile_constraint
@@ -236,7 +240,7 @@ class Grammars:
         return Guide(matcher.deep_copy(), stops=stops, ends=self._tokens().eos_tokens)
 
     def find_compiled(self, constraint: Constraint, stops: Sequence[int]) -> Guide | None:
-        """As `open`, at once: None when the grammar is not compiled yet."""
+        """Returns the grammar as `open` does, at once: None if it is not compiled yet."""
         with self._lock:
             known = self._compiled.get(constraint)
             if known is None:

@@ -37,7 +37,7 @@ def generate_message(number: str, request: GenerateRequest) -> dict[str, Any]:
 
 
 def read_request(message: GenerateMessage) -> GenerateRequest:
-    """What `generate_message` wrote down."""
+    """Reads the output of `generate_message`."""
     return GenerateRequest(
         request_id=message.id,
         adapter=message.adapter,
@@ -65,7 +65,7 @@ def news_message(number: str, news: Delta | ARTError) -> dict[str, Any]:
 
 
 def read_news(message: dict[str, Any]) -> Delta | ARTError:
-    """What `news_message` wrote down."""
+    """Reads the output of `news_message`."""
     if "error" in message:
         return to_error(EngineErrorBody.model_validate(message["error"]))
     return Delta(

@@ -68,7 +68,7 @@ class Delta:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranked:
-    """What a model says of a row's ids but the first, at temperature 1.
+    """The model's ranking of a row's ids except the first, at temperature 1.
 
     >>> Ranked(logprobs=[-0.31], tops=[[(9, -0.11), (17, -0.31)]])       # of the row [4, 17]
     """
@@ -81,7 +81,7 @@ class Ranked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineInfo:
-    """What an engine says of itself."""
+    """The description of an engine."""
 
     base_model: str
     max_context: int
@@ -96,7 +96,7 @@ class EngineInfo:
 
     @classmethod
     def from_health(cls, health: EngineHealth) -> EngineInfo:
-        """What a worker's health says of the engine itself."""
+        """Reads the engine's description from a worker's health."""
         return cls(
             base_model=health.base_model,
             max_context=health.max_context,
@@ -144,7 +144,9 @@ class Engine(Protocol):
         ...
 
     async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
-        """As `score`, with the `most` probable ids (0 to 20) in each place. A row leaves one id's room."""
+        """Scores rows as `score` does, with the `most` probable ids (0 to 20) in each place. A row leaves
+        room for one id.
+        """
         ...
 
     async def sleep(self) -> None:
@@ -174,7 +176,7 @@ class Deadlines:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOrder:
-    """What a server of somebody else's engine is started with: one replica of a base model."""
+    """The order to start another project's engine server: one replica of a base model."""
 
     name: str
     """For messages, such as `engine-qwen-0`."""

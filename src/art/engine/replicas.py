@@ -38,7 +38,7 @@ BALANCE = 1.5
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Replica:
-    """What a pool knows of one of its engines."""
+    """The state of one engine in a pool."""
 
     number: int
     engine: Engine | None = None
@@ -83,7 +83,7 @@ def _weight(affinity: str, number: int) -> bytes:
 
 
 class Continuation:
-    """What was told of a completion, and how another engine goes on with it.
+    """The ids of a completion that were sent, and its continuation on another engine.
 
     Nothing told      the request is made again.
     Ids were told     they become part of the prompt, and fewer are asked for: the distribution is the same.
@@ -109,7 +109,7 @@ class Continuation:
         """Whether no engine can go on with it."""
 
     def request(self) -> GenerateRequest:
-        """What to ask of the first engine, or of the next one."""
+        """Returns the request to the first engine, or to the next one."""
         if not self._delivered:
             return self._request
         if self._again:
@@ -123,7 +123,7 @@ class Continuation:
         )
 
     def next_delta(self, delta: Delta) -> Delta | None:
-        """What of an engine's delta is news; None when nothing is.
+        """Returns the new part of an engine's delta; None if there is none.
 
         Raises WorkerDiedError when the engine samples other ids than the one before it told.
         """
@@ -225,7 +225,7 @@ class EnginePool:
 
     @property
     def running_replicas(self) -> list[Replica]:
-        """Those that take requests."""
+        """Returns the replicas that accept requests."""
         return [replica for replica in self.replicas if replica.up]
 
     @property
@@ -242,7 +242,9 @@ class EnginePool:
         return pool
 
     async def info(self) -> EngineInfo:
-        """Of all that are up: counts are sums, the context is the shortest, adapters are what all have."""
+        """Returns the description of all running replicas: counts are sums, the context is the shortest,
+        adapters are those that all have.
+        """
         await self.wait_until_up(awake=False)
         infos = list((await self._on_each(lambda engine: engine.info())).values())
         shared = set(infos[0].adapters).intersection(*(info.adapters for info in infos))

@@ -41,7 +41,7 @@ Handler = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkLimits:
-    """What one task may use."""
+    """The limits of one task."""
 
     cpu_s: int
     """Seconds of processor time."""
@@ -81,7 +81,7 @@ class Bounded:
 
     @property
     def pid(self) -> int | None:
-        """Of the helper; None while there is none."""
+        """The process id of the helper; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def ask(self, task: bytes) -> bytes:

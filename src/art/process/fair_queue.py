@@ -22,7 +22,7 @@ class FairQueue(Generic[T]):
         return self._count
 
     def put(self, owner: str, item: T) -> None:
-        """Behind the owner's other items."""
+        """Adds an item behind the owner's other items."""
         self._queues.setdefault(owner, deque()).append(item)
         self._count += 1
 
@@ -50,7 +50,7 @@ class FairQueue(Generic[T]):
             del self._queues[owner]
 
     def clear(self) -> list[T]:
-        """Everything that waited."""
+        """Removes and returns all waiting items."""
         items = [item for queue in self._queues.values() for item in queue]
         self._queues.clear()
         self._count = 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def flush(path: Path) -> None:
-    """To the disk: a file's content, or a folder's entries."""
+    """Flushes a file's content, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -134,7 +134,7 @@ _SCARCE = 1 << 20
 
 
 def disk_trouble(error: BaseException, path: Path) -> str | None:
-    """What is wrong with the place of `path`, and what to do. None: the error is not about that.
+    """Returns the disk error at the place of `path`, with the remedy. None: the error has another cause.
 
     error: an OSError, a sqlite3.Error, or what a library made of one. None of these harms what is stored.
     """
@@ -165,7 +165,9 @@ def disk_error(error: BaseException, path: Path, what: str) -> DiskError:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Of the file system that holds the path, or the first folder above it that there is; None: unknown."""
+    """Returns the free bytes of the file system that holds the path, or its first existing parent folder;
+    None: unknown.
+    """
     if not hasattr(os, "statvfs"):
         return None
     for place in (path, *path.parents):
@@ -190,8 +192,9 @@ _TAIL_LINES = 40
 
 
 class WorkerLog:
-    """What a child process writes: appends to `path`; at `limit` bytes the file becomes `path` + `.1` and
-    a new one begins."""
+    """The log of a child process: appends to `path`; at `limit` bytes the file becomes `path` + `.1` and a
+    new one begins.
+    """
 
     def __init__(self, path: Path, *, limit: int = 2_000_000) -> None:
         self.path = path

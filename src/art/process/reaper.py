@@ -50,7 +50,7 @@ class Reaper:
                 self._start()
 
     def leave(self) -> None:
-        """In a fork of this process: its groups are the parent's, whose end this must not hide."""
+        """Leaves the parent's groups in a fork of this process, so that it does not hide the parent's end."""
         process, self._process = self._process, None
         self._groups, self._lock = {}, threading.Lock()
         if process is not None and process.stdin is not None:
@@ -91,7 +91,7 @@ class Reaper:
 
 @functools.cache
 def reaper() -> Reaper:
-    """That of this process."""
+    """Returns the reaper of this process."""
     made = Reaper()
     atexit.register(made.close)
     if hasattr(os, "register_at_fork"):

@@ -44,8 +44,8 @@ def find_free_tcp_port(host: str = "127.0.0.1") -> int:
 
 
 def no_tls() -> ssl.SSLContext:
-    """For a client that speaks plain HTTP alone. It trusts nobody, so it loads no certificates: that would
-    hold up the event loop for 50 ms and more.
+    """Returns a TLS context for a client of plain HTTP only. It trusts no certificate and loads none, which
+    would block the event loop for 50 ms and more.
     """
     import ssl
 
@@ -110,7 +110,7 @@ def _set_malloc(*, mmap_threshold: int) -> None:
 
 
 def pause_collector() -> None:
-    """Until `resume_collector`, nothing is looked through."""
+    """Pauses the garbage collector until `resume_collector`."""
     gc.disable()
 
 

@@ -85,7 +85,7 @@ def reply_grammar(
     thinking: Thinking,
     tokenizer: Any,
 ) -> Constraint | None:
-    """What a reply may be: a text, calls of `tools`, or either; None where no grammar can say it.
+    """Returns the grammar of a reply: a text, calls of `tools`, or either; None if no grammar can express it.
 
     `text`: what a reply in words looks like; None: it must call. Raises: RequestError for a tool whose
     parameters are no object.

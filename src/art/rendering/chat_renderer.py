@@ -44,7 +44,9 @@ class ChatRenderer(Protocol):
 
     @property
     def variant(self) -> str:
-        """What the format was told, in one spelling; empty for nothing. Other variants, other ids."""
+        """The format's settings in canonical spelling; empty without settings. Other variants give
+        other ids.
+        """
         ...
 
     def with_arguments(

@@ -27,7 +27,7 @@ def template_helper() -> Bounded:
 def render_confined(
     template: str, messages: Sequence[Any], tools: Sequence[Any] | None, arguments: Mapping[str, Any]
 ) -> str:
-    """What a template writes. Raises: ValueError when it refuses the messages, or exceeds a limit."""
+    """Returns the output of a template. Raises: ValueError if it rejects the messages, or exceeds a limit."""
     task = orjson.dumps([template, list(messages), tools, dict(arguments)], option=orjson.OPT_NON_STR_KEYS)
     try:
         return template_helper().ask(task).decode("utf-8", "surrogatepass")
@@ -40,7 +40,7 @@ def render_confined(
 
 
 def prepare(setup: bytes) -> Callable[[bytes], bytes]:
-    """In the helper."""
+    """Returns the function that renders templates; runs in the helper."""
     from jinja2.exceptions import TemplateError
     from transformers.utils.chat_template_utils import render_jinja_template
 

@@ -66,7 +66,7 @@ class LibraryRenderer:
 
     @property
     def variant(self) -> str:
-        """What the format was told, in one spelling; empty for nothing."""
+        """The format's settings in canonical spelling; empty without settings."""
         return self._variant
 
     def with_arguments(

@@ -131,7 +131,7 @@ def pieces(messages: Sequence[Any], tools: Sequence[Any] | None, generate: bool)
 
 
 def generation_prompt() -> Iterator[Piece]:
-    """Where the model begins to write."""
+    """Returns the text after which the model begins to write."""
     yield "<|im_start|>assistant\n", -1, False
 
 
@@ -189,7 +189,7 @@ def _text(content: Any) -> str:
 
 
 class NanoRendererConfig(BaseRendererConfig):  # type: ignore[misc]  # the library has no stubs
-    """Nothing is ever stripped from the history, so bridges cross user turns."""
+    """The renderer's configuration. Nothing is removed from the history, so bridges cross user turns."""
 
     _template_fields = frozenset({"enable_thinking"})
 

@@ -91,7 +91,7 @@ TAIL = 8
 
 
 class Format(Protocol):
-    """What is asked of a chat format. `render_ids` as in the library `renderers`."""
+    """The interface of a chat format. `render_ids` as in the library `renderers`."""
 
     def render_ids(
         self, messages: list[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False

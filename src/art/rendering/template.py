@@ -131,7 +131,9 @@ class ChatFormats:
         self._renderer, self._fast, self._tokenizer = renderer, fast, tokenizer
 
     def names(self, template: str | None) -> frozenset[str]:
-        """What the format, or `template`, can be told. Raises ConfigurationError when it is no template."""
+        """Returns the settings that the format, or `template`, accepts. Raises ConfigurationError if it is
+        not a template.
+        """
         if template is None and not isinstance(self._renderer, TemplateRenderer):
             known: frozenset[str] = type(self._renderer.config).template_field_names()
             return known
@@ -166,7 +168,7 @@ class ChatFormats:
 
 @lru_cache(maxsize=64)
 def template_names(template: str) -> frozenset[str]:
-    """What a Jinja template can be told. Raises ConfigurationError when it is none.
+    """Returns the settings that a Jinja template accepts. Raises ConfigurationError if it is not a template.
 
     >>> sorted(template_names("{{ bos_token }}{% if enable_thinking %}{{ messages[0].content }}{% endif %}"))
     ['enable_thinking']

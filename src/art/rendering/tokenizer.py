@@ -44,7 +44,7 @@ def current_mark() -> str | None:
 
 @contextmanager
 def marks_allowed(chosen: str) -> Iterator[None]:
-    """What is encoded meanwhile may hold this mark."""
+    """Allows this mark in text that is encoded inside the block."""
     token = _MARK.set(chosen)
     try:
         yield

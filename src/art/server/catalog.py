@@ -30,7 +30,7 @@ from art.server.tenancy import Tenant, external_name, internal_name, tenant_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """What answers a request: everything the gateway needs to know of a served name."""
+    """The target of a request: everything the gateway needs about a served name."""
 
     project: str | None
     """None for a base model."""
@@ -151,7 +151,7 @@ class ServedNames:
             del self._projects[spelled]
 
     def shown(self, project: str, name: str, tenant: Tenant = None) -> str:
-        """What this asker sends as `model`. The model need not be served yet."""
+        """Returns the name that this caller sends as `model`. The model need not be served yet."""
         own = tenant_of(project) == tenant
         if own and self._projects.get((tenant, name)) in (None, [project]):
             return name
@@ -334,7 +334,7 @@ class Catalog:
         return [(*key, model.base_model, model.newest) for key, model in self._models.items()]
 
     def inference_name(self, project: str, name: str, tenant: Tenant = None) -> str:
-        """What to send as `model`: the bare name where it is unambiguous among one's own."""
+        """Returns the name to send as `model`: the bare name if it is unambiguous among the caller's own."""
         return self._names.shown(project, name, tenant)
 
     def loaded_steps(self, project: str, name: str) -> dict[int, str | None]:

@@ -227,7 +227,7 @@ class Control:
             )
 
     def describe(self, model: Registration) -> ModelInfo:
-        """What is told of a model."""
+        """Returns the description of a model."""
         checkpoints = self.models.checkpoints(model)
         steps = checkpoints.steps()
         return ModelInfo(

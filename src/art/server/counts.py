@@ -95,7 +95,7 @@ class RequestCounts:
         return CountedRequest(method)
 
     def end(self, seen: CountedRequest) -> None:
-        """It was answered, or will not be."""
+        """Counts a request as ended, answered or not."""
         self.in_flight -= 1
         self.ended[seen.route, seen.method, seen.status] += 1
         histogram = self.seconds.get((seen.route, seen.method))
@@ -146,7 +146,7 @@ class LoopLag:
         self.seconds = Histogram(LAG_SECONDS)
 
     async def watch(self) -> None:
-        """Until it is cancelled."""
+        """Measures the lag until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + _LAG_EVERY
@@ -155,7 +155,7 @@ class LoopLag:
 
 
 class Counts:
-    """Everything that one server counts."""
+    """All counters of one server."""
 
     def __init__(self) -> None:
         self.labels = ModelLabels()
@@ -180,7 +180,7 @@ class WorkerCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControlCounts:
-    """What models, jobs and workers are doing."""
+    """The counters of models, jobs and workers."""
 
     jobs: Mapping[str, int] = field(default_factory=dict)
     """By state."""

@@ -93,12 +93,12 @@ class DataLayout:
         return self.model_dir(project, name) / f".removed-{secrets.token_hex(4)}"
 
     def removed_dirs(self) -> list[Path]:
-        """What a crash left of removed models."""
+        """The folders of removed models that a crash left."""
         return sorted(self.data_dir.glob("*/models/*/.removed-*"))
 
     def trained_here(self) -> Path | None:
-        """What shows that a server has kept samples in this folder: its table of jobs, or a step that a job
-        made of one of its models.
+        """Returns the evidence that a server has kept samples in this folder: its table of jobs, or a step
+        that a job made of one of its models.
         """
         if _has_content(self.jobs_file):
             return self.jobs_file
@@ -106,7 +106,7 @@ class DataLayout:
         return next((note.parent for notes in steps for note in notes), None)
 
     def registration_files(self) -> list[Path]:
-        """Of every model in the folder, in the order of their names."""
+        """Returns the registration files of all models in the folder, in the order of their names."""
         return sorted(self.data_dir.glob("*/models/*/registration.json"))
 
 

@@ -45,7 +45,7 @@ _LONGEST_MESSAGE = 4000
 
 
 class Client(Protocol):
-    """What ASGI tells of a client only to a task and a timer of their own."""
+    """The client of a request: reports whether its body has arrived and when it disconnects."""
 
     def has_sent_all(self) -> bool:
         """Whether the whole body is here, to be received without waiting."""

@@ -98,7 +98,7 @@ Until = Callable[[Callable[[], None]], asyncio.Future[None]]
 
 @dataclass(frozen=True, kw_only=True)
 class ServerReady:
-    """What is known once the server serves."""
+    """The address and key of a server that is ready."""
 
     host: str
     port: int

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class ScopeRecord(Strict):
-    """What is kept of a scope on disk."""
+    """The record of a scope on disk."""
 
     project: str
     """As it is inside."""
@@ -85,7 +85,7 @@ class ScopedRollout:
         return f"{external_name(self.tenant, self.record.project)}/{self.record.name}"
 
     def described(self) -> str:
-        """Its settings, in the words of who owns it."""
+        """Returns its settings, in the names of its owner."""
         record = self.record
         return (
             f"{self.model!r}, aliases={record.aliases!r}, allow_base={record.allow_base}, step={record.step}"
@@ -410,7 +410,8 @@ class ScopedRollouts:
         return scoped
 
     async def target_of(self, scoped: ScopedRollout, asked: str) -> Target:
-        """What answers to a name in a rollout. After a restart a request waits until its model is served.
+        """Returns the target of a name in a rollout. After a restart a request waits until its model is
+        served.
 
         Raises: NotFoundError: another name, or a model that is not served in time.
         """
@@ -447,7 +448,7 @@ class ScopedRollouts:
             self._ledger.note([(_DELIVERED, (tenant or "", rollout_id, request_id))])
 
     async def exchanges(self, rollout_id: str, tenant: Tenant) -> RolloutExchanges:
-        """What was said in it so far. Raises: NotFoundError."""
+        """Returns the requests and answers so far. Raises: NotFoundError."""
         scoped = self.require(rollout_id, tenant)
         values = (tenant or "", rollout_id)
         await self._ledger.append([])  # what was noted before is committed

@@ -104,7 +104,7 @@ Origin = Annotated[str, AfterValidator(_origin)]
 
 
 class EngineSettings(Strict):
-    """Which engine serves the base models."""
+    """The engine that serves the base models, and its options."""
 
     name: str = "builtin"
     options: dict[str, Any] = Field(default_factory=dict)
@@ -145,7 +145,7 @@ class LimitSettings(Strict):
 
 
 class ServerSettings(Strict):
-    """Everything a server is told at its start."""
+    """All settings of a server, given at its start."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
@@ -219,7 +219,7 @@ def resolve_teacher(settings: ServerSettings) -> TeacherSettings:
 
 
 def key_source(settings: ServerSettings) -> str:
-    """Where the key comes from, for people; never the key itself."""
+    """Returns the source of the key, for messages; never the key itself."""
     if settings.key:
         return "the settings"
     if os.environ.get(KEY_VARIABLE):

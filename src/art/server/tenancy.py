@@ -34,7 +34,7 @@ def external_name(tenant: Tenant, name: str) -> str:
 
 
 def tenant_of(name: str) -> Tenant:
-    """Whose a name of the inside is."""
+    """Returns the tenant of an internal name."""
     owner, separator, _ = name.partition(SEPARATOR)
     return owner if separator else None
 
@@ -56,6 +56,6 @@ def with_tenant(scope: Mapping[str, Any], tenant: Tenant) -> dict[str, Any]:
 
 
 def tenant_in(scope: Mapping[str, Any]) -> Tenant:
-    """Who asks. Raises KeyError for a request that has not passed the key check."""
+    """Returns the caller's tenant. Raises KeyError for a request that has not passed the key check."""
     tenant: Tenant = scope[_SCOPE]
     return tenant

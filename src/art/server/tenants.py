@@ -69,7 +69,9 @@ class Tenants:
         self.path = path
 
     def list_tenants(self) -> list[TenantRecord]:
-        """In the order of their names. Raises ConfigurationError when the file cannot be read."""
+        """Returns the tenants in the order of their names. Raises ConfigurationError if the file cannot be
+        read.
+        """
         return sorted(_read(self.path).tenants, key=lambda record: record.name)
 
     def create(self, name: str) -> str:
@@ -166,7 +168,7 @@ class TenantKeys:
 
 
 def digest_of_key(key: str) -> bytes:
-    """What is kept of a key."""
+    """Returns the digest that is stored of a key."""
     return hashlib.sha256(key.encode()).digest()
 
 
@@ -232,7 +234,7 @@ class RolloutKeys:
         return f"{ROLLOUT_KEY_PREFIX}{named.decode()}.{self._mac(tenant, named) or ''}"
 
     def read(self, key: str) -> tuple[Tenant, str] | None:
-        """Whose rollout a key opens, and which; None for a wrong key."""
+        """Returns the rollout of a key, and its owner; None for a wrong key."""
         named, _, mac = key.removeprefix(ROLLOUT_KEY_PREFIX).partition(".")
         try:
             padded = named + "=" * (-len(named) % 4)
@@ -260,7 +262,7 @@ _NOTHING = (b"", _BEARER.strip())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """Whose key a request carries."""
+    """The owner of a request's key."""
 
     tenant: Tenant
     rollout_id: str | None = None
@@ -288,7 +290,7 @@ class KeyCheck:
         return "KeyCheck(...)"
 
     def require(self, scope: Scope) -> Caller:
-        """Who asks. Raises: AuthenticationError (401)."""
+        """Returns the caller. Raises: AuthenticationError (401)."""
         for sent in _sent(scope):
             asker = self._asker(sent)
             if asker is not None:
@@ -318,7 +320,7 @@ class KeyCheck:
             return False
 
     def refusal(self, scope: Scope) -> AuthenticationError:
-        """What a request without a right key is told."""
+        """Returns the response to a request without a valid key."""
         what = "the key is wrong" if _sent(scope) else "no key was sent"
         return AuthenticationError(
             f"{what}: send the server's key as 'Authorization: Bearer <key>' or 'x-api-key: <key>'",

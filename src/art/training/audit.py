@@ -24,7 +24,7 @@ BUDGET = 4096
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogprobDifference:
-    """Between two ways of computing the same logprobs."""
+    """The difference between two ways of computing the same logprobs."""
 
     mean: float
     max: float
@@ -120,7 +120,9 @@ class TrainerSide:
 
 
 def random_batch(seed: int, vocab_size: int, length: int) -> Batch:
-    """Two groups of four rollouts of two turns, branching at several depths, about `length` tokens long."""
+    """Returns two groups of four rollouts of two turns, branching at several depths, about `length` tokens
+    long.
+    """
     rng = np.random.default_rng(seed)
 
     def ids(count: int) -> list[int]:

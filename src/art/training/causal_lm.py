@@ -40,7 +40,8 @@ CLOSE, ROUGH = 1e-3, 0.1
 
 
 def decoder_of(causal_lm: Any) -> Any:
-    """What lies before the output layer: takes ids, gives `last_hidden_state`. LoRA layers are inside.
+    """Returns the model without the output layer: takes ids, gives `last_hidden_state`. LoRA layers are
+    inside.
 
     Raises ConfigurationError where the model has no such part.
     """

@@ -78,7 +78,9 @@ _READ_ONLY = ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
 
 
 class TokenizerFiles:
-    """Of one base model: a folder or a hub name; None where its weights came from neither."""
+    """The tokenizer files of one base model: a folder or a hub name; None if its weights came from
+    neither.
+    """
 
     def __init__(self, source: str | None) -> None:
         self._source = source

@@ -24,8 +24,8 @@ V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def free_memory(device: torch.device) -> int:
-    """What could be allocated now: on a GPU with what torch holds unused, on a CPU within the container's
-    limit.
+    """Returns the memory that could be allocated now: on a GPU with torch's unused memory, on a CPU within
+    the container's limit.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -36,7 +36,9 @@ def free_memory(device: torch.device) -> int:
 
 
 def cgroup_left(membership: Path, root: Path) -> int | None:
-    """What the memory limits of this process's control group and of those above it leave; None: no limit."""
+    """Returns the memory left by the limits of this process's control group and of those above it; None: no
+    limit.
+    """
     if not membership.exists():
         return None
     left = []
@@ -89,7 +91,7 @@ class MemoryPeak:
 
 
 def used_memory(device: torch.device) -> int:
-    """What `MemoryPeak` would say if nothing happened."""
+    """Returns the value of `MemoryPeak` if nothing happened."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     return _status("VmRSS")

@@ -136,7 +136,7 @@ class Distributions:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Targets:
-    """What is asked of the output layer."""
+    """The tokens and distributions that the output layer must compute."""
 
     predictor_N: Ints
     id_N: Ints

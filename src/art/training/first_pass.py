@@ -69,7 +69,7 @@ class References:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FirstScores:
-    """Of all entries, in the batch's order, without gradient."""
+    """The scores of all entries, in the batch's order, without gradient."""
 
     logprobs_E: torch.Tensor
     values_E: torch.Tensor | None

@@ -48,7 +48,7 @@ class LogitHead:
         return logits_PV
 
     def trained(self) -> list[torch.nn.Parameter]:
-        """Its parameters that carry a gradient: none under a LoRA that leaves it alone."""
+        """The head's parameters with a gradient: none under a LoRA that leaves it alone."""
         return [one for one in self._causal_lm.get_output_embeddings().parameters() if one.requires_grad]
 
 

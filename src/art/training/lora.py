@@ -217,8 +217,8 @@ class LoraAdapters:
 
 
 def experts_instead(causal_lm: torch.nn.Module, targets: Collection[str]) -> set[str]:
-    """Those targets for which PEFT would adapt the fused weights of a mixture's experts, even where linear
-    layers of that name stand beside them (shared experts, dense layers).
+    """Returns the targets for which PEFT would adapt the fused weights of a mixture's experts, even if linear
+    layers of that name exist beside them (shared experts, dense layers).
     """
     config = LoraConfig(target_modules=list(targets))
     try:

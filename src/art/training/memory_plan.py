@@ -55,7 +55,7 @@ KEEP, HOARDING, TWICE = MemoryMode(), MemoryMode(hoarding=True), MemoryMode(chec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Footprint:
-    """What a model's training costs, in bytes."""
+    """The memory of a model's training, in bytes."""
 
     layers: int
     token: float
@@ -195,7 +195,7 @@ class MemoryPlanner:
     def plan(
         self, trained: Iterable[torch.nn.Parameter], *, longest: int, stepped: bool = False
     ) -> MemoryPlan:
-        """For a step whose longest path has so many tokens. Sets `policy.checkpoint_activations`.
+        """Plans a step by the number of tokens of its longest path. Sets `policy.checkpoint_activations`.
 
         The model with these parameters is active; `stepped`: its moments are in memory already. The RNG is
         left as it was.

@@ -119,12 +119,12 @@ def set_rng(rng: Rng) -> None:
 
 
 def spell_rng(rng: Rng) -> dict[str, str]:
-    """As hexadecimal text, for JSON."""
+    """Returns the state as hexadecimal text, for JSON."""
     return {device: state.numpy().tobytes().hex() for device, state in rng.items()}
 
 
 def parse_rng(text: Mapping[str, str]) -> Rng:
-    """What `spell_rng` wrote."""
+    """Reads the output of `spell_rng`."""
     return {
         device: torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
         for device, state in text.items()

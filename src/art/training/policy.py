@@ -45,7 +45,7 @@ VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "ar
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class EntryScores:
-    """What a forward pass says about the entries of a micro-batch, in their order."""
+    """The scores of a micro-batch's entries in a forward pass, in their order."""
 
     logprobs_E: torch.Tensor
     entropies_E: torch.Tensor
@@ -202,7 +202,9 @@ class Policy:
 
 
 def choose_placement(device: str, dtype: str) -> tuple[str, str]:
-    """Where "auto" leads: the first GPU if there is one, in bfloat16; else the CPU, in float32."""
+    """Returns the device and dtype for "auto": the first GPU if there is one, in bfloat16; else the CPU, in
+    float32.
+    """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype == "auto":
@@ -225,7 +227,9 @@ def load_policy(
 
 
 def fingerprint(causal_lm: torch.nn.Module) -> str:
-    """Of the base model: configuration, parameter shapes, and the first values of every parameter."""
+    """Returns a fingerprint of the base model: configuration, parameter shapes, and the first values of every
+    parameter.
+    """
     config = {key: value for key, value in causal_lm.config.to_dict().items() if key not in VOLATILE}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     for name, parameter in causal_lm.named_parameters():

@@ -24,7 +24,7 @@ NUCLEUS = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TargetBias:
-    """What is added to some ids' logits."""
+    """The biases of some ids' logits."""
 
     ids: torch.Tensor
     values: torch.Tensor
@@ -45,7 +45,7 @@ class Shapes:
         return (self.bias_N >= 0) | (self.mask_N >= 0)
 
     def at_targets(self, where: torch.Tensor | slice) -> Shapes:
-        """Those of some targets."""
+        """Returns the shapes of some targets."""
         return Shapes(
             bias_N=self.bias_N[where], mask_N=self.mask_N[where], biases=self.biases, bits_KB=self.bits_KB
         )
@@ -75,7 +75,7 @@ class Recorded:
     id_J: torch.Tensor
 
     def at_targets(self, where: torch.Tensor | slice) -> Recorded:
-        """Those of some targets."""
+        """Returns the recorded sets of some targets."""
         return replace(self, set_N=self.set_N[where])
 
     def replace_in(self, mask_MV: torch.Tensor) -> None:
@@ -118,7 +118,7 @@ class SamplingRows:
         shapes: Shapes | None = None,
         recorded: Recorded | None = None,
     ) -> SamplingRows:
-        """What is not given changes nothing."""
+        """Builds the rows. Omitted parameters have no effect."""
         ones, zeros = torch.ones_like(temperature_N), torch.zeros_like(temperature_N)
         return cls(
             temperature_N=temperature_N,
@@ -131,7 +131,7 @@ class SamplingRows:
 
     @property
     def processed_N(self) -> torch.Tensor:
-        """Which targets have another distribution than the model's own."""
+        """The targets with another distribution than the model's own."""
         changed_N = (self.temperature_N != 1) | (self.top_k_N > 0) | (self.top_p_N < 1) | (self.min_p_N > 0)
         if self.shapes is not None:
             changed_N = changed_N | self.shapes.shaped_N
@@ -140,7 +140,7 @@ class SamplingRows:
         return changed_N & (self.temperature_N != 0)
 
     def at_targets(self, where: torch.Tensor | slice) -> SamplingRows:
-        """Those of some targets."""
+        """Returns the rows of some targets."""
         return SamplingRows(
             temperature_N=self.temperature_N[where],
             top_k_N=self.top_k_N[where],
@@ -180,7 +180,9 @@ def temper(logits_MV: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def kept_tokens(scores_MV: torch.Tensor, rows: SamplingRows) -> KeptTokens:
-    """Which tokens top_k, top_p and min_p leave, in this order. Scores are tempered, their maximum is 0."""
+    """Returns the tokens that top_k, top_p and min_p keep, in this order. Scores are tempered, their maximum
+    is 0.
+    """
     vocabulary = scores_MV.shape[1]
     floor_M = torch.full_like(scores_MV[:, 0], float("-inf"))
     last_id_M = torch.full_like(rows.top_k_N, vocabulary)

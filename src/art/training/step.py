@@ -39,7 +39,7 @@ from art.wire.training import TrainRequest
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Learner:
-    """What a step changes, and what it asks."""
+    """The parts that a step changes and uses."""
 
     policy: Policy
     optimizer: torch.optim.Optimizer

@@ -37,7 +37,7 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        """Of the update that is being made."""
+        """The loss of the current update."""
         return self._totals.shares["loss/train"] - self._before.shares["loss/train"]
 
     @property

@@ -90,7 +90,8 @@ def whiten(values_E: torch.Tensor) -> torch.Tensor:
 
 
 def explained_variance(values_E: torch.Tensor, returns_E: torch.Tensor) -> float | None:
-    """1 - Var(return - value) / Var(return): 1 when the critic knows all, at most 0 when it knows nothing.
+    """Returns 1 - Var(return - value) / Var(return): 1 for a perfect critic, at most 0 for one that has
+    learned nothing.
 
     None where all returns are equal: there is nothing to explain.
     """

@@ -82,8 +82,8 @@ def unchanged_on_failure(
 
 @contextmanager
 def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[None]:
-    """Where `when` is true, the block begins without moments; those from before are back when it raises, or
-    made no update.
+    """Starts the block without moments if `when` is true; restores the earlier ones if it raises, or made no
+    update.
     """
     if not when:
         yield
@@ -122,7 +122,7 @@ class OpenModel:
     critic: Critic | None = None
 
     def restore(self, state: TrainerState, checkpoint: Path, make_critic: Callable[[], Critic]) -> None:
-        """Everything but the weights. Raises: CheckpointError."""
+        """Restores everything except the weights. Raises: CheckpointError."""
         if not is_plain_adapter(checkpoint):
             load_moments(self.optimizer, self.parameters, checkpoint / OPTIMIZER_FILE)
         if state.critic:
@@ -138,7 +138,7 @@ class OpenModel:
         return [OPTIMIZER_FILE, *critic]
 
     def state(self, base_model: str, base_fingerprint: str) -> TrainerState:
-        """What a checkpoint says of it."""
+        """Returns the state for a checkpoint."""
         return TrainerState(
             step=self.step,
             base_model=base_model,
@@ -152,7 +152,9 @@ class OpenModel:
 
 
 class Trainer:
-    """Not thread-safe: one call at a time. Calls for different models may alternate freely."""
+    """The trainer. It is not thread-safe: make one call at a time. Calls for different models may alternate
+    freely.
+    """
 
     def __init__(
         self, policy: Policy, *, token_budget: int | None = 8192, checkpointing: Checkpointing = "auto"
@@ -342,7 +344,7 @@ class Trainer:
         return write_checkpoint(path, state, write, self._tokenizer.place)
 
     def parameters(self, name: str) -> Mapping[str, torch.nn.Parameter]:
-        """What is trained of an open model, by name."""
+        """Returns the trained parameters of an open model, by name."""
         return self._model(name).parameters
 
     def trainable_parameters(self, name: str) -> int:

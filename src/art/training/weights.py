@@ -31,7 +31,7 @@ from art.wire.training import LoraSpec, ProbeReply
 
 
 class MasterWeights:
-    """What an optimizer moves: parameters that are exact enough themselves, masters of the others."""
+    """The weights that an optimizer updates: exact parameters themselves, float32 masters of the others."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
         self._parameters = parameters
@@ -135,7 +135,9 @@ class FullWeights:
             self.activate(active)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """What is trained, by name, shared ones once. Every set uses the same ones in its turn."""
+        """Returns the trained parameters by name, shared ones once. Every set uses the same ones in
+        its turn.
+        """
         return self._exact.exact
 
     def save(self, name: str, folder: Path) -> list[str]:
@@ -263,7 +265,7 @@ class Weights:
             self._full.refresh()
 
     def deactivate(self) -> None:
-        """None of them computes, until one is activated: the model is its base."""
+        """Deactivates all sets, until one is activated: the model is its base."""
         self._is_full = False
         self._full.deactivate()
         self._adapters.deactivate()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Read the configuration, load the model, say that it is ready, serve until stdin ends."""
+    """Reads the configuration, loads the model, reports that it is ready, serves until stdin ends."""
     keep_freed_memory()
     line = sys.stdin.readline()
     try:

@@ -201,7 +201,9 @@ class CriticSpec(Strict):
 
 
 class TeacherSpec(Strict):
-    """Whose logprobs the policy is drawn to. The teacher shares the tokenizer: it scores the sampled ids."""
+    """The teacher whose logprobs the policy approaches. It shares the tokenizer, because it scores the
+    sampled ids.
+    """
 
     kind: Literal["base", "step", "server"]
     """base: the model without adapter. step: `step` of the same model. server: an endpoint that returns

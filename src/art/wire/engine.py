@@ -52,7 +52,7 @@ def checked_options(engine: str, kind: type[Options], options: Mapping[str, Any]
 
 
 class BuiltinOptions(Strict):
-    """What can be chosen about the builtin engine."""
+    """The options of the builtin engine."""
 
     dtype: DType = "auto"
     """auto: float32 on a CPU, bfloat16 on a GPU."""

@@ -61,7 +61,7 @@ class TrainGroup(Strict):
 
 
 class RateSpec(Strict):
-    """What the learning rate of one step is multiplied by, known when its batch is."""
+    """The factors of the learning rate of one step, known when its batch is."""
 
     rollouts_power: float = Field(default=0.0, allow_inf_nan=False)
     """(Number of trained rollouts) to this power."""
@@ -101,7 +101,7 @@ class ContextRow(Strict):
 
 
 class BalanceSheet(Strict):
-    """Where every rollout of a step went. `started` equals the sum of all fates, in rollouts and in tokens.
+    """The fates of all rollouts of a step. `started` equals the sum of all fates, in rollouts and in tokens.
 
     Known fates: trained; failed (an exception), unscored (no reward), no_samples (nothing was sampled),
     stale (sampled too many steps ago), truncated (cut at its token limit, where the algorithm leaves those

@@ -153,7 +153,7 @@ def stays_in_folder(name: str) -> bool:
 
 
 def manifest_entry(file: Path) -> ManifestEntry:
-    """Of a file on this machine."""
+    """Returns the manifest entry of a file on this machine."""
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return ManifestEntry(sha256=digest, size=file.stat().st_size)

@@ -79,7 +79,7 @@ class Flaw:
 
     @property
     def without_value(self) -> str:
-        """For records that hold a key."""
+        """Returns the flaw without its value, for records that hold a key."""
         return f"{self.field}: {self.problem}" if self.field else self.problem
 
 
@@ -113,7 +113,7 @@ _DECODER = json.JSONDecoder()
 
 
 class PieceError(ValueError):
-    """What is wrong, and where: `field` is a path such as `conversations.3.messages`, or empty."""
+    """An error and its place: `field` is a path such as `conversations.3.messages`, or empty."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -144,7 +144,7 @@ def read_pieces(kind: type[Record], text: str) -> Record:
 
 
 def write_pieces(record: BaseModel) -> str:
-    """What `record.model_dump_json()` writes."""
+    """Returns the text of `record.model_dump_json()`, piece by piece."""
     told = []
     for name, field in type(record).model_fields.items():
         value = getattr(record, name)

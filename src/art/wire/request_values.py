@@ -34,7 +34,7 @@ def refuse(message: str, param: str, code: str = "invalid_value") -> NoReturn:
 
 
 class Values:
-    """What a field may hold: `kind`, a type in pydantic's words, taken strictly."""
+    """The values that a field accepts: `kind`, a type in pydantic's words, taken strictly."""
 
     def __init__(self, kind: Any, words: str, *, schema: Schema | None = None) -> None:
         self._kind = kind
@@ -67,7 +67,7 @@ class Values:
 
 
 class ByHand(Values):
-    """What the field's own reader checks, since its refusals say more than a type."""
+    """A check by the field's own reader, whose messages are better than those of a type."""
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(Any, "", schema=schema)

@@ -72,7 +72,7 @@ class ExchangeChoice(Strict):
 
 
 class Exchange(Strict):
-    """What one request said, and what it was answered.
+    """One request and its answer.
 
     Its messages are the first `shared` messages of exchange `extends`, then `messages`.
     """

@@ -67,7 +67,7 @@ _BYTES = 4
 
 
 def candidates_record(ids: Sequence[int]) -> bytes:
-    """Of one token; of too many ids, that they are not recorded."""
+    """Returns the record of one token's ids; of too many ids, that they are not recorded."""
     return array("i", [len(ids), *ids]).tobytes() if len(ids) <= MAX_CANDIDATES else CANDIDATES_NOT_RECORDED
 
 

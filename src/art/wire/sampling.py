@@ -36,7 +36,7 @@ _OPENAI: frozenset[Route] = frozenset({"completions", "responses"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameter:
-    """What is declared of a parameter besides its name, its type and its default, which changes nothing."""
+    """The declaration of a parameter besides its name, its type and its default, which changes nothing."""
 
     values: Values
     """What a request may say."""
@@ -68,7 +68,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constraint:
-    """What a completion must look like. The logprobs are those of the tokens that it allows.
+    """The required form of a completion. The logprobs are those of the tokens that it allows.
 
     >>> Constraint(kind="json_schema", text='{"type": "object"}')
     >>> Constraint(kind="choice", text='["yes", "no"]')

@@ -17,7 +17,7 @@ ANY: tuple[RatioLevel, ...] = ("token", "sequence", "average", "geometric_averag
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossFacts:
-    """What fits a token term."""
+    """The formula of a token term, its parameters, and the ratio levels that fit it."""
 
     formula: str
     """What is minimised. r: ratio, A: advantage, p: probability."""

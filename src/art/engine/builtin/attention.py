@@ -28,7 +28,7 @@ from art.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class LayerCall:
-    """What one attention layer asks for."""
+    """The inputs of one attention layer."""
 
     scale: float | None
     window: int | None
@@ -213,7 +213,7 @@ UNSUPPORTED = ("position_bias",)
 
 
 class Attends(Protocol):
-    """What a forward pass hands to every attention layer."""
+    """The attention inputs that a forward pass hands to every layer."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
         """q [H, T, D], k and v [G, T, D] of the packed tokens -> [T, H, D]."""

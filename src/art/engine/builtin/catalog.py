@@ -38,7 +38,7 @@ class ModelFolder:
 
 
 def read_folder(path: Path) -> PeftAdapter | ModelFolder:
-    """What a checkpoint folder holds. Raises: CheckpointError that names what is missing or broken."""
+    """Reads a checkpoint folder. Raises: CheckpointError that names the missing or broken part."""
     if not (path / CONFIG).is_file() or (path / ADAPTER_CONFIG).exists():
         return read_adapter(path)
     files = [file for file in sorted(path.glob(WEIGHTS)) if file.name not in NOT_WEIGHTS]

@@ -84,7 +84,9 @@ class Compilers:
         return waiter
 
     def withdraw(self, waiter: Waiter) -> bool:
-        """Its request has gone. A compilation that nobody waits for ends. False: it is too late."""
+        """Withdraws a request. A compilation without waiting requests ends. Returns False if it is too
+        late.
+        """
         with self._changed:
             for key, work in self._open.items():
                 if waiter not in work.waiters:

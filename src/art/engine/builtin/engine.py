@@ -108,7 +108,7 @@ class BuiltinEngine:
         return EngineInfo.from_health(self.health())
 
     def health(self) -> EngineHealth:
-        """Read from outside the step thread: numbers may be a step old."""
+        """Returns the health, read from outside the step thread: numbers may be a step old."""
         health = self._core.health()
         health.waiting = max(0, self._begun - self._ended - health.running)
         health.error = self._error

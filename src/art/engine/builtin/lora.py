@@ -26,8 +26,7 @@ BASE = 0
 
 @dataclass(slots=True)
 class Routing:
-    """Which adapter each packed token of the running step uses. Shared by all layers, set before each
-    forward."""
+    """The adapter of each packed token of the running step. Shared by all layers, set before each forward."""
 
     single: int | None = BASE
     groups: list[tuple[int, Tensor]] = field(default_factory=list)
@@ -148,7 +147,7 @@ class AdapterLayers:
         return self._flat_weights[number]
 
     def stack(self, numbers: Sequence[int]) -> Stack | None:
-        """What the recorded forward pass of several adapters takes; None when it cannot have them.
+        """Returns the inputs of the recorded forward pass of several adapters; None if it cannot have them.
 
         A stack copies all linear layers once for each adapter, also those that few or none of them touch.
         """

@@ -174,7 +174,7 @@ class FlatForward:
         return self._several(ids[None], positions[None], turns.places[wanted], turns.ends, *stack.weights)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
-        """What the model meets as its attention while it is recorded."""
+        """Stands for the attention while the model is recorded."""
         return self._operation(q, k, v, layer, call.scale, call.window, call.softcap, call.sinks)
 
     def _attend(

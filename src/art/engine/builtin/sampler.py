@@ -35,15 +35,15 @@ from art.wire.samples import CANDIDATES_NOT_RECORDED, MAX_CANDIDATES, candidates
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogitBias:
-    """What is added to some ids' logits."""
+    """The biases of some ids' logits."""
 
     ids: Tensor
     values: Tensor
 
 
 class Penalties:
-    """What ids that were there before lose or gain, and how often each was. (Keskar et al., CTRL,
-    arXiv 1909.05858: repetition. OpenAI's API: frequency and presence.)
+    """The penalties of earlier ids, with the count of each. (Keskar et al., CTRL, arXiv 1909.05858:
+    repetition. OpenAI's API: frequency and presence.)
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
@@ -89,7 +89,7 @@ class ShapedRow(Protocol):
 
 
 def make_penalties(sampling: Sampling, prompt: Sequence[int]) -> Penalties | None:
-    """None where nothing is penalised."""
+    """Returns the penalties; None if nothing is penalised."""
     return Penalties(sampling, prompt) if sampling.penalised else None
 
 

@@ -55,7 +55,7 @@ class StopStrings:
         return None
 
     def pass_over(self, completion: list[int]) -> None:
-        """What the completion says so far ends nothing, but a stop string may begin in it."""
+        """Marks the completion so far as free of stop strings, except for one that may begin at its end."""
         new = self._new(completion)
         self.passed = len(new.rstrip(REPLACEMENT))
         self._settle_text(completion, new)
@@ -139,11 +139,11 @@ class Sequence:
 
     @property
     def owner(self) -> str:
-        """Whose turn it takes."""
+        """The owner in the queue."""
         return self.request.owner
 
     def ids(self) -> np.ndarray:
-        """Everything known so far; more than the prompt when the request was sent back to the queue."""
+        """All ids known so far; more than the prompt if the request was sent back to the queue."""
         return np.fromiter((*self.request.prompt_ids, *self.completion), np.int64)
 
     def append(

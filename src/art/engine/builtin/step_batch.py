@@ -45,8 +45,9 @@ class StepBatch:
 def make_batch(
     table: RowTable, cache: RowCache, max_tokens: int, among: np.ndarray | None = None
 ) -> StepBatch | None:
-    """Everything (`among` some of the rows) that can move on now: all decoding rows, then prompts up to
-    `max_tokens`, each owner's in their order of arrival."""
+    """Returns the batch of the next step (`among` some of the rows): all decoding rows, then prompts up to
+    `max_tokens`, each owner's in their order of arrival.
+    """
     running = np.flatnonzero(table.running if among is None else table.running & among)
     pending = table.known[running] - table.computed[running]
     decoding = running[pending == 1]

@@ -42,7 +42,7 @@ class VllmAdapters:
         return sorted(self._served)
 
     def model(self, adapter: str | None) -> str:
-        """What vLLM calls it. Raises: NotFoundError."""
+        """Returns vLLM's name of the adapter. Raises: NotFoundError."""
         if adapter is None:
             return self._base
         if adapter not in self._served:

@@ -110,7 +110,7 @@ def rank_body(row: list[int], model: str, most: int) -> dict[str, Any]:
 
 
 def read_ranked(reply: dict[str, Any], row: list[int], most: int) -> Ranked:
-    """What a reply says of `row[1:]`. Raises: WorkerError when it lacks something."""
+    """Reads the ranks of `row[1:]` from a reply. Raises: WorkerError if they are incomplete."""
     try:
         known = reply["choices"][0]["prompt_logprobs"][1:]
         told = [{int(token): float(one["logprob"]) for token, one in at.items()} for at in known]

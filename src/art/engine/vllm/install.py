@@ -33,7 +33,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """What the marker says: an environment that was made and checked."""
+    """The content of the marker of a complete, checked environment."""
 
     kind: str
     """`cpu` or `cuda`."""
@@ -56,7 +56,7 @@ def machine_kind() -> Kind:
 
 
 def installed(folder: Path) -> Installed | None:
-    """What is in a folder; None when no environment was completed there."""
+    """Returns the versions in a folder; None if no environment was completed there."""
     try:
         return Installed(**json.loads((folder / MARKER).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -142,7 +142,7 @@ SOCKET = "s"
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What is started, and what it will answer as."""
+    """The program to start, and the address and model that it will serve."""
 
     command: list[str]
     environment: dict[str, str] = field(repr=False)

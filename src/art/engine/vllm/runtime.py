@@ -54,7 +54,7 @@ class Runtime:
 
 
 def default_folder() -> Path:
-    """Where `art runtime install` puts it: one for each version, shared by all projects of a user."""
+    """Returns the folder of `art runtime install`: one for each version, shared by all projects of a user."""
     return Path.home() / ".cache" / "art" / "runtime" / f"vllm-{TESTED}"
 
 
@@ -84,7 +84,7 @@ async def find_runtime(environment: Path | None) -> Runtime:
 
 
 async def ask_python(python: Path, program: str, seconds: float = ASK_SECONDS) -> str:
-    """What a short program prints in another environment. Raises: ConfigurationError."""
+    """Returns the output of a short program in another environment. Raises: ConfigurationError."""
     process = await asyncio.create_subprocess_exec(
         str(python),
         "-I",

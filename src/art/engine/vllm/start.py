@@ -198,7 +198,7 @@ class VllmServer:
         """vLLM cannot be asked for its stacks; what it wrote is in the log."""
 
     async def kill(self) -> None:
-        """As `stop`: its guard gives it a moment, then kills all of it."""
+        """Stops the server as `stop` does: its guard waits a moment, then kills all processes."""
         await self.stop()
 
     async def stop(self) -> None:

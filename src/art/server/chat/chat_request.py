@@ -232,7 +232,7 @@ _AN_OBJECT = ByHand(OBJECT.schema)
 
 @dataclass(kw_only=True, slots=True)
 class ChatRequest(SamplingParameters):
-    """What is asked for, checked and in one spelling. `stop_token_ids` are besides those that end a turn.
+    """A chat request, checked and in one spelling. `stop_token_ids` are besides those that end a turn.
 
     An attribute beside which a `RequestField` stands is a field of the body.
     """

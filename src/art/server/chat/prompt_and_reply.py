@@ -26,7 +26,7 @@ from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 @dataclass(kw_only=True, slots=True)
 class Completion:
-    """What the engine emitted for one choice, so far."""
+    """The engine's output for one choice, so far."""
 
     sample_id: str
     token_ids: list[int]
@@ -152,7 +152,7 @@ def _entry(renderer: ChatRenderer, token_id: int, logprob: float, as_ids: bool) 
 
 
 def token_spelling(token_id: int, spelled: bytes, as_ids: bool) -> str:
-    """What logprobs call a token: its text or, as vLLM has it, its id."""
+    """Returns a token's name in logprobs: its text or, as in vLLM, its id."""
     return f"token_id:{token_id}" if as_ids else spelled.decode("utf-8", "replace")
 
 
@@ -197,7 +197,7 @@ class PreparedRequest:
 
     @property
     def owner(self) -> str:
-        """Whose turn it uses up: the model of a project, or the base model as each tenant asks it."""
+        """The owner in the queue: the model of a project, or the base model for each tenant."""
         target = self.target
         if target.project is None:
             return internal_name(self.tenant, target.name)
@@ -213,7 +213,7 @@ class PreparedRequest:
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Those that end a turn, unless that is to be ignored, and those that the request names."""
+        """The ids that end a turn, unless they are ignored, and those of the request."""
         if self.request.ignore_eos:
             return self.request.stop_token_ids
         return tuple(dict.fromkeys((*self.target.renderer.stop_token_ids, *self.request.stop_token_ids)))
@@ -225,7 +225,7 @@ class PreparedRequest:
         return request.tool_choice.mode == "required" and self.constraint is not None and not request.stop
 
     def blamed(self, error: RequestError) -> RequestError:
-        """What an engine refuses of a request, with the field that asked for it."""
+        """Converts an engine's error to one that names the request's field."""
         field = _BLAMED.get(error.code or "")
         if error.code == "invalid_constraint":
             field = self.request.constrained_by or "tools"
@@ -252,7 +252,7 @@ class PreparedRequest:
 def constraint_of(
     request: ChatRequest, renderer: ChatRenderer, prompt_ids: Sequence[int]
 ) -> Constraint | None:
-    """None: the reply is free.
+    """Returns the constraint of the reply; None: no constraint.
 
     Raises: RequestError naming the field that the model's chat format has no grammar for.
     """
@@ -337,8 +337,8 @@ _NOTHING = Ranked(logprobs=[], tops=[])
 
 
 async def prompt_scores(prompts: Sequence[PreparedRequest], most: int | None) -> Sequence[Ranked | None]:
-    """Of each prompt's ids but the first: the logprob at temperature 1, and the `most` probable ids in its
-    place. None: it was not asked for. The prompts are of one target.
+    """Returns, for each prompt's ids except the first, the logprob at temperature 1 and the `most` probable
+    ids in its place. None: not requested. The prompts are of one target.
     """
     if most is None:
         return [None] * len(prompts)
@@ -352,8 +352,8 @@ async def prompt_scores(prompts: Sequence[PreparedRequest], most: int | None) ->
 def prompt_logprobs_of(
     renderer: ChatRenderer, prompt_ids: Sequence[int], scored: Ranked, *, most: int
 ) -> list[dict[str, Any] | None]:
-    """As vLLM tells them: nothing of the first id; of each other its logprob, rank (where it is known) and
-    text, by its id, and the same of the `most` probable ones.
+    """Returns prompt logprobs in vLLM's form: none for the first id; for each other its logprob, rank (if
+    known) and text, by its id, and the same for the `most` probable ones.
     """
     told: list[dict[str, Any] | None] = [None]
     tops = [top[:most] for top in scored.tops] or [()] * len(scored.logprobs)

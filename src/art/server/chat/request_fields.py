@@ -156,7 +156,7 @@ class RequestSchema:
         }
 
     def read(self, request: Any, body: dict[str, Any]) -> None:
-        """Read the body's fields into the request. Raises: RequestError naming the first that is wrong."""
+        """Reads the body's fields into the request. Raises: RequestError naming the first wrong field."""
         for name, value in body.items():
             field = self.fields.get(name)
             if field is None:
@@ -187,7 +187,7 @@ class RequestSchema:
 
 
 def declared_fields(request: type) -> dict[str, RequestField]:
-    """What is declared beside the attributes of a class of requests, sampling parameters included."""
+    """Returns the declarations of the attributes of a class of requests, sampling parameters included."""
     declared = {}
     for name, hint in get_type_hints(request, include_extras=True).items():
         for mark in getattr(hint, "__metadata__", ()):

@@ -48,7 +48,7 @@ DEFAULT_LORA = LoraSpec()
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointShape:
-    """Of one checkpoint folder."""
+    """The shape of the adapter in a checkpoint folder."""
 
     base_model: str
     lora: LoraSpec | None
@@ -182,7 +182,7 @@ _STEP = re.compile(r"\d{4,}")
 
 
 class JobNote(Strict):
-    """Which job made a checkpoint, and what it had to tell."""
+    """The job that made a checkpoint, and its result."""
 
     job_id: str
     result: TrainResultInfo
@@ -207,7 +207,7 @@ class Checkpoints:
         return self.folder / f"{step:04d}"
 
     def fresh_folder(self, step: int) -> Path:
-        """Where a step is to be written before it is committed. What an earlier attempt left there is
+        """Returns the folder to write a step to before it is committed. Remains of an earlier attempt are
         removed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -236,8 +236,8 @@ class Checkpoints:
         return path
 
     def note(self, step: int) -> JobNote | None:
-        """Who made a step; None for a step that no job made. Raises CheckpointError when the note is
-        unreadable.
+        """Returns the job that made a step; None for a step without a job. Raises CheckpointError if the note
+        is unreadable.
         """
         path = self.path(step) / JOB_FILE
         if not path.exists():
@@ -406,7 +406,7 @@ def manifest_of(checkpoints: Checkpoints, step: int) -> Manifest:
 
 
 def file_of(checkpoints: Checkpoints, step: int, name: str) -> Path:
-    """Where one of these files lies. Raises NotFoundError for any other name."""
+    """Returns the path of one of these files. Raises NotFoundError for any other name."""
     known = manifest_of(checkpoints, step).files
     path = _folder(checkpoints, step) / name
     if name not in known or "/" in name or not path.is_file() or path.is_symlink():

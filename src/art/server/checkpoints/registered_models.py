@@ -222,7 +222,9 @@ class RegisteredModels:
         return self.checkpoints_of(model.project, model.name)
 
     def checkpoints_of(self, project: str, name: str) -> Checkpoints:
-        """Of a model that need not be registered. Raises RequestError (400) for an unfit name."""
+        """Returns the checkpoints of a model that need not be registered. Raises RequestError (400) for an
+        invalid name.
+        """
         return Checkpoints(self._layout.checkpoints_dir(project, name))
 
 

@@ -205,7 +205,7 @@ class Parity:
     """Of a difference above the limits."""
 
     def row(self) -> dict[str, Any]:
-        """For the health route."""
+        """Returns the row for the health route."""
         return {
             "lora": self.lora,
             "tokens": self.tokens,
@@ -220,7 +220,7 @@ class Parity:
 
 
 class ParityWorkers(Protocol):
-    """What the gate needs of the workers (`art.server.workers.base_model.BaseModelWorkers`)."""
+    """The interface of the workers that the gate uses (`art.server.workers.base_model.BaseModelWorkers`)."""
 
     @property
     def engine(self) -> EnginePool: ...
@@ -317,7 +317,7 @@ def difference_figures(one: Scores, other: Scores) -> tuple[float, float]:
 def likely_cause(
     base_engine: Scores, base_trainer: Scores, engine: Scores, trainer: Scores, limits: ParityLimits
 ) -> str:
-    """What the differences look like."""
+    """Returns the likely cause of the differences."""
     mean, p99 = difference_figures(base_engine, base_trainer)
     if mean > limits.mean or p99 > limits.p99:
         factor, alike = _fit(base_trainer, base_engine)

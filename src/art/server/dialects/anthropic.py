@@ -252,7 +252,7 @@ class MessageStream:
         return b"".join(named_event(one["type"], one) for one in self._events_of(event))
 
     def close(self) -> bytes:
-        """Nothing: the message has told its end."""
+        """Does nothing: the message has sent its end."""
         return b""
 
     def fail(self, error: ARTError) -> bytes:

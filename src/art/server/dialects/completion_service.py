@@ -127,7 +127,9 @@ class CompletionService:
         self._stitcher = stitcher
 
     async def resolve(self, model: str, rollout_id: str | None, *, tenant: Tenant = None) -> Target:
-        """What answers to a name; in a scoped rollout its own model. Raises: NotFoundError, RequestError."""
+        """Returns the target of a name; in a scoped rollout its own model. Raises: NotFoundError,
+        RequestError.
+        """
         scoped = self._scoped(rollout_id, tenant)
         if scoped is None or self._rollouts is None:
             return await self.catalog.resolve(model, tenant)
@@ -334,7 +336,7 @@ class StreamStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """What is new of a call. Calls come one after the other: a new one ends the one before."""
+    """The new part of a call. Calls come one after the other: a new one ends the one before."""
 
     index: int
     call: dict[str, Any]
@@ -391,7 +393,7 @@ class StreamedChoice:
         self._read_at = 0
 
     def delta_event(self, delta: Delta) -> ReplyDelta:
-        """What can be told after a delta."""
+        """Returns the event that can be sent after a delta."""
         content = reasoning = ""
         calls: list[CallPiece] = []
         total = len(self.completion.token_ids)

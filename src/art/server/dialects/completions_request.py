@@ -68,7 +68,7 @@ def _logprobs(request: CompletionsRequest, name: str, value: int) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class CompletionsRequest:
-    """What is asked for."""
+    """A request of `/v1/completions`."""
 
     sampling: ChatRequest
     """Model, sampling and stream, as a chat completion has them; without messages."""

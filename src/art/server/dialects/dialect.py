@@ -40,7 +40,7 @@ class StreamWriter(Protocol):
         ...
 
     def close(self) -> bytes:
-        """After the last choice has ended."""
+        """Writes the end after the last choice has ended."""
         ...
 
     def fail(self, error: ARTError) -> bytes:
@@ -163,7 +163,9 @@ class Dialect(ABC):
         return self.read(scope, decode_json(body))
 
     async def target_of(self, scope: Scope, request: ChatRequest) -> Target:
-        """What answers: lease it before preparing. Raises: NotFoundError listing the served names."""
+        """Returns the target of the request: lease it before preparing. Raises: NotFoundError listing the
+        served names.
+        """
         target = await self.sampler.resolve(request.model, rollout_of(scope), tenant=tenant_in(scope))
         target = target.confined_for(tenant_in(scope))
         wished = {name: value for name, value in request.wishes.items() if target.renderer.knows(name)}

@@ -113,7 +113,7 @@ def output_of(
 
 
 def reasoning_item(sample_id: str, text: str | None, status: str) -> Item:
-    """What the model thought, in full; without a text there is no content yet."""
+    """Returns the model's full reasoning; without a text there is no content yet."""
     content = [] if text is None else [reasoning_part(text)]
     own = {"id": _item_id("rs", sample_id), "type": "reasoning", "status": status}
     return {**own, "summary": [], "content": content, SAMPLE_FIELD: sample_id}
@@ -122,7 +122,7 @@ def reasoning_item(sample_id: str, text: str | None, status: str) -> Item:
 def message_item(
     sample_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None
 ) -> Item:
-    """What the model said; without a text there is no content yet."""
+    """Returns the model's message; without a text there is no content yet."""
     own = {"id": _item_id("msg", sample_id), "type": "message", "role": "assistant", "status": status}
     return {**own, "content": [] if text is None else [text_part(text, logprobs)], SAMPLE_FIELD: sample_id}
 

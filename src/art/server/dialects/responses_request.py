@@ -194,7 +194,7 @@ _OUR_WORDS = {"max_tokens": "max_output_tokens", "response_format": "text.format
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResponsesRequest:
-    """What is asked for."""
+    """A request of `/v1/responses`."""
 
     chat: ChatRequest
     items: list[Item]

@@ -57,7 +57,7 @@ class JobQueue:
         self._changed = asyncio.Event()
 
     def put(self, ticket: QueuedJob) -> None:
-        """Behind the other jobs of its model."""
+        """Adds a job behind the other jobs of its model."""
         tenant = str(tenant_of(ticket.project))
         self._jobs.setdefault(tenant, FairQueue()).put(ticket.model, ticket)
         self._tenants.put(tenant, tenant)
@@ -220,7 +220,7 @@ class JobStore:
 
     @_in_thread
     def job(self, job_id: str) -> TrainingJob:
-        """What an unfinished job asks for. Raises NotFoundError."""
+        """Returns the request of an unfinished job. Raises NotFoundError."""
         row = self._one_row("SELECT project, name, request FROM jobs WHERE job_id = ?", job_id)
         return TrainingJob(job_id=job_id, project=row[0], name=row[1], request=_read_request(row[2]))
 

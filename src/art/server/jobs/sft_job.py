@@ -121,7 +121,7 @@ def assistant_rows(
     about: str,
     sampled: Mapping[int, SampleRow] = MappingProxyType({}),
 ) -> list[SampleRow]:
-    """What the assistant says, message by message. `sampled`: the rows of messages that were sampled.
+    """Returns the assistant's messages as rows. `sampled`: the rows of messages that were sampled.
 
     Rows of the others are called `name.index` and are `given`. Raises RequestError that says `about` what.
     """

@@ -109,7 +109,7 @@ class StepJob(ABC):
 
 
 def promotion_metrics(promoted: Promotion) -> dict[str, float]:
-    """What the canary measured, and how long the new step took from the gradient step to the alias."""
+    """Returns the canary's measurements, and the time of the new step from the gradient step to the alias."""
     return {
         "canary/logprob_difference_mean": promoted.agreement.mean,
         "canary/logprob_difference_max": promoted.agreement.max,

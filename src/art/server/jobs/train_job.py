@@ -62,7 +62,7 @@ from art.wire.training import TrainRequest
 
 
 def rate_factor(spec: RateSpec, groups: Sequence[GroupRow], batch: Batch) -> float:
-    """(Trained rollouts) ** power, times the mean spread of the groups' rewards if that is asked for.
+    """Returns (trained rollouts) ** power, times the mean spread of the groups' rewards if requested.
 
     Raises RequestError where that is 0: nothing would be trained.
     """

@@ -139,7 +139,8 @@ def policy_ages(groups: Sequence[GroupRow], step: int) -> dict[str, float]:
 
 
 def judge_figures(groups: Sequence[TrainGroup]) -> dict[str, float]:
-    """What the groups say of their judge: means over those that say it, named as in the program's log.
+    """Returns the groups' figures about their judge: means over those that have them, named as in the
+    program's log.
 
     >>> judge_figures([TrainGroup(trajectories=[], judge={"judge/agreement": value}) for value in (0.5, 1)])
     {'group_judge/agreement': 0.75}

@@ -194,7 +194,7 @@ class Ledger:
         self._commits.note(also)
 
     async def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """What a query of the tables beside the samples finds. Raises: LedgerError."""
+        """Returns the rows of a query of the tables beside the samples. Raises: LedgerError."""
         return await self._read(lambda: self._reading.execute(query, values).fetchall())
 
     async def samples(self, sample_ids: Sequence[str], *, tenant: Tenant = None) -> list[SampleRecord]:
@@ -217,7 +217,7 @@ class Ledger:
     async def readable(
         self, sample_ids: Sequence[str], *, tenant: Tenant = None
     ) -> tuple[dict[str, SampleRecord], dict[str, str]]:
-        """Of samples that may be damaged, the records of those that are not, and why the others are.
+        """Returns the records of readable samples, and the errors of damaged ones.
 
         Raises: NotFoundError as `samples`.
         """
@@ -232,7 +232,7 @@ class Ledger:
         return found.records, self._tell_damaged(found, sample_ids)
 
     async def known(self, sample_ids: Sequence[str], *, tenant: Tenant) -> dict[str, SampleRecord]:
-        """Those of the samples that there are, of this tenant alone (None: the operator's own)."""
+        """Returns the samples that exist, only of this tenant (None: the operator's own)."""
         found = await self._read(lambda: _load(self._reading, sample_ids))
         self._tell_damaged(found, sample_ids)
         return {name: record for name, record in found.records.items() if record.tenant == tenant}

@@ -360,7 +360,7 @@ class Stitcher:
 
 
 def speaker_of(base_model: str, tenant: Tenant, renderer: ChatRenderer) -> str:
-    """What the keys of conversations begin with: whose they are, and with what."""
+    """Returns the prefix of conversation keys: the owner and the settings."""
     return internal_name(tenant, base_model) + renderer.variant
 
 

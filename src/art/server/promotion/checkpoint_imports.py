@@ -48,7 +48,9 @@ class CheckpointImports:
 
     @contextlib.asynccontextmanager
     async def exclusive(self, project: str, name: str) -> AsyncIterator[None]:
-        """Nobody else forks, adopts into or registers this model. Raises RequestError (409) after a while."""
+        """Holds the model, so that no other call forks, adopts into or registers it. Raises RequestError
+        (409) after a while.
+        """
         lock = self._locks.setdefault((project, name), asyncio.Lock())
         async with lock_within(lock, self._wait, f"{project}/{name}"):
             yield

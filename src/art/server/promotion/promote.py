@@ -287,7 +287,7 @@ class ServedModels:
         return self._served.get(key)
 
     def opening(self, model: Registration) -> asyncio.Lock:
-        """Whoever holds it keeps all models on the same base from being opened."""
+        """Holds a lock that keeps all models on the same base from being opened."""
         return self._opening.setdefault(model.base_model, asyncio.Lock())
 
     @contextlib.asynccontextmanager
@@ -315,7 +315,7 @@ class ServedModels:
         self._catalog.serve_as(model.project, model.name, serving)
 
     def rows(self, model: Registration) -> list[list[int]]:
-        """What engine and trainer must agree on before the model is served."""
+        """Returns the rows on which engine and trainer must agree before the model is served."""
         renderer = self._catalog.base_of(model.base_model).renderer
         if tenant_of(model.project) is not None:
             renderer = renderer.confined()

@@ -34,7 +34,7 @@ from art.wire.models import (
 
 
 def checkpoint_routes(control: Control) -> list[BaseRoute]:
-    """To be mounted behind the key check."""
+    """Returns the checkpoint routes, to be mounted behind the key check."""
 
     async def delete_checkpoints(request: Request) -> Response:
         asked = await read_body(request, DeleteCheckpointsRequest)
@@ -79,7 +79,7 @@ _SMALLER_SFT = "; train in several calls, such as one for each chunk of create_s
 
 
 def control_routes(control: Control) -> list[BaseRoute]:
-    """To be mounted behind the key check, which says who asks."""
+    """Returns the control routes, to be mounted behind the key check, which identifies the caller."""
 
     async def register(request: Request) -> Response:
         return record_reply(request, await control.register(await read_body(request, RegisterRequest)))

@@ -36,7 +36,7 @@ from art.wire.samples import RolloutInfo, SampleInfo
 
 
 class Lookups:
-    """What can be asked of the catalog and the ledger."""
+    """The queries of the catalog and the ledger."""
 
     def __init__(self, catalog: Catalog, ledger: Ledger, rollouts: ScopedRollouts) -> None:
         self._catalog = catalog
@@ -127,7 +127,7 @@ _ONE = "/art/rollouts/{rollout_id}"
 
 
 def rollout_routes(rollouts: ScopedRollouts) -> list[BaseRoute]:
-    """To be mounted behind the key check, which says who asks."""
+    """Returns the rollout routes, to be mounted behind the key check, which identifies the caller."""
 
     async def open_rollout(request: Request) -> Response:
         asked = await read_body(request, OpenRolloutRequest)
@@ -189,7 +189,7 @@ TOKENIZATION = frozenset({"/tokenize", "/detokenize"})
 def tokenization_routes(
     catalog: Catalog, stitcher: Stitcher, limits: LimitSettings, version: str
 ) -> list[BaseRoute]:
-    """To be mounted behind the key check, which says who asks."""
+    """Returns the tokenization routes, to be mounted behind the key check, which identifies the caller."""
     threads = TenantThreads()
 
     async def body_of(request: Request, schema: RequestSchema) -> dict[str, Any]:

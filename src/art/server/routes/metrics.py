@@ -37,7 +37,7 @@ _OF_ENGINES = {
 
 
 async def nothing_controlled() -> ControlCounts:
-    """Of a server that has no workers of its own."""
+    """Returns the counts of a server without workers of its own."""
     return ControlCounts()
 
 
@@ -57,7 +57,9 @@ class Metrics:
         self._stitcher, self._control = stitcher, control
 
     def route(self) -> Route:
-        """To be mounted behind the key check. A tenant gets a 403: the numbers are everybody's."""
+        """Returns the metrics route, to be mounted behind the key check. A tenant gets a 403: the numbers
+        cover all users.
+        """
 
         async def metrics(request: Request) -> Response:
             operator_only(request, "it tells of everybody's requests")

@@ -209,7 +209,7 @@ _PARAMETERS: dict[str, Schema] = {"step": {"type": "integer", "minimum": 0}}
 
 
 def openapi_route() -> Route:
-    """To be mounted behind the key check."""
+    """Returns the OpenAPI route, to be mounted behind the key check."""
 
     async def document(request: Request) -> Response:
         return Response(_spelled(), media_type="application/json")

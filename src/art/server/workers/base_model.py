@@ -177,7 +177,9 @@ class EngineWorkers:
         self._checked[adapter] = _Checked(rows=rows, scores=scores, limits=limits)
 
     def unloader(self, adapter: str) -> Unload:
-        """What unloads this load of an adapter: nothing happens when it was loaded again meanwhile."""
+        """Returns a function that unloads this load of an adapter: it does nothing if the adapter was loaded
+        again meanwhile.
+        """
         load = self._loads.get(adapter)
 
         async def unload() -> None:
@@ -211,13 +213,13 @@ class EngineWorkers:
             self._failed(replica.number, WorkerError(f"it did not wake: {error}"))
 
     def devices(self) -> list[str]:
-        """Where the replicas compute, as the machine counts its devices."""
+        """Returns the devices of the replicas, as the machine counts them."""
         replicas = self.pool.replicas
         told = [replica.info.device if replica.info is not None else "" for replica in replicas]
         return list(self._devices or told)
 
     def dtypes(self) -> list[str]:
-        """What the replicas compute in."""
+        """Returns the dtypes of the replicas."""
         infos = [replica.info for replica in self.pool.replicas]
         return [info.dtype for info in infos if info is not None]
 
@@ -319,11 +321,11 @@ class BaseModelWorkers:
         ]
 
     async def dtypes(self) -> list[str]:
-        """What engines and trainer compute in."""
+        """Returns the dtypes of engines and trainer."""
         return [*self.engines.dtypes(), str((await self.trainers.worker_info()).get("dtype"))]
 
     async def rest(self) -> None:
-        """Before a step is trained: the engines sleep where `sleep_engine` says so."""
+        """Puts the engines to sleep before a step is trained, if `sleep_engine` requires it."""
         how = self._settings.sleep_engine
         if how == "never":
             return
@@ -342,7 +344,7 @@ class BaseModelWorkers:
         return await (await self.trainers.client()).probe(request)
 
     async def require_parity(self, lora: LoraSpec | None, greeting: Sequence[int]) -> None:
-        """Once for each shape of a LoRA: engine and trainer must compute the same with it.
+        """Checks once for each shape of a LoRA that engine and trainer compute the same with it.
 
         Raises ParityError, WorkerError, ConfigurationError (unknown targets).
         """

@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 
 class Supervised(Protocol):
-    """What can be kept alive: a `Worker`, or a vLLM server."""
+    """The interface of supervised processes: a `Worker`, or a vLLM server."""
 
     @property
     def label(self) -> str: ...
@@ -85,8 +85,8 @@ WhenGivenUp = Callable[[ARTError], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
-    """At most `limit` restarts within `window` seconds; waits double from `backoff` to `backoff_limit`
-    seconds.
+    """The policy of restarts: at most `limit` within `window` seconds; waits double from `backoff` to
+    `backoff_limit` seconds.
     """
 
     limit: int = 5
@@ -277,7 +277,7 @@ def supervise(
     when_up: WhenUp[W],
     when_given_up: WhenGivenUp = lambda failure: None,
 ) -> Supervisor[W]:
-    """What keeps that which `start` starts alive; it is not started yet.
+    """Returns the supervisor of the process that `start` starts; it is not started yet.
 
     command, config: of a worker of ours, its command line and its start line without a key.
     """
@@ -297,7 +297,7 @@ def supervise(
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What the workers of a base model are told.
+    """The configuration of the workers of a base model.
 
     >>> WorkerOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:0", "cuda:1"])
     """
@@ -317,7 +317,7 @@ class WorkerOptions:
             )
 
     def device(self, replica: int) -> str | None:
-        """Where a replica computes, if that was chosen."""
+        """Returns the device of a replica, if it was chosen."""
         return None if self.devices is None else self.devices[replica]
 
 

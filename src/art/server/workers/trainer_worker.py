@@ -231,7 +231,7 @@ class TrainerWorker:
         return self._client
 
     async def worker_info(self) -> Mapping[str, Any]:
-        """What its health route says: device, dtype, open models."""
+        """Returns the data of its health route: device, dtype, open models."""
         worker = await self.supervisor.worker(self._settings.start)
         return await worker.probe()
 
@@ -263,7 +263,7 @@ class TrainerWorker:
         return opened
 
     def invalidate(self, model: Registration) -> None:
-        """What it holds of a model is not its newest checkpoint: have the next `open` read that."""
+        """Marks a model's state as outdated, so that the next `open` reads its newest checkpoint."""
         self._open.pop(model.key, None)
 
     async def _connect(self, worker: Worker) -> None:

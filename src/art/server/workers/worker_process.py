@@ -38,7 +38,7 @@ _DUMP_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
-    """What to start and how long to wait for it. All times in seconds."""
+    """The program to start and its deadlines. All times in seconds."""
 
     name: str
     """For messages and the log's file name, such as `trainer-nano-games`."""
@@ -119,7 +119,7 @@ class Worker:
         return self._log.tail()
 
     async def probe(self) -> Mapping[str, Any]:
-        """What its health route says.
+        """Returns the data of its health route.
 
         Raises WorkerDiedError, WorkerStalledError (no answer within `health_deadline`).
         """

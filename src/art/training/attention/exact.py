@@ -42,7 +42,7 @@ def attend_exact(
     softcap: float | None = None,
     sinks_H: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """[B, H, T, D]. `plan` is in masked blocks (`windowed`).
+    """Computes attention on [B, H, T, D]. `plan` is in masked blocks (`windowed`).
 
     `softcap`: scores are `softcap * tanh(score / softcap)` (Gemma 2, arXiv 2408.00118). `sinks_H`: one more
     score per head that takes its share of the softmax and has no value (GPT-OSS).

@@ -110,7 +110,7 @@ REFUSED = ("position_bias", "head_mask", "block_table")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeLayerCall:
-    """What one layer asked for, for those who want to know."""
+    """The inputs of one layer, for observers."""
 
     window: int | None
     softcap: float | None
@@ -137,7 +137,9 @@ def tree_attention(
     tree_calls: list[TreeLayerCall] | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """[B, T, H, D] as transformers expects it. Raises ConfigurationError for what the tree cannot do."""
+    """Computes attention on [B, T, H, D] as transformers expects it. Raises ConfigurationError for
+    unsupported inputs.
+    """
     for name in REFUSED:
         if options.get(name) is not None:
             raise ConfigurationError(

@@ -87,7 +87,7 @@ class KeyPool:
 
     @staticmethod
     def from_squares(squares: Sequence[Square]) -> KeyPool | None:
-        """None where no square is of that kind."""
+        """Returns the pool of the squares; None if no square is of that kind."""
         keys, above = [], []
         for square in squares:
             if square.pooled and square.ancestors is not None:
@@ -102,7 +102,7 @@ class KeyPool:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TreePlan:
-    """What the attention kernels read. `kernel` is `rectangles`, `flex` or `dense`."""
+    """The plan that the attention kernels read. `kernel` is `rectangles`, `flex` or `dense`."""
 
     end_T: Ints
     kernel: str
@@ -128,7 +128,7 @@ class TreePlan:
 
     @property
     def pairs(self) -> int:
-        """(query, key) pairs that are computed, per layer and head."""
+        """The number of computed (query, key) pairs per layer and head."""
         if self.kernel == "dense":
             return len(self.end_T) ** 2
         if self.kernel == "flex":
@@ -137,7 +137,7 @@ class TreePlan:
 
 
 def mask_pairs(mask: BlockMask) -> int:
-    """(query, key) pairs of the blocks that are computed."""
+    """Returns the number of computed (query, key) pairs of the blocks."""
     full = 0 if mask.full_kv_num_blocks is None else int(mask.full_kv_num_blocks.sum())
     rows, columns = mask.BLOCK_SIZE
     return (int(mask.kv_num_blocks.sum()) + full) * rows * columns
@@ -175,7 +175,7 @@ class Chains:
 
 
 def block_cuts(chains: Chains, wide_C: npt.NDArray[np.bool_], block: int) -> list[int]:
-    """Where blocks of at most `block` rows begin, and the end.
+    """Returns the starts of blocks of at most `block` rows, and the end.
 
     `wide_C`: chains whose descendants have them by a rectangle. No block goes on from one of them to what
     follows, which would see its rows twice.

@@ -45,7 +45,7 @@ def kl_term(spec: KlSpec, logprobs_E: torch.Tensor, reference_E: torch.Tensor) -
 
 
 def kl_loss(spec: KlSpec, x: LossInputs) -> torch.Tensor:
-    """What the loss adds, before the coefficient.
+    """Returns the KL term of the loss, before the coefficient.
 
     Raises TrainingError when the reference's logprobs were not computed.
     """
@@ -64,7 +64,7 @@ TRUNCATIONS = frozenset({"token_truncate", "sequence_truncate"})
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Correction:
-    """What the corrections together make of each entry."""
+    """The combined effect of the corrections on each entry."""
 
     weights_E: torch.Tensor
     dropped_E: torch.Tensor

@@ -9,7 +9,7 @@ from art.training.losses.base import LossInputs, LossOutput
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrossEntropyParams:
-    """None."""
+    """The parameters of the loss: none."""
 
 
 def cross_entropy(x: LossInputs, params: CrossEntropyParams) -> LossOutput:

@@ -13,7 +13,7 @@ from art.training.losses.base import LossInputs, LossOutput
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportanceSamplingParams:
-    """None."""
+    """The parameters of the loss: none."""
 
 
 def importance_sampling(x: LossInputs, params: ImportanceSamplingParams) -> LossOutput:

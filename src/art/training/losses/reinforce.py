@@ -9,7 +9,7 @@ from art.training.losses.base import LossInputs, LossOutput
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReinforceParams:
-    """None."""
+    """The parameters of the loss: none."""
 
 
 def reinforce(x: LossInputs, params: ReinforceParams) -> LossOutput:

@@ -77,7 +77,9 @@ def hidden_of_rows(decoder: Any, tokens_T: torch.Tensor, depth_T: torch.Tensor) 
 
 
 def plan_of_rows(micro: MicroBatch) -> TreePlan:
-    """What the model's own attention computes of these rows, for the books: a causal square each."""
+    """Returns the pairs that the model's own attention computes for these rows, for the metrics: a causal
+    square each.
+    """
     starts = np.flatnonzero(micro.depth_T == 0).tolist()
     bounds = zip(starts, [*starts[1:], len(micro.tokens_T)], strict=True)
     return TreePlan(
