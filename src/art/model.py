@@ -23,7 +23,7 @@ from art.client.older_backends import as_backend
 from art.errors import ConfigurationError, NotRegisteredError
 from art.tracking.averages import as_groups
 from art.tracking.call_costs import CHAT_TEMPLATE_KWARGS, ClientCosts, ForeignClient
-from art.tracking.folders import get_model_dir, get_step_from_dir
+from art.tracking.folders import ModelPaths, get_model_dir, get_step_from_dir
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import best_step, check_config, merge_state, overwrite_state, read_state
 from art.tracking.names import SECTIONS as METRIC_SECTIONS
@@ -451,12 +451,12 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         one of equals. Without such a metric only the newest is kept, and a warning says so.
         """
         keep = {await self.get_step()}
-        if (best := best_step(self._folder() / "history.jsonl", best_checkpoint_metric)) is not None:
+        if (best := best_step(ModelPaths.of(self).history, best_checkpoint_metric)) is not None:
             keep.add(best)
         else:
             _LOGGER.warning(
                 "no row of %s has %r: only the newest checkpoint is kept",
-                self._folder() / "history.jsonl",
+                ModelPaths.of(self).history,
                 best_checkpoint_metric,
             )
         return await self._face().delete_checkpoints(self, sorted(keep))

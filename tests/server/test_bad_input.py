@@ -208,15 +208,15 @@ async def test_a_client_that_leaves_mid_stream(live: Live, client: httpx.AsyncCl
     live.engine.gate = asyncio.Event()
     task = asyncio.create_task(client.post(path, json={**DIALECTS[path], "stream": True}))
     await until(lambda: live.engine.requests)
-    assert live.catalog.users("games/player@3") == 1
+    assert live.catalog.in_use.count("games/player@3") == 1
     task.cancel()
     await until(lambda: live.engine.cancelled)
-    await until(lambda: not live.catalog.users("games/player@3"))
+    await until(lambda: not live.catalog.in_use.count("games/player@3"))
     live.engine.gate.set()
     async with client.stream("POST", path, json={**DIALECTS[path], "stream": True, **_long(path)}) as reply:
         async for _ in reply.aiter_bytes():
             break
-    await until(lambda: not live.catalog.users("games/player@3"))
+    await until(lambda: not live.catalog.in_use.count("games/player@3"))
     assert (await client.get("/v1/models")).status_code == 200
 
 

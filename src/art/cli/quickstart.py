@@ -72,7 +72,7 @@ def train_and_report(
     begin = time.perf_counter()
     console.print(
         f"[bold]{task.TITLE}[/bold]\n{settings.base_model} learns from {settings.steps} steps of "
-        f"{settings.groups} x {settings.group_size} attempts, seed {settings.seed}. "
+        f"{settings.groups} x {settings.group_size} rollouts, seed {settings.seed}. "
         f"Files go to {folder.path}.",
         highlight=False,
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from art.errors import ConfigurationError, TrajectoryLogError
 from art.gather import gather_trajectories
 from art.tracking.averages import scores
-from art.tracking.folders import get_models_dir
+from art.tracking.folders import ModelPaths, get_models_dir
 from art.tracking.model_files import read_history
 from art.tracking.names import route
 from art.tracking.trajectory_log import lines_of_step, read_stored, require_polars, rows_frame
@@ -190,7 +190,7 @@ def _load_table(folder: Path, names: Sequence[str] | None, debug: bool) -> polar
 def _log_files(folder: Path, names: Sequence[str] | None) -> Iterator[Path]:
     found = sorted(path.name for path in folder.glob("*/")) if names is None else names
     for name in found:
-        trajectories = folder / name / "trajectories"
+        trajectories = ModelPaths(folder / name).trajectories
         if names is not None and not trajectories.is_dir():
             _log.warning("model %r has no trajectories in %s", name, folder)
         for path in sorted(
@@ -325,7 +325,7 @@ def _histories(root: Path, models: Sequence[str]) -> polars.DataFrame | None:
 
     rows: dict[tuple[str, int], dict[str, float]] = {}
     for model in models:
-        for row in read_history(root / model / "history.jsonl"):
+        for row in read_history(ModelPaths(root / model).history):
             numbers = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
             if "step" in numbers:
                 rows.setdefault((model, int(numbers.pop("step"))), {}).update(numbers)

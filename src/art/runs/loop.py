@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from art.client.older_backends import as_backend
 from art.runs.folder import TRAINED, Row, RunFolder, StepUnderWay
-from art.tracking.folders import get_model_dir, get_trajectories_split_dir, lock_folder
+from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.model_files import read_history
 from art.tracking.run_log import LogEntry
 from art.tracking.trajectory_log import log_groups, read_trajectory_groups
@@ -100,10 +100,10 @@ class StepLog:
         await asyncio.to_thread(shutil.rmtree, self._job_folder(job_id), ignore_errors=True)
 
     def _job_folder(self, job_id: str) -> Path:
-        return Path(get_model_dir(self._model)) / "under_way" / job_id
+        return ModelPaths.of(self._model).under_way(job_id)
 
     def _split_folder(self, split: str) -> Path:
-        return Path(get_trajectories_split_dir(get_model_dir(self._model), split))
+        return ModelPaths.of(self._model).trajectories / split
 
     def _read_groups(self, job_id: str, split: str, step: int) -> list[TrajectoryGroup]:
         """Those kept for a job, in the log if they were moved there."""
@@ -125,7 +125,7 @@ class StepLog:
 
     def numbers(self, step: int) -> dict[str, Any]:
         """All that the history's rows of a step say."""
-        rows = read_history(Path(get_model_dir(self._model)) / "history.jsonl")
+        rows = read_history(ModelPaths.of(self._model).history)
         return {name: value for row in rows if row.get("step") == step for name, value in row.items()}
 
 

@@ -25,8 +25,9 @@ from art.environments.tasks import Task
 from art.errors import ConfigurationError
 from art.runs.folder import RunFolder, RunStep
 from art.runs.loop import ScoredGroups, TrainingLoop
+from art.tracking.folders import ModelPaths, get_output_dir_from_model_properties
 
-SETTINGS_FILE = "settings.json"
+SETTINGS_FILE, RESULT_FILE = "settings.json", "result.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,13 +179,17 @@ class QuickstartFolder(RunFolder[QuickstartStep]):
     def data_dir(self) -> Path:
         return self.path / "art"
 
+    def model_folder(self, task: str) -> ModelPaths:
+        """Of the model that learns the task."""
+        return ModelPaths(Path(get_output_dir_from_model_properties(PROJECT, task, str(self.data_dir))))
+
     @property
     def chart(self) -> Path:
         return self.path / "reward.png"
 
     @property
     def result(self) -> Path:
-        return self.path / "result.json"
+        return self.path / RESULT_FILE
 
     @property
     def done(self) -> int:
@@ -219,7 +224,7 @@ def existing_folder(output: Path | None, *, task: str) -> QuickstartFolder:
     unfinished = [
         path.parent
         for path in RUNS.glob(f"{task}-*/{SETTINGS_FILE}")
-        if not (path.parent / "result.json").exists()
+        if not (path.parent / RESULT_FILE).exists()
     ]
     if not unfinished:
         raise ConfigurationError(

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from art.environments.tasks import Task
 from art.runs.folder import STEPS
-from art.runs.quickstart import PROJECT, Evaluation, QuickstartFolder, QuickstartSettings, QuickstartStep
+from art.runs.quickstart import Evaluation, QuickstartFolder, QuickstartSettings, QuickstartStep
 
 
 def draw_reward_curve(rewards: Sequence[float], path: Path, *, title: str) -> None:
@@ -101,7 +101,7 @@ def result_json(
         "files": {
             "run": str(folder.path),
             "chart": str(folder.chart),
-            "checkpoints": str(checkpoints(folder, settings)),
+            "checkpoints": str(folder.model_folder(settings.task).checkpoints),
         },
     }
 
@@ -175,18 +175,14 @@ def side_by_side(before: str, after: str) -> Table:
     return table
 
 
-def checkpoints(folder: QuickstartFolder, settings: QuickstartSettings) -> Path:
-    return folder.data_dir / PROJECT / "models" / settings.task / "checkpoints"
-
-
 def file_table(folder: QuickstartFolder, settings: QuickstartSettings) -> Table:
-    table = Table(title="files", show_header=False)
+    table, model = Table(title="files", show_header=False), folder.model_folder(settings.task)
     rows = {
         "reward curve": folder.chart,
         "result": folder.result,
         "each step": folder.path / STEPS,
-        "metrics": checkpoints(folder, settings).parent / "history.jsonl",
-        "adapters (PEFT)": checkpoints(folder, settings),
+        "metrics": model.history,
+        "adapters (PEFT)": model.checkpoints,
         "every sampled token": folder.data_dir / "server" / "ledger.sqlite",
     }
     for name, path in rows.items():

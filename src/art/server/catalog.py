@@ -223,7 +223,8 @@ class Catalog:
         self._serving: dict[ModelKey, Serving] = {}
         self._targets: dict[tuple[ModelKey, int], Target] = {}
         """Made when first asked for; none after any change."""
-        self._in_use = InUse[str]()
+        self.in_use = InUse[str]()
+        """Adapters, by the requests that use each."""
         self._loading: dict[tuple[str, str, int], asyncio.Future[None]] = {}
 
     # -- what is served --
@@ -425,17 +426,13 @@ class Catalog:
 
     def using(self, target: Target) -> Use[str]:
         """`with catalog.using(target)`: its adapter is in use until the block ends."""
-        return self._in_use.using(target.adapter)
-
-    def users(self, adapter: str) -> int:
-        """Requests that use the adapter now."""
-        return self._in_use.count(adapter)
+        return self.in_use.using(target.adapter)
 
     async def wait_until_unused(self, adapter: str, *, timeout: float = 600.0) -> None:
         """Return once no request uses the adapter. `timeout` in seconds. Raises: DeadlineError."""
         try:
-            await self._in_use.wait_until_unused(adapter, timeout)
+            await self.in_use.wait_until_unused(adapter, timeout)
         except TimeoutError as error:
             raise DeadlineError(
-                f"adapter {adapter!r} still has {self.users(adapter)} requests after {timeout:g} s"
+                f"adapter {adapter!r} still has {self.in_use.count(adapter)} requests after {timeout:g} s"
             ) from error

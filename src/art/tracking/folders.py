@@ -1,5 +1,7 @@
 """Where a project's files lie: `.art/<project>/models/<name>/checkpoints/<step>`; and one writer a folder.
 
+`ModelPaths` has the names of all files of a model; the functions are what programs call.
+
 The root is `.art` in the current folder unless told otherwise; nothing here makes a folder, except the
 lock. The kernel drops a lock when its holder dies.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,14 +48,53 @@ def get_model_dir(model: AnyModel, art_path: str | None = None) -> str:
     return get_output_dir_from_model_properties(model.project, model.name, art_path or model.base_path)
 
 
+@dataclass(frozen=True)
+class ModelPaths:
+    """The files of one model, which every run of it shares."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, model: AnyModel) -> ModelPaths:
+        return cls(Path(get_model_dir(model)))
+
+    @property
+    def history(self) -> Path:
+        """One row of numbers for each split of each step."""
+        return self.path / "history.jsonl"
+
+    @property
+    def state(self) -> Path:
+        """What programs keep with the model, and the log's sums."""
+        return self.path / "state.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def trajectories(self) -> Path:
+        """Logs, a folder for each split."""
+        return self.path / "trajectories"
+
+    def under_way(self, job_id: str) -> Path:
+        """What a training job is to log once it has made its step."""
+        return self.path / "under_way" / job_id
+
+    @property
+    def run_lock(self) -> Path:
+        """Held by the pipeline that trains the model."""
+        return self.path / ".pipeline.lock"
+
+
 def get_step_checkpoint_dir(model_output_dir: str, step: int) -> str:
     """The folder of one checkpoint, four digits: `checkpoints/0007`."""
-    return str(Path(model_output_dir) / "checkpoints" / f"{step:04d}")
+    return str(ModelPaths(Path(model_output_dir)).checkpoints / f"{step:04d}")
 
 
 def get_trajectories_dir(model_output_dir: str) -> str:
     """The folder of a model's trajectory logs."""
-    return str(Path(model_output_dir) / "trajectories")
+    return str(ModelPaths(Path(model_output_dir)).trajectories)
 
 
 def get_trajectories_split_dir(model_output_dir: str, split: str) -> str:
@@ -62,7 +104,7 @@ def get_trajectories_split_dir(model_output_dir: str, split: str) -> str:
 
 def get_step_from_dir(output_dir: str) -> int:
     """The newest checkpoint in a model's folder; 0 where there is none."""
-    checkpoints = Path(output_dir) / "checkpoints"
+    checkpoints = ModelPaths(Path(output_dir)).checkpoints
     found = checkpoints.iterdir() if checkpoints.is_dir() else ()
     return max((int(folder.name) for folder in found if folder.is_dir() and folder.name.isdigit()), default=0)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
 from art.process.files import write_whole
-from art.tracking.folders import lock_folder
+from art.tracking.folders import ModelPaths, lock_folder
 from art.wire.nested import deep_merge, without_keys
 
 if TYPE_CHECKING:
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
 
 METRIC_SUMS = "_metrics_builder_state"
-STATE_FILE = "state.json"
 _PATIENCE_S = 30.0
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
     """The program's state, or None when it has written none."""
-    whole = read_json(folder / STATE_FILE)
+    whole = read_json(ModelPaths(folder).state)
     state = {key: value for key, value in (whole or {}).items() if key != METRIC_SUMS}
     return None if whole is None or (not state and METRIC_SUMS in whole) else state
 
@@ -51,18 +50,21 @@ def merge_state(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_sums(folder: Path) -> dict[str, Any]:
     """The log's sums over the run; empty when there are none."""
-    sums: dict[str, Any] = (read_json(folder / STATE_FILE) or {}).get(METRIC_SUMS, {})
+    sums: dict[str, Any] = (read_json(ModelPaths(folder).state) or {}).get(METRIC_SUMS, {})
     return sums
 
 
 def write_sums(folder: Path, sums: Mapping[str, Any]) -> None:
     """Replace the log's sums, and nothing else. Call it inside `lock_folder(folder)`."""
-    write_json(folder / STATE_FILE, {**(read_json(folder / STATE_FILE) or {}), METRIC_SUMS: dict(sums)})
+    write_json(
+        ModelPaths(folder).state, {**(read_json(ModelPaths(folder).state) or {}), METRIC_SUMS: dict(sums)}
+    )
 
 
 def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    kept = {key: value for key, value in (read_json(folder / STATE_FILE) or {}).items() if key == METRIC_SUMS}
-    write_json(folder / STATE_FILE, {**kept, **state})
+    file = ModelPaths(folder).state
+    kept = {key: value for key, value in (read_json(file) or {}).items() if key == METRIC_SUMS}
+    write_json(file, {**kept, **state})
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

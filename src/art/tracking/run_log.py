@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.tracking.averages import Summary, summarize
-from art.tracking.folders import lock_folder
+from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import append_history_row, read_sums, write_sums
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
@@ -99,7 +99,7 @@ class RunLog:
             if entry.groups is not None and not entry.stored:
                 from art.tracking.trajectory_log import log_groups
 
-                log_groups(folder / "trajectories" / entry.split, entry.step, entry.groups)
+                log_groups(ModelPaths(folder).trajectories / entry.split, entry.step, entry.groups)
             with lock_folder(folder):
                 if entry.split in SPLITS:
                     self._go_on(folder, read_sums(folder))
@@ -107,7 +107,7 @@ class RunLog:
                     self._sums = self._builder.state_dict()
                     write_sums(folder, self._sums)
                 row = self._row(entry, {**averages, **amounts})
-                append_history_row(folder / "history.jsonl", row)
+                append_history_row(ModelPaths(folder).history, row)
         self.wandb.log(model, row)
 
     def _go_on(self, folder: Path, found: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from art.errors import ARTError, TrajectoryLogError
-from art.tracking.folders import lock_folder
+from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.trajectory_lines import exact_line, read_lines
 from art.tracking.trajectory_log import (
     add_groups,
@@ -102,7 +102,7 @@ def migrate_model_dir(
     progress_callback: ProgressCallback | None = None,
 ) -> MigrationResult:
     """Migrate the `trajectories` folder of a model, if it has one; see `migrate_trajectories_dir`."""
-    folder = Path(model_dir) / "trajectories"
+    folder = ModelPaths(Path(model_dir)).trajectories
     if not folder.is_dir():
         return MigrationResult()
     return migrate_trajectories_dir(folder, delete_originals, dry_run, progress_callback)
@@ -131,7 +131,7 @@ def auto_migrate_on_register(model_dir: str | Path) -> MigrationResult:
     """
     model_dir = Path(model_dir)
     migrate_checkpoints_to_new_structure(model_dir)
-    folder = model_dir / "trajectories"
+    folder = ModelPaths(model_dir).trajectories
     if not (folder.is_dir() and has_polars()):
         return MigrationResult()
     result = _migrate_folder(folder, "rename", dry_run=False, progress_callback=None)
@@ -157,7 +157,7 @@ def migrate_checkpoints_to_new_structure(output_dir: str | Path) -> list[int]:
     for old in sorted(output_dir.glob("[0-9]*/")):
         if not old.name.isdecimal():
             continue
-        new = output_dir / "checkpoints" / f"{int(old.name):04d}"
+        new = ModelPaths(output_dir).checkpoints / f"{int(old.name):04d}"
         if new.exists():
             _log.warning("checkpoint %s stays where it is: %s exists", old, new)
             continue

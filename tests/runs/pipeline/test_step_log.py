@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fast_backend import pair
+from fast_backend import FastBackend, pair
 
 import art
-from art.runs.pipeline.training_steps import STALE_GROUPS, PipelineStepLog
+from art.runs.pipeline.pipeline_state import STATE_KEY, RolloutPace
+from art.runs.pipeline.settings import pipeline_settings
+from art.runs.pipeline.training_steps import STALE_GROUPS, PipelineStepLog, TrainingSteps
 from art.tracking.trajectory_log import log_groups, read_trajectory_groups
 
 METRICS = {STALE_GROUPS: 3.0, "loss/train": 0.5}
@@ -122,3 +126,25 @@ async def test_what_was_kept_for_no_job_is_forgotten(model: Any) -> None:
     await log.keep("never asked for", 4, groups())
     await log.forget()
     assert not (Path(model._get_output_dir()) / "under_way").exists()
+
+
+async def test_of_states_that_are_saved_at_once_the_newest_is_last(
+    backend: FastBackend, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await model.register(backend)
+    pace = RolloutPace(batch=1, most_steps=1)
+    steps = TrainingSteps(model, backend, pipeline_settings({}), options={}, ours=True, pace=pace)
+    merge, written = model.merge_state, list[int]()
+
+    def slow_at_first(state: dict[str, Any]) -> None:
+        step = state[STATE_KEY]["training_step"]
+        time.sleep(0.0 if step else 0.1)
+        written.append(step)
+        merge(state)
+
+    monkeypatch.setattr(type(model), "merge_state", lambda _, state: slow_at_first(state))
+    first = asyncio.create_task(steps.save())
+    await asyncio.sleep(0.01)
+    steps.state.training_step = 1
+    await asyncio.gather(first, steps.save())
+    assert written == [0, 1]

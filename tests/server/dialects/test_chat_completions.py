@@ -359,7 +359,7 @@ async def test_a_client_that_goes_away_cancels_its_generation(live: Live, stream
         live.client.chat.completions.create(model="player", messages=HELLO, n=2, stream=stream)
     )
     await until(lambda: len(live.engine.requests) == 2)
-    assert live.catalog.users("games/player@3") == 1
+    assert live.catalog.in_use.count("games/player@3") == 1
     asked.cancel()
     await until(lambda: len(live.engine.cancelled) == 2)
     await live.catalog.wait_until_unused("games/player@3", timeout=60)

@@ -73,7 +73,7 @@ SYSTEM_PROMPT = (
 
 @dataclass(frozen=True, kw_only=True)
 class _RolloutLimits:
-    """What one attempt may take."""
+    """What one rollout may take."""
 
     max_turns: int
     deadline: float
@@ -105,7 +105,7 @@ async def rollout(
     """Let `model` work on `scenario` in a session of its own with `server`; the trajectory is not judged yet.
 
     scenario: a `GeneratedScenario`, a dict of one, or the task's text. server: as `parse_server` takes it;
-    None with a cassette that replays. max_turns: completions. deadline: seconds for the whole attempt;
+    None with a cassette that replays. max_turns: completions. deadline: seconds for the whole rollout;
     call_timeout: seconds for one tool call. result_limit: characters of a tool's answer that the model sees.
     allow_writes: tools that it may call though they may write; other writing tools are not offered and are
     refused. system_prompt: None: `SYSTEM_PROMPT`; "": none. max_tokens: of one completion. seed: the same
@@ -117,7 +117,7 @@ async def rollout(
     text), difficulty where it is known, server.
 
     Raises McpError when the server cannot be reached or is gone, McpTimeoutError at the deadline,
-    ConfigurationError when there is no tool to offer, and what the model's client raises: the attempt failed,
+    ConfigurationError when there is no tool to offer, and what the model's client raises: the rollout failed,
     which says nothing about the agent.
     """
     limits = _RolloutLimits(
@@ -134,13 +134,13 @@ async def rollout(
                 server, timeout=min(deadline, 30.0), allow_writes=allow_writes, cassette=cassette
             ) as session,
         ):
-            attempt = await _Rollout.begin(model, session, task, limits, system_prompt)
-            attempt.trajectory.metadata.update(difficulty)
-            return await attempt.run(sampling, seed)
+            made = await _Rollout.begin(model, session, task, limits, system_prompt)
+            made.trajectory.metadata.update(difficulty)
+            return await made.run(sampling, seed)
     except TimeoutError as error:
         if isinstance(error, McpTimeoutError) or not clock.expired():
             raise
-        raise McpTimeoutError(f"the attempt at {task[:80]!r} took longer than {deadline:g} s") from error
+        raise McpTimeoutError(f"the rollout of {task[:80]!r} took longer than {deadline:g} s") from error
 
 
 def _task_of(scenario: GeneratedScenario | Mapping[str, Any] | str) -> tuple[str, dict[str, int]]:
@@ -224,7 +224,7 @@ class _Rollout:
         return self.trajectory.finish()
 
     async def _answer(self, calls: list[Any]) -> bool:
-        """Carry out the calls of a turn in their order; whether the attempt has ended."""
+        """Carry out the calls of a turn in their order; whether the rollout has ended."""
         for call in calls:
             function = getattr(call, "function", None)
             name = str(getattr(function, "name", ""))

@@ -50,7 +50,7 @@ Message = dict[str, Any]
 
 
 class Environment(Protocol):
-    """The world of one attempt: it opens the conversation and answers each assistant message."""
+    """The world of one rollout: it opens the conversation and answers each assistant message."""
 
     tools: list[dict[str, Any]] | None
     opening: list[Message]
@@ -59,7 +59,7 @@ class Environment(Protocol):
     metrics: dict[str, float]
 
     def reply(self, message: Message) -> list[Message]:
-        """Answer one assistant message; sets `done`, `reward` and `metrics` when the attempt has ended."""
+        """Answer one assistant message; sets `done`, `reward` and `metrics` when the rollout has ended."""
         ...
 
 
@@ -131,7 +131,7 @@ class Task(Protocol):
 
 
 def turn_seed(seed: int, turn: int) -> int:
-    """The seed of the request at `turn` of the attempt `seed`: the same on every machine, below 2**31."""
+    """The seed of the request at `turn` of the rollout `seed`: the same on every machine, below 2**31."""
     digest = hashlib.sha256(f"{seed}/{turn}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 

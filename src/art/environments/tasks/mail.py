@@ -128,7 +128,7 @@ def read(inbox: tuple[Mail, ...], mail_id: str) -> str:
 
 
 class Inbox:
-    """One attempt at a question."""
+    """One rollout of a question."""
 
     tools: list[dict[str, Any]] | None = TOOLS
 
@@ -189,7 +189,7 @@ def parse_call(call: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def environment(scenario: MailScenario, seed: int | None = None) -> Inbox:
-    """A new attempt at `scenario`; there is no chance in it, so `seed` changes nothing."""
+    """A new rollout of `scenario`; there is no chance in it, so `seed` changes nothing."""
     return Inbox(scenario)
 
 

@@ -135,7 +135,7 @@ class TicTacToe:
 
 
 def environment(scenario: TicTacToeScenario, seed: int | None = None) -> TicTacToe:
-    """A new game of `scenario`; attempts with different seeds meet different opponents."""
+    """A new game of `scenario`; rollouts with different seeds meet different opponents."""
     return TicTacToe(None if seed is None else f"{NAME}/{scenario.seed}/{scenario.index}/{seed}")
 
 

@@ -26,7 +26,7 @@ from art.runs.pipeline.settings import (
     PipelineOptions,
     is_eval_step,
 )
-from art.tracking.folders import get_model_dir, get_step_checkpoint_dir
+from art.tracking.folders import ModelPaths, get_model_dir, get_step_checkpoint_dir
 from art.tracking.model_files import read_history
 from art.trajectories import TrajectoryGroup
 
@@ -159,7 +159,7 @@ async def apply_retention(
     """
     steps = await backend.checkpoint_steps(model)
     kept = {current, *waiting}
-    known = _metrics(Path(get_model_dir(model)) / "history.jsonl")
+    known = _metrics(ModelPaths.of(model).history)
     eligible = [_info(model, step, settings, known.get(step, {})) for step in steps if step not in kept]
     kept |= set(strategy(CheckpointRetentionContext(current_step=current, checkpoints=eligible)))
     if set(steps) <= kept:

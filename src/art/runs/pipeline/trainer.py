@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from art.client.declared_options import signed_with
@@ -49,7 +48,7 @@ from art.runs.pipeline.settings import (
 )
 from art.runs.pipeline.status import Status, StatusReporter
 from art.runs.pipeline.training_steps import TrainingSteps
-from art.tracking.folders import get_model_dir
+from art.tracking.folders import ModelPaths
 
 if TYPE_CHECKING:
     from art.backend import Backend
@@ -62,13 +61,13 @@ def lock_model(model: Any) -> Iterator[None]:
 
     Raises ConfigurationError while another run holds it, in this process or another.
     """
-    folder = Path(get_model_dir(model))
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = take_lock(folder / ".pipeline.lock", mode=0o644)
+    folder = ModelPaths.of(model)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    descriptor = take_lock(folder.run_lock, mode=0o644)
     if descriptor is None:
         raise ConfigurationError(
-            f"another PipelineTrainer is training the model {model.name!r} in {str(folder)!r}: wait for it, "
-            "stop it, or give this one a model of another name"
+            f"another PipelineTrainer is training the model {model.name!r} in {str(folder.path)!r}: wait for "
+            "it, stop it, or give this one a model of another name"
         )
     try:
         yield

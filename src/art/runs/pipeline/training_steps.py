@@ -66,7 +66,7 @@ class TrainingSteps:
         self._model, self._backend, self._settings = model, backend, settings
         self._options, self._ours, self._pace = options, ours, pace
         self._training = JobTraining(model, PipelineStepLog(model))
-        self.state = PipelineState()
+        self.state, self._saving = PipelineState(), asyncio.Lock()
         self.reward: float | None = None
         """Mean of the last trained batch."""
 
@@ -103,8 +103,11 @@ class TrainingSteps:
         self.state.training_step = await self._backend.get_step(self._model)
 
     async def save(self) -> None:
-        """Write the run's state into the model's state."""
-        await asyncio.to_thread(self._model.merge_state, {STATE_KEY: self.state.to_dict()})
+        """Write the run's state into the model's state: steps and evaluations do so beside each other, and an
+        older state must not come last.
+        """
+        async with self._saving:
+            await asyncio.to_thread(self._model.merge_state, {STATE_KEY: self.state.to_dict()})
 
     async def train(self, batch: CollectedGroups) -> TrainResult:
         """One training step; what is being trained is written down before. `log` is to follow."""
