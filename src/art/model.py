@@ -451,12 +451,12 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         one of equals. Without such a metric only the newest is kept, and a warning says so.
         """
         keep = {await self.get_step()}
-        if (best := best_step(ModelPaths.of(self).history, best_checkpoint_metric)) is not None:
+        if (best := best_step(ModelPaths.of_model(self).history, best_checkpoint_metric)) is not None:
             keep.add(best)
         else:
             _LOGGER.warning(
                 "no row of %s has %r: only the newest checkpoint is kept",
-                ModelPaths.of(self).history,
+                ModelPaths.of_model(self).history,
                 best_checkpoint_metric,
             )
         return await self._face().delete_checkpoints(self, sorted(keep))

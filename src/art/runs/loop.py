@@ -100,10 +100,10 @@ class StepLog:
         await asyncio.to_thread(shutil.rmtree, self._job_folder(job_id), ignore_errors=True)
 
     def _job_folder(self, job_id: str) -> Path:
-        return ModelPaths.of(self._model).under_way(job_id)
+        return ModelPaths.of_model(self._model).under_way(job_id)
 
     def _split_folder(self, split: str) -> Path:
-        return ModelPaths.of(self._model).trajectories / split
+        return ModelPaths.of_model(self._model).trajectories / split
 
     def _read_groups(self, job_id: str, split: str, step: int) -> list[TrajectoryGroup]:
         """Those kept for a job, in the log if they were moved there."""
@@ -125,7 +125,7 @@ class StepLog:
 
     def numbers(self, step: int) -> dict[str, Any]:
         """All that the history's rows of a step say."""
-        rows = read_history(ModelPaths.of(self._model).history)
+        rows = read_history(ModelPaths.of_model(self._model).history)
         return {name: value for row in rows if row.get("step") == step for name, value in row.items()}
 
 

@@ -55,7 +55,7 @@ class ModelPaths:
     path: Path
 
     @classmethod
-    def of(cls, model: AnyModel) -> ModelPaths:
+    def of_model(cls, model: AnyModel) -> ModelPaths:
         return cls(Path(get_model_dir(model)))
 
     @property

@@ -159,7 +159,7 @@ async def apply_retention(
     """
     steps = await backend.checkpoint_steps(model)
     kept = {current, *waiting}
-    known = _metrics(ModelPaths.of(model).history)
+    known = _metrics(ModelPaths.of_model(model).history)
     eligible = [_info(model, step, settings, known.get(step, {})) for step in steps if step not in kept]
     kept |= set(strategy(CheckpointRetentionContext(current_step=current, checkpoints=eligible)))
     if set(steps) <= kept:

@@ -61,7 +61,7 @@ def lock_model(model: Any) -> Iterator[None]:
 
     Raises ConfigurationError while another run holds it, in this process or another.
     """
-    folder = ModelPaths.of(model)
+    folder = ModelPaths.of_model(model)
     folder.path.mkdir(parents=True, exist_ok=True)
     descriptor = take_lock(folder.run_lock, mode=0o644)
     if descriptor is None:
