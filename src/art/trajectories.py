@@ -509,8 +509,8 @@ def count_rollout(context: GatherContext, task: asyncio.Task[Any]) -> Trajectory
 
 
 def task_failure(task: asyncio.Task[Any]) -> BaseException | None:
-    """Why a task failed, or None. KeyboardInterrupt and SystemExit are raised: they are no failure of the
-    rollout.
+    """Returns why a task failed, or None. KeyboardInterrupt and SystemExit are raised: they are no failure of
+    the rollout.
     """
     if task.cancelled():
         return asyncio.CancelledError("the rollout was cancelled")

@@ -61,8 +61,8 @@ def weigh(tokens_S: Sequence[int], groups_S: Sequence[int], spec: AggregationSpe
 
 
 def trains_without_advantage(algorithm: Algorithm) -> bool:
-    """Whether a rollout whose reward says nothing still has a gradient: from a reference, a critic or a
-    teacher, or because rewards are not used.
+    """Returns whether a rollout whose reward says nothing still has a gradient: from a reference, a critic or
+    a teacher, or because rewards are not used.
     """
     return (
         algorithm.kl is not None

@@ -22,7 +22,9 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Untrainable:
-    """Why a sample is context only: its logprobs are of no distribution that the trainer computes."""
+    """The reason that a sample is only context: its logprobs are of no distribution that the trainer
+    computes.
+    """
 
     reason: UntrainableReason
     drawn: str

@@ -180,7 +180,7 @@ def _discarded(fate: str | None) -> str:
 
 
 def _tokens(samples: Sequence[SampleRow]) -> int:
-    """How many were sampled."""
+    """Returns how many were sampled."""
     return sum(len(row.completion_ids) for row in samples)
 
 

@@ -148,7 +148,7 @@ def local_side_files(folder: Path, exclude: Collection[str]) -> list[str]:
 
 
 def excluded(path: str, patterns: Iterable[str]) -> bool:
-    """Whether a shell pattern names the path, or a folder that it is in."""
+    """Returns whether a shell pattern names the path, or a folder that it is in."""
     return any(
         fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern.rstrip('/')}/*")
         for pattern in patterns
@@ -188,14 +188,14 @@ def remote_index(store: Store, sizes: Collection[str]) -> Manifest:
 
 
 def is_side_file(path: str) -> bool:
-    """Whether a path of a store may be written into a model's folder."""
+    """Returns whether a path of a store may be written into a model's folder."""
     parts = path.split("/")
     fine = all(part and part not in (".", "..") and not part.startswith(".") for part in parts)
     return fine and "\\" not in path and parts[0] not in (CHECKPOINTS, ARCHIVES) and path not in _OUR_FILES
 
 
 def keeps_more(path: str, here: bytes, there: bytes) -> bool:
-    """Whether the local file, of lines that are only added, went on since it was pushed."""
+    """Returns whether the local file, of lines that are only added, went on since it was pushed."""
     return Path(path).suffix == ".jsonl" and here.startswith(there)
 
 

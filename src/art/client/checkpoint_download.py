@@ -135,7 +135,7 @@ async def _stream(connection: ServerConnection, route: str, path: Path) -> tuple
 
 
 def _is_complete(folder: Path, files: dict[str, ManifestEntry]) -> bool:
-    """Whether the folder holds these very files."""
+    """Returns whether the folder holds these very files."""
     for name, entry in files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != entry.size:

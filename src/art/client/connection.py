@@ -146,7 +146,9 @@ SPARE_FILES = 256
 
 
 def file_budget() -> int:
-    """How many connections a pool may hold: thousands, unless the process may not open so many files."""
+    """Returns how many connections a pool may hold: thousands, unless the process may not open so many
+    files.
+    """
     if sys.platform == "win32":
         return 4096
     import resource

@@ -149,7 +149,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _is_whole(value: Any, least: float | None) -> bool:
-    """Whether it is a whole number (True is none) of at least so much."""
+    """Returns whether it is a whole number (True is none) of at least so much."""
     whole = not isinstance(value, bool) and isinstance(value, Integral)
     return whole and (least is None or int(value) >= least)
 

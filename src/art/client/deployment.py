@@ -62,7 +62,7 @@ class DeploymentResult:
 
 
 class LoRADeploymentJob(BaseModel):
-    """How an older program is told: `status` is Queued, Running, Complete or Failed."""
+    """The state of a deployment for older programs: `status` is Queued, Running, Complete or Failed."""
 
     status: str
     job_id: str

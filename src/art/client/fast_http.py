@@ -231,7 +231,7 @@ def request_head(client: openai.AsyncOpenAI) -> bytes:
 
 
 def _timeout_seconds(timeout: Any) -> float | None:
-    """How long one try may take; None for a timeout that only openai understands."""
+    """Returns how long one try may take; None for a timeout that only openai understands."""
     if timeout is None or isinstance(timeout, openai.NotGiven | openai.Omit):
         return TIMEOUT_S
     return float(timeout) if isinstance(timeout, int | float) else None

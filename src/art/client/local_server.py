@@ -135,7 +135,7 @@ class ServerProcess:
 
     @property
     def has_died(self) -> bool:
-        """Whether it was started, does not run any more, and nobody has ended it."""
+        """Returns whether it was started, does not run any more, and nobody has ended it."""
         return self._child is not None and self._child.poll() is not None
 
     def state(self) -> str:
@@ -330,7 +330,7 @@ class LocalServer:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it runs and knows the models."""
+        """Returns whether it runs and knows the models."""
         return self._ready is not None and self._ready == self.process.pid
 
     def bring_up(self) -> None:

@@ -151,7 +151,7 @@ def _step_of(lora_path: str) -> int:
 
 
 def is_dedicated_mode(config: Mapping[str, Any]) -> bool:
-    """Whether training and sampling have GPUs of their own: both lists are given."""
+    """Returns whether training and sampling have GPUs of their own: both lists are given."""
     return "trainer_gpu_ids" in config and "inference_gpu_ids" in config
 
 

@@ -127,7 +127,7 @@ def _repeats(history: Trajectory | History, asked: Sequence[MessageKey], offered
 
 
 def _is_named(item: Any, repeated: dict[str, Any], parent_id: str | None) -> bool:
-    """Whether a message is sent back as this very turn: by its sample, or by the ids of its calls."""
+    """Returns whether a message is sent back as this very turn: by its sample, or by the ids of its calls."""
     if not isinstance(item, Choice):
         return False
     if parent_id is not None:

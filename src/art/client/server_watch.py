@@ -101,7 +101,9 @@ class HealthWatch:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger has stopped the process. False where the system does not tell."""
+    """Returns whether a signal or a debugger has stopped the process. False where the system does not
+    tell.
+    """
     return _state(pid) in ("T", "t")
 
 

@@ -259,8 +259,8 @@ def rate_of(options: TrainOptions) -> RateSpec:
 
 
 def compute_of(options: TrainOptions, internal_config: Mapping[str, Any] | None) -> ComputeSpec:
-    """How the step is computed. Raises ConfigurationError for a length that no sample of the model can
-    have.
+    """Returns how the step is computed. Raises ConfigurationError for a length that no sample of the model
+    can have.
     """
     length, rows = options["packed_sequence_length"], options["logprob_calculation_chunk_size"]
     longest = model_settings(internal_config, log=False).max_context

@@ -332,7 +332,7 @@ class TrainerArgs(TypedDict, total=False):
 
 
 class InitArgs(TypedDict, total=False):
-    """How the base model is loaded: the keywords of Unsloth's `from_pretrained`."""
+    """The loading options of the base model: the keywords of Unsloth's `from_pretrained`."""
 
     model_name: str
     max_seq_length: int
@@ -406,7 +406,9 @@ class TinkerNativeArgs(TypedDict, total=False):
 
 
 class TorchtuneArgs(TypedDict, total=False):
-    """How releases before 0.5 trained all weights with torchtune; `register` refuses it."""
+    """The options with which releases before 0.5 trained all weights with torchtune; `register`
+    refuses them.
+    """
 
     model: Required[str]
     model_type: Required[str]

@@ -31,7 +31,7 @@ class OlderPathFinder:
     """Python's import system asks it for every module, first of all."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """How to make the module; None for every name that the table does not have."""
+        """Returns how to make the module; None for every name that the table does not have."""
         if not fullname.startswith("art."):
             return None
         entry = PATHS.get(fullname)

@@ -155,7 +155,7 @@ class Continuation:
 
 
 def _is_prefix(known: Sequence[int], ids: Sequence[int]) -> bool:
-    """Whether one begins with the other."""
+    """Returns whether one begins with the other."""
     return all(one == other for one, other in zip(known, ids, strict=False))
 
 
@@ -466,11 +466,11 @@ class EnginePool:
         return [replica for replica in self.running_replicas if anywhere or adapter in replica.adapters]
 
     def _one_may_come_back(self) -> bool:
-        """Whether a replica is down that may come back."""
+        """Returns whether a replica is down that may come back."""
         return any(not replica.up and replica.failure is None for replica in self.replicas)
 
     def _awake(self) -> bool:
-        """Whether requests are let through."""
+        """Returns whether requests are let through."""
         return self.closed or not (self.asleep or self._turning.locked())
 
     async def wait_until_up(self, *, awake: bool = True) -> None:
@@ -507,7 +507,7 @@ class EnginePool:
             raise WorkerError("the engine is closed")
 
     def _why_none_is_up(self) -> ARTError:
-        """Why nobody answers."""
+        """Returns why nobody answers."""
         failures = [replica.failure for replica in self.replicas if replica.failure is not None]
         return failures[0] if failures else WorkerDiedError("no replica of the engine is up")
 

@@ -31,7 +31,7 @@ class InUse(Generic[K]):
         return iter(self._users)
 
     def count(self, thing: K) -> int:
-        """How many use it now."""
+        """Returns how many use it now."""
         return self._users[thing]
 
     def using(self, thing: K | None) -> Use[K]:

@@ -35,7 +35,7 @@ _FRAMED = frozenset({"GptOssRenderer", "InklingRenderer"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallFormat:
-    """How one call is written, around and between its parts."""
+    """The format of one call, around and between its parts."""
 
     before: str
     """Lark, as the following ones."""

@@ -64,7 +64,7 @@ class ChatRenderer(Protocol):
         ...
 
     def knows(self, name: str) -> bool:
-        """Whether an argument of this name means something to the format's template."""
+        """Returns whether an argument of this name means something to the format's template."""
         ...
 
     @property

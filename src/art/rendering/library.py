@@ -94,7 +94,7 @@ class LibraryRenderer:
         return self._variants[key]
 
     def knows(self, name: str) -> bool:
-        """Whether an argument of this name means something to the format's template."""
+        """Returns whether an argument of this name means something to the format's template."""
         return self._formats is not None and name in self._formats.names(self._template)
 
     @property

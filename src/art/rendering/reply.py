@@ -71,7 +71,7 @@ def raw_member(text: str, key: str) -> str | None:
 
 
 def is_object(text: str) -> bool:
-    """Whether the text is one valid JSON object."""
+    """Returns whether the text is one valid JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -178,7 +178,7 @@ def _with_canonical_calls(message: Message) -> Message:
 
 
 def thinks(tokenizer: Text, prompt_ids: Sequence[int]) -> bool:
-    """Whether the prompt has begun a thought that the reply has to end."""
+    """Returns whether the prompt has begun a thought that the reply has to end."""
     return tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(THINK)
 
 

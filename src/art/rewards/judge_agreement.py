@@ -40,9 +40,10 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def pair_agreement(first: Sequence[float], second: Sequence[float]) -> float:
-    """Whether two opinions order the same values alike, -1 to 1: pairs ordered alike less those ordered the
-    other way round, of all pairs. Kendall's tau, but scores that differ by less than `TIE` are as good as
-    equal, and pairs that both find equal count as agreed: where nothing differs, noise is no disagreement.
+    """Returns whether two opinions order the same values alike, -1 to 1: pairs ordered alike less those
+    ordered the other way round, of all pairs. Kendall's tau, but scores that differ by less than `TIE` are as
+    good as equal, and pairs that both find equal count as agreed: where nothing differs, noise is no
+    disagreement.
 
     >>> pair_agreement([0.1, 0.5, 0.9], [0.3, 0.2, 0.7])
     0.3333333333333333
@@ -53,8 +54,8 @@ def pair_agreement(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def pair_conflict(first: Sequence[float], second: Sequence[float]) -> float:
-    """How far two opinions contradict each other, in scores: over all pairs the mean of what the surer of the
-    two is contradicted by, which is 0 for pairs ordered alike, or a tie to one.
+    """Returns how far two opinions contradict each other, in scores: over all pairs the mean of what the
+    surer of the two is contradicted by, which is 0 for pairs ordered alike, or a tie to one.
 
     Noise among equals is small here, a mistake that one makes and the other knows is large.
 

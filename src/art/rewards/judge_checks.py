@@ -125,8 +125,9 @@ class CalibrationGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """How many pairs a judge ordered right; a tie of its own is half right. unscored: pairs without both
-    scores, which are in none of the other numbers."""
+    """The number of pairs that a judge ordered right; a tie of its own is half right. unscored: pairs without
+    both scores, which are in none of the other numbers.
+    """
 
     pairs: int = 0
     right: float = 0.0

@@ -275,7 +275,7 @@ def drawn_order(views: Sequence[View], *, salt: str = "") -> list[int]:
 
 
 def common_prefix(views: Sequence[View]) -> int:
-    """How many leading messages all main conversations share; 0 when that is all of all of them."""
+    """Returns how many leading messages all main conversations share; 0 when that is all of all of them."""
     mains = [view.conversations[0] for view in views]
     shared = 0
     for turns in zip(*mains, strict=False):
@@ -330,7 +330,9 @@ def content_key(views: Sequence[View]) -> str:
 
 
 def is_chosen(key: str, share: float, *, sample: str, seed: int) -> bool:
-    """Whether content is in a sample of this share. sample: its name; different ones choose independently."""
+    """Returns whether content is in a sample of this share. sample: its name; different ones choose
+    independently.
+    """
     digest = hashlib.sha256(f"{sample}\n{seed}\n{key}".encode()).digest()
     return int.from_bytes(digest[:8]) < share * 2**64
 

@@ -115,8 +115,9 @@ def length_correlation(record: JudgeRecord) -> float | None:
 
 
 def divergence(record: JudgeRecord) -> float | None:
-    """How far the judge's mean rose above the hold-out's since the run began; None before there is a
-    beginning to compare with."""
+    """Returns how far the judge's mean rose above the hold-out's since the run began; None before there is a
+    beginning to compare with.
+    """
     return record.moved("holdout_gap")
 
 

@@ -31,7 +31,9 @@ Cache = AnswerCache | str | Path | bool
 
 
 class JudgeOptions(TypedDict, total=False):
-    """How a judge is asked: keywords of `Ruler`, `Rubric`, `Pairwise` and of what else has a judge."""
+    """The options of a judge: keywords of `Ruler`, `Rubric`, `Pairwise` and all other functions with a
+    judge.
+    """
 
     base_url: str | None
     """The judge's address, for a name of any kind."""

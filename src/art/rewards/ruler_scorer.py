@@ -281,7 +281,7 @@ class GroupJudging:
         await self._score_smaller_parts(part)
 
     def _remember_length(self, question: RulerQuestion) -> bool:
-        """Whether the limit on questions is lower now than this one."""
+        """Returns whether the limit on questions is lower now than this one."""
         length = len(user_text(question))
         if length <= NEVER_TOO_LONG:
             return False

@@ -95,7 +95,7 @@ class MetricCurve:
 
     @property
     def trained(self) -> bool:
-        """Whether there are several steps; a model with one step is only prompted."""
+        """Returns whether there are several steps; a model with one step is only prompted."""
         return len(self.steps) > 1
 
 

@@ -66,12 +66,12 @@ class Estimate:
 
     @property
     def above_zero(self) -> bool:
-        """Whether the whole interval is."""
+        """Returns whether the whole interval is."""
         return self.low is not None and self.low > 0
 
     @property
     def below_zero(self) -> bool:
-        """Whether the whole interval is."""
+        """Returns whether the whole interval is."""
         return self.high is not None and self.high < 0
 
     def signed(self) -> str:

@@ -108,7 +108,7 @@ def mean_reward(groups: Sequence[TrajectoryGroup]) -> tuple[float | None, int]:
 
 
 def failures_of(groups: Sequence[TrajectoryGroup]) -> dict[str, int]:
-    """Why rollouts failed, the most frequent reason first.
+    """Returns why rollouts failed, the most frequent reason first.
 
     Example: {"McpError: MCP server 'serve' is gone": 2, "McpTimeoutError: ...": 1}.
     """

@@ -144,7 +144,7 @@ class JobTraining:
 
     @property
     def backend_knows_jobs(self) -> bool:
-        """Whether it tells afterwards what came of a job. Programs may bring backends that do not."""
+        """Returns whether it tells afterwards what came of a job. Programs may bring backends that do not."""
         return hasattr(self._backend, "training_result")
 
     async def train(

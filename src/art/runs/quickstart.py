@@ -180,7 +180,7 @@ class QuickstartFolder(RunFolder[QuickstartStep]):
         return self.path / "art"
 
     def model_folder(self, task: str) -> ModelPaths:
-        """Of the model that learns the task."""
+        """Returns the folder of the model that learns the task."""
         return ModelPaths(Path(get_output_dir_from_model_properties(PROJECT, task, str(self.data_dir))))
 
     @property

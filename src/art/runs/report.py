@@ -139,7 +139,7 @@ class RunReport:
 
     @property
     def cautions(self) -> list[str]:
-        """Why the numbers may be worth less than they look."""
+        """Returns why the numbers may be worth less than they look."""
         return [
             *judge_warnings(self.comparison, self.NOUN, same_judge=self.same_judge),
             *training_warnings(self.steps, self.stopped),

@@ -209,7 +209,7 @@ class App:
         return disk_error(error, place, "the request failed")
 
     def _refusal(self, scope: Scope) -> Callable[[Send, ARTError, Tenant], Awaitable[None]]:
-        """How errors look on this address: each dialect has its own."""
+        """Returns how errors look on this address: each dialect has its own."""
         path = scope["path"]
         if path.startswith(_BY_ADDRESS):
             path = path[path.find("/", len(_BY_ADDRESS)) :]

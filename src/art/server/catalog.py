@@ -64,7 +64,7 @@ class ServedName:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """How a model is served, where it differs from its base."""
+    """The serving options of a model that differ from its base."""
 
     renderer: ChatRenderer | None = None
     max_context: int | None = None
@@ -243,7 +243,7 @@ class Catalog:
         self._bases.add(base_model, engine, renderer, max_context=max_context, aliases=aliases)
 
     def has_base(self, base_model: str, tenant: Tenant = None) -> bool:
-        """Whether it answers to this name. A tenant needs a model on it."""
+        """Returns whether it answers to this name. A tenant needs a model on it."""
         name = self._bases.name_of(base_model)
         return name in self._bases and (tenant is None or (tenant, name) in self._used_bases)
 

@@ -33,7 +33,7 @@ class Intake:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def enter(self) -> bool:
-        """Whether somebody may begin at once; if not, `wait`."""
+        """Returns whether somebody may begin at once; if not, `wait`."""
         if self._begun == 0:
             loop = asyncio.get_running_loop()
             loop.call_soon(self._next_turn, loop)

@@ -35,7 +35,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 
 
 class Histogram:
-    """How many values were at most as large as each bound, and their sum.
+    """The number of values up to each bound, and their sum.
 
     >>> one = Histogram((1.0, 5.0)); one.add(0.5); one.add(9.0); one.cumulative()
     [('1.0', 1), ('5.0', 1), ('+Inf', 2)]
@@ -140,7 +140,7 @@ class TokenCounts:
 
 
 class LoopLag:
-    """How late the event loop calls: what every request waits beside its own work."""
+    """The delay of the event loop, which every request waits beside its own work."""
 
     def __init__(self) -> None:
         self.seconds = Histogram(LAG_SECONDS)

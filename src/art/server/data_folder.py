@@ -85,7 +85,7 @@ class DataLayout:
         return self.model_dir(project, name) / "checkpoints"
 
     def removals_file(self, project: str, name: str) -> Path:
-        """How many models of this name were removed, once one was."""
+        """Returns how many models of this name were removed, once one was."""
         return self.model_dir(project, name) / ".removals"
 
     def removed_dir(self, project: str, name: str) -> Path:

@@ -48,7 +48,7 @@ class Client(Protocol):
     """The client of a request: reports whether its body has arrived and when it disconnects."""
 
     def has_sent_all(self) -> bool:
-        """Whether the whole body is here, to be received without waiting."""
+        """Returns whether the whole body is here, to be received without waiting."""
         ...
 
     def when_gone(self, call: Callable[[], None] | None) -> None:

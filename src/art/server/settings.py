@@ -116,7 +116,7 @@ class EngineSettings(Strict):
 
 
 class TrainerSettings(Strict):
-    """How trainer workers are started."""
+    """The settings of trainer workers."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Handed to the trainer's worker, which refuses what it does not know."""
@@ -180,7 +180,7 @@ def parse_settings(line: bytes | str) -> ServerSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Returns whether only this machine can reach the address."""
     if host == "localhost":
         return True
     try:
@@ -228,7 +228,7 @@ def key_source(settings: ServerSettings) -> str:
 
 
 def is_key(value: str) -> bool:
-    """Whether a text may be a key: what everybody could guess, or no header can hold, is none."""
+    """Returns whether a text may be a key: what everybody could guess, or no header can hold, is none."""
     return len(value) >= SHORTEST_KEY and value.isascii() and value.isprintable() and " " not in value
 
 

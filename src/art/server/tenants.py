@@ -311,7 +311,7 @@ class KeyCheck:
         return None
 
     def is_still_valid(self, scope: Scope, asker: Caller) -> bool:
-        """Whether the request's key is still the asker's: a long reply may outlive it."""
+        """Returns whether the request's key is still the asker's: a long reply may outlive it."""
         if asker.tenant is None:
             return True
         try:

@@ -33,7 +33,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class TrajectoryBatchSummary:
-    """How much data a batch of groups is."""
+    """The amount of data in a batch of groups."""
 
     num_scenarios: int
     num_trajectories: int
@@ -97,7 +97,7 @@ def scores(group: TrajectoryGroup) -> list[float]:
 
 
 def summarize_trajectory_groups(groups: Iterable[TrajectoryGroup]) -> TrajectoryBatchSummary:
-    """How much data the groups are. Unscored rollouts count as trajectories, and have no reward."""
+    """Returns how much data the groups are. Unscored rollouts count as trajectories, and have no reward."""
     batch = list(groups)
     return TrajectoryBatchSummary(
         num_scenarios=len(batch),

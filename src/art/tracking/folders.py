@@ -65,7 +65,7 @@ class ModelPaths:
 
     @property
     def state(self) -> Path:
-        """What programs keep with the model, and the log's sums."""
+        """The file with the program's own state and the log's sums."""
         return self.path / "state.json"
 
     @property
@@ -78,7 +78,7 @@ class ModelPaths:
         return self.path / "trajectories"
 
     def under_way(self, job_id: str) -> Path:
-        """What a training job is to log once it has made its step."""
+        """Returns the file of the data that a training job logs after it has made its step."""
         return self.path / "under_way" / job_id
 
     @property

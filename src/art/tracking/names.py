@@ -52,7 +52,7 @@ def route(name: str, split: str) -> str:
 
 
 def is_managed(name: str) -> bool:
-    """Whether a metric is added up (over rollouts, and over the run) instead of averaged."""
+    """Returns whether a metric is added up (over rollouts, and over the run) instead of averaged."""
     return name.startswith(MANAGED_PREFIXES)
 
 

@@ -146,7 +146,7 @@ class RunLog:
 
 
 def gpus(model: AnyModel) -> int:
-    """How many GPUs its `_internal_config` names; one if it names none."""
+    """Returns how many GPUs its `_internal_config` names; one if it names none."""
     config = getattr(model, "_internal_config", None) or {}
     named = {*config.get("trainer_gpu_ids", ()), *config.get("inference_gpu_ids", ())}
     return len(named) or 1

@@ -47,7 +47,7 @@ INSTALL_POLARS = "pip install 'agent-reinforcement-trainer[logs]'"
 
 
 def has_polars() -> bool:
-    """Whether it is installed. It is not loaded for the answer."""
+    """Returns whether it is installed. It is not loaded for the answer."""
     return find_spec("polars") is not None
 
 
@@ -137,7 +137,7 @@ def stored_groups(
 
 
 def parquet_bytes(groups: Iterable[TrajectoryGroup], covered_lines: TakenLines | None = None) -> int:
-    """How large a file of these groups would be."""
+    """Returns how large a file of these groups would be."""
     buffer = BytesIO()
     rows, empty = group_to_rows(groups)
     _write(StoredLog(frame=_frame(rows), empty=empty, covered_lines=covered_lines), buffer)

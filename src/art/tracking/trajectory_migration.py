@@ -56,7 +56,7 @@ class MigrationResult:
 
     @property
     def compression_ratio(self) -> float:
-        """How many times smaller the files became; 0 when nothing was migrated."""
+        """Returns how many times smaller the files became; 0 when nothing was migrated."""
         return self.bytes_before / self.bytes_after if self.bytes_after else 0.0
 
     @property

@@ -176,7 +176,7 @@ class WandbSink:
         self._given_up = False
 
     def wanted(self, model: AnyModel) -> bool:
-        """Whether the model's rows are to be reported."""
+        """Returns whether the model's rows are to be reported."""
         if model.report_metrics is None:
             return variable(WANDB_API_KEY) is not None and not self._given_up
         return "wandb" in model.report_metrics

@@ -110,7 +110,7 @@ class TokenizerFiles:
         return self._entry(target)
 
     def _link(self, candidate: Path, target: Path, entry: ManifestEntry) -> bool:
-        """Whether the candidate holds these bytes and could be linked."""
+        """Returns whether the candidate holds these bytes and could be linked."""
         try:
             # No symbolic link, and no file of another program that may be linked to anything.
             found = candidate.lstat()

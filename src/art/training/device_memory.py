@@ -162,7 +162,7 @@ class HalfBudgetRetry:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator failed, on a GPU or a CPU."""
+    """Returns whether an allocator failed, on a GPU or a CPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in MARKS)

@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 
 def is_plain_adapter(folder: Path) -> bool:
-    """Whether a checkpoint folder is PEFT's alone."""
+    """Returns whether a checkpoint folder is PEFT's alone."""
     return not (folder / STATE_FILE).exists() and (folder / ADAPTER_CONFIG_FILE).is_file()
 
 

@@ -42,7 +42,7 @@ HOARD = 2.0
 
 @dataclass(frozen=True, slots=True)
 class MemoryMode:
-    """How to trade time for memory."""
+    """The trade of time for memory."""
 
     checkpointing: bool = False
     """Layers are computed twice: a third more time."""
@@ -154,7 +154,7 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """How a step is to be computed."""
+    """The plan of a step's computation."""
 
     token_budget: int
     way: MemoryMode

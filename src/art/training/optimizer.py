@@ -143,7 +143,7 @@ def make_optimizer(parameters: Sequence[torch.nn.Parameter], spec: OptimizerSpec
 
 
 def has_gradient(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether any parameter would be moved by more than its momentum and its decay."""
+    """Returns whether any parameter would be moved by more than its momentum and its decay."""
     gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
     return any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 

@@ -93,7 +93,7 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SamplingRows:
-    """How each target of a micro-batch was sampled, in the order of the targets.
+    """The sampling parameters of each target of a micro-batch, in the order of the targets.
 
     Two targets of one predictor may differ.
     """

@@ -42,7 +42,7 @@ class Tally:
 
     @property
     def all_dropped(self) -> bool:
-        """Whether the mismatch masks left nothing of the update that is being made."""
+        """Returns whether the mismatch masks left nothing of the update that is being made."""
         return self._totals.kept == self._before.kept
 
     def start(self, packing: Packing) -> None:

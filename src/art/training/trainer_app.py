@@ -90,7 +90,9 @@ class TrainerJob:
         self._news = asyncio.Event()
 
     async def lines(self) -> AsyncIterator[str]:
-        """From the first event to the last, in JSON. The step itself goes on when nobody reads."""
+        """Yields the events as JSON, from the first to the last. The step itself continues without a
+        reader.
+        """
         at = 0
         while at < len(self._events) or not self.finished:
             if at == len(self._events):

@@ -41,7 +41,7 @@ class MasterWeights:
         self._hooks: list[RemovableHandle] = []
 
     def train(self, wanted: bool) -> None:
-        """Whether the model's parameters have gradients, which are collected."""
+        """Returns whether the model's parameters have gradients, which are collected."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

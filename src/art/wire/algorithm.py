@@ -36,7 +36,7 @@ RatioLevel = Literal["token", "sequence", "geometric", "average", "geometric_ave
 
 
 class AdvantageSpec(Strict):
-    """How rewards become advantages. r: reward, mean and std over the group unless said."""
+    """The estimator of advantages. r: reward, mean and std over the group unless said."""
 
     kind: Estimator = "group"
     """group: (r - mean) / (std + 1e-6). centered: r - mean. batch_std: (r - mean) / std of the batch.

@@ -148,7 +148,9 @@ class Manifest(Strict):
 
 
 def stays_in_folder(name: str) -> bool:
-    """Whether it is the name of a file right in its folder, and no path, whoever wrote the manifest."""
+    """Returns whether it is the name of a file right in its folder, and no path, whoever wrote the
+    manifest.
+    """
     return name not in ("", ".", "..") and Path(name).name == name and "\\" not in name
 
 

@@ -189,13 +189,15 @@ TRUNCATING = tuple((name, one.default) for name, one in PARAMETERS.items() if on
 
 @dataclass(kw_only=True, slots=True)
 class Sampling(SamplingParameters):
-    """How one completion is sampled. The logprobs returned are those of exactly this distribution."""
+    """The sampling parameters of one completion. The logprobs returned are those of exactly this
+    distribution.
+    """
 
     max_tokens: Annotated[int, Parameter(values=Whole(1, 2**63 - 1))]
     """At most this many tokens are sampled (at least 1)."""
 
     @property
     def penalised(self) -> bool:
-        """Whether ids that were there before are less likely, or likelier."""
+        """Returns whether ids that were there before are less likely, or likelier."""
         penalties = self.frequency_penalty, self.presence_penalty, self.repetition_penalty
         return penalties != (0.0, 0.0, 1.0)

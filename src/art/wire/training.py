@@ -96,7 +96,9 @@ class OptimizerSpec(Strict):
 
 
 class ComputeSpec(Strict):
-    """How a step is computed. Only `max_length` changes what it computes, by what it leaves out."""
+    """The computation of a step. Only `max_length` changes the result, because it leaves out longer
+    samples.
+    """
 
     max_length: int | None = Field(default=None, ge=1)
     """Tokens forwarded at once, and of the longest sample that is trained: a rollout with a longer one is
@@ -125,7 +127,7 @@ class SamplingSpec(DistributionParameters):
 
     @property
     def truncates(self) -> bool:
-        """Whether it leaves ids out by their probabilities."""
+        """Returns whether it leaves ids out by their probabilities."""
         return any(getattr(self, name) != default for name, default in TRUNCATING)
 
 
@@ -248,7 +250,8 @@ class TrainerHealth(Strict):
 
 
 class TrainerConfig(Strict):
-    """How a trainer worker is started: one line of JSON on its standard input; the key is on no command line.
+    """The configuration of a trainer worker: one line of JSON on its standard input; the key is on no command
+    line.
 
     `python -m art.training.worker` answers with one line on standard output: `{"ready": true, "port": 41234}`
     once it serves, or `{"ready": false, "error": "..."}`. It ends when its standard input ends.

@@ -16,6 +16,11 @@ SOURCE = ROOT / "src" / "art"
 ENVIRONMENT_READERS = (SOURCE / "server" / "settings.py", SOURCE / "process" / "environment.py")
 TORCH_ROOMS = (SOURCE / "training", SOURCE / "engine" / "builtin", SOURCE / "cluster")
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
+RIDDLES = re.compile(
+    r"(What|Where|Who|Whoever|Whose|Which|How|Why|Whether|When|If|That|Those|It|Its|They|Nobody|Nothing|"
+    r"Whatever|Everything|None|As|Of|From|By|For|To|In|On|At|With|Without|Until|Behind|Between)\b"
+)
+"""First words of a docstring that leave a reader to guess the subject or the verb."""
 
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -145,3 +150,30 @@ def test_no_two_test_files_have_one_name() -> None:
     names = [Path(path).name for path in listed if path.endswith(".py") and (ROOT / path).exists()]
     twice = {name for name in names if names.count(name) > 1 and name not in {"conftest.py", "__init__.py"}}
     assert not twice, twice
+
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def public_definitions(body: Iterable[ast.stmt]) -> Iterable[Definition]:
+    """Classes and functions of a module, and those in its classes, whose names have no leading underscore."""
+    for node in body:
+        if isinstance(node, Definition) and node.name[0] != "_":
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public_definitions(node.body)
+
+
+def test_a_docstring_begins_with_a_subject_or_a_verb() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.body[0].lineno}: {node.name}: {line}"
+        for path in FILES
+        for node in public_definitions(parse(path).body)
+        if RIDDLES.match(line := (ast.get_docstring(node) or "").partition("\n")[0])
+    ]
+    assert not found, "write 'Returns ...', 'Sets ...' or 'The ...':\n" + "\n".join(found)
+
+
+def test_a_docstring_without_a_subject_is_seen() -> None:
+    assert RIDDLES.match("What is kept of a key.") and RIDDLES.match("Of one token.")
+    assert not RIDDLES.match("Returns what is kept of a key.") and not RIDDLES.match("Items of a list.")

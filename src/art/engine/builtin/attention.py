@@ -43,7 +43,7 @@ class LayerCall:
 
     @property
     def plain(self) -> bool:
-        """Whether torch's own attention computes it."""
+        """Returns whether torch's own attention computes it."""
         return self.softcap is None and self.sinks is None
 
 

@@ -148,7 +148,7 @@ class Compilers:
             return None
 
     def _compile(self, work: _Compilation, helper: Bounded) -> ARTError | None:
-        """Why it could not be; None: it is kept."""
+        """Returns why it could not be; None: it is kept."""
         try:
             self._grammars.open(work.constraint, (), by=helper)
         except ARTError as error:

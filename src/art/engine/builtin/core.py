@@ -66,7 +66,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """Returns whether a step would do anything."""
         return bool(self.scheduler.running) or (bool(self.scheduler.waiting) and not self.asleep)
 
     def make_sequence(self, request: GenerateRequest, guide: Guide | None = None) -> Sequence:

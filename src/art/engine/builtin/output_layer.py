@@ -109,7 +109,9 @@ def _multiplied(a_NK: Tensor, b_KM: Tensor) -> Tensor:
 
 @functools.cache
 def _multiplies_wide(device: str) -> bool:
-    """Whether a kind of device multiplies 16 bits into 32 by itself, with nothing written out in between."""
+    """Returns whether a kind of device multiplies 16 bits into 32 by itself, with nothing written out in
+    between.
+    """
     one = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
     try:
         return torch.mm(one, one, out_dtype=torch.float32).dtype == torch.float32

@@ -139,7 +139,7 @@ class FlatForward:
 
     @property
     def takes_several(self) -> bool:
-        """Whether tokens of several adapters can share a pass."""
+        """Returns whether tokens of several adapters can share a pass."""
         return self._several is not None
 
     def run(
@@ -324,7 +324,9 @@ def _in_two(flat: FlatForward) -> Run:
 
 
 def _is_decision(warning: warnings.WarningMessage) -> bool:
-    """Whether the model decided in Python by a tensor; torch's own layers so check no more than shapes."""
+    """Returns whether the model decided in Python by a tensor; torch's own layers so check no more than
+    shapes.
+    """
     own = str(Path(nn.__file__).parent)
     return issubclass(warning.category, torch.jit.TracerWarning) and not warning.filename.startswith(own)
 

@@ -68,7 +68,8 @@ def make_batch(
 
 
 def shares(counts: np.ndarray, owner: np.ndarray, room: int) -> np.ndarray:
-    """How many of its tokens each row reads: owners share the room evenly, an owner's first row comes first.
+    """Returns how many of its tokens each row reads: owners share the room evenly, an owner's first row comes
+    first.
 
     Three rows of 900, 50 and 40 tokens, the first of one owner, room 200: [110, 50, 40]. What an owner does
     not need the others have.

@@ -170,7 +170,9 @@ def _check_truncation(sampling: Sampling) -> None:
 
 
 def _ends(sampling: Sampling, end: int | None) -> bool:
-    """Whether the end of text ends it: the one id that vLLM allows where a constraint's text may end."""
+    """Returns whether the end of text ends it: the one id that vLLM allows where a constraint's text
+    may end.
+    """
     if end is None:
         raise RequestError(
             "the model's tokenizer has no end-of-text token: vLLM cannot end a constrained text",

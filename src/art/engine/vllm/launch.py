@@ -289,7 +289,7 @@ class VllmProcess:
         await asyncio.wait({self._copy}, timeout=1.0)
 
     def death(self) -> str:
-        """How it ended, with its last lines."""
+        """Returns how it ended, with its last lines."""
         code, log = self._process.returncode, self.log
         return f"ended with code {code}; log: {log.path}\n{log.tail(TAIL_LINES)}".rstrip()
 

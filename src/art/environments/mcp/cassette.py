@@ -55,7 +55,7 @@ class Cassette:
 
     @property
     def needs_server(self) -> bool:
-        """Whether sessions need a server that can be started."""
+        """Returns whether sessions need a server that can be started."""
         return self.mode != "replay"
 
     def session(self, live: SessionSource | None) -> SessionSource:

@@ -111,12 +111,12 @@ class ScenarioSet:
 
     @property
     def rejections(self) -> dict[str, int]:
-        """How many were rejected, by reason."""
+        """Returns how many were rejected, by reason."""
         return dict(Counter(one.reason for one in self.rejected))
 
     @property
     def unplanned(self) -> int:
-        """How many came without a plan: nothing could be checked but that they are new."""
+        """Returns how many came without a plan: nothing could be checked but that they are new."""
         return sum(not scenario.plan for scenario in (*self.train, *self.test))
 
     def to_dict(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class ScenarioChecks:
     async def rejection(
         self, scenario: PlannedScenario, others: Sequence[PlannedScenario], probe: PlanProbe
     ) -> Rejection | None:
-        """Why the scenario is not used; None when it is. The server is asked last."""
+        """Returns why the scenario is not used; None when it is. The server is asked last."""
         return (
             check_plan(scenario, self.tools, allow_writes=self.allow_writes)
             or check_new(scenario, others, similarity=self.similarity)

@@ -42,7 +42,7 @@ class OfferedTools:
 
     @property
     def has_tools(self) -> bool:
-        """Whether the server has any tool to offer."""
+        """Returns whether the server has any tool to offer."""
         return bool(self._names)
 
     @property

@@ -84,7 +84,7 @@ def in_another_form(word: str, others: Iterable[str]) -> bool:
 
 
 def is_name(word: str, text: str) -> bool:
-    """Whether the word is a number, or written with a capital inside the text: a name."""
+    """Returns whether the word is a number, or written with a capital inside the text: a name."""
     if any(letter.isdigit() for letter in word):
         return True
     found = re.search(rf"(?<=\w[\s,;]){re.escape(word)}\b", text, re.IGNORECASE)
@@ -129,12 +129,13 @@ def check_plan(
 
 
 def may_call(tool: MCPTool, allow_writes: Writes) -> bool:
-    """Whether a rollout may call the tool: it only reads, or it was named."""
+    """Returns whether a rollout may call the tool: it only reads, or it was named."""
     return tool.read_only is True or allow_writes is True or tool.name in allow_writes
 
 
 def argument_problem(call: PlannedCall, schema: Mapping[str, Any]) -> str | None:
-    """Why the arguments do not fit the JSON schema; None when they do, or when the schema itself is broken.
+    """Returns why the arguments do not fit the JSON schema; None when they do, or when the schema itself is
+    broken.
 
     References of the schema are not looked up elsewhere: nothing is fetched.
     """

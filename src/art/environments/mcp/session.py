@@ -274,7 +274,7 @@ class Session:
         return await self._source.read_resource(uri, timeout=timeout)
 
     def allows(self, name: str) -> bool:
-        """Whether this tool may be called: it only reads, or it was allowed to write."""
+        """Returns whether this tool may be called: it only reads, or it was allowed to write."""
         tool = self._by_name.get(name)
         if tool is None:
             return False

@@ -210,7 +210,7 @@ class GeneratedScenarioCollection:
         return GeneratedScenarioCollection([s for s in self.scenarios if s.difficulty in within])
 
     def get_difficulty_distribution(self) -> Counter[int]:
-        """How many scenarios each difficulty has."""
+        """Returns how many scenarios each difficulty has."""
         return Counter(scenario.difficulty for scenario in self.scenarios)
 
     def preview(self, n: int = 5, max_task_length: int = 120) -> list[str]:

@@ -315,7 +315,7 @@ class ScriptedGenerator:
 
 
 def count_asked(schema: Mapping[str, Any], text: str) -> int:
-    """How many entries of a list are wanted; 1 where nothing says so."""
+    """Returns how many entries of a list are wanted; 1 where nothing says so."""
     if "maxItems" in schema:
         return int(schema["maxItems"])
     found = re.search(r"\bexactly (\d+)\b", text)

@@ -91,7 +91,7 @@ class Endpoint:
         return hmac.compare_digest(given.encode(), self._server.key.encode())
 
     def _complaint(self, body: Any) -> str | None:
-        """Why a request is not understood; None: it is."""
+        """Returns why a request is not understood; None: it is."""
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
             return "'messages' is missing or empty."
         if not isinstance(body.get("model"), str):

@@ -290,7 +290,7 @@ class Channel:
         return reply
 
     def _may_pass(self, error: BaseException) -> bool:
-        """Whether another attempt may have an answer while whoever asked still waits for it."""
+        """Returns whether another attempt may have an answer while whoever asked still waits for it."""
         if isinstance(error, LlmBusyError) and (error.retry_after or 0) > self.deadline:
             return False
         return isinstance(error, LlmUnavailableError)

@@ -153,7 +153,7 @@ class AnswerForm:
             body["response_format"] = {"type": OBJECTS}
 
     def give_way(self, text: str, body: Mapping[str, Any], request: Request) -> bool:
-        """Whether a request that was refused with these words may be made in another way."""
+        """Returns whether a request that was refused with these words may be made in another way."""
         low = text.lower()
         asked = body.get("response_format", {}).get("type")
         if asked is not None and any(word in low for word in ABOUT_FORM):
@@ -173,7 +173,9 @@ class AnswerForm:
 
 
 def is_strict(schema: Any) -> bool:
-    """Whether OpenAI's strict mode takes the schema: objects are closed, and all their fields required."""
+    """Returns whether OpenAI's strict mode takes the schema: objects are closed, and all their fields
+    required.
+    """
     if isinstance(schema, list):
         return all(is_strict(part) for part in schema)
     if not isinstance(schema, dict):

@@ -56,7 +56,7 @@ class Limits:
 
 
 def process_count(at_once: int | None) -> int:
-    """How many processes may run at a time; None: the machine's cores. Raises ConfigurationError."""
+    """Returns how many processes may run at a time; None: the machine's cores. Raises ConfigurationError."""
     if at_once is not None and at_once < 1:
         raise ConfigurationError(
             f"at_once={at_once!r}: at least 1 process is needed; None takes the machine's cores"
@@ -187,7 +187,7 @@ class ProcessIsolation:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnding:
-    """How a process ended."""
+    """The end of a process."""
 
     fate: str
     """"ended", "cpu", "deadline", "output" (it wrote too much) or "cancelled"."""

@@ -218,7 +218,7 @@ def add_different(
 
 
 def are_alike(one: str, two: str, similarity: float) -> bool:
-    """Whether two inputs are one.
+    """Returns whether two inputs are one.
 
     >>> alike("Say yes, please!", "say yes please", 1.0), alike("Add 17 and 4", "Add 17 and 5", 0.5)
     (True, False)

@@ -41,7 +41,9 @@ class CollectedGroups:
 
 
 def group_fate(finished: FinishedGroup, *, oldest: int, needs_spread: bool) -> ScenarioOutcome | None:
-    """Why a group is not trained, or None. oldest: the earliest step that it may have been begun at."""
+    """Returns why a group is not trained, or None. oldest: the earliest step that it may have been
+    begun at.
+    """
     if not finished.group.trajectories:
         return "failed"
     if finished.version < oldest:
@@ -52,7 +54,7 @@ def group_fate(finished: FinishedGroup, *, oldest: int, needs_spread: bool) -> S
 
 
 def has_spread(group: TrajectoryGroup) -> bool:
-    """Whether its rewards differ, by more than rounding. Unscored rollouts say nothing."""
+    """Returns whether its rewards differ, by more than rounding. Unscored rollouts say nothing."""
     rewards = _rewards(group)
     if not all(map(math.isfinite, rewards)):
         return True  # the backend names the rollout
@@ -89,8 +91,8 @@ class SeenRewards:
 
     @property
     def is_high(self) -> bool:
-        """Whether that mean is among the best of the run. Where the run has seen one reward alone, whether it
-        is above 0.
+        """Returns whether that mean is among the best of the run. Where the run has seen one reward alone,
+        whether it is above 0.
 
         >>> seen = SeenRewards()
         >>> seen.see([0.0, 1.0], useless=False)
@@ -131,12 +133,14 @@ class BatchCollector:
 
     @property
     def exhausted(self) -> bool:
-        """Whether too many groups in a row taught nothing for the run to go on."""
+        """Returns whether too many groups in a row taught nothing for the run to go on."""
         return self.useless > collapse_after(self._settings)
 
     @property
     def solved(self) -> bool:
-        """Whether they did because there is nothing left to learn: none failed, and their reward is high."""
+        """Returns whether they did because there is nothing left to learn: none failed, and their reward is
+        high.
+        """
         return self.exhausted and not self._failed and self._seen.is_high
 
     async def collect(self, step: int) -> CollectedGroups:

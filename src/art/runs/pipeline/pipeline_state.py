@@ -55,7 +55,7 @@ class PipelineState:
 
     @property
     def settled_scenarios(self) -> int:
-        """How many scenarios are settled."""
+        """Returns how many scenarios are settled."""
         return self.offset + len(self.beyond)
 
     def record_outcome(self, number: int, outcome: ScenarioOutcome) -> None:
@@ -134,7 +134,7 @@ class RolloutPace:
         return self._groups_ahead
 
     def has_room(self) -> bool:
-        """Whether a group that starts now can be trained in time."""
+        """Returns whether a group that starts now can be trained in time."""
         steps = self._most_steps + (not self._busy)
         return self._groups_ahead < self._batch * steps
 

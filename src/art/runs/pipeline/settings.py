@@ -208,13 +208,13 @@ def most_under_way(settings: PipelineOptions) -> int:
 
 
 def is_eval_step(settings: PipelineOptions, step: int) -> bool:
-    """Whether a step is evaluated after it was trained."""
+    """Returns whether a step is evaluated after it was trained."""
     every = settings["eval_every_n_steps"]
     return every > 0 and step % every == 0
 
 
 def check_training(options: Mapping[str, Any], *, ours: bool) -> bool:
-    """Whether a group of equal rewards teaches nothing under these keywords of `train`.
+    """Returns whether a group of equal rewards teaches nothing under these keywords of `train`.
 
     ours: the backend is one of this package, whose keywords are known. Raises ConfigurationError for a
     keyword that is unknown, cannot act, or has a wrong value.

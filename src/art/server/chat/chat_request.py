@@ -87,7 +87,7 @@ _ANY_OBJECT = Constraint(kind="json_schema", text='{"type":"object"}')
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolChoice:
-    """Whether a reply calls, and which tools."""
+    """The choice of tools: whether a reply calls, and which tools."""
 
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] | None = None

@@ -303,7 +303,7 @@ def _grammar(
 
 
 def check_messages_fit(request: ChatRequest, target: Target) -> None:
-    """Whether messages and tools, each of at least one token, may fit the context at all.
+    """Returns whether messages and tools, each of at least one token, may fit the context at all.
 
     Raises: RequestError (context_length_exceeded).
     """
@@ -312,7 +312,7 @@ def check_messages_fit(request: ChatRequest, target: Target) -> None:
 
 
 def check_texts_fit(texts: Iterable[str], target: Target, *, param: str) -> None:
-    """Whether texts, each of at least one token, may fit the context at all.
+    """Returns whether texts, each of at least one token, may fit the context at all.
 
     Raises: RequestError (context_length_exceeded).
     """

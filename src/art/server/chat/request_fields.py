@@ -172,7 +172,7 @@ class RequestSchema:
         return None if value is None else self.fields[name].values.read(name, value, quoted=self._quoted)
 
     def check_other_field(self, name: str, value: Any) -> None:
-        """Whether a field that does not act is accepted; a null always is: it was not given.
+        """Returns whether a field that does not act is accepted; a null always is: it was not given.
 
         Raises: RequestError naming the field.
         """

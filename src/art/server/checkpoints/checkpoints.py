@@ -116,7 +116,7 @@ def shape_for(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> Lo
 
 
 def check_shape(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> None:
-    """Whether a registered model can go on from this checkpoint. Raises RequestError (409)."""
+    """Returns whether a registered model can go on from this checkpoint. Raises RequestError (409)."""
     there = found.lora
     if there is not None and lora is not None and lora.targets == "all-linear":
         there = there.model_copy(update={"targets": lora.targets})  # spelled out: the trainer compares them
@@ -125,7 +125,7 @@ def check_shape(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> 
 
 
 def leaves_open(there: LoraSpec | None, wanted: LoraSpec | None) -> bool:
-    """Whether every setting of `wanted` is that of `there`, or the default, which chooses nothing.
+    """Returns whether every setting of `wanted` is that of `there`, or the default, which chooses nothing.
 
     >>> leaves_open(LoraSpec(r=8, targets=["q_proj"]), LoraSpec())
     True
@@ -262,7 +262,7 @@ class Checkpoints:
         return aside
 
     def rejections(self, step: int) -> int:
-        """How many checkpoints of this step were set aside."""
+        """Returns how many checkpoints of this step were set aside."""
         return len(list(self.folder.glob(f".{step:04d}.rejected-*")))
 
     def delete(self, step: int) -> None:
@@ -366,7 +366,7 @@ def _given_up(folder: Path, error: OSError, what: str) -> DiskError:
 
 
 def same_files(one: Path, other: Path) -> bool:
-    """Whether two checkpoints hold the same, whoever made them."""
+    """Returns whether two checkpoints hold the same, whoever made them."""
     names = [{path.name for path in folder.iterdir()} - {JOB_FILE} for folder in (one, other)]
     pairs = [(one / name, other / name) for name in sorted(names[0])]
     return names[0] == names[1] and all(a.samefile(b) or filecmp.cmp(a, b, shallow=False) for a, b in pairs)

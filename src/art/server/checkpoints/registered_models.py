@@ -60,7 +60,7 @@ def resolve_base(name: str) -> BaseModel:
 
 
 def is_folder(name: str) -> bool:
-    """Whether a name is that of a folder here.
+    """Returns whether a name is that of a folder here.
 
     Raises ConfigurationError for one that can be neither a folder's nor a model's.
     """

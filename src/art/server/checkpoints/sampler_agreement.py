@@ -191,7 +191,7 @@ PARITY_LOW_PRECISION = ParityLimits(mean=1e-1, p99=0.75)
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """How far engine and trainer are apart, on the replica where it is most; in nats."""
+    """The difference between engine and trainer, on the replica with the largest one; in nats."""
 
     lora: str
     tokens: int

@@ -135,7 +135,7 @@ def effort_of(reasoning: dict[str, Any], request: ChatRequest) -> None:
 
 
 def includes_logprobs(include: list[Any]) -> bool:
-    """Whether logprobs are asked for. Raises: RequestError for what cannot be included."""
+    """Returns whether logprobs are asked for. Raises: RequestError for what cannot be included."""
     for one in include:
         if one != LOGPROBS and one not in _NOTHING_TO_INCLUDE:
             known = ", ".join((LOGPROBS, *_NOTHING_TO_INCLUDE))

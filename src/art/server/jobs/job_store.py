@@ -214,7 +214,7 @@ class JobStore:
 
     @_in_thread
     def counts(self) -> dict[str, int]:
-        """How many jobs are in each state. The index answers: rows may hold megabytes."""
+        """Returns how many jobs are in each state. The index answers: rows may hold megabytes."""
         found = dict(self._database.execute("SELECT state, COUNT(*) FROM jobs GROUP BY state").fetchall())
         return {state: found.get(state, 0) for state in STATES}
 

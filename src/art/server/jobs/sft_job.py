@@ -97,7 +97,7 @@ def exact_rows(
 
 
 def cut_turns(renderer: ChatRenderer, conversation: SftConversation, row: RolloutRow) -> int:
-    """How many of its turns lost a part, because the chat format has no place for it.
+    """Returns how many of its turns lost a part, because the chat format has no place for it.
 
     Some formats know no reasoning, some no text beside a call.
     """

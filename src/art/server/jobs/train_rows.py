@@ -125,7 +125,7 @@ def _untrainable(groups: Sequence[GroupRow]) -> Iterator[tuple[str, str, Untrain
 
 
 def policy_ages(groups: Sequence[GroupRow], step: int) -> dict[str, float]:
-    """How many steps before `step` the samples were drawn, of rollouts that may be trained.
+    """Returns how many steps before `step` the samples were drawn, of rollouts that may be trained.
 
     >>> ids = {"prompt_ids": [1], "completion_ids": [2], "completion_logprobs": [-1.0]}
     >>> sample = SampleRow(sample_id="s", step=3, **ids)

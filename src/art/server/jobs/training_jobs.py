@@ -128,7 +128,7 @@ class TrainingJobs:
             ) from unknown
 
     def busy(self, model: str) -> bool:
-        """Whether a job of the model (`project/name`) is queued, running or just being accepted."""
+        """Returns whether a job of the model (`project/name`) is queued, running or just being accepted."""
         return self._unfinished[model] > 0
 
     async def info(self, job_id: str) -> JobInfo:

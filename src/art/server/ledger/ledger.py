@@ -274,7 +274,7 @@ class Ledger:
         return await self._read(read)
 
     async def is_empty(self) -> bool:
-        """Whether no sample was ever written."""
+        """Returns whether no sample was ever written."""
         query = "SELECT 1 FROM samples LIMIT 1"
         return await self._read(lambda: self._reading.execute(query).fetchone() is None)
 
@@ -290,7 +290,7 @@ class Ledger:
         return await self._read(read)
 
     async def has_rollout(self, rollout_id: str, *, tenant: Tenant = None) -> bool:
-        """Whether the asker's rollout of this id has a sample."""
+        """Returns whether the asker's rollout of this id has a sample."""
         query = "SELECT 1 FROM samples WHERE rollout_id = ? AND tenant IS ? LIMIT 1"
         values = (rollout_id, tenant)
         return await self._read(lambda: self._reading.execute(query, values).fetchone() is not None)

@@ -204,7 +204,7 @@ def checksum(values: Sequence[Any]) -> int:
 
 
 def is_as_written(row: tuple[Any, ...]) -> bool:
-    """Whether a row's values fit its checksum; one without is believed."""
+    """Returns whether a row's values fit its checksum; one without is believed."""
     return row[-1] is None or row[-1] == checksum(row[:-1])
 
 

@@ -175,7 +175,7 @@ class TurnIndex:
         return turn
 
     def knows_rollout(self, rollout: Rollout) -> bool:
-        """Whether a turn of the rollout is kept."""
+        """Returns whether a turn of the rollout is kept."""
         return rollout in self._rollouts
 
     def _forget_oldest(self) -> None:

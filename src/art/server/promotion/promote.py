@@ -46,7 +46,7 @@ async def ignore_progress(phase: str, *, done: int = 0, total: int = 0) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Promotion:
-    """How a promotion went. Times in seconds from its start."""
+    """The course of a promotion. Times in seconds from its start."""
 
     adapter: str
     agreement: ScoreDifference
@@ -172,7 +172,7 @@ class ServedModel:
         return f"{self.model.key}@{step}{tag}"
 
     async def limits(self) -> CanaryLimits:
-        """How far engine and trainer may be apart, by the precision of both."""
+        """Returns how far engine and trainer may be apart, by the precision of both."""
         if self._limits is None:
             self._limits = canary_limits(await self.workers.dtypes())
         return self._limits

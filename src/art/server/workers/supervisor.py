@@ -256,7 +256,9 @@ class Supervisor(Generic[W]):
             return
 
     def _count_restart(self) -> int | None:
-        """How many restarts there were within the window before this one; None when that is too many."""
+        """Returns how many restarts there were within the window before this one; None when that is
+        too many.
+        """
         now = time.monotonic()
         while self._recent and now - self._recent[0] > self._policy.window:
             self._recent.popleft()
@@ -322,7 +324,7 @@ class WorkerOptions:
 
 
 def shared_gpu(engines: Sequence[str], trainer: str) -> bool:
-    """Whether an engine computes on the trainer's GPU.
+    """Returns whether an engine computes on the trainer's GPU.
 
     >>> shared_gpu(["cuda:1", "cuda:0"], "cuda")
     True

@@ -104,7 +104,7 @@ class Worker:
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """Returns how messages call it."""
         return f"worker {self.spec.name!r} (pid {self.pid})"
 
     @property

@@ -56,7 +56,7 @@ def choose_kernel(asked: str, device: torch.device, dtype: torch.dtype) -> str:
 
 
 def kernel_fault(kernel: str, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why this kernel cannot be used here, or None when it agrees with the reference."""
+    """Returns why this kernel cannot be used here, or None when it agrees with the reference."""
     if kernel == "flex" and device.type != "cuda":
         return f"FlexAttention with gradients needs a CUDA device, this one is {device.type!r}"
     if kernel == "rectangles" and device.type != "cpu":

@@ -33,7 +33,7 @@ from art.training.attention.rectangles import attend_rectangles, attend_with_sin
 
 
 def window_cuts(plan: TreePlan, window: int | None) -> bool:
-    """Whether the window hides anything: some path is longer than it."""
+    """Returns whether the window hides anything: some path is longer than it."""
     return window is not None and plan.depth > window
 
 

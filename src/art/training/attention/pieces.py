@@ -48,7 +48,9 @@ class Square:
 
     @property
     def pooled(self) -> bool:
-        """Whether its keys can be gathered with others': with a long reach that would copy too much."""
+        """Returns whether its keys can be gathered with others': with a long reach that would copy too
+        much.
+        """
         return self.gathered > 0 and self.reach == 0
 
     @property

@@ -93,7 +93,7 @@ class _Block:
 
     @property
     def chain(self) -> bool:
-        """Whether the rows are a chain, so that each sees all keys before it."""
+        """Returns whether the rows are a chain, so that each sees all keys before it."""
         return int(self.limit.min()) >= self.stop - self.start
 
 

@@ -147,7 +147,7 @@ def isolate(walls: BuiltIsolation, *, base: str, readable: list[str], disk_bytes
 
 
 def _enter_own_root(walls: BuiltIsolation, base: str, readable: list[str], disk_bytes: int) -> bool:
-    """Whether it could be done. If not, nothing has changed that this process could see."""
+    """Returns whether it could be done. If not, nothing has changed that this process could see."""
     if walls.processes != "namespace":
         return False
     try:

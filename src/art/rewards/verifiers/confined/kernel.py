@@ -80,7 +80,7 @@ def set_process(option: int, value: int) -> None:
 
 
 def used_up_cpu(code: int, usage: Any, cpu_s: int) -> bool:
-    """Whether it was killed for its CPU time, which the kernel counts in ticks: more roughly than in
+    """Returns whether it was killed for its CPU time, which the kernel counts in ticks: more roughly than in
     `usage`.
     """
     return code == -signal.SIGKILL and usage.ru_utime + usage.ru_stime >= 0.8 * cpu_s

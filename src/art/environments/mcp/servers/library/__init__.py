@@ -84,7 +84,7 @@ class Database:
         self._connection.close()
 
     def schema(self, table: str = "") -> str:
-        """How the tables were made, with the number of their rows; of one table, or of all."""
+        """Returns how the tables were made, with the number of their rows; of one table, or of all."""
         made = "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid"
         tables = {name: sql for name, sql in self._ask(made, 10_000) if not name.startswith("sqlite_")}
         if table and table not in tables:

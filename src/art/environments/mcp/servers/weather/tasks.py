@@ -268,7 +268,9 @@ def _same_form(call: Call) -> Call:
 
 
 def _says(question: Question, summary: str, answer: str) -> bool:
-    """Whether the first word of the sort that is asked for is the answer: "14", "14 degrees in Oslo"."""
+    """Returns whether the first word of the sort that is asked for is the answer: "14", "14 degrees in
+    Oslo".
+    """
     words = re.findall(r"[a-z]+|\d+", summary.lower())
     sort = {name.lower() for name in ANSWERS.get(question.wanted, ())}
     said = [word for word in words if (word in sort if sort else word.isdigit())]
