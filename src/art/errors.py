@@ -2,6 +2,7 @@
 
     ARTError
      ├── ConfigurationError (ValueError)      an option is unknown, out of range or does not fit another
+     │    └── MissingExtraError (ImportError) a package is needed that no installed extra brought
      ├── NotBuiltError (NotImplementedError)  the name is known, but nothing is behind it yet
      ├── NotRegisteredError (ValueError)      the model has no backend yet
      ├── NoTrajectoryError (RuntimeError)     no trajectory is captured here, or none was yielded
@@ -58,8 +59,11 @@ would have caught before. Every one has `detail` (its message) and `status_code`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.util import find_spec
+from types import MappingProxyType
 
 
 def did_you_mean(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
@@ -87,6 +91,68 @@ class ARTError(Exception):
 
 class ConfigurationError(ARTError, ValueError):
     """An option is unknown, out of range, or does not fit another one."""
+
+
+class MissingExtraError(ConfigurationError, ImportError):
+    """A package is needed that is not installed; the message names the extra to install."""
+
+
+_SERVER = ("uvicorn", "starlette", "orjson", "numpy", "safetensors", "transformers", "renderers")
+_LOCAL = (*_SERVER, "torch", "peft", "psutil")
+EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "server": _SERVER,
+        "local": _LOCAL,
+        "logs": ("polars",),
+        "plotting": ("matplotlib",),
+        "s3": ("fsspec", "s3fs"),
+        "litellm": ("litellm",),
+        "autorl": ("rapidfuzz",),
+        "mcp": ("mcp",),
+        "langgraph": ("langgraph", "langchain_openai", "langchain_core"),
+        "verifiers": ("jsonschema", "math_verify"),
+        "vllm": (*_LOCAL, "aiohttp"),
+        "wandb": ("wandb",),
+    }
+)
+"""Extra -> the modules that tell whether it is installed."""
+
+
+def install_command(extra: str) -> str:
+    """Returns the command that installs an extra.
+
+    >>> install_command("local")
+    "pip install 'agent-reinforcement-trainer[local]'"
+    """
+    return f"pip install 'agent-reinforcement-trainer[{extra}]'"
+
+
+def require_extra(extra: str, subject: str, *, remedy: str = "") -> None:
+    """Raises MissingExtraError, which names the subject, when a module of the extra is not installed.
+
+    remedy: what else helps, as ", or ...". No module is loaded.
+    """
+    for module in EXTRAS[extra]:
+        if find_spec(module) is None:
+            raise _missing_extra(extra, subject, module, remedy)
+
+
+@contextmanager
+def extra_needed(extra: str, subject: str, *, remedy: str = "") -> Iterator[None]:
+    """Turns a failed import in its block into a MissingExtraError that names the subject and the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "art":
+            raise  # a fault of this package, which no installation mends
+        raise _missing_extra(extra, subject, error.name or str(error), remedy) from error
+
+
+def _missing_extra(extra: str, subject: str, module: str, remedy: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"{subject} needs {module.partition('.')[0]!r}, which is not installed. "
+        f"Run: {install_command(extra)}{remedy}"
+    )
 
 
 class NotBuiltError(ARTError, NotImplementedError):

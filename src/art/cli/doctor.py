@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import art
-from art.errors import ARTError
+from art.errors import ARTError, install_command
 
 NEEDED = (
     "torch",
@@ -80,7 +80,7 @@ def package_findings() -> Iterator[Finding]:
             level="bad",
             subject="packages",
             what=f"not installed: {', '.join(missing)}",
-            remedy='pip install "agent-reinforcement-trainer[local]"',
+            remedy=install_command("local"),
         )
 
 

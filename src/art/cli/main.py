@@ -16,6 +16,7 @@ from art.cli.keys import keys
 from art.cli.mcp import mcp
 from art.cli.run_options import settings_verb
 from art.cli.runtime import runtime
+from art.errors import MissingExtraError, require_extra
 
 VERB_ORDER = (
     "quickstart",
@@ -77,6 +78,15 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _require_extra(extra: str, verb: str) -> None:
+    """Ends a verb with exit code 2 and the command that installs what it needs."""
+    try:
+        require_extra(extra, verb)
+    except MissingExtraError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+
+
 @app.callback()
 def main(
     version: Annotated[
@@ -130,6 +140,7 @@ def quickstart(
 
     Starts the server, plays the evaluation games, trains, plays them again, and shows the difference.
     """
+    _require_extra("local", "art quickstart")
     from art.cli.quickstart import quickstart_command
     from art.runs.quickstart import QuickstartChoices
 
@@ -205,6 +216,7 @@ def serve(
     The key is read from the environment variable ART_API_KEY. Without it the server generates one in
     DATA_DIR/server/key.
     """
+    _require_extra("local", "art serve")
     from art.cli.serve import serve_forever
 
     raise typer.Exit(
@@ -232,6 +244,7 @@ def run(
     ),
 ) -> None:
     """Start the server on port 7999. This is the older name of `art serve`."""
+    _require_extra("local", "art run")
     from art.cli.serve import serve_forever
 
     typer.echo("art run is art serve under its older name, by default on port 7999.", err=True)
@@ -270,6 +283,7 @@ def audit_model(
     Loads the model in the trainer and in the builtin engine, and compares them. Exit code 1 when a check
     fails.
     """
+    _require_extra("local", "art audit-model")
     from art.cli.audit import audit_model as audit
 
     raise typer.Exit(audit(name, device=device, dtype=dtype, json_file=json))

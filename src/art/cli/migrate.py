@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from art.tracking.trajectory_log import INSTALL_POLARS, has_polars
+from art.errors import install_command
+from art.tracking.trajectory_log import has_polars
 from art.tracking.trajectory_migration import (
     MigrationResult,
     migrate_all_models,
@@ -25,7 +26,10 @@ def migrate_path(path: Path, *, dry_run: bool, keep_jsonl: bool, verbose: bool) 
     """Migrate what is at `path` and print what was done. Returns 1 when something could not be migrated."""
     console, errors = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
     if not has_polars():
-        errors.print(f"Parquet files need polars, which is not installed: {INSTALL_POLARS}", markup=False)
+        errors.print(
+            f"Parquet files need 'polars', which is not installed. Run: {install_command('logs')}",
+            markup=False,
+        )
         return 1
     result = _migrate(path.resolve(), delete=not keep_jsonl, dry_run=dry_run)
     if result is None:

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from art.errors import ConfigurationError, DeadlineError, ForbiddenBucketCreationError, StorageError
+from art.errors import (
+    ConfigurationError,
+    DeadlineError,
+    ForbiddenBucketCreationError,
+    StorageError,
+    extra_needed,
+    install_command,
+)
 from art.process.environment import BACKUP_BUCKET, variable
 from art.wire.records import is_name
 
@@ -238,12 +245,8 @@ class Store:
 
 
 def _file_system(url: str, options: dict[str, Any], limits: StorageLimits) -> tuple[AbstractFileSystem, str]:
-    try:
+    with extra_needed("s3", repr(_USER.sub("//", url))):
         from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{_USER.sub('//', url)!r} needs fsspec: pip install 'agent-reinforcement-trainer[s3]'"
-        ) from error
     protocol, shown = url.partition("://")[0], _USER.sub("//", url)
     if protocol in _S3:
         usual = {
@@ -259,8 +262,8 @@ def _file_system(url: str, options: dict[str, Any], limits: StorageLimits) -> tu
         file_system, root = url_to_fs(url, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError as error:
         raise ConfigurationError(
-            f"{shown!r} needs a package that is not installed: {error}. For s3:// it is pip install "
-            "'agent-reinforcement-trainer[s3]'"
+            f"{shown!r} needs a package that is not installed: {error}. "
+            f"For s3:// run: {install_command('s3')}"
         ) from error
     except ValueError as error:
         raise ConfigurationError(f"{shown!r} is no address of files: {error}") from error

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import Field
 
 from art.client.deployment import DeployedAdapter, DeploymentConfig, LoRADeploymentJob
-from art.errors import ConfigurationError, DeploymentError, LoRADeploymentTimedOutError
+from art.errors import ConfigurationError, DeploymentError, LoRADeploymentTimedOutError, extra_needed
 from art.process.environment import TOGETHER_API_KEY, TOGETHER_BASE_URL, WANDB_API_KEY, variable
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 
@@ -170,12 +170,8 @@ class WeightsAndBiases:
         return config or WandbDeploymentConfig()
 
     def deploy(self, adapter: DeployedAdapter, base_model: str, config: Any) -> LoRADeploymentJob:
-        try:
+        with extra_needed("wandb", "provider 'wandb'"):
             wandb = import_module("wandb")
-        except ImportError as error:
-            raise ConfigurationError(
-                "provider 'wandb' needs wandb: pip install 'agent-reinforcement-trainer[wandb]'"
-            ) from error
 
         offline = wandb.setup().settings.mode == "offline"
         if not offline and variable(WANDB_API_KEY) is None:

@@ -22,7 +22,7 @@ from art.client.jobs import JobDeadlines
 from art.client.local_server import SupervisorLimits, check_options, local_server
 from art.client.registration import ServerConfig
 from art.client.remote_backend import FORK_S, RemoteBackend
-from art.errors import CheckpointMissingError, ConfigurationError
+from art.errors import CheckpointMissingError, ConfigurationError, require_extra
 from art.process.environment import BACKUP_BUCKET, variable
 from art.tracking.model_files import write_model_file
 from art.tracking.progress import open_progress
@@ -76,6 +76,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+_ELSEWHERE = ". For a server on another machine, use art.RemoteBackend(base_url, api_key)"
 SERVER_OPTIONS = frozenset({"allow_origins", "control", "engine", "limits", "teacher", "trainer"})
 
 
@@ -104,6 +105,7 @@ class LocalBackend(RemoteBackend):
     ) -> None:
         if in_process:
             log.info("in_process=True has no effect: the server always has a process of its own")
+        require_extra("local", "LocalBackend()", remedy=_ELSEWHERE)
         check_options(server_options or {}, SERVER_OPTIONS)
         super().__init__("http://127.0.0.1", "", deadlines=deadlines)
         self._path = Path(path or ".art").absolute()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.engine.protocol import ServerOrder
 from art.engine.vllm.options import VllmOptions
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, extra_needed
 from art.wire.engine import BuiltinOptions, checked_options
 from art.wire.records import Strict
 
@@ -36,12 +36,8 @@ class EngineKind:
 
 async def _start_vllm(order: ServerOrder) -> VllmServer:
     """Raises: what `start_vllm` raises."""
-    try:
+    with extra_needed("vllm", "the vLLM engine"):
         from art.engine.vllm.start import start_vllm
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"the vLLM engine needs {error.name}: pip install 'agent-reinforcement-trainer[vllm]'"
-        ) from error
     return await start_vllm(order)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from art.errors import ConfigurationError
+from art.errors import extra_needed
 
 _WORD = re.compile(r"\w+(?:[.:-]\w+)*")
 
@@ -35,13 +35,9 @@ def spelling_likeness(one: str, two: str) -> float:
 
 
 def _rapidfuzz() -> Any:
-    try:
+    own = " (or [mcp]), or set similarity=1.0, by which only equal words are one text"
+    with extra_needed("autorl", "comparing generated texts", remedy=own):
         from rapidfuzz import fuzz
-    except ImportError as error:
-        raise ConfigurationError(
-            "rapidfuzz is needed to tell texts apart: pip install 'agent-reinforcement-trainer[autorl]' (or "
-            "[mcp]), or take similarity=1.0, by which only equal words are one text"
-        ) from error
     return fuzz
 
 

@@ -6,10 +6,9 @@ matplotlib is loaded when the first chart is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from art.errors import ConfigurationError
+from art.errors import require_extra
 from art.runs.benchmarking import BenchmarkModelKey, MetricCurve, metric_curves
 
 if TYPE_CHECKING:
@@ -25,13 +24,9 @@ GRID = "#e5e5e5"
 def new_chart(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure of so many inches that `plt.show()` knows. No setting outside of it is changed.
 
-    Raises: ConfigurationError when matplotlib is not installed.
+    Raises: MissingExtraError when matplotlib is not installed.
     """
-    if find_spec("matplotlib") is None:
-        raise ConfigurationError(
-            "charts need matplotlib, which is not installed: "
-            "`pip install 'agent-reinforcement-trainer[plotting]'`"
-        )
+    require_extra("plotting", "a chart")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(width, height), dpi=300)

@@ -7,18 +7,17 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
-from art.errors import ConfigurationError, TrajectoryLogError
+from art.errors import ConfigurationError, TrajectoryLogError, require_extra
 from art.gather import gather_trajectories
 from art.tracking.averages import scores
 from art.tracking.folders import ModelPaths, get_models_dir
 from art.tracking.model_files import read_history
 from art.tracking.names import route
-from art.tracking.trajectory_log import lines_of_step, read_stored, require_polars, rows_frame
+from art.tracking.trajectory_log import lines_of_step, read_stored, rows_frame
 from art.tracking.trajectory_rows import double, from_text
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
@@ -163,7 +162,7 @@ async def load_trajectories(
 
     Raises: ConfigurationError when polars is not installed.
     """
-    require_polars("tables of trajectories")
+    require_extra("logs", "a table of trajectories")
     folder = Path(get_models_dir(project_name, None if art_path is None else str(art_path)))
     names = None if models is None else [as_model_key(model).name for model in models]
     return await asyncio.to_thread(_load_table, folder, names, debug)
@@ -401,8 +400,7 @@ def log_constant_metrics_wandb(
     }
     if num_steps < 1 or not row:
         raise ConfigurationError(f"nothing to log: {num_steps=}, {split_metrics=}")
-    if find_spec("wandb") is None:
-        raise ConfigurationError("Weights & Biases is not installed: `pip install wandb`")
+    require_extra("wandb", "a row at Weights & Biases")
     name = logged_run_name or model.name
     run = import_module("wandb").init(
         entity=model.entity, project=model.project, name=name, id=name, resume="allow", reinit="create_new"

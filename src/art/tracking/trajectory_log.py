@@ -24,7 +24,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from art.errors import ConfigurationError, TrajectoryLogError
+from art.errors import TrajectoryLogError, install_command, require_extra
 from art.tracking.folders import lock_folder
 from art.tracking.trajectory_lines import TakenLines, append_lines, read_lines
 from art.tracking.trajectory_rows import (
@@ -43,18 +43,9 @@ if TYPE_CHECKING:
     import polars
 
 
-INSTALL_POLARS = "pip install 'agent-reinforcement-trainer[logs]'"
-
-
 def has_polars() -> bool:
     """Returns whether it is installed. It is not loaded for the answer."""
     return find_spec("polars") is not None
-
-
-def require_polars(what: str) -> None:
-    """Raises: ConfigurationError when it is not installed; `what` needs it, in the plural."""
-    if not has_polars():
-        raise ConfigurationError(f"{what} need polars, which is not installed: `{INSTALL_POLARS}`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +65,7 @@ def write_trajectory_groups_parquet(groups: Iterable[TrajectoryGroup], path: str
     Raises: ConfigurationError when polars is not installed, DeadlineError when another process holds the
     folder's lock for too long.
     """
-    require_polars("Parquet files")
+    require_extra("logs", "a Parquet file")
     path = Path(path)
     rows, empty = group_to_rows(groups)
     with lock_folder(path.parent):
@@ -87,7 +78,7 @@ def append_groups(path: str | Path, groups: Iterable[TrajectoryGroup]) -> None:
     Raises: ConfigurationError when polars is not installed, TrajectoryLogError when the file cannot be read
     (it is left as it is), DeadlineError when another process holds the folder's lock for too long.
     """
-    require_polars("Parquet files")
+    require_extra("logs", "a Parquet file")
     path = Path(path)
     with lock_folder(path.parent):
         add_groups(path, groups)
@@ -155,7 +146,7 @@ def read_stored(path: Path, columns: Collection[str] | None = None) -> StoredLog
 
     Raises: ConfigurationError when polars is not installed, TrajectoryLogError.
     """
-    require_polars("Parquet files")
+    require_extra("logs", "a Parquet file")
     import polars
 
     try:
@@ -288,5 +279,5 @@ def _say_that_it_is_lines() -> None:
     _log.warning(
         "polars is not installed, so trajectories are logged as JSON lines instead of Parquet files. Nothing "
         "is lost: for Parquet, %s; `art migrate PATH` then converts what is there",
-        INSTALL_POLARS,
+        install_command("logs"),
     )

@@ -19,7 +19,7 @@ from glob import escape
 from pathlib import Path
 from typing import Literal
 
-from art.errors import ARTError, TrajectoryLogError
+from art.errors import ARTError, TrajectoryLogError, require_extra
 from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.trajectory_lines import exact_line, read_lines
 from art.tracking.trajectory_log import (
@@ -28,7 +28,6 @@ from art.tracking.trajectory_log import (
     parquet_bytes,
     read_parquet,
     read_stored,
-    require_polars,
     stored_groups,
 )
 from art.trajectories import TrajectoryGroup
@@ -185,7 +184,7 @@ def _migrate_file(path: Path, original: Original, dry_run: bool) -> MigrationRes
         why = "YAML logs are not read: an older release converts them to .jsonl"
         return _skipped(path, why if path.suffix in UNREADABLE else "not a .jsonl file")
     try:
-        require_polars("Parquet files")
+        require_extra("logs", "a Parquet file")
         if dry_run:
             return _convert(path, target, None)
         if not path.is_file():

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from art.environments.mcp.server_address import HttpServer, InProcessServer, Server, StdioServer
-from art.errors import ConfigurationError, McpError
+from art.errors import ConfigurationError, McpError, extra_needed
 from art.process.reaper import reaper
 
 if TYPE_CHECKING:
@@ -308,12 +308,8 @@ def _server_failure(request: httpx2.Request, status: int, *, first: bool) -> str
 
 def load_sdk() -> Any:
     """The `mcp` package. Raises ConfigurationError where it is missing or older than 2."""
-    try:
+    with extra_needed("mcp", "MCP"):
         import mcp
-    except ImportError:
-        raise ConfigurationError(
-            "MCP needs the package mcp: pip install 'agent-reinforcement-trainer[mcp]'"
-        ) from None
     if not hasattr(mcp, "Client"):
         raise ConfigurationError("the installed package mcp is older than 2: pip install 'mcp>=2'")
     return mcp

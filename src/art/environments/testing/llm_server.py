@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from art.environments.testing.answers import FORMATS, Answer, AnsweringModel, Mischief
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, require_extra
 from art.process.resources import listen
 
 STOPPED_WITHIN = 10.0
@@ -61,15 +61,8 @@ class LlmServer(AnsweringModel):
         return f"http://127.0.0.1:{self._port}/v1"
 
     def start(self) -> None:
-        """Listen, and return. Raises ConfigurationError without the extra `server`."""
-        try:
-            import starlette  # noqa: F401
-            import uvicorn  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(
-                "The test endpoint needs the extra 'server': "
-                "pip install 'agent-reinforcement-trainer[server]'"
-            ) from error
+        """Listen, and return. Raises MissingExtraError without the extra `server`."""
+        require_extra("server", "the test endpoint")
         if self._thread is not None:
             raise ConfigurationError(f"The test endpoint at {self.base_url} is running already.")
         listener = listen("127.0.0.1", self._port)

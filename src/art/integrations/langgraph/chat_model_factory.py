@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from art.client.recorder import Recorder
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, extra_needed
 from art.integrations.langgraph.graph_messages import FileLogger
 from art.integrations.langgraph.graph_rollout import CURRENT_CONFIG as CURRENT_CONFIG
 from art.integrations.langgraph.graph_rollout import wrap_rollout as wrap_rollout
@@ -32,7 +32,6 @@ __all__ = [
 
 _PROVIDERS = ("openai", "art")
 _OURS = ("base_url", "openai_api_base", "api_key", "openai_api_key", "http_client", "http_async_client")
-INSTALL = "pip install 'agent-reinforcement-trainer[langgraph]'"
 
 
 def init_chat_model(
@@ -61,12 +60,8 @@ def init_chat_model(
         )
     given = model if isinstance(model, Model) else None
     name = None if given is not None else _plain_name(model, model_provider)
-    try:
+    with extra_needed("langgraph", "art.langgraph"):
         from art.integrations.langgraph.chat_model import ROLLOUT_MODEL, RolloutChatModel, configurable
-    except ImportError as error:
-        raise ConfigurationError(
-            f"art.langgraph needs packages that are missing ({error}): {INSTALL}"
-        ) from error
 
     options = {"temperature": 1.0, **kwargs}
     chat = RolloutChatModel(art_model=given, model=name or ROLLOUT_MODEL, **options)

@@ -7,11 +7,15 @@ import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from art.client.capture import listening
-from art.errors import ConfigurationError, LlmRefusedError, LlmTooLongError, LlmUnavailableError
+from art.errors import (
+    LlmRefusedError,
+    LlmTooLongError,
+    LlmUnavailableError,
+    require_extra,
+)
 from art.rewards.llm.endpoint import AnswerForm, as_art_error
 from art.rewards.llm.params import pricing_of, usd_of
 from art.rewards.llm.request import Reply, Request, Usage
@@ -27,14 +31,10 @@ class LitellmLlm:
     def __init__(self, model: str, params: Mapping[str, Any]) -> None:
         """model: by litellm's name. params: litellm's own keywords, passed on: which there are, it says.
 
-        Raises ConfigurationError where litellm is not installed.
+        Raises MissingExtraError where litellm is not installed.
         """
-        if find_spec("litellm") is None:
-            raise ConfigurationError(
-                f"{PREFIX}{model}: litellm is not installed: pip install "
-                "'agent-reinforcement-trainer[litellm]', or give base_url= of any endpoint that speaks "
-                "OpenAI's protocol"
-            )
+        own = ", or give base_url= of any endpoint that speaks OpenAI's protocol"
+        require_extra("litellm", f"{PREFIX}{model}", remedy=own)
         self.name, self.model, self._params = f"{PREFIX}{model}", model, dict(params)
         retries = next((self._params.pop(name) for name in RETRIES if name in self._params), None)
         self.attempts = None if retries is None else int(retries) + 1

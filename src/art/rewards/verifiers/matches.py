@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from art.errors import ConfigurationError, VerifierError
+from art.errors import ConfigurationError, VerifierError, require_extra
 from art.rewards.reward import Score
 from art.rewards.verifiers.check_pool import CheckPool, IsolationLevel
 from art.rewards.verifiers.limited_process import MB, Limits
@@ -43,14 +42,11 @@ class CheckedVerifier(Verifier):
     ) -> None:
         """at_once: how many processes check side by side (the machine's cores). over_limit: 0.0 where only
         the answer can be why a check exceeds its limits, so that none escapes by being too hard to check.
-        Raises ConfigurationError where the package is not installed.
+        Raises MissingExtraError where the package is not installed.
         """
         super().__init__(expected, key=key, name=name, answer=answer)
-        if self.package is not None and find_spec(self.package) is None:
-            raise ConfigurationError(
-                f"{type(self).__name__} needs {self.package!r}: pip install "
-                "'agent-reinforcement-trainer[verifiers]'"
-            )
+        if self.package is not None:
+            require_extra("verifiers", type(self).__name__)
         self._limits, self._over_limit = limits, over_limit
         self._pool = CheckPool(self.check, limits, at_once=at_once, name=name, isolation=isolation)
 

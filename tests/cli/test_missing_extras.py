@@ -1,0 +1,81 @@
+"""A base install names the extra that brings what is missing, in a command that can be typed as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import art
+from art.cli.main import app
+from art.errors import EXTRAS, MissingExtraError, extra_needed, install_command
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DISTRIBUTION_OF = {"math_verify": "math-verify", "langchain_openai": "langchain-openai"}
+BROUGHT_ALONG = {"langchain_core": "langchain-openai"}
+"""Modules of packages that another one requires."""
+
+
+@pytest.fixture
+def without_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a base install: neither the server's packages nor torch can be found."""
+    for module in EXTRAS["local"]:
+        monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+    yield
+
+
+@pytest.mark.usefixtures("without_server")
+@pytest.mark.parametrize("verb", ["quickstart", "serve", "run", "audit-model art/nano"])
+def test_a_verb_that_needs_the_server_names_the_extra(verb: str) -> None:
+    done = CliRunner().invoke(app, verb.split())
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"art {verb.split()[0]} needs ") and done.stderr.count("\n") == 1
+    assert install_command("local") in done.stderr and "[local]" in done.stderr
+
+
+@pytest.mark.usefixtures("without_server")
+def test_a_local_backend_names_the_extra_and_the_remote_one() -> None:
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("local"))) as refused:
+        art.LocalBackend()
+    assert "art.RemoteBackend(" in str(refused.value)
+
+
+def test_an_extra_of_the_table_is_one_of_the_project_and_brings_the_modules() -> None:
+    extras: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+    def packages(extra: str) -> set[str]:
+        found: set[str] = set()
+        for line in extras[extra]:
+            name, inner = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", line).groups()  # type: ignore[union-attr]
+            if name == PROJECT["name"]:
+                found = found.union(*(packages(one) for one in inner.split(",")))
+            found.add(name)
+        return found
+
+    for extra, modules in EXTRAS.items():
+        names = {BROUGHT_ALONG.get(module, DISTRIBUTION_OF.get(module, module)) for module in modules}
+        assert names <= packages(extra), extra
+    assert set(EXTRAS) == set(extras) - {"backend", "dev"}
+    assert install_command("local").startswith(f"pip install '{PROJECT['name']}[")
+
+
+def test_a_fault_of_the_package_itself_is_not_called_a_missing_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"art\.nothing"), extra_needed("local", "it"):
+        import art.nothing  # type: ignore[import-not-found]  # noqa: F401
+
+
+@pytest.mark.slow
+def test_a_program_without_the_server_ends_in_one_sentence() -> None:
+    blocked = ", ".join(map(repr, EXTRAS["local"]))
+    program = f"import sys\nsys.modules.update(dict.fromkeys([{blocked}]))\nimport art\nart.LocalBackend()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stderr.splitlines()[-1].endswith(
+        f"Run: {install_command('local')}. For a server on another machine, use "
+        "art.RemoteBackend(base_url, api_key)"
+    )
