@@ -25,7 +25,7 @@ from typing import Any
 
 import art
 import art.environments.mcp
-from art.environments.mcp.servers.weather.answers import written
+from art.environments.mcp.servers.weather.answers import written_tasks
 from art.environments.mcp.servers.weather.tasks import DEFAULTS, DONE, SYSTEM_PROMPT, TURN_LIMIT, quality
 from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.process import environment
@@ -97,7 +97,7 @@ def command(server: str, oracle: str, *, seed: int, base_model: str, steps: int)
 
 def learn(seed: int, folder: Path, base_model: str, steps: int) -> Learned:
     """Type the command, and read what it kept."""
-    generator = ScriptedGenerator(scenarios=written(seed=TASKS_SEED + seed))
+    generator = ScriptedGenerator(scenarios=written_tasks(seed=TASKS_SEED + seed))
     with (
         LlmServer(either(judge=TruthfulJudge(quality), generator=generator)) as oracle,
         weather_server() as server,

@@ -57,7 +57,7 @@ async def gather_trajectory_groups(
     after_each: called with each group as it completes; returns the group, None (drop it) or a list of groups.
     pbar_desc: None for no progress bar. max_metrics: how many means the bar shows.
     """
-    _notice(pbar_total_completion_tokens)
+    _warn_without_effect(pbar_total_completion_tokens)
     items = list(groups)
     total = sum(_size(item) for item in items)
     context = GatherContext(max_exceptions=max_exceptions, max_metrics=max_metrics, total=total)
@@ -215,7 +215,7 @@ async def gather_trajectories(
     A rollout that returns a trajectory gives it; one that returns several gives a list of them, so that
     rollouts of two players give pairs. Forgiven errors (`max_exceptions`) stay in their places.
     """
-    _notice(pbar_total_completion_tokens)
+    _warn_without_effect(pbar_total_completion_tokens)
     items = list(trajectories)
     context = GatherContext(max_exceptions=max_exceptions, total=len(items))
     results: list[Trajectory | list[Trajectory] | BaseException] = [[] for _ in items]
@@ -247,7 +247,7 @@ def _size(item: Any) -> int:
     )
 
 
-def _notice(pbar_total_completion_tokens: bool) -> None:
+def _warn_without_effect(pbar_total_completion_tokens: bool) -> None:
     if pbar_total_completion_tokens:
         warnings.warn(
             "pbar_total_completion_tokens has no effect and will go", DeprecationWarning, stacklevel=3

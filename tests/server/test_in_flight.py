@@ -70,13 +70,13 @@ async def test_tokenizing_is_a_request_in_flight_as_well(tmp_path: Path, rendere
 
 def test_a_refusal_counts_nothing() -> None:
     flight = TenantConcurrency(1, "requests")
-    with flight.holding("alice"):
+    with flight.count_request("alice"):
         for _ in range(3):
-            with pytest.raises(OverloadedError, match="the limit is 1"), flight.holding("alice"):
+            with pytest.raises(OverloadedError, match="the limit is 1"), flight.count_request("alice"):
                 raise AssertionError("it was let in")
-        with flight.holding("bob"), flight.holding(None), flight.holding(None):
+        with flight.count_request("bob"), flight.count_request(None), flight.count_request(None):
             assert True
-    with flight.holding("alice"):
+    with flight.count_request("alice"):
         assert True
 
 

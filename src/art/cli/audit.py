@@ -24,7 +24,7 @@ VERDICT_MARKS = {"pass": "[green]pass[/green]", "note": "[yellow]note[/yellow]",
 def audit_model(name: str, *, device: str, dtype: str, json_file: Path | None) -> int:
     """Print each verdict as it is found. Returns 0 when nothing failed, else 1."""
     console = Console(soft_wrap=True)
-    with _quiet():
+    with _silence_libraries():
         verdicts = asyncio.run(_audit(console, name, device, dtype))
     failed = [verdict for verdict in verdicts if verdict.level == "fail"]
     if json_file is not None:
@@ -38,7 +38,7 @@ def audit_model(name: str, *, device: str, dtype: str, json_file: Path | None) -
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_libraries() -> Iterator[None]:
     """Libraries' notices are verdicts here, and their progress bars would run through the table."""
     from transformers.utils import logging as transformers_logging
 

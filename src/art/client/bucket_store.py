@@ -223,10 +223,10 @@ class Store:
             except Exception as error:
                 if attempt == self.limits.attempts:
                     raise StorageError(
-                        f"could not {what} {self._shown(path)} in {attempt} attempts: "
+                        f"could not {what} {self._quoted_url(path)} in {attempt} attempts: "
                         f"{type(error).__name__}: {error}"
                     ) from error
-                _log.warning("%s %s, attempt %d: %r", what, self._shown(path), attempt, error)
+                _log.warning("%s %s, attempt %d: %r", what, self._quoted_url(path), attempt, error)
             time.sleep(max(0.0, min(pause, self._seconds_left())))
             pause *= 2
         raise AssertionError("attempts is at least 1")
@@ -235,12 +235,12 @@ class Store:
         return self._until - time.monotonic()
 
     def _deadline_error(self, path: str) -> DeadlineError:
-        return DeadlineError(f"{self._shown(path)} was not done within {self.limits.total_s:g} s")
+        return DeadlineError(f"{self._quoted_url(path)} was not done within {self.limits.total_s:g} s")
 
     def _full_path(self, path: str) -> str:
         return f"{self._root}/{path}"
 
-    def _shown(self, path: str) -> str:
+    def _quoted_url(self, path: str) -> str:
         return repr(f"{self.url}/{path}" if path else self.url)
 
 

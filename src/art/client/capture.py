@@ -64,7 +64,7 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def foreign_clients_heard() -> Iterator[None]:
+def capture_foreign_clients() -> Iterator[None]:
     """Chat completions of all HTTP clients that are asked for inside a `listening` reach the listener."""
     with ExitStack() as taps:
         for name in PACKAGES:
@@ -136,7 +136,7 @@ def _record_response(listener: Listener | None, request: Any, response: Any) -> 
             listener.on_completion(asked, completion)
 
     if (reading := watch_body(response, hear_body)) is not None:
-        listener.follow(partial(reading.tell_what_was_read, hear_body))
+        listener.follow(partial(reading.hand_over, hear_body))
 
 
 def _chat_request(request: Any) -> dict[str, Any] | None:
@@ -183,7 +183,7 @@ async def capture_auto_trajectory(coro: Awaitable[Any]) -> Trajectory:
     """
     with rollout_scope():
         trajectory = Trajectory()
-        with foreign_clients_heard(), _recorded(trajectory):
+        with capture_foreign_clients(), _recorded(trajectory):
             await coro
     return trajectory.finish()
 

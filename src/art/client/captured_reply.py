@@ -207,7 +207,7 @@ class BodyWatch:
         response.iter_bytes, response.aiter_bytes = self.iter_bytes, self.aiter_bytes
         response.close, response.aclose = self.close, self.aclose
 
-    def tell_what_was_read(self, tell: BodyReader) -> None:
+    def hand_over(self, tell: BodyReader) -> None:
         """Tell one of the tellers now what was read so far, unless it knows already."""
         if tell in self._tellers:
             self._tellers.remove(tell)
@@ -216,13 +216,13 @@ class BodyWatch:
     def iter_bytes(self, chunk_size: int | None = None) -> Iterator[bytes]:
         with closing(self._iter(chunk_size)) as pieces:
             for piece in pieces:
-                self._keep(piece)
+                self._add_piece(piece)
                 yield piece
 
     async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncIterator[bytes]:
         async with aclosing(self._aiter(chunk_size)) as pieces:
             async for piece in pieces:
-                self._keep(piece)
+                self._add_piece(piece)
                 yield piece
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class BodyWatch:
         await self._aclose()
         self._end()
 
-    def _keep(self, piece: bytes) -> None:
+    def _add_piece(self, piece: bytes) -> None:
         if not self._tellers:
             return
         self._pieces.append(piece)
@@ -246,5 +246,5 @@ class BodyWatch:
         for name in ("iter_bytes", "aiter_bytes", "close", "aclose"):
             vars(self._response).pop(name, None)  # the response's own methods show again
         for tell in list(self._tellers):
-            self.tell_what_was_read(tell)
+            self.hand_over(tell)
         self._pieces.clear()

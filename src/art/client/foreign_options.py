@@ -58,12 +58,12 @@ class ForeignSection:
         return self.dictionary.__annotations__
 
 
-def acts(**texts: str) -> dict[str, ForeignOption]:
+def acting_options(**texts: str) -> dict[str, ForeignOption]:
     """Returns options that have an effect, with its description."""
     return {name: ForeignOption(effect="acts", text=text) for name, text in texts.items()}
 
 
-def refused(text: str, names: str, *, neutral: Sequence[Any] = ()) -> dict[str, ForeignOption]:
+def refused_options(text: str, names: str, *, neutral: Sequence[Any] = ()) -> dict[str, ForeignOption]:
     """Returns options that are refused for one reason, except for neutral values."""
     return {
         name: ForeignOption(effect="refused", text=text, neutral=tuple(neutral)) for name in names.split()
@@ -120,7 +120,7 @@ def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
 SECTIONS = ForeignSection(
     InternalModelConfig,
     {
-        **acts(
+        **acting_options(
             init_args="The base model's loading options, see below.",
             engine_args="The engine's options, see below.",
             peft_args="The adapter's shape, see below.",
@@ -138,12 +138,12 @@ SECTIONS = ForeignSection(
                 "special tokens (`'parse'`)."
             ),
         ),
-        **refused(
+        **refused_options(
             "the template gets a message's content as text. Leave it out.",
             "chat_template_content_format",
             neutral=["auto", "string"],
         ),
-        **refused(
+        **refused_options(
             "torchtune is not used. To train all weights use init_args={'full_finetuning': True}.",
             "torchtune_args",
             neutral=[{}],
@@ -154,31 +154,33 @@ SECTIONS = ForeignSection(
 INIT_ARGS = ForeignSection(
     InitArgs,
     {
-        **acts(
+        **acting_options(
             max_seq_length=("The most tokens of prompt and completion together, if the model allows more."),
             full_finetuning="Trains all weights, without an adapter.",
             random_state="Seeds the adapter and the trainer, unless peft_args do.",
         ),
-        **refused(
+        **refused_options(
             "positions are those of the model's configuration. Change its config.json.", "rope_scaling"
         ),
-        **refused(
+        **refused_options(
             "code of a model's folder is never run. Use a model that transformers knows.",
             "trust_remote_code",
             neutral=[False],
         ),
-        **refused(
+        **refused_options(
             "the vocabulary is that of the base model. Resize it and save a model of your own.",
             "resize_model_vocab",
         ),
-        **refused("download that revision and give its folder as base_model.", "revision", neutral=["main"]),
+        **refused_options(
+            "download that revision and give its folder as base_model.", "revision", neutral=["main"]
+        ),
     },
 )
 
 TINKER_ARGS = ForeignSection(
     TinkerArgs,
     {
-        **refused(
+        **refused_options(
             "Tinker's service is no backend of this package. Use peft_args for the adapter's shape and seed.",
             "training_client_args",
             neutral=[{}],
@@ -194,7 +196,7 @@ _NEW_ADAPTER = (
 PEFT_ARGS = ForeignSection(
     PeftArgs,
     {
-        **acts(
+        **acting_options(
             r="The adapter's rank. Default 16.",
             lora_alpha="Sets the adapter's scale to alpha / r. Default 32.",
             lora_dropout="The dropout before the adapter during training.",
@@ -203,14 +205,16 @@ PEFT_ARGS = ForeignSection(
             random_state="Seeds the adapter's initial weights and the trainer.",
             max_seq_length="The same as in init_args. The smallest value applies.",
         ),
-        **refused("biases are not trained.", "bias", neutral=["none"]),
-        **refused(_NEW_ADAPTER, "layers_to_transform layers_pattern modules_to_save", neutral=[[], ""]),
-        **refused(
+        **refused_options("biases are not trained.", "bias", neutral=["none"]),
+        **refused_options(
+            _NEW_ADAPTER, "layers_to_transform layers_pattern modules_to_save", neutral=[[], ""]
+        ),
+        **refused_options(
             "A is drawn as PEFT does by default, B is zero. Leave it out.",
             "init_lora_weights",
             neutral=[True],
         ),
-        **refused(_NEW_ADAPTER, "loftq_config", neutral=[{}]),
+        **refused_options(_NEW_ADAPTER, "loftq_config", neutral=[{}]),
     },
 )
 
@@ -221,31 +225,33 @@ _NEVER = "code or settings of a model's folder that change its computation are n
 ENGINE_ARGS = ForeignSection(
     EngineArgs,
     {
-        **acts(
+        **acting_options(
             max_model_len=("The most tokens of prompt and completion together, if the model allows more.")
         ),
-        **refused(
+        **refused_options(
             "the default of a request is the model's own distribution, temperature 1. Send "
             "temperature and top_p with each request.",
             "generation_config override_generation_config",
             neutral=["vllm", {}],
         ),
-        **refused(_NEVER, "trust_remote_code disable_sliding_window", neutral=[False]),
-        **refused(_NEVER, "rope_scaling rope_theta hf_overrides", neutral=[{}]),
-        **refused(
+        **refused_options(_NEVER, "trust_remote_code disable_sliding_window", neutral=[False]),
+        **refused_options(_NEVER, "rope_scaling rope_theta hf_overrides", neutral=[{}]),
+        **refused_options(
             "download that revision and give its folder as base_model.",
             "revision code_revision tokenizer_revision",
             neutral=["main"],
         ),
-        **refused(
+        **refused_options(
             "a served model generates text. Leave it out.",
             "task runner convert",
             neutral=["auto", "generate", "none"],
         ),
-        **refused(_NOT_BUILT, "override_pooler_config", neutral=[{}]),
-        **refused(_NOT_BUILT, "enable_prompt_embeds enable_lora_bias enable_prompt_adapter", neutral=[False]),
-        **refused(_NOT_BUILT, "max_prompt_adapters max_prompt_adapter_token", neutral=[0, 1]),
-        **refused(
+        **refused_options(_NOT_BUILT, "override_pooler_config", neutral=[{}]),
+        **refused_options(
+            _NOT_BUILT, "enable_prompt_embeds enable_lora_bias enable_prompt_adapter", neutral=[False]
+        ),
+        **refused_options(_NOT_BUILT, "max_prompt_adapters max_prompt_adapter_token", neutral=[0, 1]),
+        **refused_options(
             _NOT_BUILT, "logits_processor_pattern qlora_adapter_name_or_path long_lora_scaling_factors"
         ),
     },
@@ -254,26 +260,26 @@ ENGINE_ARGS = ForeignSection(
 SERVER_ARGS = ForeignSection(
     ServerArgs,
     {
-        **acts(
+        **acting_options(
             host="The address on which the server of a LocalBackend listens. Default 127.0.0.1.",
             port="The server's port. Default: a free port.",
         ),
         "api_key": ForeignOption(
             effect="acts", text="The server's key. Default: a random key.", neutral=("default",)
         ),
-        **refused("set it in `_internal_config` of the model.", "chat_template"),
-        **refused(
+        **refused_options("set it in `_internal_config` of the model.", "chat_template"),
+        **refused_options(
             "the template gets a message's content as text. Leave it out.",
             "chat_template_content_format",
             neutral=["auto", "string"],
         ),
-        **refused("a reply's role is 'assistant'.", "response_role", neutral=["assistant"]),
-        **refused(
+        **refused_options("a reply's role is 'assistant'.", "response_role", neutral=["assistant"]),
+        **refused_options(
             "the server uses plain HTTP on this machine. Put a proxy in front of it.",
             "ssl_keyfile ssl_certfile ssl_ca_certs enable_ssl_refresh ssl_cert_reqs root_path",
             neutral=[False, 0],
         ),
-        **refused(_NOT_BUILT, "middleware prompt_adapters", neutral=[[]]),
+        **refused_options(_NOT_BUILT, "middleware prompt_adapters", neutral=[[]]),
     },
 )
 """`_openai_client_config["server_args"]`."""
@@ -284,7 +290,7 @@ _TRAIN = "set it in backend.train, or in model.train(_config=...)"
 TRAINER_ARGS = ForeignSection(
     TrainerArgs,
     {
-        **acts(
+        **acting_options(
             learning_rate="The learning rate of train(learning_rate=None).",
             adam_beta1="AdamW's first beta. Default 0.9.",
             adam_beta2="AdamW's second beta. Default 0.99.",
@@ -297,41 +303,51 @@ TRAINER_ARGS = ForeignSection(
             max_steps="The number of steps of the whole run, at which the learning-rate schedule ends.",
             seed="Seeds the adapter and the trainer, unless peft_args or init_args do.",
         ),
-        **refused("the optimizer is AdamW. Leave it out.", "adafactor", neutral=[False]),
-        **refused("give adam_params of backend.train, or leave it out.", "lr_scheduler_kwargs", neutral=[{}]),
-        **refused(
+        **refused_options("the optimizer is AdamW. Leave it out.", "adafactor", neutral=[False]),
+        **refused_options(
+            "give adam_params of backend.train, or leave it out.", "lr_scheduler_kwargs", neutral=[{}]
+        ),
+        **refused_options(
             _NOT_BUILT,
             "optim_target_modules neftune_noise_alpha model_init_kwargs",
             neutral=[{}],
         ),
-        **refused(_NOT_BUILT, "label_smoothing_factor", neutral=[0.0, 0]),
-        **refused("the adapter's dropout is peft_args['lora_dropout'].", "disable_dropout", neutral=[False]),
-        **refused(
+        **refused_options(_NOT_BUILT, "label_smoothing_factor", neutral=[0.0, 0]),
+        **refused_options(
+            "the adapter's dropout is peft_args['lora_dropout'].", "disable_dropout", neutral=[False]
+        ),
+        **refused_options(
             "a model continues from its newest checkpoint automatically.",
             "resume_from_checkpoint load_best_model_at_end",
             neutral=[False],
         ),
-        **refused(f"{_TRAIN}: kl_penalty_coef.", "beta", neutral=[0.0, 0]),
-        **refused(
+        **refused_options(f"{_TRAIN}: kl_penalty_coef.", "beta", neutral=[0.0, 0]),
+        **refused_options(
             f"{_TRAIN}: kl_ref_adapter_path or kl_penalty_reference_step.", "sync_ref_model", neutral=[False]
         ),
-        **refused(f"{_TRAIN}: kl_penalty_reference_step.", "ref_model_mixup_alpha ref_model_sync_steps"),
-        **refused(
+        **refused_options(
+            f"{_TRAIN}: kl_penalty_reference_step.", "ref_model_mixup_alpha ref_model_sync_steps"
+        ),
+        **refused_options(
             f"{_TRAIN}, with the same name.", "epsilon epsilon_high importance_sampling_level scale_rewards"
         ),
-        **refused(f"{_TRAIN}: algorithm={{'updates': {{'epochs': ...}}}}.", "num_iterations", neutral=[1]),
-        **refused(f"{_TRAIN}: loss_fn_config={{'delta': ...}}.", "delta"),
-        **refused(f"{_TRAIN}: algorithm, whose table has the same names.", "loss_type"),
-        **refused(
+        **refused_options(
+            f"{_TRAIN}: algorithm={{'updates': {{'epochs': ...}}}}.", "num_iterations", neutral=[1]
+        ),
+        **refused_options(f"{_TRAIN}: loss_fn_config={{'delta': ...}}.", "delta"),
+        **refused_options(f"{_TRAIN}: algorithm, whose table has the same names.", "loss_type"),
+        **refused_options(
             f"{_TRAIN}: algorithm={{'truncated': 'drop'}}.", "mask_truncated_completions", neutral=[False]
         ),
-        **refused("the reward is set in the trajectory. Weight its parts there.", "reward_weights"),
-        **refused(_NOT_BUILT, "top_entropy_quantile", neutral=[1.0, 1]),
+        **refused_options("the reward is set in the trajectory. Weight its parts there.", "reward_weights"),
+        **refused_options(_NOT_BUILT, "top_entropy_quantile", neutral=[1.0, 1]),
     },
 )
 
 SERVER_CONFIG = ForeignSection(
     OpenAIServerConfig,
-    acts(server_args="The server's address, see below.", engine_args="The same as in `_internal_config`."),
+    acting_options(
+        server_args="The server's address, see below.", engine_args="The same as in `_internal_config`."
+    ),
 )
 """`_openai_client_config`."""

@@ -212,19 +212,19 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
     @property
     def anthropic_base_url(self) -> str:
         """Anthropic's base URL of this rollout: its clients add `/v1` themselves."""
-        return self._address + self._opened().path
+        return self._address + self._open_scope().path
 
     @property
     def api_key(self) -> str:
         """Opens the completions of this rollout alone, at `base_url` or at the model's own. A string, whose
         `repr` hides it.
         """
-        return HiddenKey(self._opened().api_key)
+        return HiddenKey(self._open_scope().api_key)
 
     @property
     def model_name(self) -> str:
         """Returns the name to send as `model`; the model's bare name and the aliases are accepted too."""
-        return self._opened().model
+        return self._open_scope().model
 
     def openai_client(self) -> openai.AsyncOpenAI:
         """A client of this rollout. All rollouts of a backend share its connections: one made by hand costs
@@ -308,13 +308,13 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
         self.trajectory.finish()
 
     async def _fetch_exchanges(self, method: str, verb: str) -> None:
-        path = f"/art/rollouts/{self._opened().rollout_id}{verb}"
+        path = f"/art/rollouts/{self._open_scope().rollout_id}{verb}"
         connection = _connection_of(self.model)
         told = await connection.call(method, path, RolloutExchanges, deadline_s=CLOSE_S)
         fill_trajectory(self.trajectory, told)
         self.forks = told.forks
 
-    def _opened(self) -> RolloutScope:
+    def _open_scope(self) -> RolloutScope:
         if self._scope is None:
             raise ConfigurationError(
                 "this rollout is not open yet: use it as `async with art.rollout(model) as r`"

@@ -38,7 +38,7 @@ def names(*places: str, unbuilt: Mapping[str, str] | None = None, instead: str |
     return Names(found, unbuilt or {}, instead)
 
 
-def _same(instead: str, *unbuilt: str) -> Mapping[str, str]:
+def _same_answer(instead: str, *unbuilt: str) -> Mapping[str, str]:
     return dict.fromkeys(unbuilt, instead)
 
 
@@ -159,7 +159,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.local.supervisor": "art.client.local_server",
     "art.local.train": names(instead=_OWN_PROCESSES),
     "art.local.vllm": names(instead=_OWN_PROCESSES),
-    "art.loss": names(unbuilt=_same(_LOSS, "Loss", "loss_fn", "shift_tensor")),
+    "art.loss": names(unbuilt=_same_answer(_LOSS, "Loss", "loss_fn", "shift_tensor")),
     "art.mcp": names(
         "art.environments.mcp.cassette:Cassette",
         "art.environments.mcp.checked_scenarios:ScenarioSet measure_difficulty",
@@ -184,7 +184,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.mcp.servers.weather.tasks": "art.environments.mcp.servers.weather.tasks",
     "art.mcp.servers.weather.truth": "art.environments.mcp.servers.weather.tasks",
     "art.mcp.types": "art.environments.mcp.types",
-    "art.megatron": names(unbuilt=_same(_GPUS, "MegatronBackend")),
+    "art.megatron": names(unbuilt=_same_answer(_GPUS, "MegatronBackend")),
     "art.megatron.backend": names(instead=_GPUS),
     "art.megatron.model_support": names(instead=_GPUS),
     "art.megatron.service": names(instead=_GPUS),
@@ -228,10 +228,12 @@ PATHS: Mapping[str, str | Names] = {
         instead="give `backend.train` the trajectories; the trainer makes its batches"
     ),
     "art.preprocessing.pack": names(
-        unbuilt=_same(_PACKING, "DiskPackedTensors", "PackedTensors", "packed_tensors_from_tokenized_results")
+        unbuilt=_same_answer(
+            _PACKING, "DiskPackedTensors", "PackedTensors", "packed_tensors_from_tokenized_results"
+        )
     ),
     "art.preprocessing.tokenize": names(
-        unbuilt=_same(
+        unbuilt=_same_answer(
             _TOKENS,
             "SFTBatch",
             "TokenizedResult",
@@ -255,7 +257,7 @@ PATHS: Mapping[str, str | Names] = {
             "lists the routes for programs of your own"
         )
     ),
-    "art.skypilot": names(unbuilt=_same(_RENTED, "SkyPilotBackend", "stop_server")),
+    "art.skypilot": names(unbuilt=_same_answer(_RENTED, "SkyPilotBackend", "stop_server")),
     "art.skypilot.backend": names(instead=_RENTED),
     "art.skypilot.stop_server": names(instead=_RENTED),
     "art.tasks": names("art.environments.tasks:NAMES Task TaskDefaults find"),
@@ -280,22 +282,22 @@ PATHS: Mapping[str, str | Names] = {
         "art.environments.testing.truthful_judge:KnownQualities TruthfulJudge fingerprint mail tic_tac_toe",
     ),
     "art.testing.__main__": "art.environments.testing.__main__",
-    "art.tinker": names(unbuilt=_same(_TINKER, "TinkerBackend")),
+    "art.tinker": names(unbuilt=_same_answer(_TINKER, "TinkerBackend")),
     "art.tinker.backend": names(instead=_TINKER),
     "art.tinker.prefix_cache": names(
-        unbuilt=_same(
+        unbuilt=_same_answer(
             "the server's engine keeps the keys and values of common prefixes by itself", "LRUTrieCache"
         )
     ),
     "art.tinker.renderers": names(
-        unbuilt=_same(
+        unbuilt=_same_answer(
             "the server finds the renderer of a base model by itself (`art audit-model` checks it)",
             "get_renderer_name",
         )
     ),
     "art.tinker.server": names(instead=_TINKER),
     "art.tinker.service": names(instead=_TINKER),
-    "art.tinker_native": names(unbuilt=_same(_TINKER, "TinkerNativeBackend")),
+    "art.tinker_native": names(unbuilt=_same_answer(_TINKER, "TinkerNativeBackend")),
     "art.tinker_native.backend": names(instead=_TINKER),
     "art.tinker_native.data": names(instead=_TINKER),
     "art.utils": names(
@@ -377,24 +379,24 @@ PATHS: Mapping[str, str | Names] = {
         "art.runs.benchmarking:calculate_step_std_dev"
     ),
     "art.utils.old_benchmarking.display_image_grid": names(
-        unbuilt=_same(
+        unbuilt=_same_answer(
             "save the charts with `figure.savefig(...)`, or lay them out with matplotlib",
             "display_image_grid",
         )
     ),
     "art.utils.old_benchmarking.generate_comparison_table": names(
-        unbuilt=_same(
+        unbuilt=_same_answer(
             "`await art.utils.benchmarking.load_latest_metrics(project)` has them",
             "generate_comparison_table",
         )
     ),
     "art.utils.old_benchmarking.generate_line_graphs": names(
-        unbuilt=_same(
+        unbuilt=_same_answer(
             "`art.utils.benchmarking.training_progress_chart(df, metric)` draws them", "generate_line_graphs"
         )
     ),
     "art.utils.old_benchmarking.load_benchmarked_models": names(
-        unbuilt=_same(_TABLE, "load_benchmarked_models")
+        unbuilt=_same_answer(_TABLE, "load_benchmarked_models")
     ),
     "art.utils.old_benchmarking.types": names(
         unbuilt={

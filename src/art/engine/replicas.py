@@ -56,7 +56,7 @@ class Replica:
     """Why it will not come back."""
 
     @property
-    def life(self) -> tuple[int, int]:
+    def incarnation(self) -> tuple[int, int]:
         """Tells this engine from the one that replaces it after a restart."""
         return self.number, self.starts
 
@@ -309,7 +309,7 @@ class EnginePool:
     ) -> dict[int, list[list[float]]]:
         """The scores of every replica that is up, by its number. Raises WorkerError when none answers."""
         await self.wait_until_up()
-        having = self._having(adapter)
+        having = self._replicas_with(adapter)
         return await self._on_each(lambda engine: engine.score(adapter, rows), having)
 
     async def load_adapter(self, name: str, path: Path) -> None:
@@ -374,7 +374,7 @@ class EnginePool:
         """Where there is one replica and it can begin at once, there is nothing to choose."""
         if len(self.replicas) != 1 or attempts.last is not None:
             return None
-        if self.closed or not self._awake() or not (found := self._having(adapter)):
+        if self.closed or not self._is_awake() or not (found := self._replicas_with(adapter)):
             return None
         return found[0]
 
@@ -383,19 +383,21 @@ class EnginePool:
         last = attempts.last
 
         def fit() -> list[Replica]:
-            return [one for one in self._having(adapter) if one.life not in attempts.tried]
+            return [one for one in self._replicas_with(adapter) if one.incarnation not in attempts.tried]
 
         hopeless = attempts.exhausted or not (isinstance(last, LOST) and self._one_may_come_back())
         if last is not None and hopeless and (attempts.exhausted or not fit()):
             raise last
-        if not (self._awake() and fit()):
-            await self._hold(lambda: self._awake() and bool(fit() or not self._one_may_come_back()))
+        if not (self._is_awake() and fit()):
+            await self._wait_on_hold(
+                lambda: self._is_awake() and bool(fit() or not self._one_may_come_back())
+            )
         self._check_open()
         if not (found := fit()):
             raise last or self._why_none_is_up()
         return choose_replica(found, affinity)
 
-    async def _hold(self, until: Callable[[], bool]) -> None:
+    async def _wait_on_hold(self, until: Callable[[], bool]) -> None:
         """A request waits. Raises OverloadedError when too many do."""
         infos = [replica.info for replica in self.replicas if replica.info is not None]
         most = sum(info.max_waiting for info in infos)
@@ -420,7 +422,7 @@ class EnginePool:
         replica.info = await engine.info()
         loaded = await self._catch_up(engine, set(), verify, asleep=False)
         before = replica.engine
-        self._put(replica, engine, loaded)
+        self._set_engine(replica, engine, loaded)
         if before is not None and before is not engine:
             await before.close()
 
@@ -429,7 +431,7 @@ class EnginePool:
         self.replicas[number].up, self.replicas[number].failure = False, failure
         self._notify()
 
-    def _put(self, replica: Replica, engine: Engine, loaded: set[str]) -> None:
+    def _set_engine(self, replica: Replica, engine: Engine, loaded: set[str]) -> None:
         replica.engine, replica.adapters, replica.failure = engine, loaded, None
         replica.up, replica.starts = True, replica.starts + 1
         self._notify()
@@ -460,7 +462,7 @@ class EnginePool:
             else:
                 return loaded
 
-    def _having(self, adapter: str | None) -> list[Replica]:
+    def _replicas_with(self, adapter: str | None) -> list[Replica]:
         """Replicas that have an adapter; of one that nobody knows an engine says so."""
         anywhere = adapter is None or adapter not in self.adapters
         return [replica for replica in self.running_replicas if anywhere or adapter in replica.adapters]
@@ -469,7 +471,7 @@ class EnginePool:
         """Returns whether a replica is down that may come back."""
         return any(not replica.up and replica.failure is None for replica in self.replicas)
 
-    def _awake(self) -> bool:
+    def _is_awake(self) -> bool:
         """Returns whether requests are let through."""
         return self.closed or not (self.asleep or self._turning.locked())
 
@@ -477,7 +479,8 @@ class EnginePool:
         """Wait until somebody is up, and awake if that matters."""
         await self._wait_until(
             lambda: (
-                (self._awake() or not awake) and bool(self.running_replicas or not self._one_may_come_back())
+                (self._is_awake() or not awake)
+                and bool(self.running_replicas or not self._one_may_come_back())
             )
         )
         self._check_open()
@@ -558,7 +561,7 @@ class EnginePool:
             check.add_done_callback(self._checks.discard)
 
     async def _check(self, replica: Replica, engine: Engine, error: WorkerError) -> None:
-        life = replica.life
+        life = replica.incarnation
         if isinstance(error, WorkerDiedError):  # or was it only a connection that broke?
             try:
                 await engine.info()
@@ -566,8 +569,8 @@ class EnginePool:
             except ARTError as failure:
                 _log.info("replica %d does not answer: %s", replica.number, failure)
             else:
-                if replica.life == life and not replica.up:
-                    self._put(replica, engine, loaded)
+                if replica.incarnation == life and not replica.up:
+                    self._set_engine(replica, engine, loaded)
                 return
         if self._failed is not None:
             self._failed(replica.number, error)
@@ -579,6 +582,6 @@ async def _awaited(answer: Awaitable[T]) -> T:
 
 def _begin(replica: Replica, attempts: _Attempts) -> Engine:
     assert replica.engine is not None
-    attempts.tried.add(replica.life)
+    attempts.tried.add(replica.incarnation)
     replica.open += 1
     return replica.engine

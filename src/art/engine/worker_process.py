@@ -84,9 +84,9 @@ class CompletionStreams(Generic[C]):
                 self._on_message(message)
             except ValidationError as error:
                 problem = f"malformed message: {flaws_without_values(error)}"
-                self._put(request_id, RequestError(problem, status=400, code="bad_message"))
+                self._queue_message(request_id, RequestError(problem, status=400, code="bad_message"))
             except ARTError as error:
-                self._put(request_id, error)
+                self._queue_message(request_id, error)
 
     async def send_to(self, socket: WebSocket) -> None:
         """Send what has come together since the last frame, until cancelled."""
@@ -118,9 +118,9 @@ class CompletionStreams(Generic[C]):
     def _send_delta(self, request_id: str, news: Delta | ARTError) -> None:
         if isinstance(news, ARTError) or news.finish_reason is not None:
             self.calls.pop(request_id, None)
-        self._put(request_id, news)
+        self._queue_message(request_id, news)
 
-    def _put(self, request_id: str, news: Delta | ARTError) -> None:
+    def _queue_message(self, request_id: str, news: Delta | ARTError) -> None:
         self.outbox.append(news_message(request_id, news))
         self.ready.set()
 

@@ -143,7 +143,7 @@ def disk_trouble(error: BaseException, path: Path) -> str | None:
     kind = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     free = free_bytes(path)
     scarce = free is not None and free < _SCARCE
-    if number in _FULL or kind == _SQLITE_FULL or _says_full(error) or (kind == _SQLITE_IO and scarce):
+    if number in _FULL or kind == _SQLITE_FULL or _says_disk_full(error) or (kind == _SQLITE_IO and scarce):
         left = "" if free is None else f", {free:,} bytes free"
         return f"the disk is full: {path}{left}. Free space and try again; what was stored is kept"
     if number in _CLOSED or kind in {_SQLITE_PERM, _SQLITE_READ_ONLY, _SQLITE_CANNOT_OPEN}:
@@ -179,7 +179,7 @@ def free_bytes(path: Path) -> int | None:
     return None
 
 
-def _says_full(error: BaseException) -> bool:
+def _says_disk_full(error: BaseException) -> bool:
     """Libraries that are not Python's own (safetensors) keep the words and lose the number."""
     return os.strerror(errno.ENOSPC) in str(error)
 

@@ -20,7 +20,7 @@ from art.rendering.call_grammar import (
     reply_grammar,
 )
 from art.rendering.chat_renderer import Message, Parsed, SpecialTokensInText, Tool
-from art.rendering.reply import END_THINK, TAIL, first_prompt, read_completion, reply_ids, thinks
+from art.rendering.reply import END_THINK, TAIL, first_prompt, is_thinking, read_completion, reply_ids
 from art.rendering.template import ChatFormats
 from art.rendering.tokenizer import FastTokenizer
 
@@ -209,7 +209,7 @@ class LibraryRenderer:
                     reply_ids(self._renderer, self._tokenizer, prompt_ids, said, offered, self._stops)
                 )
         except _INEXPRESSIBLE as error:
-            raise _unsayable(error) from error
+            raise _unrenderable_error(error) from error
 
     def first_prompt(self, message: Message, tools: Sequence[Tool] | None) -> list[int]:
         """The prompt of a conversation that this assistant message opens. Raises: RequestError."""
@@ -218,7 +218,7 @@ class LibraryRenderer:
                 reply = reply_ids(self._renderer, self._tokenizer, [], said, offered, self._stops)
                 return self._checked(first_prompt(self._renderer, said, reply, offered))
         except _INEXPRESSIBLE as error:
-            raise _unsayable(error) from error
+            raise _unrenderable_error(error) from error
 
     def parse(
         self,
@@ -272,7 +272,7 @@ class LibraryRenderer:
         return list(ids)
 
     def _thinking(self, prompt_ids: Sequence[int]) -> Thinking:
-        if thinks(self._tokenizer, prompt_ids):
+        if is_thinking(self._tokenizer, prompt_ids):
             return "open"
         ended = self._tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(END_THINK)
         return "may" if self.kind in THINKING and not ended else "no"
@@ -297,7 +297,7 @@ class LibraryRenderer:
         return self._tokenizer.token_bytes(token_id)
 
 
-def _unsayable(error: Exception) -> RequestError:
+def _unrenderable_error(error: Exception) -> RequestError:
     return RequestError(
         f"the model's chat format cannot express this assistant message: {error}",
         status=400,

@@ -130,11 +130,11 @@ def reply_ids(
     if tokenizer.decode(opening[-TAIL:]).rstrip().endswith(END_THINK):
         message = {name: value for name, value in message.items() if name != "reasoning_content"}
     whole = chat.render_ids([_USER, message], tools=listed)
-    thinking = thinks(tokenizer, prompt_ids)
-    if whole[: len(opening)] == opening and thinking == thinks(tokenizer, opening):
+    thinking = is_thinking(tokenizer, prompt_ids)
+    if whole[: len(opening)] == opening and thinking == is_thinking(tokenizer, opening):
         ids = whole[len(opening) :]
     else:
-        ids = tokenizer.encode(_written(tokenizer, opening, whole, message, thinking))
+        ids = tokenizer.encode(_reply_text(tokenizer, opening, whole, message, thinking))
     end = next((n for n, token in enumerate(ids) if token in stops), None)
     if end is None:
         return [*_without_tail(tokenizer, ids), _end_of_turn(chat, whole, message, listed, stops)]
@@ -177,12 +177,12 @@ def _with_canonical_calls(message: Message) -> Message:
     return {**message, "tool_calls": named}
 
 
-def thinks(tokenizer: Text, prompt_ids: Sequence[int]) -> bool:
+def is_thinking(tokenizer: Text, prompt_ids: Sequence[int]) -> bool:
     """Returns whether the prompt has begun a thought that the reply has to end."""
     return tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(THINK)
 
 
-def _written(
+def _reply_text(
     tokenizer: Text, opening: Sequence[int], turn_ids: Sequence[int], message: Message, thinking: bool
 ) -> str:
     """The text of the reply behind a prompt that has (or has not) begun a thought."""
@@ -332,7 +332,7 @@ def _first_call(
     start = _index(body, markers.opening)
     if start is None:
         return None
-    if THINK not in tokenizer.decode(body[:start]) and not thinks(tokenizer, prompt_ids):
+    if THINK not in tokenizer.decode(body[:start]) and not is_thinking(tokenizer, prompt_ids):
         return start
     closing = tokenizer.encode(END_THINK)
     over = _index(body, closing[0]) if len(closing) == 1 else None

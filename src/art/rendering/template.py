@@ -60,9 +60,9 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
         self, messages: Sequence[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
     ) -> list[int]:
         """Ids that the template writes. Raises: ValueError when it refuses the messages."""
-        return self._fast.encode(self._written(messages, tools, add_generation_prompt))
+        return self._fast.encode(self._rendered_text(messages, tools, add_generation_prompt))
 
-    def _written(self, messages: Sequence[Any], tools: list[Any] | None, generate: bool) -> str:
+    def _rendered_text(self, messages: Sequence[Any], tools: list[Any] | None, generate: bool) -> str:
         from jinja2.exceptions import TemplateError
 
         told = dict(self.config.model_extra or {})

@@ -52,7 +52,7 @@ class CheckReading:
     """What a ringing alarm says, with `{value}` and `{limit}`."""
 
     @property
-    def rings(self) -> bool:
+    def is_alarming(self) -> bool:
         if self.value is None or self.limit is None:
             return False
         return self.value > self.limit if self.above else self.value <= self.limit
@@ -72,9 +72,9 @@ class Alarms:
 
         Raises what `on_alarm` raises.
         """
-        began = [one for one in readings if one.rings and one.check not in self.ringing]
-        self.ringing = {one.check for one in readings if one.rings}
-        figures = {f"judge/alarm_{one.check}": float(one.rings) for one in readings}
+        began = [one for one in readings if one.is_alarming and one.check not in self.ringing]
+        self.ringing = {one.check for one in readings if one.is_alarming}
+        figures = {f"judge/alarm_{one.check}": float(one.is_alarming) for one in readings}
         for one in began:
             alarm = _alarm(one, self.judge)
             _log.warning("%s", alarm)

@@ -112,7 +112,7 @@ def view_of(
     return View(
         conversations=shown,
         tools=tuple(plain_value(tool) for tool in tools),
-        length=sum(_written(message) for messages in shown for message in messages),
+        length=sum(_characters_written(message) for messages in shown for message in messages),
     )
 
 
@@ -198,7 +198,7 @@ def _digested_part(part: Any, chars: int) -> Any:
     return part
 
 
-def _written(message: dict[str, Any]) -> int:
+def _characters_written(message: dict[str, Any]) -> int:
     """Characters of an assistant's message: its text, and the arguments of its calls."""
     if message.get("role") != "assistant":
         return 0

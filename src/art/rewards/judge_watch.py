@@ -61,18 +61,18 @@ class JudgeRecord:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"judge": self.judge, "key": key, **found}) + "\n")
 
-    def last(self, name: str) -> list[float]:
+    def recent(self, name: str) -> list[float]:
         """Observations in the window, oldest first."""
         return list(self._last.get(name, ()))
 
     def mean(self, name: str) -> float | None:
         """Over the window; None before half of it is known."""
-        values = self.last(name)
+        values = self.recent(name)
         return fmean(values) if len(values) >= self.half else None
 
-    def moved(self, name: str) -> float | None:
+    def drift(self, name: str) -> float | None:
         """The mean of the newest half window less that of the run's first; None before both are known."""
-        values = self.last(name)
+        values = self.recent(name)
         if len(values) < 2 * self.half:
             return None
         return fmean(values[-self.half :]) - fmean(self._first[name])
@@ -110,7 +110,7 @@ LEAST_PAIRS = 20
 
 def length_correlation(record: JudgeRecord) -> float | None:
     """Returns the correlation of score and length within groups, over the window: -1 to 1."""
-    sums = zip(*(record.last(f"length_{name}") for name in ("xy", "xx", "yy")), strict=True)
+    sums = zip(*(record.recent(f"length_{name}") for name in ("xy", "xx", "yy")), strict=True)
     return sum((Covariation(xy=xy, xx=xx, yy=yy) for xy, xx, yy in sums), Covariation()).correlation()
 
 
@@ -123,7 +123,7 @@ def divergence(record: JudgeRecord) -> float | None:
 
 def check_readings(checks: JudgeChecks, record: JudgeRecord) -> list[CheckReading]:
     """Returns the readings of the active checks."""
-    pairs = record.last("length_pairs")
+    pairs = record.recent("length_pairs")
     enough = len(pairs) >= record.half and sum(pairs) >= LEAST_PAIRS
     found = [_length(checks, length_correlation(record) if enough else None)]
     if checks.agreement_share:
@@ -180,7 +180,7 @@ def _divergence(checks: JudgeChecks, record: JudgeRecord) -> CheckReading:
 
 
 def _calibration(checks: JudgeChecks, record: JudgeRecord) -> CheckReading:
-    newest = record.last("calibration")[-1:]
+    newest = record.recent("calibration")[-1:]
     return CheckReading(
         check="calibration",
         value=newest[0] if newest else None,
@@ -219,7 +219,7 @@ class JudgeWatch:
         if len(views) > 1 and is_chosen(key, checks.agreement_share, sample="agreement", seed=checks.seed):
             asked.append(self._judge_again(views, scores))
         if checks.holdout is not None and self._in_slice(key, group):
-            asked.append(self._beside_holdout(checks.holdout, views, scores, group))
+            asked.append(self._compare_with_holdout(checks.holdout, views, scores, group))
         if checks.calibration and number % checks.calibration_every == 0:
             asked.append(self._calibrated(number))
         found = await asyncio.gather(*asked)
@@ -247,12 +247,12 @@ class JudgeWatch:
 
     async def _judge_again(self, views: Sequence[View], scores: Sequence[Score]) -> Figures:
         try:
-            second = await self.scorer.score(views, order=_opposite(views), salt="second opinion")
+            second = await self.scorer.score(views, order=_reversed_order(views), salt="second opinion")
         except (LlmError, ConfigurationError) as error:
             return self._failure("second opinion", str(error))
         return self._compared("second opinion", scores, second, agreement)
 
-    async def _beside_holdout(
+    async def _compare_with_holdout(
         self, holdout: Scorer | Reward, views: Sequence[View], scores: Sequence[Score], group: TrajectoryGroup
     ) -> Figures:
         try:
@@ -297,7 +297,7 @@ class JudgeWatch:
         return {"check_failed": 1.0}
 
 
-def _opposite(views: Sequence[View]) -> list[int]:
+def _reversed_order(views: Sequence[View]) -> list[int]:
     """The reverse of the order that the judge was shown: of equal ones it is shown the first."""
     keys = [signature(view) for view in views]
     firsts = [i for i, key in enumerate(keys) if key not in keys[:i]]

@@ -286,7 +286,7 @@ class _Tournament:
             await self._round(drawn)
 
     async def _round(self, pairs: Sequence[tuple[int, int]]) -> None:
-        shown = [self._shown(i, j) for i, j in pairs]
+        shown = [self._order_shown(i, j) for i, j in pairs]
         ask = self.scorer.compare
         ask_all = self.scorer.experience.ask_all
         try:
@@ -302,7 +302,7 @@ class _Tournament:
             for i in pair:
                 self.failures.setdefault(i, []).append(str(outcome))
 
-    def _shown(self, i: int, j: int) -> tuple[int, int]:
+    def _order_shown(self, i: int, j: int) -> tuple[int, int]:
         """Who is shown first: each about as often as second, and the other way round in the reverse order."""
         early, late = sorted((i, j), key=self.place.__getitem__)
         return (early, late) if (self.place[i] + self.place[j]) % 2 else (late, early)

@@ -81,11 +81,13 @@ def shared_ruler(judge_model: JudgeModel, params: Mapping[str, Any] | None, rubr
     except TypeError:
         return Ruler(judge_model, params=params, rubric=rubric)
     judge = judge_model if isinstance(judge_model, str) else RulerOptions(judge_model)
-    return _opened(asyncio.get_running_loop(), judge, told, rubric)
+    return _create_ruler(asyncio.get_running_loop(), judge, told, rubric)
 
 
 @lru_cache(maxsize=SHARED_RULERS)
-def _opened(loop: asyncio.AbstractEventLoop, judge: str | RulerOptions, params: str, rubric: str) -> Ruler:
+def _create_ruler(
+    loop: asyncio.AbstractEventLoop, judge: str | RulerOptions, params: str, rubric: str
+) -> Ruler:
     return Ruler(
         judge.value if isinstance(judge, RulerOptions) else judge, params=json.loads(params), rubric=rubric
     )

@@ -328,7 +328,7 @@ class GroupJudging:
     async def _ask(self, names: Mapping[str, int], question: RulerQuestion) -> None:
         """Ask; then once more for the ids that were left out or have no usable score."""
         answer = await self._answer(question)
-        self._keep(names, answer)
+        self._record_scores(names, answer)
         if not answer.problems:
             return
         known = {name: one.score for name, one in answer.scores.items()}
@@ -337,7 +337,7 @@ class GroupJudging:
             wanted=answer.problems,
             known=dict(sorted((dict(question.known) | known).items())),
         )
-        self._keep(names, await self._answer(again))
+        self._record_scores(names, await self._answer(again))
 
     async def _answer(self, question: RulerQuestion) -> RulerAnswer:
         asked = ruler_request(question, self._scorer.rubric, salt=self._salt)
@@ -347,7 +347,7 @@ class GroupJudging:
         self._scorer.answered = True
         return answer
 
-    def _keep(self, names: Mapping[str, int], answer: RulerAnswer) -> None:
+    def _record_scores(self, names: Mapping[str, int], answer: RulerAnswer) -> None:
         for name, one in answer.scores.items():
             said = one.explanation
             for other, i in names.items():
@@ -426,10 +426,10 @@ class RulerScorer:
         distinct = [first[name] for name in sorted(first)]
         await sitting.score_part(distinct, [i for i in order if i in distinct] if order is not None else None)
         scores = [sitting.score(first[name]) for name in signatures]
-        self._notice(sitting, scores)
+        self._warn_unscored(sitting, scores)
         return scores
 
-    def _notice(self, sitting: GroupJudging, scores: Sequence[Score]) -> None:
+    def _warn_unscored(self, sitting: GroupJudging, scores: Sequence[Score]) -> None:
         reasons = [score.value.reason for score in scores if isinstance(score.value, Unscored)]
         if reasons:
             log.warning("%d of %d trajectories have no score: %s", len(reasons), len(scores), reasons[0])

@@ -166,7 +166,7 @@ class RunReport:
         return [
             *self.opening(),
             *self.compared(),
-            *self.cautioned(),
+            *self.caution_lines(),
             *self.answers(),
             *self.trained(),
             *self.material(),
@@ -211,7 +211,7 @@ class RunReport:
         truth = [f"\nTrue quality: {both.measured.signed()}."] if both.measured is not None else []
         return [*lines, *truth, ""]
 
-    def cautioned(self) -> list[str]:
+    def caution_lines(self) -> list[str]:
         """Returns the cautions as text; empty without cautions."""
         found = self.cautions
         return ["## Cautions\n", *(f"- {text}" for text in found), ""] if found else []

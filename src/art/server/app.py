@@ -189,7 +189,7 @@ class App:
             routed = {**scope, "app": self}
             held = scope["path"] in TOKENIZATION
             try:
-                with self._requests.holding(asker.tenant) if held else contextlib.nullcontext():
+                with self._requests.count_request(asker.tenant) if held else contextlib.nullcontext():
                     await self._routes(routed, receive, send)
             finally:
                 seen.route = self._templates.get(routed.get("endpoint"), NO_ROUTE)
@@ -197,7 +197,7 @@ class App:
         seen.route = scope["path"]
         if scope["method"] != "POST":
             raise MethodNotAllowedError(scope, "POST")
-        with self._requests.holding(asker.tenant):
+        with self._requests.count_request(asker.tenant):
             await dialect(scope, receive, send)
 
     def _disk_failure(self, error: BaseException) -> ARTError | None:

@@ -63,7 +63,7 @@ class LastExit:
                 faulthandler.cancel_dump_traceback_later()
 
     @contextlib.contextmanager
-    def hears(self, *numbers: int) -> Iterator[None]:
+    def watch_signals(self, *numbers: int) -> Iterator[None]:
         """The clock starts with one of these signals, which the event loop gets as before."""
         here, there = socket.socketpair()
         here.setblocking(False)
@@ -219,7 +219,7 @@ class _Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.handle_exit, number, None)
         try:
-            with self._last.hears(signal.SIGTERM, signal.SIGINT):
+            with self._last.watch_signals(signal.SIGTERM, signal.SIGINT):
                 yield
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -483,7 +483,7 @@ class ScopedRollouts:
         """Close it and drop its texts. Raises: NotFoundError."""
         scoped = self.require(rollout_id, tenant)
         scoped.closed_at = scoped.closed_at or time.time()
-        await self._ledger.append([], _forgetting(scoped))
+        await self._ledger.append([], _delete_statements(scoped))
         self._known.pop((tenant, rollout_id), None)
 
     async def _record(self, asked: OpenRolloutRequest, tenant: Tenant) -> ScopeRecord:
@@ -510,8 +510,10 @@ class ScopedRollouts:
         for scoped in old:
             del self._known[scoped.tenant, scoped.rollout_id]
         if old:
-            await self._ledger.append([], [statement for scoped in old for statement in _forgetting(scoped)])
+            await self._ledger.append(
+                [], [statement for scoped in old for statement in _delete_statements(scoped)]
+            )
 
 
-def _forgetting(scoped: ScopedRollout) -> list[Statement]:
+def _delete_statements(scoped: ScopedRollout) -> list[Statement]:
     return [(text, (scoped.tenant or "", scoped.rollout_id)) for text in _FORGET]

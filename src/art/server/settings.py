@@ -207,7 +207,7 @@ def resolve_key(settings: ServerSettings) -> str:
             f"host {settings.host!r} can be reached from other machines: choose a key, in the environment "
             f"variable {KEY_VARIABLE}, or listen on 127.0.0.1"
         )
-    return _kept_key(settings.server_dir / "key")
+    return _stored_key(settings.server_dir / "key")
 
 
 def resolve_teacher(settings: ServerSettings) -> TeacherSettings:
@@ -232,7 +232,7 @@ def is_key(value: str) -> bool:
     return len(value) >= SHORTEST_KEY and value.isascii() and value.isprintable() and " " not in value
 
 
-def _kept_key(path: Path) -> str:
+def _stored_key(path: Path) -> str:
     try:
         if not path.exists():
             write_first(path, f"art-{secrets.token_urlsafe(32)}\n", mode=0o600)

@@ -80,7 +80,7 @@ class Tenants:
         Raises RequestError for an unfit name, ConfigurationError for one that has a key.
         """
         check_name("tenant", name)
-        with self._changing() as known:
+        with self._changed_records() as known:
             if any(record.name == name for record in known):
                 raise ConfigurationError(
                     f"tenant {name!r} has a key; for a new one, revoke that first (art keys revoke {name})"
@@ -91,7 +91,7 @@ class Tenants:
 
     def revoke(self, name: str) -> None:
         """The tenant's key is none any more; its models stay. Raises ConfigurationError if unknown."""
-        with self._changing() as known:
+        with self._changed_records() as known:
             left = [record for record in known if record.name != name]
             if len(left) == len(known):
                 names = ", ".join(sorted(record.name for record in known)) or "none"
@@ -99,7 +99,7 @@ class Tenants:
             known[:] = left
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[list[TenantRecord]]:
+    def _changed_records(self) -> Iterator[list[TenantRecord]]:
         """The records, to be changed; written whole when the block ends well. One process at a time."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = self.path.with_name(".tenants.lock")
@@ -146,9 +146,9 @@ class TenantKeys:
         # 20 ms.
         if now - self._looked >= (LOOK_SECONDS if known else _LOOK_SECONDS_UNKNOWN):
             self._looked = now
-            self._look()
+            self._read_if_changed()
 
-    def _look(self) -> None:
+    def _read_if_changed(self) -> None:
         try:
             if _signature(os.stat(self._path)) == self._seen:
                 return
@@ -201,7 +201,7 @@ class TenantConcurrency:
         self._what = what
         self._in_use = InUse[str]()
 
-    def holding(self, tenant: Tenant) -> Use[str]:
+    def count_request(self, tenant: Tenant) -> Use[str]:
         """One more while the block runs. Raises: OverloadedError."""
         if tenant is not None and (count := self._in_use.count(tenant)) >= self._most:
             raise OverloadedError(

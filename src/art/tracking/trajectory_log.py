@@ -213,7 +213,7 @@ def log_groups(split_folder: Path, step: int, groups: Iterable[TrajectoryGroup])
     if has_polars():
         append_groups(split_folder / f"{step:04d}.parquet", groups)
     else:
-        _say_that_it_is_lines()
+        _warn_about_lines()
         append_lines(split_folder / f"{step:04d}.jsonl", groups)
 
 
@@ -274,7 +274,7 @@ def _step_lines(
 
 
 @cache
-def _say_that_it_is_lines() -> None:
+def _warn_about_lines() -> None:
     """Once a process."""
     _log.warning(
         "polars is not installed, so trajectories are logged as JSON lines instead of Parquet files. Nothing "

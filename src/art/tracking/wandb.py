@@ -152,11 +152,11 @@ def check_sinks(names: list[str] | None) -> None:
     """Tell, once in a process, of a name of `report_metrics` that nothing answers to."""
     for name in names or ():
         if name not in SINKS:
-            _tell_unknown(str(name))
+            _warn_unknown(str(name))
 
 
 @lru_cache(maxsize=1024)
-def _tell_unknown(name: str) -> None:
+def _warn_unknown(name: str) -> None:
     _log.warning(
         "report_metrics has %r: nothing is sent there; known: %s. Rows are in history.jsonl as ever.",
         name,

@@ -13,7 +13,7 @@ from troublesome import create_server
 
 import art
 from art.environments.mcp import GeneratedScenario, StdioServer, complete_task_tool, rollout
-from art.environments.mcp.server_address import root_logger_kept
+from art.environments.mcp.server_address import preserve_root_logger
 from art.errors import ConfigurationError, McpTimeoutError
 from waiting import gone, until
 
@@ -205,7 +205,7 @@ async def test_limits_that_leave_nothing_are_refused(options: dict[str, Any], sa
 
 async def test_a_server_without_a_tool_to_offer_is_refused_with_the_ways_out() -> None:
     def make() -> MCPServer:
-        with root_logger_kept():
+        with preserve_root_logger():
             server = MCPServer("silent")
 
         @server.tool()
@@ -220,7 +220,7 @@ async def test_a_server_without_a_tool_to_offer_is_refused_with_the_ways_out() -
 
 async def test_names_of_tools_stay_apart(agent: Agent) -> None:
     def make() -> MCPServer:
-        with root_logger_kept():
+        with preserve_root_logger():
             server = MCPServer("names")
         for name in ("a.b", "a/b", "complete_task", "x" * 70, "x" * 70 + "y"):
             server.add_tool(lambda name=name: name, name=name, structured_output=False)

@@ -12,14 +12,14 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
-from art.environments.mcp.server_address import root_logger_kept
+from art.environments.mcp.server_address import preserve_root_logger
 
 READS = ToolAnnotations(read_only_hint=True)
 WRITES = ToolAnnotations(read_only_hint=False)
 
 
 def create_server() -> MCPServer:
-    with root_logger_kept():
+    with preserve_root_logger():
         server = MCPServer("troublesome", instructions="Trouble.")
     counted = {"calls": 0}
 

@@ -14,10 +14,10 @@ PUBLISHED_TWICE = {"TrainSFTConfig"}
 EACH_OF_ITS_FILE = {"Params"}
 """The parameters of a loss, beside the loss."""
 SAY_NOTHING_ALONE = frozenset(
-    "about afresh after ahead alike all alone among apart aside behind beside came_of_it do elsewhere enough "
-    "given gone held hear heard kept late lost mine more named of off one ours others plus said say settle "
-    "settled someone still taken tell together told trouble twice under unfit up whole why within word "
-    "wrong".split()
+    "about acts afresh after ahead alike all alone among apart aside behind beside blamed came_of_it "
+    "cautioned do elsewhere enough given gone hear heard hears held kept late looks lost mine more named "
+    "notice of off one others ours plus rings said say says settle settled someone still taken tell tells "
+    "together told trouble twice under unfit up whole why wishes within word written wrong".split()
 )
 """Names of functions and methods, private ones included."""
 NO_NAMES_OF_VALUES = frozenset("aside beside held stage told".split())

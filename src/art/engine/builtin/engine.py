@@ -149,7 +149,7 @@ class BuiltinEngine:
             if constraint is not None and guide is None:
                 # In threads of their own: neither a step nor the event loop waits for a compiler.
                 call.waiter = self._compilers.ask(
-                    request.owner, constraint, stops, lambda opened: self._opened(call, request, opened)
+                    request.owner, constraint, stops, lambda opened: self._on_compiled(call, request, opened)
                 )
             self._begun += 1
             if constraint is None or guide is not None:
@@ -211,7 +211,7 @@ class BuiltinEngine:
         """An order about a call that is not running yet."""
         return StepThreadTask(run, lambda error: deliver(call.loop, [(call, error)]))
 
-    def _opened(self, call: CompletionCall, request: GenerateRequest, opened: Guide | ARTError) -> None:
+    def _on_compiled(self, call: CompletionCall, request: GenerateRequest, opened: Guide | ARTError) -> None:
         """A constraint was compiled, or could not be; this runs on the compiler's thread."""
         if isinstance(opened, ARTError):
             order = self._entry(call, lambda: self._refuse(call, opened))

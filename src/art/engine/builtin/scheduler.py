@@ -112,7 +112,7 @@ class Scheduler:
             match = self._match(sequence, ids)
             if match.coming - match.ready >= WORTH_WAITING:
                 held.append(sequence)
-            elif not self._place(sequence, ids, match) and not self._place_instead(sequence, ids):
+            elif not self._assign_row(sequence, ids, match) and not self._place_instead(sequence, ids):
                 # Nobody overtakes it: a large request would wait for ever.
                 self.waiting.put_back(sequence.owner, sequence)
                 break
@@ -168,7 +168,7 @@ class Scheduler:
         """In the place of another owner's request, if one row more is all that it needs."""
         if len(ids) >= self.cache.capacity or not self._give_way(sequence.owner):
             return False
-        return self._place(sequence, ids, self._match(sequence, ids))
+        return self._assign_row(sequence, ids, self._match(sequence, ids))
 
     def _match(self, sequence: Sequence, ids: np.ndarray) -> PrefixMatch:
         return self.table.match(sequence.adapter, ids[:-1]) if self.reuse else NOTHING
@@ -179,7 +179,7 @@ class Scheduler:
         self.waiting.put_back(sequence.owner, sequence)
         self.preempted += 1
 
-    def _place(self, sequence: Sequence, ids: np.ndarray, match: PrefixMatch) -> bool:
+    def _assign_row(self, sequence: Sequence, ids: np.ndarray, match: PrefixMatch) -> bool:
         size = self.cache.rows, self.cache.capacity
         if not self._fit_request(len(ids) + 1):
             return False

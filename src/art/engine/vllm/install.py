@@ -126,10 +126,10 @@ def _run(command: list[str], problem: str, seconds: float) -> str:
     except subprocess.TimeoutExpired as error:
         raise ConfigurationError(f"{problem}: nothing happened within {seconds:g} s") from error
     if done.returncode != 0:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if _tells(line)]
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if _is_error_text(line)]
         raise ConfigurationError(f"{problem}; the last lines:\n" + "\n".join(lines[-LAST_LINES:]))
     return done.stdout
 
 
-def _tells(line: str) -> bool:
+def _is_error_text(line: str) -> bool:
     return bool(line.strip()) and not re.match(r"WARNING: Location '.*' is ignored", line)

@@ -18,7 +18,7 @@ from art.errors import ConfigurationError
 
 
 @contextmanager
-def root_logger_kept() -> Iterator[None]:
+def preserve_root_logger() -> Iterator[None]:
     """`MCPServer()` sets up the root logger of its process, unless that has a handler: here it has one."""
     root, handler = logging.getLogger(), logging.NullHandler()
     root.addHandler(handler)
@@ -125,7 +125,7 @@ class InProcessServer:
         """The server of a new session."""
         if not _is_factory(self.server):
             return self.server
-        with root_logger_kept():
+        with preserve_root_logger():
             return self.server()
 
 

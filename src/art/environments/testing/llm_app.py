@@ -60,33 +60,35 @@ class Endpoint:
         self.closing = asyncio.Event()
 
     async def models(self, request: Request) -> Response:
-        if not self._knows(request):
+        if not self._is_authorized(request):
             return failure(401, "invalid_api_key", "Incorrect API key provided.")
         return JSONResponse({"object": "list", "data": [{"id": self._server.model, "object": "model"}]})
 
     async def complete(self, request: Request) -> Response:
-        if not self._knows(request):
+        if not self._is_authorized(request):
             return failure(401, "invalid_api_key", "Incorrect API key provided.")
         try:
             body = json.loads(await request.body())
         except json.JSONDecodeError as error:
             return failure(400, "invalid_json", f"The body is not JSON: {error}")
         if complaint := self._complaint(body):
-            return self._note(request, body, failure(400, "invalid_request", complaint))
+            return self._record_request(request, body, failure(400, "invalid_request", complaint))
         self._at_once += 1
         try:
             if self._server.capacity is not None and self._at_once > self._server.capacity:
-                return self._note(request, body, self._busy(), "busy")
+                return self._record_request(request, body, self._busy(), "busy")
             trouble = self._server.mischief.draw(self._dice)
             if trouble == "hang":
-                late = self._note(request, body, failure(503, "server_closing", "Too late."), trouble)
+                late = self._record_request(
+                    request, body, failure(503, "server_closing", "Too late."), trouble
+                )
                 await self.closing.wait()
                 return late
-            return self._note(request, body, await self._respond(body, trouble), trouble)
+            return self._record_request(request, body, await self._respond(body, trouble), trouble)
         finally:
             self._at_once -= 1
 
-    def _knows(self, request: Request) -> bool:
+    def _is_authorized(self, request: Request) -> bool:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         return hmac.compare_digest(given.encode(), self._server.key.encode())
 
@@ -133,7 +135,7 @@ class Endpoint:
         busy.headers["retry-after"] = f"{self._server.mischief.retry_after:g}"
         return busy
 
-    def _note(
+    def _record_request(
         self, request: Request, body: dict[str, Any], response: Response, trouble: str | None = None
     ) -> Response:
         headers = dict(request.headers)

@@ -73,13 +73,15 @@ class TruthfulJudge:
     def _perceive(
         self, shown: Mapping[str, list[dict[str, Any]]], quality: Quality, *, about: str
     ) -> dict[str, float]:
-        longest = max(1, *(written(messages) for messages in shown.values()))
+        longest = max(1, *(characters_written(messages) for messages in shown.values()))
         last = max(1, len(shown) - 1)
         dice = self._dice(shown, about)
         perceived = {}
         for position, (key, messages) in enumerate(shown.items()):
             value = quality(messages) + self._position_bias * (1 - position / last)
-            value += self._length_bias * written(messages) / longest + self._noise * dice.gauss(0, 1)
+            value += self._length_bias * characters_written(messages) / longest + self._noise * dice.gauss(
+                0, 1
+            )
             perceived[key] = round(min(1.0, max(0.0, value)), 6)
         return perceived
 
@@ -95,7 +97,7 @@ def winner_of(perceived: Mapping[str, float]) -> dict[str, Any]:
     return {"winner": winner, "explanation": f"worth {a:.2f} and {b:.2f}"}
 
 
-def written(messages: Sequence[Mapping[str, Any]]) -> int:
+def characters_written(messages: Sequence[Mapping[str, Any]]) -> int:
     """Characters that the agent wrote: its texts, and the arguments of its calls."""
     own = [message for message in messages if message["role"] == "assistant"]
     calls = [call for message in own for call in message.get("tool_calls") or []]

@@ -240,7 +240,7 @@ class Channel:
         identity = self._identity()
         return None if self.cache is None or identity is None else self.cache.get(identity, request)
 
-    def _keep(self, request: Request, reply: Reply) -> None:
+    def _cache_reply(self, request: Request, reply: Reply) -> None:
         identity = self._identity()
         if self.cache is not None and identity is not None:
             self.cache.put(identity, request, reply)
@@ -286,7 +286,7 @@ class Channel:
         except LlmError:
             self.totals.failures += 1
             raise
-        self._keep(request, reply)
+        self._cache_reply(request, reply)
         return reply
 
     def _may_pass(self, error: BaseException) -> bool:

@@ -108,7 +108,7 @@ class CodeTests(_CodeVerifier):
         if not tests or not isinstance(tests, Sequence) or not all(isinstance(each, str) for each in tests):
             raise VerifierError(f"tests {expected!r} are neither a source nor a list of sources")
         with self._child("functions", source=source) as solution:
-            started = _words(solution.ask(b""))
+            started = _read_line(solution.ask(b""))
             if "ready" not in started:
                 return self._score(0, len(tests), started.get("message") or _how_it_ended(solution))
             # The solution's own word: whatever it is, it must not break the tests.
@@ -120,17 +120,17 @@ class CodeTests(_CodeVerifier):
                 return self._verdict(solution, harness, len(tests))
 
     def _verdict(self, solution: LimitedProcess, harness: LimitedProcess, total: int) -> Score:
-        words = _words(harness.ask(b""))
+        words = _read_line(harness.ask(b""))
         lost = ""
         while "call" in words:
             reply = None if lost else solution.ask(json.dumps(words["call"]).encode())
             if reply is None and not lost:
                 lost = _how_it_ended(solution)
-            answered = _words(reply) or {
+            answered = _read_line(reply) or {
                 "error": "RuntimeError",
                 "message": lost or "no answer that can be read",
             }
-            words = _words(harness.ask(json.dumps(answered).encode()))
+            words = _read_line(harness.ask(json.dumps(answered).encode()))
         if "unusable" in words:
             raise VerifierError(f"the tests cannot be used: {words['unusable']}")
         if "passed" in words:
@@ -187,7 +187,7 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
-def _words(line: bytes | None) -> dict[str, Any]:
+def _read_line(line: bytes | None) -> dict[str, Any]:
     """A line as an object; empty for anything else. The other side may have written what it liked."""
     try:
         words = json.loads(line or b"{}")

@@ -137,7 +137,7 @@ class BatchCollector:
         return self.useless > collapse_after(self._settings)
 
     @property
-    def solved(self) -> bool:
+    def is_solved(self) -> bool:
         """Returns whether they did because there is nothing left to learn: none failed, and their reward is
         high.
         """
@@ -160,7 +160,7 @@ class BatchCollector:
 
     def tell_end(self, name: str, step: int) -> None:
         """Say why the run of a model ends at this step."""
-        if self.solved:
+        if self.is_solved:
             _log.warning(
                 "NOTHING LEFT TO LEARN: %d groups in a row had equal rewards, %.3g on average where the run "
                 "has seen %.3g to %.3g, more than discard_queue_multiplier x min_batch_size = %d; the run of "

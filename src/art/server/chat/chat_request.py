@@ -281,7 +281,7 @@ class ChatRequest(SamplingParameters):
         return self.tool_choice.mode != "none"
 
     @property
-    def wishes(self) -> dict[str, Any]:
+    def optional_arguments(self) -> dict[str, Any]:
         """Arguments of a template that are dropped where it has none of their name."""
         effort = self.reasoning_effort
         if effort is None:

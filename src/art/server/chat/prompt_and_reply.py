@@ -219,12 +219,12 @@ class PreparedRequest:
         return tuple(dict.fromkeys((*self.target.renderer.stop_token_ids, *self.request.stop_token_ids)))
 
     @property
-    def calls_held(self) -> bool:
+    def is_constrained_to_calls(self) -> bool:
         """The reply is calls and nothing else, and no stop string can end it within one."""
         request = self.request
         return request.tool_choice.mode == "required" and self.constraint is not None and not request.stop
 
-    def blamed(self, error: RequestError) -> RequestError:
+    def with_field(self, error: RequestError) -> RequestError:
         """Converts an engine's error to one that names the request's field."""
         field = _BLAMED.get(error.code or "")
         if error.code == "invalid_constraint":
@@ -237,7 +237,11 @@ class PreparedRequest:
         """The message that ids of a completion spell; `partial`: they go on."""
         tools = self.request.tools if self.request.read_calls else None
         return self.target.renderer.parse(
-            token_ids, self.stitched.prompt_ids, tools, partial=partial, constrained=self.calls_held
+            token_ids,
+            self.stitched.prompt_ids,
+            tools,
+            partial=partial,
+            constrained=self.is_constrained_to_calls,
         )
 
     def message(self, completion: Completion) -> dict[str, Any]:

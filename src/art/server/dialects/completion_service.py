@@ -204,7 +204,7 @@ class CompletionService:
             owner=prepared.owner,
         )
         try:
-            with self._in_flight.holding(prepared.tenant):
+            with self._in_flight.count_request(prepared.tenant):
                 async with aclosing(target.engine.generate(asked)) as stream:  # type: ignore[type-var]
                     async for delta in stream:
                         completion.token_ids.extend(delta.token_ids)
@@ -215,7 +215,7 @@ class CompletionService:
                         completion.stop_string = delta.stop_string
                         yield delta
         except RequestError as error:
-            raise prepared.blamed(error) from error
+            raise prepared.with_field(error) from error
         except NotFoundError as error:
             # The catalog gave this adapter out, so the engine lost it: it was restarted a moment ago.
             raise ServerError(
@@ -237,7 +237,7 @@ class CompletionService:
         records = [
             record_of(prepared, prompt, completion, message, self._engine) for completion, message in done
         ]
-        scoped = self._scoped(prepared.rollout_id, prepared.tenant)
+        scoped = self._rollout_scope(prepared.rollout_id, prepared.tenant)
         # Of the base model nothing is learned: what it says is context.
         told: ExchangeRecords | None = None
         if scoped is not None and prepared.target.project:
@@ -257,7 +257,7 @@ class CompletionService:
             if prepared.rollout_id is not None and self._rollouts is not None:
                 self._rollouts.note_delivered(prepared.rollout_id, prepared.tenant, prepared.request_id)
 
-    def _scoped(self, rollout_id: str | None, tenant: Tenant) -> ScopedRollout | None:
+    def _rollout_scope(self, rollout_id: str | None, tenant: Tenant) -> ScopedRollout | None:
         if self._rollouts is None or rollout_id is None:
             return None
         return self._rollouts.open_one(rollout_id, tenant)

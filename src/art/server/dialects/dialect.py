@@ -168,7 +168,9 @@ class Dialect(ABC):
         """
         target = await self.sampler.resolve(request.model, rollout_of(scope), tenant=tenant_in(scope))
         target = target.confined_for(tenant_in(scope))
-        wished = {name: value for name, value in request.wishes.items() if target.renderer.knows(name)}
+        wished = {
+            name: value for name, value in request.optional_arguments.items() if target.renderer.knows(name)
+        }
         arguments = {**wished, **(request.chat_template_kwargs or {})}
         if not arguments:
             return target

@@ -36,7 +36,7 @@ _OUR_ID = re.compile(r"(?:resp|msg|rs|fc|call)_([0-9a-f]{24})(?:_\d+)?")
 SUPPORTED = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 
 
-def sample_named(identifier: Any) -> str | None:
+def parse_sample_id(identifier: Any) -> str | None:
     """The sample that an id of a response, an item or a call names; None for a foreign id."""
     match = _OUR_ID.fullmatch(identifier) if isinstance(identifier, str) else None
     return SAMPLE_PREFIX + match[1] if match else None
@@ -90,7 +90,9 @@ class _Turns:
 
     def assistant(self, item: Item, *, goes_on: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The message that an item of the assistant belongs to."""
-        sample = item.get(SAMPLE_FIELD) or sample_named(item.get("id")) or sample_named(item.get("call_id"))
+        sample = (
+            item.get(SAMPLE_FIELD) or parse_sample_id(item.get("id")) or parse_sample_id(item.get("call_id"))
+        )
         turn = self._open
         known = turn.get(SAMPLE_FIELD) if turn is not None else None
         same = sample is not None and known == sample
@@ -236,7 +238,7 @@ class ResponseStore:
 
     def item(self, tenant: Tenant, item_id: str) -> Item:
         """One item of a response's output. Raises: NotFoundError."""
-        sample = sample_named(item_id)
+        sample = parse_sample_id(item_id)
         if sample is not None:
             stored = self._find(tenant, response_id_of(sample))
             for item in decode_json(stored.response)["output"]:

@@ -63,12 +63,12 @@ class Metrics:
 
         async def metrics(request: Request) -> Response:
             operator_only(request, "it tells of everybody's requests")
-            body, media_type = await self.written()
+            body, media_type = await self.render()
             return Response(body, headers={"content-type": media_type})
 
         return Route("/metrics", metrics, methods=["GET"])
 
-    async def written(self) -> tuple[bytes, str]:
+    async def render(self) -> tuple[bytes, str]:
         """The text, and its media type. Raises: LedgerError, JobStoreError, DiskError."""
         samples, stored = await self._ledger.size()
         control = await self._control()
@@ -84,7 +84,7 @@ class Metrics:
             about = "Requests that wait until an engine is up and awake"
             families.gauge("art_held_requests", about, number, base_model=base)
         _about_workers(families, control.workers)
-        return await asyncio.to_thread(_written, families.families)
+        return await asyncio.to_thread(_metrics_text, families.collected)
 
     def _about_requests(self, families: _Families) -> None:
         requests, lag = self._counts.requests, self._counts.lag
@@ -146,7 +146,7 @@ class _Families:
         self._families: dict[str, Any] = {}
 
     @property
-    def families(self) -> Families:
+    def collected(self) -> Families:
         return list(self._families.values())
 
     def gauge(self, name: str, about: str, value: float, **labels: str) -> None:
@@ -183,7 +183,7 @@ def _library() -> Any:
     return core
 
 
-def _written(families: Families) -> tuple[bytes, str]:
+def _metrics_text(families: Families) -> tuple[bytes, str]:
     from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 

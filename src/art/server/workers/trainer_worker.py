@@ -163,7 +163,7 @@ class TrainedModel:
         """Logprob of each id given those before it: `len(row) - 1` numbers a row."""
         return (await self.trainer.score(self.model, rows)).logprobs
 
-    def held_by(self, trainer: TrainerClient) -> bool:
+    def is_open_in(self, trainer: TrainerClient) -> bool:
         return self.trainer is trainer
 
 
@@ -242,7 +242,7 @@ class TrainerWorker:
         """
         trainer, newest = await self.client(), checkpoints.newest()
         held = self._open.get(model.key)
-        if held is not None and held.held_by(trainer) and held.step == newest:
+        if held is not None and held.is_open_in(trainer) and held.step == newest:
             return held
         self.invalidate(model)
         path = None if newest is None else str(checkpoints.path(newest))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from art.environments.mcp.server_address import root_logger_kept
+from art.environments.mcp.server_address import preserve_root_logger
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -159,7 +159,7 @@ def create_server(database: Database | None = None) -> MCPServer:
 
     data = database or Database()
     instructions = INSTRUCTIONS if database is None else None
-    with root_logger_kept():
+    with preserve_root_logger():
         server: MCPServer = MCPServer("library", instructions=instructions)
     tool = server.tool(
         annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),

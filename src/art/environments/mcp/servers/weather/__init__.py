@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from art.environments.mcp.server_address import root_logger_kept
+from art.environments.mcp.server_address import preserve_root_logger
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -147,7 +147,7 @@ def create_server(weather: Weather | None = None) -> MCPServer:
     from mcp.types import ToolAnnotations
 
     data = weather or shipped()
-    with root_logger_kept():
+    with preserve_root_logger():
         server: MCPServer = MCPServer("weather", instructions=INSTRUCTIONS)
     tool = server.tool(
         annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),

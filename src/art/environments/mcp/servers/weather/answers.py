@@ -18,7 +18,7 @@ COUNT = 320
 """As many as are asked for when 256 are wanted."""
 
 
-def written(count: int = COUNT, *, seed: int = 0) -> list[dict[str, Any]]:
+def written_tasks(count: int = COUNT, *, seed: int = 0) -> list[dict[str, Any]]:
     """Tasks with the calls that solve them, in the shape of `PlannedScenario.from_dict`.
 
     Raises ConfigurationError when there are fewer.
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    json.dump({"scenarios": written(options.count, seed=options.seed)}, sys.stdout, indent=1)
+    json.dump({"scenarios": written_tasks(options.count, seed=options.seed)}, sys.stdout, indent=1)
 
 
 if __name__ == "__main__":

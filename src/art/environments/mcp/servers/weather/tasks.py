@@ -97,7 +97,7 @@ class Question:
         return PHRASINGS[self.kind][phrasing].format_map(vars(self))
 
     @property
-    def wanted(self) -> str:
+    def expected_kind(self) -> str:
         """The expected answer: a condition, a temperature, an alert, a day or a place."""
         return "place" if self.kind == "warmer" else self.kind.rpartition("_")[2]
 
@@ -123,10 +123,14 @@ class Question:
             return max((self.place, self.other), key=lambda one: weather.forecasts[one, self.day].temperature)
         if self.kind in ("alert", "alert_day"):
             alert = weather.warnings.get(self.place)
-            return "no alerts" if alert is None else getattr(alert, "day" if self.wanted == "day" else "kind")
+            return (
+                "no alerts"
+                if alert is None
+                else getattr(alert, "day" if self.expected_kind == "day" else "kind")
+            )
         arguments = self.plan(weather)[-1][1]
         forecast = weather.forecasts[arguments["place"], arguments["day"]]
-        return forecast.condition if self.wanted == "condition" else str(forecast.temperature)
+        return forecast.condition if self.expected_kind == "condition" else str(forecast.temperature)
 
     @classmethod
     def parse(cls, text: str) -> Question | None:
@@ -235,7 +239,7 @@ def quality(messages: Sequence[Mapping[str, Any]], weather: Weather | None = Non
     plan = [_same_form(call) for call in question.plan(data)]
     looked_up = [call for call in made if call[0] != complete_task_tool.name]
     summaries = [arguments.get("summary", "") for name, arguments in made if name == complete_task_tool.name]
-    if summaries and _says(question, summaries[0], question.answer(data)):
+    if summaries and _states_answer(question, summaries[0], question.answer(data)):
         if plan[-1] not in looked_up:
             return GUESSED
         return max(DONE, 1.0 - NEEDLESS * max(0, len(looked_up) - len(plan)))
@@ -267,11 +271,11 @@ def _same_form(call: Call) -> Call:
     return name, plain
 
 
-def _says(question: Question, summary: str, answer: str) -> bool:
+def _states_answer(question: Question, summary: str, answer: str) -> bool:
     """Returns whether the first word of the sort that is asked for is the answer: "14", "14 degrees in
     Oslo".
     """
     words = re.findall(r"[a-z]+|\d+", summary.lower())
-    sort = {name.lower() for name in ANSWERS.get(question.wanted, ())}
+    sort = {name.lower() for name in ANSWERS.get(question.expected_kind, ())}
     said = [word for word in words if (word in sort if sort else word.isdigit())]
     return said[:1] == [answer.split()[0].lower()]
