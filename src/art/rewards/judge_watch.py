@@ -118,7 +118,7 @@ def divergence(record: JudgeRecord) -> float | None:
     """Returns how far the judge's mean rose above the hold-out's since the run began; None before there is a
     beginning to compare with.
     """
-    return record.moved("holdout_gap")
+    return record.drift("holdout_gap")
 
 
 def check_readings(checks: JudgeChecks, record: JudgeRecord) -> list[CheckReading]:

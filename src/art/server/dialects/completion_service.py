@@ -130,7 +130,7 @@ class CompletionService:
         """Returns the target of a name; in a scoped rollout its own model. Raises: NotFoundError,
         RequestError.
         """
-        scoped = self._scoped(rollout_id, tenant)
+        scoped = self._rollout_scope(rollout_id, tenant)
         if scoped is None or self._rollouts is None:
             return await self.catalog.resolve(model, tenant)
         return await self._rollouts.target_of(scoped, model)
