@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import subprocess
@@ -24,6 +25,14 @@ settings.register_profile("art", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("art")
 
 fork_server.install()
+
+gc.disable()  # until all is imported: none of that is garbage, and looking through it takes seconds
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
 
 _authority = tempfile.NamedTemporaryFile("w", suffix=".pem")  # as long as this process
 _authority.write(Path(certifi.where()).read_text().partition("-----END")[0] + "-----END CERTIFICATE-----\n")
