@@ -78,7 +78,7 @@ class ModelPaths:
         return self.path / "trajectories"
 
     def under_way(self, job_id: str) -> Path:
-        """Returns the file of the data that a training job logs after it has made its step."""
+        """Returns the folder of the data that a training job logs after it has made its step."""
         return self.path / "under_way" / job_id
 
     @property

@@ -85,7 +85,7 @@ def expected() -> dict[str, str]:
         "`PipelineTrainer`: workers, least and most groups of a step": (
             f"{settings['num_rollout_workers']}, {settings['min_batch_size']}, {_word(most)}"
         ),
-        "`PipelineTrainer`: steps off policy, queue": (
+        "`PipelineTrainer`: `max_steps_off_policy`, queue": (
             f"{settings['max_steps_off_policy']}, {queued} largest batches"
         ),
         "`PipelineTrainer`: `discard_queue_multiplier`, `eval_every_n_steps`": (
