@@ -24,7 +24,7 @@ def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 def with_adapters(base: Path, adapters: dict[str, Path], **options: int) -> EngineCore:
     core = make_core(base, **options)
     for name, path in adapters.items():
-        core.add_adapter(name, read_adapter(path))
+        core.adapters.add(name, read_adapter(path))
     return core
 
 
@@ -77,7 +77,7 @@ def test_new_adapters_take_the_place_of_those_that_went(base: Path, adapters: di
     core = with_adapters(base, adapters)
     run(core, mixed(adapters))
     core.drop_adapter("b")
-    core.add_adapter("e", read_adapter(adapters["b"]))
+    core.adapters.add("e", read_adapter(adapters["b"]))
     requests = [ask(prompt(1, 12), name, max_tokens=6, seed=5) for name in ("a", "e", "c")]
     outs = run(core, requests)
     fresh = with_adapters(base, adapters)

@@ -133,7 +133,7 @@ async def test_what_does_not_fit_is_refused_and_the_engine_goes_on(
 def test_nothing_of_a_model_is_left_when_it_goes(base: Path, folders: dict[str, Path]) -> None:
     """Full fine-tuning brings one each step: what stays of one stays of hundreds."""
     core = make_core(base)
-    core.add_adapter("one@1", read_folder(folders["one@1"]))
+    core.adapters.add("one@1", read_folder(folders["one@1"]))
     [model] = core.model.whole_models.values()
     assert model.flat is not None and model.flat.takes_several
     left = [weakref.ref(one) for one in (model.module, model.flat, *model.module.parameters())]

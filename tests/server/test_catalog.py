@@ -30,9 +30,9 @@ async def test_the_bare_name_moves_with_each_publish(catalog: Catalog) -> None:
 
 async def test_a_name_in_two_projects_needs_its_project(catalog: Catalog) -> None:
     catalog.publish("p", "m", "art/tiny", 0, "p/m@0")
-    assert catalog.inference_name("p", "m") == "m"
+    assert catalog.names.shown("p", "m") == "m"
     catalog.publish("q", "m", "art/tiny", 0, "q/m@0")
-    assert catalog.inference_name("p", "m") == "p/m"
+    assert catalog.names.shown("p", "m") == "p/m"
     assert (await catalog.resolve("q/m")).adapter == "q/m@0"
     with pytest.raises(NotFoundError, match="p/m, q/m"):
         await catalog.resolve("m")

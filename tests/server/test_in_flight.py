@@ -87,7 +87,7 @@ async def test_a_burst_begins_a_few_in_each_turn_of_the_loop_in_its_order() -> N
         if intake.enter():
             begun.append((turn, number))
         else:
-            intake.wait(lambda: begun.append((turn, number)))
+            intake.waiting.append(lambda: begun.append((turn, number)))
 
     for number in range(100):
         request(number)

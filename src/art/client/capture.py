@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 class Listener(Protocol):
     """Hears completions in the order in which they are complete."""
 
+    on_close: list[Callable[[], None]]
+    """Of each stream that has begun: calling it lets the listener hear at once what was read of it so far."""
+
     def on_completion(self, request: dict[str, Any], completion: ChatCompletion) -> None:
         """A completion, once it is whole or its stream was closed. request: `messages`, `tools`, ..."""
-
-    def follow(self, settle: Callable[[], None]) -> None:
-        """A stream has begun; calling `settle` lets the listener hear at once what was read of it so far."""
 
 
 _LISTENER: ContextVar[Listener | None] = ContextVar("art_listener", default=None)
@@ -136,7 +136,7 @@ def _record_response(listener: Listener | None, request: Any, response: Any) -> 
             listener.on_completion(asked, completion)
 
     if (reading := watch_body(response, hear_body)) is not None:
-        listener.follow(partial(reading.hand_over, hear_body))
+        listener.on_close.append(partial(reading.hand_over, hear_body))
 
 
 def _chat_request(request: Any) -> dict[str, Any] | None:

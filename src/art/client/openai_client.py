@@ -225,7 +225,7 @@ def _observe(
     tellers = [partial(read, observer) for observer in [*hearing, *observers]]
     reading = watch_body(response, *tellers)
     if reading is not None and listener is not None:
-        listener.follow(partial(reading.hand_over, tellers[0]))
+        listener.on_close.append(partial(reading.hand_over, tellers[0]))
 
 
 MAX_RETRIES = 10

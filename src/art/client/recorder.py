@@ -60,15 +60,12 @@ class Recorder:
     def __init__(self, trajectory: Trajectory) -> None:
         self.trajectory = trajectory
         self._open = True
-        self._streams: list[Callable[[], None]] = []
-
-    def follow(self, settle: Callable[[], None]) -> None:
-        """Streams that nobody reads to their end or closes are taken in when this is closed."""
-        self._streams.append(settle)
+        self.on_close: list[Callable[[], None]] = []
+        """Take in the streams that nobody reads to their end or closes."""
 
     def close(self) -> None:
         """Stops recording: the trajectory may already be in training."""
-        for settle in self._streams:
+        for settle in self.on_close:
             settle()
         self._open = False
 

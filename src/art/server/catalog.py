@@ -218,7 +218,7 @@ class Catalog:
         """How often another step of (base model, project, name) became the one that is served."""
         self._bases = ServedBases()
         self._models: dict[ModelKey, _Model] = {}
-        self._names = ServedNames()
+        self.names = ServedNames()
         self._used_bases: set[tuple[Tenant, str]] = set()
         self._serving: dict[ModelKey, Serving] = {}
         self._targets: dict[tuple[ModelKey, int], Target] = {}
@@ -286,7 +286,7 @@ class Catalog:
         model = self._models.get((project, name))
         if model is None:
             model = self._models[project, name] = _Model(base_model=base_model, newest=step)
-            self._names.add(project, name)
+            self.names.add(project, name)
             self._used_bases.add((tenant_of(project), base_model))
         elif model.base_model != base_model:
             raise ConfigurationError(
@@ -326,17 +326,13 @@ class Catalog:
         self._serving.pop((project, name), None)
         if model is None:
             raise self._unknown(f"{project}/{name}", None)
-        self._names.remove(project, name)
+        self.names.remove(project, name)
         self._used_bases = {(tenant_of(other), one.base_model) for (other, _), one in self._models.items()}
         return [adapter for adapter in model.adapters.values() if adapter is not None]
 
     def newest_steps(self) -> list[tuple[str, str, str, int]]:
         """Project, name, base model and served step of each model."""
         return [(*key, model.base_model, model.newest) for key, model in self._models.items()]
-
-    def inference_name(self, project: str, name: str, tenant: Tenant = None) -> str:
-        """Returns the name to send as `model`: the bare name if it is unambiguous among the caller's own."""
-        return self._names.shown(project, name, tenant)
 
     def loaded_steps(self, project: str, name: str) -> dict[int, str | None]:
         """Loaded steps and their adapters."""
@@ -349,7 +345,7 @@ class Catalog:
         for (project, name), model in self._models.items():
             if tenant is not None and tenant_of(project) != tenant:
                 continue
-            shown = self.inference_name(project, name, tenant)
+            shown = self.names.shown(project, name, tenant)
             common = {"base_model": model.base_model, "project": external_name(tenant, project)}
             rows.append(ServedName(id=shown, step=model.newest, **common))
             rows += [ServedName(id=f"{shown}@{step}", step=step, **common) for step in sorted(model.adapters)]
@@ -374,7 +370,7 @@ class Catalog:
         """
         if self.has_base(name, tenant):
             return self.base_of(name)
-        found = self._names.find(name, tenant)
+        found = self.names.find(name, tenant)
         if found is None:
             raise self._unknown(name, tenant)
         key, step = found

@@ -30,28 +30,25 @@ class Intake:
         self._together = together
         self._begun = 0
         """In this turn of the loop."""
-        self._waiting: deque[Callable[[], None]] = deque()
+        self.waiting: deque[Callable[[], None]] = deque()
+        """What begins in a later turn; first come, first served."""
 
     def enter(self) -> bool:
         """Returns whether somebody may begin at once; if not, `wait`."""
         if self._begun == 0:
             loop = asyncio.get_running_loop()
             loop.call_soon(self._next_turn, loop)
-        if self._waiting or self._begun >= self._together:
+        if self.waiting or self._begun >= self._together:
             return False
         self._begun += 1
         return True
 
-    def wait(self, begin: Callable[[], None]) -> None:
-        """`begin` is called in a later turn; first come, first served."""
-        self._waiting.append(begin)
-
     def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._begun = min(self._together, len(self._waiting))
+        self._begun = min(self._together, len(self.waiting))
         if self._begun:
             loop.call_soon(self._next_turn, loop)
         for _ in range(self._begun):
-            self._waiting.popleft()()
+            self.waiting.popleft()()
 
 
 _HEALTH = b"GET /health "
@@ -132,7 +129,7 @@ class _Connection(HttpToolsProtocol):
             self._early.append(data)
             self._unset_keepalive_if_required()
             self.flow.pause_reading()
-            self.intake.wait(self._begin)
+            self.intake.waiting.append(self._begin)
 
     def _begin(self) -> None:
         data = b"".join(self._early)

@@ -76,7 +76,7 @@ class ModelDeletions:
         ]
         loaded = self._catalog.loaded_steps(project, name)
         for step in doomed:
-            served = self._served.opened(model.key)
+            served = self._served.opened.get(model.key)
             if step in loaded and served is not None:
                 served.retire(step)
             await asyncio.to_thread(checkpoints.delete, step)
@@ -89,7 +89,7 @@ class ModelDeletions:
         """
         model = self._models.get(project, name)
         newest, loaded = self._models.checkpoints(model).newest(), self._catalog.loaded_steps(project, name)
-        served = self._served.opened(model.key)
+        served = self._served.opened.get(model.key)
         if served is None:
             return UnloadStepsReply(unloaded=[])
         gone = [step for step in sorted(loaded) if step not in keep and step != newest]
@@ -234,7 +234,7 @@ class Control:
             project=model.project,
             name=model.name,
             base_model=model.base_model,
-            inference_name=self.catalog.inference_name(model.project, model.name, tenant_of(model.project)),
+            inference_name=self.catalog.names.shown(model.project, model.name, tenant_of(model.project)),
             step=max(steps, default=0),
             checkpoints=steps,
             checkpoint_dir=str(checkpoints.folder),

@@ -373,7 +373,7 @@ class ScopedRollouts:
             self._known[tenant, rollout_id] = known
             scope = record.model_dump_json().encode()
             values = (tenant or "", rollout_id, scope, known.opened_at, known.expires_at)
-            await self._ledger.append([], [(_OPEN, values)])
+            await self._ledger.writer.append([], [(_OPEN, values)])
         known.require_open()
         if not asked.pinned and known.record != record:
             raise RequestError(
@@ -445,13 +445,13 @@ class ScopedRollouts:
         """The reply of a request was sent to its end; of a rollout that is not scoped nothing is noted."""
         scoped = self._known.get((tenant, rollout_id))
         if scoped is not None and scoped.closed_at is None:
-            self._ledger.note([(_DELIVERED, (tenant or "", rollout_id, request_id))])
+            self._ledger.writer.note([(_DELIVERED, (tenant or "", rollout_id, request_id))])
 
     async def exchanges(self, rollout_id: str, tenant: Tenant) -> RolloutExchanges:
         """Returns the requests and answers so far. Raises: NotFoundError."""
         scoped = self.require(rollout_id, tenant)
         values = (tenant or "", rollout_id)
-        await self._ledger.append([])  # what was noted before is committed
+        await self._ledger.writer.append([])  # what was noted before is committed
         exchanges = read_exchanges(await self._ledger.rows(SELECT_EXCHANGES, values))
         ((unlisted,),) = await self._ledger.rows(_UNLISTED, values)
         forks: dict[str, int] = {}
@@ -476,14 +476,14 @@ class ScopedRollouts:
             # ledger before is committed before this is.
             scoped.closed_at = time.time()
             scoped.conversations.clear()
-        await self._ledger.append([], [(_CLOSE, (scoped.closed_at, tenant or "", rollout_id))])
+        await self._ledger.writer.append([], [(_CLOSE, (scoped.closed_at, tenant or "", rollout_id))])
         return await self.exchanges(rollout_id, tenant)
 
     async def forget(self, rollout_id: str, tenant: Tenant) -> None:
         """Close it and drop its texts. Raises: NotFoundError."""
         scoped = self.require(rollout_id, tenant)
         scoped.closed_at = scoped.closed_at or time.time()
-        await self._ledger.append([], _delete_statements(scoped))
+        await self._ledger.writer.append([], _delete_statements(scoped))
         self._known.pop((tenant, rollout_id), None)
 
     async def _record(self, asked: OpenRolloutRequest, tenant: Tenant) -> ScopeRecord:
@@ -510,7 +510,7 @@ class ScopedRollouts:
         for scoped in old:
             del self._known[scoped.tenant, scoped.rollout_id]
         if old:
-            await self._ledger.append(
+            await self._ledger.writer.append(
                 [], [statement for scoped in old for statement in _delete_statements(scoped)]
             )
 

@@ -188,16 +188,16 @@ class MetricsBuilder:
     def __init__(self, cost_context: str) -> None:
         self.cost_context = _checked_context(cost_context)
         self._buffer: str | None = None
-        self._totals = MetricTotals()
+        self.totals = MetricTotals()
         self._prices = PriceBook()
 
     def add_metric(self, key: str, value: float) -> None:
         """Add an amount. A name is either an amount or a group of amounts: ConfigurationError for both."""
-        self._totals.add(self._buffer, {key: value})
+        self.totals.add(self._buffer, {key: value})
 
     def add_metrics(self, metrics: Mapping[str, float], scenario_ids: Iterable[Any] = ()) -> None:
         """Add several at once: all of them, or none when one is refused."""
-        self._totals.add(self._buffer, metrics, [str(scenario) for scenario in scenario_ids])
+        self.totals.add(self._buffer, metrics, [str(scenario) for scenario in scenario_ids])
 
     def add_cost(self, path: str, usd: float) -> None:
         """Add US dollars to `costs/<path>`."""
@@ -282,7 +282,7 @@ class MetricsBuilder:
 
     def take_metrics(self, *further_buffers: str | None) -> dict[str, float]:
         """`flush` where nothing can be awaited; also empties the named buffers."""
-        return self._totals.empty_buffers([self._buffer, *further_buffers])
+        return self.totals.empty_buffers([self._buffer, *further_buffers])
 
     def activate(self) -> Token[MetricsBuilder]:
         """Make this the builder of `get_active`; undo it with `token.var.reset(token)`."""
@@ -305,13 +305,9 @@ class MetricsBuilder:
             raise LookupError("no MetricsBuilder is active here: use `with builder.activate_context():`")
         return builder
 
-    def check(self, metrics: Mapping[str, float]) -> None:
-        """Raises ConfigurationError when `add_metrics` would refuse one of them."""
-        self._totals.check(metrics)
-
     def waiting(self, *further_buffers: str | None) -> set[str]:
         """Names of the amounts that the next `take` would give."""
-        return self._totals.waiting([self._buffer, *further_buffers])
+        return self.totals.waiting([self._buffer, *further_buffers])
 
     def for_cost_context(self, cost_context: str, *, buffer_scope: str | None = None) -> MetricsBuilder:
         """A builder for other costs with the same sums, prices and extractors.
@@ -321,7 +317,7 @@ class MetricsBuilder:
         """
         other = MetricsBuilder(cost_context)
         other._buffer = self._buffer if buffer_scope is None else buffer_scope
-        other._totals, other._prices = self._totals, self._prices
+        other.totals, other._prices = self.totals, self._prices
         return other
 
     def copy_settings(self) -> MetricsBuilder:
@@ -360,11 +356,11 @@ class MetricsBuilder:
 
     def state_dict(self) -> dict[str, Any]:
         """The sums over the run: `cum_state` and `unique_scenario_ids`."""
-        return self._totals.state_dict()
+        return self.totals.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the sums of `state_dict`."""
-        self._totals.load_state_dict(state)
+        self.totals.load_state_dict(state)
 
 
 def active_builder() -> MetricsBuilder | None:

@@ -95,7 +95,7 @@ class RunLog:
             summary = Summary() if entry.groups is None else summarize(entry.groups, entry.split)
             averages, amounts = _numbers(entry, summary)
             if entry.split in SPLITS:
-                self._builder.check(amounts)
+                self._builder.totals.check(amounts)
             if entry.groups is not None and not entry.stored:
                 from art.tracking.trajectory_log import log_groups
 

@@ -30,7 +30,7 @@ async def path(tmp_path: Path) -> Path:
     """A ledger with a chain of two samples and one for itself."""
     ledger = Ledger(tmp_path / "ledger.sqlite")
     chain = [sample("a", (1, 2), (3,)), sample("b", (1, 2, 3, 4), (5,), parent_id="a", shared=3)]
-    await ledger.append([*chain, sample("c", (7, 8), (9, 10), rollout_id="r", tenant="alice")])
+    await ledger.writer.append([*chain, sample("c", (7, 8), (9, 10), rollout_id="r", tenant="alice")])
     await ledger.close()
     return tmp_path / "ledger.sqlite"
 
@@ -92,7 +92,7 @@ async def test_rows_without_a_checksum_are_read_as_they_are(path: Path) -> None:
         database.executescript("ALTER TABLE samples DROP COLUMN checksum; PRAGMA user_version = 4;")
     ledger = Ledger(path)
     assert [one.sample_id for one in await ledger.samples(["a", "b", "c"])] == ["a", "b", "c"]
-    await ledger.append([sample("d")])
+    await ledger.writer.append([sample("d")])
     await ledger.close()
     flip(path, "prompt", "d")
     with sqlite3.connect(path) as database:  # rows that even an older version cannot have written
@@ -250,8 +250,8 @@ async def test_a_full_disk_is_named_and_costs_nothing(path: Path) -> None:
     pages = ledger._writing.execute("PRAGMA page_count").fetchone()[0]
     ledger._writing.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(DiskError, match=r"cannot write 1 samples: the disk is full: .*bytes free.*is kept"):
-        await ledger.append([sample("large", range(20_000))])
+        await ledger.writer.append([sample("large", range(20_000))])
     assert len(await ledger.samples(["a", "b", "c"])) == 3
     ledger._writing.execute("PRAGMA max_page_count = 1000000")
-    await ledger.append([sample("large", range(20_000))])
+    await ledger.writer.append([sample("large", range(20_000))])
     await ledger.close()

@@ -57,14 +57,14 @@ async def ledger(tmp_path: Path):
 
 async def test_records_come_back_exactly(ledger: Ledger) -> None:
     record = sample("a", range(5), [2**31 - 1, 0, 7], rollout_id="r", fork_reason="history_edited")
-    await ledger.append([record])
+    await ledger.writer.append([record])
     assert await ledger.samples(["a"]) == [record]
 
 
 async def test_candidates_come_back_exactly_and_are_stored_small(ledger: Ledger) -> None:
     told = b"".join(candidates_record(range(token, token + 40)) for token in range(500))
     record = sample("a", range(5), range(500), candidates=told)
-    await ledger.append([record, sample("b")])
+    await ledger.writer.append([record, sample("b")])
     assert await ledger.samples(["a", "b"]) == [record, sample("b")]
     stored = sqlite3.connect(ledger.path).execute("SELECT LENGTH(candidates) FROM samples").fetchall()
     assert stored[1] == (None,) and 0 < stored[0][0] < len(told) / 2
@@ -79,7 +79,7 @@ async def test_a_file_from_before_there_were_candidates_goes_on(tmp_path: Path) 
         old.executescript("ALTER TABLE samples DROP COLUMN candidates; PRAGMA user_version = 5;")
     ledger = Ledger(path)
     record = sample("b", candidates=candidates_record([3, 4]))
-    await ledger.append([record])
+    await ledger.writer.append([record])
     assert await ledger.samples(["a", "b"]) == [sample("a"), record]
     await ledger.close()
 
@@ -94,7 +94,7 @@ async def test_an_extending_prompt_is_stored_as_its_tail(ledger: Ledger) -> None
                 f"s{n}", prompt, [n, n], rollout_id="r", parent_id=before.sample_id, shared=len(prompt) - 1
             )
         )
-    await ledger.append(records)
+    await ledger.writer.append(records)
     assert await ledger.rollout("r") == records
     assert await ledger.samples(["s39", "s3"]) == [records[39], records[3]]
     (stored,) = sqlite3.connect(ledger.path).execute("SELECT SUM(LENGTH(prompt)) FROM samples").fetchone()
@@ -102,14 +102,14 @@ async def test_an_extending_prompt_is_stored_as_its_tail(ledger: Ledger) -> None
 
 
 async def test_unknown_samples_are_named(ledger: Ledger) -> None:
-    await ledger.append([sample("a")])
+    await ledger.writer.append([sample("a")])
     with pytest.raises(NotFoundError, match="'b', 'c'"):
         await ledger.samples(["a", "b", "c"])
     assert await ledger.rollout("nobody") == []
 
 
 async def test_writers_at_the_same_time_share_a_commit_but_not_a_cancellation(ledger: Ledger) -> None:
-    writers = [asyncio.create_task(ledger.append([sample(f"s{n}")])) for n in range(200)]
+    writers = [asyncio.create_task(ledger.writer.append([sample(f"s{n}")])) for n in range(200)]
     await asyncio.sleep(0)
     writers[0].cancel()
     results = await asyncio.gather(*writers, return_exceptions=True)
@@ -119,16 +119,16 @@ async def test_writers_at_the_same_time_share_a_commit_but_not_a_cancellation(le
 
 
 async def test_a_refused_row_fails_its_writers_and_no_other(ledger: Ledger) -> None:
-    await ledger.append([sample("a")])
+    await ledger.writer.append([sample("a")])
     with pytest.raises(LedgerError, match="cannot write 1 samples"):
-        await ledger.append([sample("a")])
-    await ledger.append([sample("b")])
+        await ledger.writer.append([sample("a")])
+    await ledger.writer.append([sample("b")])
     assert len(await ledger.samples(["a", "b"])) == 2
 
 
 async def test_turns_are_found_newest_first_and_own_rollout_first(ledger: Ledger) -> None:
     for name, rollout in (("a", "r1"), ("b", "r2"), ("c", None)):
-        await ledger.append([sample(name, rollout_id=rollout, turn_key=b"k")])
+        await ledger.writer.append([sample(name, rollout_id=rollout, turn_key=b"k")])
 
     async def found(keys: list[bytes], rollout: str | None) -> str | None:
         record = await ledger.find_turn(keys, rollout)
@@ -142,13 +142,13 @@ async def test_turns_are_found_newest_first_and_own_rollout_first(ledger: Ledger
 
 async def test_closing_commits_what_waits_and_then_refuses(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.sqlite")
-    writing = asyncio.create_task(ledger.append([sample("a")]))
+    writing = asyncio.create_task(ledger.writer.append([sample("a")]))
     await asyncio.sleep(0)
     await ledger.close()
     await writing
     await ledger.close()
     with pytest.raises(LedgerError, match="closed"):
-        await ledger.append([sample("b")])
+        await ledger.writer.append([sample("b")])
     again = Ledger(tmp_path / "l.sqlite")
     assert len(await again.samples(["a"])) == 1
     await again.close()
@@ -177,7 +177,7 @@ async def main():
         n = 0
         while True:
             name = f"{{worker}}-{{n}}"
-            await ledger.append([sample(name, range(n % 7 + 1), range(n % 5 + 1))])
+            await ledger.writer.append([sample(name, range(n % 7 + 1), range(n % 5 + 1))])
             sys.stdout.write(name + "\\n")
             sys.stdout.flush()
             n += 1
@@ -202,7 +202,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     async def read() -> list[SampleRecord]:
         ledger = Ledger(path)
         records = await ledger.samples(acknowledged)
-        await ledger.append([sample("after")])
+        await ledger.writer.append([sample("after")])
         await ledger.close()
         return records
 
@@ -213,12 +213,12 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
 async def test_notes_are_committed_before_what_is_appended_later_and_at_the_end(tmp_path: Path) -> None:
     ledger, text = Ledger(tmp_path / "ledger.sqlite"), "INSERT INTO delivered VALUES ('', 'r', ?)"
-    ledger.note([(text, ("a",))])
-    await ledger.append([sample("one")])
+    ledger.writer.note([(text, ("a",))])
+    await ledger.writer.append([sample("one")])
     assert await ledger.rows("SELECT request_id FROM delivered") == [("a",)]
-    ledger.note([(text, ("b",))])
+    ledger.writer.note([(text, ("b",))])
     await ledger.close()
-    ledger.note([(text, ("c",))])
+    ledger.writer.note([(text, ("c",))])
     after = Ledger(tmp_path / "ledger.sqlite")
     assert await after.rows("SELECT request_id FROM delivered") == [("a",), ("b",)]
     await after.close()
@@ -242,7 +242,7 @@ async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_p
     assert await ledger.samples(["a", "b"]) == records
     assert await ledger.rollout("r") == records and await ledger.rollout("r", tenant="alice") == []
     assert await ledger.has_rollout("r") and not await ledger.has_rollout("r", tenant="alice")
-    await ledger.append([replace(sample("c", rollout_id="r"), tenant="alice")])
+    await ledger.writer.append([replace(sample("c", rollout_id="r"), tenant="alice")])
     with pytest.raises(NotFoundError, match="no such sample: 'a'"):
         await ledger.samples(["a", "c"], tenant="alice")
     assert [one.sample_id for one in await ledger.rollout("r", tenant="alice")] == ["c"]
@@ -254,8 +254,8 @@ async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_p
 async def test_a_note_that_cannot_be_written_is_told_by_the_log(
     ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger.note([("INSERT INTO no_such_table VALUES (?)", ("a",))])
+    ledger.writer.note([("INSERT INTO no_such_table VALUES (?)", ("a",))])
     async with asyncio.timeout(30):
         while "no_such_table" not in caplog.text:  # noqa: ASYNC110 - a log has no event
             await asyncio.sleep(0.01)
-    await ledger.append([sample("a")])
+    await ledger.writer.append([sample("a")])

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from art.engine.builtin.cache import BUCKET, RowCache, cache_budget
-from art.engine.builtin.catalog import AdapterCatalog, ModelFolder, WholeModels
+from art.engine.builtin.catalog import AdapterCatalog, WholeModels
 from art.engine.builtin.model import CausalModel, rank_rows
-from art.engine.builtin.peft_folder import PeftAdapter
 from art.engine.builtin.sampler import Drawn, make_bias, make_penalties, request_seed, sample, shape_logits
 from art.engine.builtin.scheduler import Scheduler
 from art.engine.builtin.sequence import NOWHERE, Sequence, StopStrings, TokenizerLoader, appended
@@ -107,9 +106,6 @@ class EngineCore:
         else:
             return
         self._ended(sequence)
-
-    def add_adapter(self, name: str, adapter: PeftAdapter | ModelFolder) -> None:
-        self.adapters.add(name, adapter)
 
     def drop_adapter(self, name: str) -> Future[None]:
         """Done when the adapter's last request has ended."""

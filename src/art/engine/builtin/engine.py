@@ -167,7 +167,7 @@ class BuiltinEngine:
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`. A whole model is read between two steps: requests wait that long."""
         adapter = await asyncio.to_thread(read_folder, path)
-        await self._call(lambda: self._core.add_adapter(name, adapter), f"load adapter {name!r}")
+        await self._call(lambda: self._core.adapters.add(name, adapter), f"load adapter {name!r}")
 
     async def unload_adapter(self, name: str) -> None:
         """See `Engine.unload_adapter`."""

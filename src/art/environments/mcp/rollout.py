@@ -32,30 +32,27 @@ class OfferedTools:
     """
 
     def __init__(self, tools: Sequence[MCPTool]) -> None:
-        self._names: dict[str, str] = {}
+        self.tools_by_name: dict[str, str] = {}
+        """The servers' names of tools, by the names that the model calls."""
         self.schemas: list[dict[str, Any]] = []
         for tool in tools:
             shown = self._free(_FORBIDDEN.sub("_", tool.name)[:NAME_LIMIT])
-            self._names[shown] = tool.name
+            self.tools_by_name[shown] = tool.name
             self.schemas.append(replace(tool, name=shown).to_tool_schema())
         self.schemas.append(complete_task_tool.to_tool_schema())
 
     @property
     def has_tools(self) -> bool:
         """Returns whether the server has any tool to offer."""
-        return bool(self._names)
+        return bool(self.tools_by_name)
 
     @property
     def names(self) -> list[str]:
         """The names of the tools that the model may call."""
-        return [*self._names, complete_task_tool.name]
-
-    def find(self, shown: str) -> str | None:
-        """The server's name of the tool that the model calls so."""
-        return self._names.get(shown)
+        return [*self.tools_by_name, complete_task_tool.name]
 
     def _free(self, name: str) -> str:
-        taken = {complete_task_tool.name, *self._names}
+        taken = {complete_task_tool.name, *self.tools_by_name}
         free, number = name, 2
         while free in taken:
             ending = f"_{number}"
@@ -239,7 +236,7 @@ class _Rollout:
         return not calls
 
     async def _call(self, name: str, arguments: dict[str, Any] | str) -> ToolResult:
-        tool = self._offered.find(name)
+        tool = self._offered.tools_by_name.get(name)
         if isinstance(arguments, str):
             return _refused(f"the arguments of {name!r} are {arguments}")
         if tool is None:

@@ -88,16 +88,17 @@ class ScenarioStream:
         """How many there are, where that is known."""
         self._source = scenarios
         self._numbered: AsyncIterator[NumberedScenario] | None = None
-        self._again: deque[NumberedScenario] = deque()
+        self.again: deque[NumberedScenario] = deque()
+        """Scenarios that came back without an outcome: the next taker gets them."""
         self._lock = asyncio.Lock()
 
     async def next_scenario(self, is_settled: Callable[[int], bool]) -> NumberedScenario | None:
         """The next scenario that is not settled; None at the end."""
         async with self._lock:
-            while self._again:
-                if not is_settled(self._again[0].number):
-                    return self._again.popleft()
-                self._again.popleft()
+            while self.again:
+                if not is_settled(self.again[0].number):
+                    return self.again.popleft()
+                self.again.popleft()
             if self._numbered is None:
                 self._numbered = _numbered_scenarios(self._source)
             async for one in self._numbered:
@@ -109,11 +110,7 @@ class ScenarioStream:
         """Begin a new run: from the first scenario, or where what was given has no other way than on."""
         if not isinstance(self._source, Iterator | AsyncIterator):
             self._numbered = None
-            self._again.clear()
-
-    def give_back(self, one: NumberedScenario) -> None:
-        """Returns a scenario without an outcome to the stream: the next taker gets it."""
-        self._again.append(one)
+            self.again.clear()
 
 
 async def _numbered_scenarios(source: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[NumberedScenario]:
@@ -195,7 +192,7 @@ class RolloutWorkers:
                 finished = await self._roll_out(numbered)
                 await self._count_idle(self._queue.put(finished))
             except BaseException:
-                self._stream.give_back(numbered)
+                self._stream.again.append(numbered)
                 raise
 
     async def _count_idle(self, wait: Awaitable[T]) -> T:

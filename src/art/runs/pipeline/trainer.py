@@ -182,7 +182,7 @@ class PipelineRun:
                 rolling.cancel()
                 await asyncio.wait([rolling])
                 for finished in collector.drain():
-                    stream.give_back(finished.numbered)
+                    stream.again.append(finished.numbered)
                 await self._steps.save()
             evaluations.end()
             await evaluating
@@ -214,7 +214,7 @@ class PipelineRun:
                 result = await self._steps.train(batch)
             except BaseException:
                 for finished in batch.groups:
-                    stream.give_back(finished.numbered)
+                    stream.again.append(finished.numbered)
                 raise
             reporter.step_done(result.step, time.monotonic())
             metrics = {

@@ -245,7 +245,7 @@ class CompletionService:
                 prepared.request.size, ExchangeRecords, scoped, prepared, done
             )
             scoped.text_bytes += told.size
-        await self._ledger.append(records, told.statements if told is not None else ())
+        await self._ledger.writer.append(records, told.statements if told is not None else ())
         if told is not None:
             told.remember()
         for record in records:

@@ -308,7 +308,7 @@ class JobRunner:
 
     async def worker_failed(self, job: TrainingJob, error: WorkerError) -> None:
         """An attempt failed with its worker: wait for the restart."""
-        served = self._served.opened(job.model)
+        served = self._served.opened.get(job.model)
         if served is None:
             return
         try:

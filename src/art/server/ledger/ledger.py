@@ -72,7 +72,7 @@ class LedgerWriter:
         self._writer.start()
 
     async def append(self, records: Sequence[SampleRecord], also: Sequence[Statement] = ()) -> None:
-        """See `Ledger.append`."""
+        """Return once the records are committed, and with them what `also` writes. Raises: LedgerError."""
         if self._closed:
             raise LedgerError(f"the ledger {self._path} is closed")
         # Of each writer its own: one that is cancelled must not cancel the others' commit.
@@ -81,7 +81,10 @@ class LedgerWriter:
         await committed
 
     def note(self, also: Sequence[Statement]) -> None:
-        """See `Ledger.note`."""
+        """Hand over what nobody waits for: committed before anything that is appended later.
+
+        What cannot be written is told by the log; a closed ledger takes nothing.
+        """
         if not self._closed:
             self._gather((), also)
 
@@ -179,19 +182,8 @@ class Ledger:
         self.path = path
         self._writing, self._reading = _open(path)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-read")
-        self._commits = LedgerWriter(self._writing, path)
+        self.writer = LedgerWriter(self._writing, path)
         self._closed = False
-
-    async def append(self, records: Sequence[SampleRecord], also: Sequence[Statement] = ()) -> None:
-        """Return once the records are committed, and with them what `also` writes. Raises: LedgerError."""
-        await self._commits.append(records, also)
-
-    def note(self, also: Sequence[Statement]) -> None:
-        """Hand over what nobody waits for: committed before anything that is appended later.
-
-        What cannot be written is told by the log; a closed ledger takes nothing.
-        """
-        self._commits.note(also)
 
     async def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Returns the rows of a query of the tables beside the samples. Raises: LedgerError."""
@@ -308,7 +300,7 @@ class Ledger:
         if self._closed:
             return
         self._closed = True
-        await self._commits.close(seconds=_BUSY_SECONDS)
+        await self.writer.close(seconds=_BUSY_SECONDS)
         self._reader.shutdown(wait=True)
         self._reading.close()
         self._writing.close()

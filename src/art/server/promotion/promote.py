@@ -250,7 +250,8 @@ class ServedModels:
         self._workers = workers
         self._catalog = catalog
         self._settings = settings
-        self._served: dict[str, ServedModel] = {}
+        self.opened: dict[str, ServedModel] = {}
+        """By `project/name`, those that are served."""
         self._removed: list[ServedModel] = []
         """Of deleted models: each may still wait for its last requests."""
         self._opening: dict[str, asyncio.Lock] = {}
@@ -261,7 +262,7 @@ class ServedModels:
         Raises NotFoundError, ConfigurationError, CheckpointError, CanaryError, ParityError, WorkerError.
         """
         async with self.opening(model):
-            served = self._served.get(model.key)
+            served = self.opened.get(model.key)
             if served is not None:
                 return served
             self._models.get(model.project, model.name)  # it may have been deleted meanwhile
@@ -279,12 +280,8 @@ class ServedModels:
                 rows = await asyncio.to_thread(self.rows, model)
                 await workers.require_parity(model.lora, rows[0])
                 await served.bring_up(rows)
-            self._served[model.key] = served
+            self.opened[model.key] = served
             return served
-
-    def opened(self, key: str) -> ServedModel | None:
-        """The served model `project/name`; None while it is not served."""
-        return self._served.get(key)
 
     def opening(self, model: Registration) -> asyncio.Lock:
         """Holds a lock that keeps all models on the same base from being opened."""
@@ -294,7 +291,7 @@ class ServedModels:
     async def outside_training(self, model: Registration) -> AsyncIterator[ServedModel | None]:
         """The model while no job trains it; None while it is not served, nor becomes so."""
         async with lock_within(self.opening(model), self._settings.call, model.key):
-            served = self._served.get(model.key)
+            served = self.opened.get(model.key)
             if served is None:
                 yield None
                 return
@@ -334,11 +331,11 @@ class ServedModels:
 
     def remove(self, model: Registration) -> None:
         """Serve the model no longer. Requests that use it come to their end."""
-        served = self._served.pop(model.key, None)
+        served = self.opened.pop(model.key, None)
         if served is not None:
             served.remove()
             self._removed.append(served)
 
     async def close(self) -> None:
         """Stop waiting for the last requests of what was removed."""
-        await asyncio.gather(*(served.close() for served in [*self._served.values(), *self._removed]))
+        await asyncio.gather(*(served.close() for served in [*self.opened.values(), *self._removed]))
