@@ -73,7 +73,7 @@ async def test_candidates_come_back_exactly_and_are_stored_small(ledger: Ledger)
 async def test_a_file_from_before_there_were_candidates_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     first = Ledger(path)
-    await first.append([sample("a")])
+    await first.writer.append([sample("a")])
     await first.close()
     with sqlite3.connect(path) as old:
         old.executescript("ALTER TABLE samples DROP COLUMN candidates; PRAGMA user_version = 5;")
@@ -231,7 +231,7 @@ async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_p
         sample("a", rollout_id="r"),
         sample("b", (1, 2, 3, 4), parent_id="a", shared=3, rollout_id="r"),
     ]
-    await first.append(records)
+    await first.writer.append(records)
     await first.close()
     with sqlite3.connect(path) as old:  # as it was before there were tenants
         old.executescript("DROP TABLE rollouts; DROP TABLE exchanges; DROP TABLE delivered;")
