@@ -128,7 +128,7 @@ def _sums(penalties_G: Sequence[Array | None]) -> Array:
 
 
 def balanced(value: Advantage, balance: float) -> Advantage:
-    """Above 0: negative advantages times 1 - balance. Below 0: positive ones times 1 + balance.
+    """Scales advantages. Above 0: negative ones by 1 - balance. Below 0: positive ones by 1 + balance.
 
     >>> balanced(-2.0, 0.25), balanced(2.0, 0.25), balanced(2.0, -0.25)
     (-1.5, 2.0, 1.5)

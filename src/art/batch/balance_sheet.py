@@ -14,7 +14,7 @@ MASKED = "mismatch"
 
 
 class SheetAccount:
-    """Keeps the account while a batch is built. What started is counted apart from what became of it.
+    """Keeps the account while a batch is built. Started rollouts are counted separately from their fates.
 
     >>> account = SheetAccount()
     >>> account.start(rollouts=2, tokens=30)

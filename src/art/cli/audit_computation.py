@@ -105,7 +105,9 @@ async def engine_verdicts(
 async def completions(
     engine: Engine, prompts: Sequence[list[int]]
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """Whole rows (prompt and completion) and the completions' logprobs, as the engine sampled them."""
+    """Returns whole rows (prompt and completion) and the completions' logprobs, as the engine sampled
+    them.
+    """
     rows, logprobs = [], []
     for number, prompt in enumerate(prompts):
         ids: list[int] = []

@@ -36,7 +36,7 @@ VERB_ORDER = (
 
 
 class VerbGroup(TyperGroup):
-    """Listed in `VERB_ORDER`; others behind, in the order of their definition."""
+    """The group of commands, in the order of `VERB_ORDER`; others follow in the order of their definition."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Returns the names of the commands."""

@@ -208,7 +208,7 @@ def show_report(console: Console, report: RunReport, json_file: Path | None) -> 
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Readable by people too; folders are made."""
+    """Writes JSON that people can read too; folders are created."""
     from art.process.files import write_whole
 
     write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", durable=False)

@@ -200,7 +200,7 @@ def keeps_more(path: str, here: bytes, there: bytes) -> bool:
 
 
 def not_written_meanwhile(folder: Path, path: str) -> AbstractContextManager[None]:
-    """Held while a file is replaced or removed: a program may be adding to its log, which takes this lock.
+    """Holds the log's lock while a file is replaced or removed, because a program may be adding to its log.
 
     Raises DeadlineError when a program holds it for too long.
     """
@@ -350,7 +350,7 @@ _TRAINING = (JOB_FILE, MANIFEST_FILE, STATE_FILE, "optimizer.safetensors", "crit
 
 
 def archive_step(store: Store, checkpoint: Path, step: int) -> str:
-    """Put `zipped-steps/{step:04d}.zip` with the adapter's files into a store; returns its path there.
+    """Writes `zipped-steps/{step:04d}.zip` with the adapter's files to a store; returns its path there.
 
     Raises StorageError, ForbiddenBucketCreationError.
     """

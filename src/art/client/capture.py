@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Hears completions in the order in which they are complete."""
+    """Receives completions in the order in which they complete."""
 
     on_close: list[Callable[[], None]]
     """Of each stream that has begun: calling it lets the listener hear at once what was read of it so far."""

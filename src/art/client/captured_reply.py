@@ -196,7 +196,9 @@ def watch_body(response: Any, *tellers: BodyReader) -> BodyWatch | None:
 
 
 class BodyWatch:
-    """Stands between a response and its reader. The pieces are joined once, at the end."""
+    """Reads a response's pieces for an observer, between the response and its reader. The pieces are joined
+    once, at the end.
+    """
 
     def __init__(self, response: Any, tellers: tuple[BodyReader, ...]) -> None:
         self._response, self._tellers = response, list(tellers)
@@ -208,7 +210,7 @@ class BodyWatch:
         response.close, response.aclose = self.close, self.aclose
 
     def hand_over(self, tell: BodyReader) -> None:
-        """Tell one of the tellers now what was read so far, unless it knows already."""
+        """Passes what was read so far to one of the observers, unless it has it already."""
         if tell in self._tellers:
             self._tellers.remove(tell)
             tell(b"".join(self._pieces))

@@ -194,8 +194,8 @@ class ServerConnection:
         return clients[url, key]
 
     async def revive(self) -> float:
-        """Called when nobody answered. Returns the seconds that it took: a server that is being started is
-        not one that is silent, and its start has a deadline of its own.
+        """Runs when the server did not answer. Returns the seconds that it took: a server that is being
+        started is not one that is silent, and its start has a deadline of its own.
         """
         begun = asyncio.get_running_loop().time()
         await self._revive()

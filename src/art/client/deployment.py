@@ -128,7 +128,7 @@ async def deploy_model(
     config: DeploymentConfig | None = None,
     verbose: bool = False,
 ) -> DeploymentResult:
-    """Give the adapter of a checkpoint folder to a provider.
+    """Deploys the adapter of a checkpoint folder at a provider.
 
     provider: "together" (needs a `TogetherDeploymentConfig`) or "wandb". verbose: what happens is
     logged as a warning, so that it is seen, and not as an info.

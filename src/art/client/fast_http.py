@@ -36,7 +36,7 @@ MAX_HEAD_BYTES = 65_536
 
 
 class LaneError(ConnectionError):
-    """This exchange is not possible on the short way; nothing is known about the ordinary one."""
+    """The fast path cannot do this exchange; the regular path may."""
 
 
 class LostConnectionError(LaneError):

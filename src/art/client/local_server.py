@@ -334,8 +334,8 @@ class LocalServer:
         return self._ready is not None and self._ready == self.process.pid
 
     def bring_up(self) -> None:
-        """Have it run, with the models. One that dies on the way is started again, while its limits allow.
-        Blocks.
+        """Starts the server with the models. A server that dies meanwhile is restarted, while its limits
+        allow. Blocks.
 
         Raises what `ServerProcess.ensure_running` raises; what a model's registration raises, once: the
         others are served nevertheless.

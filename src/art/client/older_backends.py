@@ -24,7 +24,7 @@ def as_backend(backend: Any) -> Backend:
 
 
 class ForeignBackend:
-    """Our names over what a foreign backend has. Raises ConfigurationError where it has nothing for one."""
+    """Adapts a foreign backend to ART's names. Raises ConfigurationError if it has no equivalent of one."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend

@@ -240,7 +240,8 @@ class RemoteBackend:
         step: int | None = None,
         not_after_step: int | None = None,
     ) -> int:
-        """Give `model`, before or right after `register`, a checkpoint of another one, under the same number.
+        """Copies a checkpoint of another model to `model`, before or right after `register`, under the same
+        number.
 
         It resumes exactly: weights, optimizer, RNG. Without `step` (exactly this one) and `not_after_step`
         (the newest up to this one) it is the newest. Returns the step that the model is at now. Raises

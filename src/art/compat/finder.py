@@ -22,7 +22,7 @@ from art.compat.unbuilt import Unbuilt
 
 
 def install() -> None:
-    """Let `import` find the paths of the table. Doing it again changes nothing."""
+    """Installs the finder of the table's paths. Installing it again changes nothing."""
     if not any(type(finder).__module__ == __name__ for finder in sys.meta_path):
         sys.meta_path.insert(0, OlderPathFinder())
 

@@ -111,7 +111,7 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """Seven verbs. Every one raises a subclass of `art.errors.ARTError` when it fails.
+    """The interface of all engines. Every method raises a subclass of `art.errors.ARTError` when it fails.
 
     Waiting is bounded: `generate` raises `OverloadedError` at once when the queue is full.
     """
@@ -136,7 +136,7 @@ class Engine(Protocol):
         ...
 
     async def unload_adapter(self, name: str) -> None:
-        """Forget an adapter; requests that use it are finished first. Unknown names raise NotFoundError."""
+        """Unloads an adapter; requests that use it are finished first. Unknown names raise NotFoundError."""
         ...
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -150,7 +150,7 @@ class Engine(Protocol):
         ...
 
     async def sleep(self) -> None:
-        """Give memory back to the trainer (caches); running requests are finished first, new ones wait."""
+        """Frees memory (caches) for the trainer; running requests are finished first, new ones wait."""
         ...
 
     async def wake(self) -> None: ...
@@ -206,7 +206,7 @@ class ServedEngine(Protocol[C]):
     def health(self) -> EngineHealth: ...
 
     def begin(self, request: GenerateRequest, sink: Sink) -> C:
-        """Put a request into the queue. Raises: OverloadedError, WorkerError."""
+        """Queues a request. Raises: OverloadedError, WorkerError."""
         ...
 
     def cancel(self, call: C) -> None:

@@ -57,7 +57,7 @@ class Replica:
 
     @property
     def incarnation(self) -> tuple[int, int]:
-        """Tells this engine from the one that replaces it after a restart."""
+        """The number that distinguishes this engine from its replacement after a restart."""
         return self.number, self.starts
 
 
@@ -413,7 +413,7 @@ class EnginePool:
             self._on_hold -= 1
 
     async def join(self, number: int, engine: Engine, verify: Verify | None = None) -> None:
-        """Put an engine in its place. It takes requests when it has every adapter.
+        """Adds an engine in its place. It gets requests once it has every adapter.
 
         Raises what loading and `verify` raise; then its place stays empty.
         """
@@ -427,7 +427,7 @@ class EnginePool:
             await before.close()
 
     def give_up(self, number: int, failure: ARTError) -> None:
-        """This replica does not come back: nobody needs to wait for it."""
+        """Gives up a replica, so that no request waits for it."""
         self.replicas[number].up, self.replicas[number].failure = False, failure
         self._notify()
 

@@ -30,7 +30,7 @@ def rollout_metrics(trajectory: Trajectory) -> dict[str, float]:
 async def mean_figures(
     trajectories: Sequence[Trajectory], figures: Figures, measure: Measure | None
 ) -> dict[str, float]:
-    """Means by name, with the truth where it is known; empty without trajectories."""
+    """Returns means by name, with the true quality if it is known; empty without trajectories."""
     found: dict[str, list[float]] = {}
     for one in trajectories:
         row = dict(figures(one))

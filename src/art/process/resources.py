@@ -81,7 +81,7 @@ _LARGE_BLOCK = 1 << 20
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to reuse freed blocks: a forward pass frees and asks for the same megabytes again and again.
+    """Makes glibc reuse freed blocks: a forward pass frees and allocates the same megabytes again and again.
 
     Giving them back to the system in between made a pass over 3,000 tokens half as slow again (page faults).
     """
@@ -89,7 +89,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Tell glibc to give every large block back at once: the process is as large as what it holds.
+    """Makes glibc return every large block at once: the process is only as large as its live data.
 
     Kept blocks fit the next request badly: a process that frees and computes its activations again held seven
     times what it needed. It costs a third more time.

@@ -147,7 +147,7 @@ class Calibration:
 
 
 async def calibrate(scorer: Scorer, groups: Sequence[CalibrationGroup], *, salt: str = "") -> Calibration:
-    """Have the judge score the groups. salt: another one asks anew where answers are cached.
+    """Lets the judge score the groups. salt: another one bypasses cached answers.
 
     Raises what the scorer raises.
     """

@@ -66,7 +66,7 @@ class JudgeRecord:
         return list(self._last.get(name, ()))
 
     def mean(self, name: str) -> float | None:
-        """Over the window; None before half of it is known."""
+        """Returns the mean over the window; None before half of it is known."""
         values = self.recent(name)
         return fmean(values) if len(values) >= self.half else None
 

@@ -101,7 +101,7 @@ class StepUnderWay:
 
 
 def mean_reward(groups: Sequence[TrajectoryGroup]) -> tuple[float | None, int]:
-    """Over the rollouts with a score (None: none has one), and how many have none."""
+    """Returns the mean over the rollouts with a score (None: none has one), and the number without one."""
     rewards = [one.reward for group in groups for one in group]
     scored = [reward for reward in rewards if not isinstance(reward, Unscored)]
     return mean_of_known(scored), len(rewards) - len(scored)
@@ -126,7 +126,7 @@ def failure_kind(error: PydanticException) -> str:
 
 
 def judge_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Means of what the judge's checks say, over the groups of which they say it."""
+    """Returns means of the judge checks' figures, over the groups that have them."""
     found: dict[str, list[float]] = {}
     metrics: list[Mapping[str, float | int | bool]] = [group.metrics for group in groups]
     for name, value in (item for one in metrics for item in one.items() if item[0].startswith(JUDGE)):
@@ -187,7 +187,7 @@ class RunFolder(Generic[Row]):
         self.write_text(name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """So that a reader sees the old file or the new one, never a part."""
+        """Writes the file atomically: a reader sees the old file or the new one, never a part."""
         write_whole(self.path / name, text, durable=False)
 
 
@@ -200,7 +200,7 @@ class JudgedRunFolder(RunFolder[StepRow]):
     ROW: ClassVar[type[RunStep]] = StepRow
 
     def open(self, now: Mapping[str, Any], settings: RunSettings) -> bool:
-        """Begin a new run, or go on with the one that is here (True).
+        """Starts a new run, or resumes the one that is here (True).
 
         now: what the run is of, plain values by name. Raises ConfigurationError where the one that is here is
         of something else or of other settings.

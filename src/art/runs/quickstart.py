@@ -122,7 +122,7 @@ def resumed_settings(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Means over rollouts of fresh scenarios.
+    """The means over rollouts of new scenarios.
 
     >>> Evaluation.of([{"reward": 1.0, "not_lost": 1.0}, {"reward": -1.0, "not_lost": 0.0}]).means
     {'reward': 0.0, 'not_lost': 0.5}

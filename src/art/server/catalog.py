@@ -300,12 +300,12 @@ class Catalog:
         model.newest = step
 
     def serve_as(self, project: str, name: str, serving: Serving) -> None:
-        """Say how a model's steps are served from now on."""
+        """Sets how a model's steps are served from now on."""
         self._targets.clear()
         self._serving[project, name] = serving
 
     def retire(self, project: str, name: str, step: int) -> str | None:
-        """Give a step that is not the newest to no new request. Returns its adapter: unload it once drained.
+        """Closes a step that is not the newest to new requests. Returns its adapter: unload it once drained.
 
         Raises: NotFoundError, ConfigurationError (it is the newest step).
         """

@@ -175,7 +175,7 @@ class Control:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Go on with the jobs that an earlier server left unfinished."""
+        """Resumes the jobs that an earlier server left unfinished."""
         self.catalog.load_missing = self._served.load_missing
         for left in self.layout.removed_dirs():
             await asyncio.to_thread(shutil.rmtree, left)

@@ -119,7 +119,7 @@ _PATIENCE_SECONDS = 2.0
 
 
 class DataFolderLock:
-    """Held from construction until `release` or the process's end."""
+    """The lock of a data folder, held from construction until `release` or the process's end."""
 
     def __init__(self, server_dir: Path) -> None:
         """Raises: ConfigurationError naming the folder and the process that holds it, DiskError."""
@@ -143,5 +143,5 @@ class DataFolderLock:
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let another server have the folder."""
+        """Releases the folder for another server."""
         os.close(self._descriptor)

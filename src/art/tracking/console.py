@@ -38,17 +38,17 @@ def step(message: str) -> None:
 
 
 def ok(message: str) -> None:
-    """Something went well."""
+    """Logs a success."""
     _line("OK", _C.GREEN, message)
 
 
 def warn(message: str) -> None:
-    """Something deserves a look."""
+    """Logs a warning."""
     _line("WARN", _C.YELLOW, message)
 
 
 def err(message: str) -> None:
-    """Something went wrong."""
+    """Logs an error."""
     _line("ERR", _C.RED, message)
 
 

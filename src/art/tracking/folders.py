@@ -83,7 +83,7 @@ class ModelPaths:
 
     @property
     def run_lock(self) -> Path:
-        """Held by the pipeline that trains the model."""
+        """The lock file of the pipeline that trains the model."""
         return self.path / ".pipeline.lock"
 
 
@@ -120,7 +120,7 @@ PATIENCE_SECONDS = 120.0
 
 @contextmanager
 def lock_folder(folder: Path, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
-    """Hold the folder's lock; the folder is made if it is not there.
+    """Holds the folder's lock; creates the folder if it does not exist.
 
     Raises: DeadlineError after `patience` seconds of waiting for another process or thread.
     """

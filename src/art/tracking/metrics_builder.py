@@ -116,7 +116,7 @@ class MetricTotals:
             return {"cum_state": dict(self._sums), "unique_scenario_ids": sorted(self._scenarios)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the sums of `state_dict`."""
+        """Continues from the sums of `state_dict`."""
         with self._lock:
             self._sums = {name: float(value) for name, value in state.get("cum_state", {}).items()}
             self._scenarios = {str(scenario) for scenario in state.get("unique_scenario_ids", ())}
@@ -359,7 +359,7 @@ class MetricsBuilder:
         return self.totals.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the sums of `state_dict`."""
+        """Continues from the sums of `state_dict`."""
         self.totals.load_state_dict(state)
 
 

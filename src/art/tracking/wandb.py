@@ -57,7 +57,7 @@ class OpenRuns:
         row: Mapping[str, Any],
         patience_s: float | None = None,
     ) -> None:
-        """Tell the run a row. One that the program has ended goes on."""
+        """Logs a row to the run. A run that the program has ended is continued."""
         with self._lock:
             run = self._get(key, config, patience_s)
             try:
@@ -67,7 +67,7 @@ class OpenRuns:
                 self._get(key, config, patience_s).log(row)
 
     def configure(self, key: RunKey, config: Mapping[str, Any]) -> None:
-        """Tell an open run more of its config; one that is not open gets it at its start."""
+        """Adds to the config of an open run; a run that is not open gets it at its start."""
         with self._lock:
             if key in self._runs:
                 self._runs[key].run.config.update(dict(config), allow_val_change=True)
@@ -149,7 +149,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_sinks(names: list[str] | None) -> None:
-    """Tell, once in a process, of a name of `report_metrics` that nothing answers to."""
+    """Warns, once per process, of an unknown name in `report_metrics`."""
     for name in names or ():
         if name not in SINKS:
             _warn_unknown(str(name))

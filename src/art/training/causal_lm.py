@@ -104,7 +104,7 @@ def recomputed(layers: Sequence[torch.nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def without_dropout(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, no dropout layer of `model` acts or draws; afterwards those that acted act again."""
+    """Turns off all dropout layers of `model` inside the block."""
     live = [one for one in model.modules() if isinstance(one, torch.nn.Dropout) and one.training]
     for one in live:
         one.eval()

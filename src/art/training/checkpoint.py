@@ -247,7 +247,7 @@ def read_checkpoint(path: Path, *, base_model: str, base_fingerprint: str) -> Tr
 
 
 def verify_files(path: Path) -> Manifest:
-    """Hold every file against the manifest. Raises CheckpointError naming the one that is not as it was."""
+    """Checks every file against the manifest. Raises CheckpointError naming the one that differs."""
     manifest = _parse(Manifest, path / MANIFEST_FILE)
     for name, entry in manifest.files.items():
         file = path / name

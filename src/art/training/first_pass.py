@@ -30,8 +30,8 @@ _NAME = "reference"
 
 
 class References:
-    """Inside a context the reference computes, without dropout; afterwards `active` does again as before,
-    its weights and gradients untouched.
+    """The reference policy. Inside its context the reference computes, without dropout; afterwards `active`
+    computes as before, its weights and gradients untouched.
     """
 
     def __init__(self, policy: Policy, weights: Weights, active: str) -> None:

@@ -137,7 +137,7 @@ class LoraAdapters:
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Inside, the model computes what its base does."""
+        """Turns off the adapters inside the block: the model computes what its base does."""
         with self._model.disable_adapter():
             yield
 
@@ -178,7 +178,7 @@ class LoraAdapters:
                 parameter.copy_(weights[key])
 
     def remove(self, name: str) -> None:
-        """Forget an adapter. Another one, if there is any, becomes the active one."""
+        """Removes an adapter. Another one, if there is any, becomes the active one."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Adapter .* was active")  # meant
             self._model.delete_adapter(name)

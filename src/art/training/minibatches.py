@@ -108,7 +108,7 @@ def normalizer_of(entries: LossEntries, rows_E: Ints, normalizer: float, algorit
 
 
 def take_entries(entries: LossEntries, rows_E: Ints) -> LossEntries:
-    """Some of the entries, in their order."""
+    """Returns some of the entries, in their order."""
     mine: dict[str, Any] = {}
     for field in dataclasses.fields(entries):
         column = getattr(entries, field.name)

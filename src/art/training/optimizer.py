@@ -78,7 +78,7 @@ def save_moments(optimizer: torch.optim.AdamW, parameters: Parameters, path: Pat
 
 
 def load_moments(optimizer: torch.optim.AdamW, parameters: Parameters, path: Path) -> None:
-    """Give the optimizer the memory that `save_moments` wrote.
+    """Loads the moments that `save_moments` wrote into the optimizer.
 
     Raises CheckpointError when the file is unreadable or its tensors are not those of `parameters`.
     """

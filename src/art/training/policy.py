@@ -139,7 +139,7 @@ class Policy:
 
     @contextmanager
     def stock_attention(self) -> Iterator[None]:
-        """Inside, plain rows are computed by the model's own attention; trees cannot be."""
+        """Uses the model's own attention inside the block: for plain rows, not for trees."""
         ours = self.causal_lm.config._attn_implementation
         self.causal_lm.set_attn_implementation(self._stock_attention)
         try:

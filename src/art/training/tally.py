@@ -87,7 +87,7 @@ class Tally:
         totals.pairs += plan.pairs
 
     def report_progress(self) -> None:
-        """Say how many of the step's tokens have been forwarded."""
+        """Reports how many of the step's tokens have been forwarded."""
         totals = self._totals
         self._progress(totals.tokens, max(totals.tokens, self._updates * self._packings[0].forwarded))
 

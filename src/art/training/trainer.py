@@ -351,7 +351,7 @@ class Trainer:
         return sum(parameter.numel() for parameter in self._model(name).parameters.values())
 
     def close(self, name: str) -> None:
-        """Forget a model; unknown names are forgotten already."""
+        """Closes a model; unknown names are ignored."""
         model = self._open.pop(name, None)
         if model is not None:
             self._weights.remove(model.adapter)

@@ -54,7 +54,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Give the model what the masters hold."""
+        """Copies the masters' values to the model."""
         for key in self._coarse:
             self._parameters[key].copy_(self.exact[key])
 
@@ -106,7 +106,7 @@ class FullWeights:
         self._switch(name)
 
     def activate(self, name: str) -> None:
-        """Put this set into the model."""
+        """Copies this set to the model."""
         if name != self._active:
             self.deactivate()
             self._write(self._waiting.pop(name))
@@ -118,7 +118,7 @@ class FullWeights:
         self._exact.refresh()
 
     def deactivate(self) -> None:
-        """Put the base's weights into the model, where they are not trained."""
+        """Copies the base's weights to the model, where they are not trained."""
         if self._active != _BASE:
             self._waiting[self._active] = self._copies()
             self._write(self._waiting[_BASE])
@@ -126,7 +126,7 @@ class FullWeights:
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Inside, the model has the base's weights."""
+        """Puts the base's weights into the model inside the block."""
         active = self._active
         self.deactivate()
         try:
@@ -159,7 +159,7 @@ class FullWeights:
         self._write(weights)
 
     def remove(self, name: str) -> None:
-        """Forget a set. The base's weights return to the model when it was the active one."""
+        """Removes a set. The base's weights return to the model when it was the active one."""
         if name == self._active:
             self._write(self._waiting[_BASE])
             self._switch(_BASE)
@@ -271,7 +271,7 @@ class Weights:
         self._adapters.deactivate()
 
     def disabled(self) -> AbstractContextManager[None]:
-        """Inside, the model computes what its base does."""
+        """Turns off these weights inside the block: the model computes what its base does."""
         return self._full.disabled() if self._is_full else self._adapters.disabled()
 
     def parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
@@ -291,7 +291,7 @@ class Weights:
         kind.load(name, folder)
 
     def remove(self, name: str) -> None:
-        """Forget these weights. Others must be activated before anything is computed."""
+        """Removes these weights. Others must be activated before anything is computed."""
         kind = self._full if name in self._full.names else self._adapters
         kind.remove(name)
 

@@ -167,7 +167,7 @@ class RowCache:
         self.free()
 
     def free(self) -> None:
-        """Give all memory back."""
+        """Frees all memory."""
         self.rows = self.capacity = 0
         self.keys = [self._empty(0, 0, heads, size) for heads, size, _ in self.shapes]
         self.values = [self._empty(0, 0, heads, size) for heads, _, size in self.shapes]

@@ -46,7 +46,7 @@ class _Compilation:
 
 
 class Compilers:
-    """Made with the engine; its threads begin with the first constraint."""
+    """Compiles constraints; its threads start with the first constraint."""
 
     def __init__(self, grammars: Grammars) -> None:
         self._grammars = grammars
@@ -61,7 +61,7 @@ class Compilers:
     def ask(
         self, owner: str, constraint: Constraint, stops: Sequence[int], on_compiled: OnCompiled
     ) -> Waiter:
-        """Have a constraint compiled. Raises: OverloadedError, WorkerError."""
+        """Requests the compilation of a constraint. Raises: OverloadedError, WorkerError."""
         tenant = owner.partition(_SEPARATOR)[0] if _SEPARATOR in owner else ""
         waiter = Waiter(stops, on_compiled)
         with self._changed:

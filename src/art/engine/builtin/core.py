@@ -108,13 +108,13 @@ class EngineCore:
         self._ended(sequence)
 
     def drop_adapter(self, name: str) -> Future[None]:
-        """Done when the adapter's last request has ended."""
+        """Drops the adapter after its last request has ended."""
         leaving = self.adapters.leave(name)
         self._drop_unused_adapters()
         return leaving
 
     def sleep(self) -> Future[None]:
-        """Done when the last running request has ended and the caches are gone."""
+        """Sleeps after the last running request has ended and the caches are freed."""
         self.asleep = True
         asleep: Future[None] = Future()
         self._sleeping.append(asleep)

@@ -43,14 +43,14 @@ class CompletionCall:
 
 @dataclass(frozen=True, slots=True)
 class StepThreadTask:
-    """Something to do between two steps, and what to do instead when the engine has ended."""
+    """A task between two steps, with its replacement if the engine has ended."""
 
     run: Callable[[], None]
     fail: Callable[[ARTError], None]
 
 
 def deliver(loop: asyncio.AbstractEventLoop, items: list[tuple[CompletionCall, Delta | ARTError]]) -> None:
-    """Tell each caller its news, in one turn of their loop."""
+    """Passes each caller its deltas, in one turn of their loop."""
 
     def put() -> None:
         for call, news in items:
@@ -130,7 +130,7 @@ class BuiltinEngine:
             self.cancel(call)
 
     def begin(self, request: GenerateRequest, sink: Sink) -> CompletionCall:
-        """Put a request into the queue; `sink` is called with each delta, or with the error that ended it.
+        """Queues a request; `sink` is called with each delta, or with the error that ended it.
 
         Raises: OverloadedError, WorkerError.
         """

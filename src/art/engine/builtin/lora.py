@@ -65,7 +65,7 @@ class AdapterLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Some models look at a layer's weight for its device or type."""
+        """The base layer's weight, because some models read its device or type."""
         return self.base.weight
 
     @property

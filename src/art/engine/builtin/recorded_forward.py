@@ -48,7 +48,7 @@ class Stack:
 
 
 class Stacks:
-    """Keeps the last stack: who shares a batch changes from step to step, the adapters seldom."""
+    """Keeps the last stack: the requests of a batch change from step to step, the adapters seldom."""
 
     def __init__(self, weights_of: Callable[[int], list[Tensor] | None]) -> None:
         self._weights_of = weights_of
@@ -174,7 +174,7 @@ class FlatForward:
         return self._several(ids[None], positions[None], turns.places[wanted], turns.ends, *stack.weights)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
-        """Stands for the attention while the model is recorded."""
+        """Replaces the attention while the model is recorded."""
         return self._operation(q, k, v, layer, call.scale, call.window, call.softcap, call.sinks)
 
     def _attend(

@@ -58,7 +58,7 @@ class SequenceQueue(FairQueue[Sequence]):
         self.put(owner, sequence)
 
     def charge(self, owner: str, tokens: int) -> None:
-        """So many tokens were forwarded for an owner."""
+        """Adds forwarded tokens to an owner's count."""
         self._served[owner] += tokens
 
     def close(self, sequence: Sequence) -> None:

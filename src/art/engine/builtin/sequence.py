@@ -112,7 +112,7 @@ NOWHERE = -1
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Made when a request is accepted; `row` is its cache row while it runs."""
+    """A request, from its acceptance to its end; `row` is its cache row while it runs."""
 
     request: GenerateRequest
     adapter: int

@@ -294,7 +294,7 @@ class VllmProcess:
         return f"ended with code {code}; log: {log.path}\n{log.tail(TAIL_LINES)}".rstrip()
 
     async def stop(self) -> None:
-        """Have the guard end it in order, or kill what does not end; calling it twice is allowed.
+        """Lets the guard end vLLM in order, or kill it; calling it twice is allowed.
 
         Never the guard itself: without it vLLM leaves its engine behind, with the GPU's memory.
         """

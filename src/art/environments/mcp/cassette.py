@@ -78,7 +78,7 @@ class Cassette:
         )
 
     def keep_offer(self, label: str, offer: ServerOffer) -> None:
-        """Begin the file with what the server offers."""
+        """Writes the server's offer at the beginning of the file."""
         if self.offer is not None:
             return
         self.label, self.offer = label, offer

@@ -99,7 +99,7 @@ async def rollout(
     seed: int | None = None,
     cassette: Cassette | None = None,
 ) -> Trajectory:
-    """Let `model` work on `scenario` in a session of its own with `server`; the trajectory is not judged yet.
+    """Runs `model` on `scenario` in a session of its own with `server`; the trajectory is not judged yet.
 
     scenario: a `GeneratedScenario`, a dict of one, or the task's text. server: as `parse_server` takes it;
     None with a cassette that replays. max_turns: completions. deadline: seconds for the whole rollout;

@@ -429,7 +429,7 @@ class ServerOffer:
 
 
 class SessionSource(Protocol):
-    """Answers for a session. Raises McpError when it cannot."""
+    """Answers requests in place of a session. Raises McpError when it cannot."""
 
     label: str
 

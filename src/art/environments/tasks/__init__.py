@@ -146,7 +146,7 @@ async def run_rollout(
     timeout: float,
     metadata: dict[str, float | int | str | bool | None],
 ) -> Trajectory:
-    """Let `model` act in `environment` until it is done.
+    """Runs `model` in `environment` until it is done.
 
     `timeout` is the deadline of one request in seconds. Raises what the model's client raises.
     """

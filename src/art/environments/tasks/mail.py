@@ -202,7 +202,7 @@ async def rollout(
     max_tokens: int | None = None,
     timeout: float = 120.0,
 ) -> Trajectory:
-    """Let `model` answer one question; see `art.environments.tasks`."""
+    """Runs `model` on one question; see `art.environments.tasks`."""
     return await run_rollout(
         model,
         environment(scenario, seed),

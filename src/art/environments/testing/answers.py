@@ -278,7 +278,7 @@ and of the number of entries asked for."""
 
 
 class ScriptedGenerator:
-    """Answers each property of the JSON that it is asked for from the source of that name.
+    """Answers each property of the requested JSON from the source of that name.
 
     ScriptedGenerator(scenarios=[{"task": "...", "difficulty": 2}, ...], rubric="Short answers are better.")
 

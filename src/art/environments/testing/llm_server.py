@@ -73,7 +73,7 @@ class LlmServer(AnsweringModel):
         self._thread.start()
 
     def stop(self) -> None:
-        """Let go of what hangs, close all connections, end the thread."""
+        """Releases hanging requests, closes all connections, ends the thread."""
         if self._thread is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(STOPPED_WITHIN)

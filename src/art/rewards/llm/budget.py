@@ -248,7 +248,7 @@ class Budget:
             await self._wait_for_settlement()
 
     def charge(self, reserved: Spending, usage: Usage | None, *, asked: bool = True) -> None:
-        """Put what was used in the place of what was set aside; None: there was no answer.
+        """Replaces the reservation by the amounts used; None: there was no answer.
 
         A usage that tells no tokens, or no price, counts as what was set aside. asked: whether the attempt
         was made at all.

@@ -74,7 +74,7 @@ DEAD_ENDS = 1000
 
 
 class NotJsonError(ValueError):
-    """There is no whole JSON value in the text."""
+    """The text has no complete JSON value."""
 
 
 class SeveralAnswersError(ValueError):

@@ -241,7 +241,7 @@ class AutoRLRun:
     tell: OnProgress
 
     def open(self, base_model: str) -> None:
-        """Begin a new run, or go on with the one in the folder.
+        """Starts a new run, or resumes the one in the folder.
 
         Raises ConfigurationError where that one is of another task, base model or other settings.
         """

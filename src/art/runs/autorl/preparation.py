@@ -206,7 +206,7 @@ def add_different(
     similarity: float,
     most: int | None,
 ) -> None:
-    """Put those of `new` into `texts` that are like none in it, up to `most`; count the others by reason."""
+    """Adds those of `new` to `texts` that are like none in it, up to `most`; counts the others by reason."""
     for text in (one.strip() for one in new):
         reason = "empty" if not text else "too_long" if len(text) > LONGEST_INPUT else None
         if reason is None and any(are_alike(text, other, similarity) for other in texts):

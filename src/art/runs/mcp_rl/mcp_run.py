@@ -212,7 +212,7 @@ class McpRun:
         self._asked, self._measure, self._tell = asked, measure, tell
 
     def open(self, base_model: str) -> None:
-        """Begin a new run or go on with the one in the folder; one that has no scenarios has not begun.
+        """Starts a new run or resumes the one in the folder; a run without scenarios counts as new.
 
         Raises ConfigurationError where that one is of other settings, another server or base model.
         """

@@ -159,7 +159,7 @@ class BatchCollector:
         return batch
 
     def tell_end(self, name: str, step: int) -> None:
-        """Say why the run of a model ends at this step."""
+        """Logs why the run of a model ends at this step."""
         if self.is_solved:
             _log.warning(
                 "NOTHING LEFT TO LEARN: %d groups in a row had equal rewards, %.3g on average where the run "

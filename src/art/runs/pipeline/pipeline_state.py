@@ -59,7 +59,7 @@ class PipelineState:
         return self.offset + len(self.beyond)
 
     def record_outcome(self, number: int, outcome: ScenarioOutcome) -> None:
-        """Note the end of a scenario. Raises ValueError when it had one already."""
+        """Records the outcome of a scenario. Raises ValueError if it had one already."""
         if self.is_settled(number):
             raise ValueError(f"scenario {number} has met an end before; now it is {outcome!r}")
         self.outcomes[outcome] += 1

@@ -107,7 +107,7 @@ class ScenarioStream:
             return None
 
     def rewind(self) -> None:
-        """Begin a new run: from the first scenario, or where what was given has no other way than on."""
+        """Rewinds to the first scenario for a new run, or continues if the stream cannot be rewound."""
         if not isinstance(self._source, Iterator | AsyncIterator):
             self._numbered = None
             self.again.clear()

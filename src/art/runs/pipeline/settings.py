@@ -198,7 +198,7 @@ def queue_size(settings: PipelineOptions) -> int:
 
 
 def collapse_after(settings: PipelineOptions) -> int:
-    """So many groups in a row that teach nothing end the run."""
+    """Returns the number of consecutive groups without a gradient that end the run."""
     return settings["discard_queue_multiplier"] * settings["min_batch_size"]
 
 

@@ -37,7 +37,9 @@ class Status:
 
 
 class StatusReporter:
-    """Keeps the line. `step_seconds` is an exponentially weighted average of the seconds between steps."""
+    """Keeps the status line. `step_seconds` is an exponentially weighted average of the seconds between
+    steps.
+    """
 
     def __init__(
         self,

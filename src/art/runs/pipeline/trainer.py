@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def lock_model(model: Any) -> Iterator[None]:
-    """Hold the model's lock, which the kernel drops when this process dies.
+    """Holds the model's lock, which the kernel drops when this process dies.
 
     Raises ConfigurationError while another run holds it, in this process or another.
     """
@@ -82,7 +82,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Inside, the first signal calls `stop`, and later ones have their earlier effect again.
+    """Calls `stop` on the first signal inside the block; later signals have their earlier effect again.
 
     Nothing is changed outside the main thread, or where the event loop knows no signals (Windows).
     """
@@ -140,7 +140,7 @@ class PipelineRun:
         return self._steps.state
 
     async def open(self) -> None:
-        """Go on from the model's state, or begin. Raises what the backend raises."""
+        """Resumes from the model's state, or starts. Raises the backend's errors."""
         await self._steps.open()
 
     async def train(

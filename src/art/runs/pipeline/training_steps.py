@@ -76,7 +76,7 @@ class TrainingSteps:
         return self.state.training_step - self.state.first_step
 
     async def open(self) -> None:
-        """Go on from the model's state, or begin. Raises what the backend raises."""
+        """Resumes from the model's state, or starts. Raises the backend's errors."""
         state = (self._model.read_state() or {}).get(STATE_KEY)
         if state is not None:
             self.state = PipelineState.from_dict(state)

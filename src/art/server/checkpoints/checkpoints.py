@@ -429,7 +429,7 @@ def _folder(checkpoints: Checkpoints, step: int) -> Path:
 
 @contextlib.asynccontextmanager
 async def lock_within(lock: asyncio.Lock, seconds: float, model: str) -> AsyncIterator[None]:
-    """Hold it inside the block. Raises RequestError (409, `model_busy`) when others kept it for so long."""
+    """Holds the lock inside the block. Raises RequestError (409, `model_busy`) after waiting too long."""
     try:
         await asyncio.wait_for(lock.acquire(), seconds)
     except TimeoutError as error:

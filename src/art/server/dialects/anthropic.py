@@ -50,12 +50,12 @@ class MessageEvents:
         yield {"type": "message_start", "message": dict(message)}
 
     def text(self, new: str) -> Iterator[Event]:
-        """More of the text."""
+        """Returns the event of further text."""
         yield from self._enter_block("text")
         yield self._delta({"type": "text_delta", "text": new})
 
     def thinking(self, new: str) -> Iterator[Event]:
-        """More of the thinking."""
+        """Returns the event of further thinking."""
         yield from self._enter_block("thinking")
         yield self._delta({"type": "thinking_delta", "thinking": new})
 
@@ -66,7 +66,7 @@ class MessageEvents:
         yield from self._begin("tool_use", block)
 
     def arguments(self, new: str) -> Iterator[Event]:
-        """More of the call's arguments: the text that the model wrote."""
+        """Returns the event of further arguments of the call: the text that the model wrote."""
         yield self._delta({"type": "input_json_delta", "partial_json": new})
 
     def end(self, stop: Mapping[str, Any], usage: Mapping[str, Any]) -> Iterator[Event]:

@@ -252,7 +252,9 @@ class CompletionService:
             self._stitcher.remember(record)
 
     def delivered(self, *prompts: PreparedRequest) -> None:
-        """Their reply was sent to its end: each of its samples counts. Nobody waits for the note."""
+        """Records that the replies were sent completely: each of their samples counts. The record is written
+        in the background.
+        """
         for prepared in prompts:
             if prepared.rollout_id is not None and self._rollouts is not None:
                 self._rollouts.note_delivered(prepared.rollout_id, prepared.tenant, prepared.request_id)

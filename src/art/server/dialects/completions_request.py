@@ -82,7 +82,7 @@ class CompletionsRequest:
 
     @property
     def scored(self) -> int | None:
-        """So many of the most probable tokens are told beside each of the prompt's; None: nothing of them."""
+        """The number of most probable tokens to return beside each of the prompt's; None: none."""
         asked = self.sampling.prompt_logprobs
         if self.echo and self.logprobs:
             return max(self.sampling.top_logprobs, asked or 0)

@@ -406,7 +406,7 @@ class Responses(Dialect):
         return Response(body, media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
-        """Forget a stored response. Raises: NotFoundError."""
+        """Deletes a stored response. Raises: NotFoundError."""
         response_id = request.path_params["response_id"]
         self._store.delete(tenant_in(request.scope), response_id)
         return JSONResponse({"id": response_id, "object": "response", "deleted": True})

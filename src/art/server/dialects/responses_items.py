@@ -213,7 +213,9 @@ class ResponseStore:
         return self._find(tenant, response_id).response
 
     def delete(self, tenant: Tenant, response_id: str) -> None:
-        """Forget one. Those that continue it cannot be continued any more. Raises: NotFoundError."""
+        """Deletes a response. Responses that continue it cannot be continued any more. Raises:
+        NotFoundError.
+        """
         self._bytes -= self._find(tenant, response_id).size
         del self._responses[tenant, response_id]
 

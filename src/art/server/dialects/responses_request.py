@@ -115,7 +115,7 @@ _OF_REASONING = ("effort", "summary", "generate_summary")
 
 
 def effort_of(reasoning: dict[str, Any], request: ChatRequest) -> None:
-    """Put the effort into the request. Raises: RequestError for what cannot be asked for."""
+    """Sets the effort of the request. Raises: RequestError for an unsupported one."""
     for name, value in reasoning.items():
         if name not in _OF_REASONING and value is not None:
             refuse(

@@ -250,7 +250,7 @@ class JobStore:
 
     @_in_thread
     def progress(self, job_id: str, phase: str, *, done: int = 0, total: int = 0) -> None:
-        """Note that a job is running, and where."""
+        """Records that a job is running, and its progress."""
         with self._database as db:
             db.execute("UPDATE jobs SET state = 'running', phase = ? WHERE job_id = ?", (phase, job_id))
             event = JobEvent(number=1, type="progress", phase=phase, done=done, total=total)

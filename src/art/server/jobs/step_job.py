@@ -73,7 +73,9 @@ class StepJob(ABC):
     async def carry_forward(
         self, step: int, canary: Canary, metrics: Mapping[str, float], sheet: BalanceSheet
     ) -> TrainResultInfo:
-        """There is nothing to train: the step advances with the same weights, so that loops of steps end."""
+        """Advances the step with the same weights when there is nothing to train, so that loops of
+        steps end.
+        """
         served, result = self.served, self._result(step + 1, {**metrics, "trained": 0.0}, sheet)
         await self.progress("saving")
         served.checkpoints.carry_forward(step)

@@ -85,7 +85,7 @@ def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> bytes:
 
 
 def tools_key_and_size(tools: Sequence[Mapping[str, Any]] | None) -> tuple[bytes, int]:
-    """Their key, and the bytes of their JSON. Raises: TypeError."""
+    """Returns the key of the tools, and the bytes of their JSON. Raises: TypeError."""
     if not tools:
         return b"", 0
     chain = hashlib.blake2b(b"[", digest_size=DIGEST)

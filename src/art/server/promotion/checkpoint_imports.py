@@ -93,7 +93,7 @@ class CheckpointImports:
             )
 
     async def fork(self, project: str, name: str, asked: ForkRequest) -> ForkReply:
-        """Give a model another one's step, under the same number.
+        """Copies another model's step to a model, under the same number.
 
         Raises NotFoundError (no such checkpoints or step), RequestError (409: it has steps of its own, or
         the checkpoint is of another shape), CheckpointError, CanaryError, WorkerError.

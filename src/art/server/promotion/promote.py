@@ -178,7 +178,7 @@ class ServedModel:
         return self._limits
 
     def retire(self, step: int) -> None:
-        """Give a step to no new request, and unload it when its last one has ended."""
+        """Closes a step to new requests, and unloads it when its last one has ended."""
         adapter = self.catalog.retire(self.model.project, self.model.name, step)
         if adapter is not None:
             self._unload_when_unused(adapter)

@@ -192,7 +192,7 @@ class EngineWorkers:
         return unload
 
     async def rest(self) -> None:
-        """Give memory back to a trainer. New requests wait until `wake`, which must follow in any case."""
+        """Frees memory for a trainer. New requests wait until `wake`, which must follow in any case."""
         if not self.pool.asleep:
             await self.pool.sleep()
 

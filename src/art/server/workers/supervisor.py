@@ -159,7 +159,7 @@ class Supervisor(Generic[W]):
         raise DeadlineError(f"worker {self.spec.name!r} is {self.state}; it was not up within {timeout:g} s")
 
     def report(self, worker: object, error: WorkerError) -> None:
-        """Say that a call to the worker failed, whatever its health route says: it is started again."""
+        """Reports that a call to the worker failed, whatever its health route returns: it is restarted."""
         if worker is not None and worker is self._worker and not self._suspicion.done():
             self._up.clear()
             self._suspicion.set_result(error)

@@ -236,7 +236,7 @@ class TrainerWorker:
         return await worker.probe()
 
     async def open(self, model: Registration, checkpoints: Checkpoints) -> TrainedModel:
-        """Have it hold the model at its newest checkpoint (or fresh).
+        """Opens the model at its newest checkpoint (or fresh).
 
         Raises CheckpointError when that checkpoint is unfit: an older one is never used silently.
         """

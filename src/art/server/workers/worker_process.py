@@ -145,7 +145,7 @@ class Worker:
         return WorkerDiedError(f"{self.label} {how}; log: {self.spec.log_path}\n{self.tail()}".rstrip())
 
     async def dump_stacks(self) -> None:
-        """Have all its threads' stacks written to its log. Works on a stopped process, too."""
+        """Writes the stacks of all its threads to its log. Works on a stopped process, too."""
         with contextlib.suppress(ProcessLookupError):  # it ended in the meantime: nothing to look at
             os.kill(self.pid, signal.SIGUSR1)
             os.kill(self.pid, signal.SIGCONT)

@@ -104,7 +104,7 @@ may be chosen differently for a few). A wrong context changes them by more than 
 
 
 def adopt_tree_attention(causal_lm: Any) -> str | None:
-    """Give the model tree attention, if it computes in a tree what it computes in rows.
+    """Gives the model tree attention, if it computes the same in a tree as in rows.
 
     Otherwise leave its own in place and return why. Raises ConfigurationError when not even rows padded on
     the right would be right: the model looks ahead.

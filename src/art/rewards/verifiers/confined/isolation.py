@@ -37,8 +37,8 @@ class _Beneath(ctypes.Structure):
 
 
 def restrict_by_landlock(*, readable: Iterable[str], writable: Iterable[str], devices: Iterable[str]) -> int:
-    """Leave only these: `writable` folders for everything, `readable` to read and execute, `devices` to read
-    and write. From version 4, no TCP; from 6, no signals to others.
+    """Restricts access to these: `writable` folders for everything, `readable` to read and execute, `devices`
+    to read and write. From version 4, no TCP; from 6, no signals to others.
 
     Gives the version that the kernel has; 0: none, and nothing was restricted.
     """

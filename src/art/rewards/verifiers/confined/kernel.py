@@ -35,7 +35,7 @@ def check(result: int, what: str) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones."""
+    """Replaces namespaces by new ones."""
     check(libc.unshare(flags), "unshare")
 
 
@@ -68,7 +68,7 @@ def forget_mount(folder: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every privilege of this process, for good."""
+    """Drops every privilege of this process permanently."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
     set_process(PR_SET_NO_NEW_PRIVS, 1)

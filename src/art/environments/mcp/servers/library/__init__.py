@@ -80,7 +80,7 @@ class Database:
         return connection
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Closes the file."""
         self._connection.close()
 
     def schema(self, table: str = "") -> str:
