@@ -203,7 +203,10 @@ class WeatherDialogs:
         rash = careless and self._dice.random() < RASH
         while not world.done:
             if rash:
-                name, arguments = "complete_task", {"summary": self._dice.choice(KINDS[one.question.wanted])}
+                name, arguments = (
+                    "complete_task",
+                    {"summary": self._dice.choice(KINDS[one.question.expected_kind])},
+                )
             else:
                 name, arguments = next_call(one.question, messages, self._dice)
             if careless:
@@ -214,7 +217,7 @@ class WeatherDialogs:
 
     def _slip(self, question: Question, key: str, value: str) -> str:
         """The argument, or one of its sort that came to mind instead."""
-        share, kind = (WRONG_ANSWER, question.wanted) if key == "summary" else (WRONG_NAME, key)
+        share, kind = (WRONG_ANSWER, question.expected_kind) if key == "summary" else (WRONG_NAME, key)
         return self._dice.choice(KINDS[kind]) if self._dice.random() < share else value
 
 
@@ -242,10 +245,10 @@ def next_call(question: Question, messages: list[Message], dice: random.Random) 
 def said(question: Question, told: str, dice: random.Random) -> str:
     """What the last answer of a tool says to the question; a guess where it says nothing."""
     words = told.replace(",", "").replace(":", "").split()
-    if question.wanted == "alert":
+    if question.expected_kind == "alert":
         return "no alerts" if "no alerts" in told else words[-1]
-    found = [word for word in words if word in KINDS[question.wanted]]
-    return found[0] if found else dice.choice(KINDS[question.wanted])
+    found = [word for word in words if word in KINDS[question.expected_kind]]
+    return found[0] if found else dice.choice(KINDS[question.expected_kind])
 
 
 def call(tool: str, arguments: dict[str, str]) -> Message:
