@@ -146,7 +146,7 @@ async def overlapped(
 
 
 async def _gather_in_task(gather: GatherStep, step: int) -> list[TrajectoryGroup]:
-    """In the task, so that an error of any `gather` is raised where its groups are due."""
+    """Gathers inside the task, so that an error of any `gather` is raised when its groups are due."""
     return await gather(step)
 
 

@@ -194,7 +194,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         return cast("AsyncOpenAI", ForeignClient(maker(base_url=url, api_key=key)))
 
     def _template_arguments(self) -> Mapping[str, Any] | None:
-        """Of the chat template, sent with every request."""
+        """The arguments of the chat template, sent with every request."""
         return None
 
     def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:

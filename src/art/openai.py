@@ -380,7 +380,7 @@ def freeze_tool_schema(tool: Mapping[str, Any], fixed_args: Mapping[str, Any]) -
 
 
 def _enum_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What may stand beside the enum; bounds and the like say nothing more."""
+    """Returns the fields allowed beside the enum; bounds and the like add nothing."""
     return {key: schema[key] for key in ("type", "description", "title") if key in schema}
 
 

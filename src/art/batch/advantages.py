@@ -95,7 +95,7 @@ def advantages(
 def _of_scored(
     rewards: Sequence[Sequence[float | None]], penalties: Sequence[Sequence[Array | None]] | None
 ) -> list[list[Array | None]] | None:
-    """Of the attempts that have a reward."""
+    """Returns the values of the rollouts that have a reward."""
     if penalties is None:
         return None
     return [
@@ -120,7 +120,9 @@ def _estimate(
 
 
 def _sums(penalties_G: Sequence[Array | None]) -> Array:
-    """Of each attempt; the mean of the others where it is unknown, so that it moves no baseline."""
+    """Returns the sum of each rollout; the mean of the others if it is unknown, so that it changes no
+    baseline.
+    """
     known = [math.fsum(penalty) for penalty in penalties_G if penalty is not None]
     mean = math.fsum(known) / max(1, len(known))
     rest = iter(known)
@@ -182,7 +184,9 @@ def _batch_std(rewards: Sequence[Array], lengths: Sequence[Array], spec: Advanta
 def _reinforce(
     rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec
 ) -> list[Sequence[Advantage]]:
-    """Without a discount every token's return is the reward; with one, it falls from the last token on."""
+    """Returns each token's return: without a discount the reward; with one, it falls from the last
+    token on.
+    """
     if spec.gamma == 1:
         return _whitened(rewards, lengths, spec)
     return _white_returns(rewards, lengths, spec)
@@ -258,7 +262,7 @@ def _scaled_residues(rewards_G: Array) -> tuple[Array, float]:
 
 
 def _std(residue_G: Array, spec: AdvantageSpec) -> float:
-    """Of one value, by either definition: 0."""
+    """Returns the standard deviation; of one value, by either definition: 0."""
     count = len(residue_G) - (1 if spec.std == "sample" else 0)
     return math.sqrt(math.fsum(residue_G**2) / max(1, count))
 

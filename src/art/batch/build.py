@@ -163,7 +163,7 @@ def build_batch(
 def _rewards(
     attempts: Sequence[Sequence[CheckedRollout]], trained: Sequence[CheckedRollout]
 ) -> list[list[tuple[float, int]]]:
-    """What the trainer computes advantages from; a rollout has the number that its entries have."""
+    """Returns the rewards for the trainer's advantages; a rollout has the number that its entries have."""
     numbers = {id(attempt): number for number, attempt in enumerate(trained)}
     return [
         [(one.reward, numbers.get(id(one), -1)) for one in attempts_G if one.reward is not None]
@@ -174,7 +174,7 @@ def _rewards(
 def _open(
     account: SheetAccount, groups: Sequence[GroupRow], attempts: Sequence[Sequence[CheckedRollout]]
 ) -> None:
-    """What started, before anything becomes of it; discarded groups end here."""
+    """Opens the account with what started; discarded groups end here."""
     for group, attempts_G in zip(groups, attempts, strict=True):
         account.start(rollouts=group.failed, tokens=0)
         if group.failed:

@@ -175,7 +175,7 @@ def _fate(attempt: CheckedRollout, algorithm: Algorithm, max_length: int | None)
 
 
 def _discarded(fate: str | None) -> str:
-    """Of a rollout of a discarded group: what it is worth training was not asked."""
+    """Returns the record of a rollout of a discarded group, which was not checked for training."""
     return "discarded" if fate in (None, UNTRAINABLE) else fate
 
 

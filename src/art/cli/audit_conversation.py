@@ -144,7 +144,7 @@ def _text(tokenizer: Any, messages: Messages) -> str:
 
 
 def _bridges(renderer: LibraryRenderer, turn: AuditTurn) -> AuditVerdict:
-    """From the ids of a prompt and a reply to the next prompt, every one of them unchanged."""
+    """Extends the ids of a prompt and a reply to the next prompt, every one of them unchanged."""
     tools = list(turn.tools) if turn.tools else None
     try:
         prompt = renderer.render(QUESTION, tools)
@@ -173,7 +173,7 @@ def _bridges(renderer: LibraryRenderer, turn: AuditTurn) -> AuditVerdict:
 
 
 def _spelled_call(renderer: LibraryRenderer) -> str | None:
-    """What an assistant's turn with a tool call looks like in this format, without its end."""
+    """Returns an assistant's turn with a tool call in this format, without its end."""
     try:
         before = renderer.render(QUESTION, TOOLS)
         after = renderer.render([*QUESTION, CALL, *RESULT], TOOLS)

@@ -125,7 +125,7 @@ class _StreamedChoice:
                 self._fields[key] = value
 
     def finish(self) -> None:
-        """As it ended, or, where nobody told how, by itself."""
+        """Finishes the choice with its reason or, without one, by itself."""
         self._fields["finish_reason"] = self._fields["finish_reason"] or "stop"
 
     def assembled(self, index: int) -> dict[str, Any]:

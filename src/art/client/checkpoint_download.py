@@ -144,7 +144,7 @@ def _is_complete(folder: Path, files: dict[str, ManifestEntry]) -> bool:
 
 
 def _replace_folder(fresh: Path, target: Path) -> None:
-    """In one move where the place is free; else file by file, each replaced whole."""
+    """Replaces the folder in one move if the place is free; else file by file, each atomically."""
     if not target.exists():
         fresh.rename(target)
         return

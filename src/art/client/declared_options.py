@@ -106,7 +106,7 @@ def _declared(kind: Any, keyword: Keyword) -> DeclaredOption:
 
 
 def _check(members: list[Any], keyword: Keyword) -> tuple[str, Callable[[Any], bool]]:
-    """What values of one of these types are called, and whether one is such a value."""
+    """Returns the name of these types' values, and a check whether a value is one."""
     choices = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
     if keyword.takes and choices:
         return keyword.takes, lambda value: value in choices

@@ -408,7 +408,7 @@ class LocalBackend(RemoteBackend):
 
 
 def _store_of(project: str, name: str, bucket: str | None, prefix: str | None) -> Store:
-    """Where a model's files are in a bucket. Raises ConfigurationError."""
+    """Returns the place of a model's files in a bucket. Raises ConfigurationError."""
     from art.client.bucket_store import Store, model_url
 
     return Store(model_url(project, name, bucket=bucket, prefix=prefix))

@@ -124,7 +124,7 @@ class ServerProcess:
             return True
 
     def _start_again(self) -> None:
-        """As `_start`; one that is killed while it starts is as one that was killed later."""
+        """Starts the server as `_start` does; a kill during the start counts like a later one."""
         while True:
             try:
                 self._start()
@@ -385,7 +385,7 @@ class LocalServer:
 
 @lru_cache(maxsize=1)
 def _servers() -> dict[Path, LocalServer]:
-    """By data folder."""
+    """Returns the servers by data folder."""
     return {}
 
 

@@ -203,7 +203,7 @@ def _sections(config: Mapping[str, Any] | None, *, log: bool) -> dict[str, dict[
 
 
 def _check_gpus(config: Mapping[str, Any]) -> None:
-    """What would be refused where the lists acted is refused here too: the program means another machine."""
+    """Rejects lists of GPUs that could not take effect, because the program means another machine."""
     from art.client.model_config import validate_dedicated_config
 
     init = {

@@ -88,11 +88,11 @@ class RemoteBackend:
         self._connection = ServerConnection(self._address, self._revive)
 
     async def _address(self) -> tuple[str, str]:
-        """Where the server is, and its key."""
+        """Returns the server's address and key."""
         return self._url, self._key
 
     async def _revive(self) -> None:
-        """Nobody answered. A server that somebody else runs can only be waited for."""
+        """Waits for a server that did not answer. A server of somebody else can only be waited for."""
 
     async def register(self, model: AnyModel) -> None:
         """Make the model known to the server and tell it where it is served."""
@@ -259,8 +259,8 @@ class RemoteBackend:
     # -- which step answers, and which is kept --
 
     def _model_inference_name(self, model: AnyModel, step: int | None = None) -> str:
-        """What to send as `model`: this step's name, else that of the step leased in this context, else the
-        one that always means the newest.
+        """Returns the name to send as `model`: this step's name, else that of the step leased in this
+        context, else the one that always means the newest.
         """
         name = model.inference_model_name or model.name
         if any(other == model.name and project != model.project for project, other in self._registered):
@@ -396,4 +396,4 @@ class RemoteBackend:
 
 
 def _ignore_event(event: JobEvent) -> None:
-    """Nobody watches."""
+    """Ignores an event without an observer."""

@@ -114,7 +114,7 @@ def _of_the_moment(algorithm: Algorithm, o: TrainOptions) -> Algorithm:
 
 
 def _row(o: TrainOptions) -> Algorithm:
-    """What is named, before anything is changed."""
+    """Returns the named row, before any change."""
     given, loss = o["algorithm"], o["loss_fn"]
     if given is None:
         name = loss or Algorithm().loss.name

@@ -122,7 +122,7 @@ def check_any_trajectory(groups: Iterable[Any]) -> None:
 
 
 def _judge_figures(group: TrajectoryGroup) -> dict[str, float]:
-    """What the group's metrics say of its judge; the step's record keeps it."""
+    """Returns the judge's figures in the group's metrics; the step's record keeps them."""
     found = {
         name: float(value)
         for name, value in group.metrics.items()

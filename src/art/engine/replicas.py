@@ -185,7 +185,7 @@ DEATHS = 3
 
 @dataclass(slots=True, eq=False)
 class _Attempts:
-    """Who was asked for a completion or for scores, and how it went."""
+    """The engines tried for a completion or for scores, and their outcomes."""
 
     tried: set[tuple[int, int]] = field(default_factory=set)
     deaths: int = 0
@@ -371,7 +371,7 @@ class EnginePool:
         await asyncio.gather(*(engine.close() for engine in engines))
 
     def _only_replica(self, adapter: str | None, attempts: _Attempts) -> Replica | None:
-        """Where there is one replica and it can begin at once, there is nothing to choose."""
+        """Returns the only replica if it can begin at once."""
         if len(self.replicas) != 1 or attempts.last is not None:
             return None
         if self.closed or not self._is_awake() or not (found := self._replicas_with(adapter)):
@@ -500,7 +500,7 @@ class EnginePool:
             raise DeadlineError(f"the engine was waited for {what} for {seconds:g} s") from error
 
     def _notify(self) -> None:
-        """Whoever waits looks again."""
+        """Wakes all waiting requests."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

@@ -223,7 +223,7 @@ def _done(handler: Handler, task: bytes, limits: WorkLimits, asked: int) -> byte
 
 
 def _work(handler: Handler, task: bytes, limits: WorkLimits, sink: int) -> None:
-    """In the fork: answer, and end."""
+    """Answers in the fork, and ends."""
     import resource  # systems without it have no forks either
 
     try:

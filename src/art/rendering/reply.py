@@ -204,7 +204,7 @@ def _reply_text(
 
 
 def _without_tail(tokenizer: Text, ids: Sequence[int]) -> list[int]:
-    """Without the white space that a format puts between turns."""
+    """Returns the text without the white space that a format puts between turns."""
     kept = len(ids)
     while kept and not tokenizer.decode([ids[kept - 1]]).strip():
         kept -= 1
@@ -301,7 +301,9 @@ def begun_call(raw: str) -> ToolCall | None:
 
 
 def _end_of_object(text: str, start: int) -> int:
-    """Behind the brace that ends the object at `start`; the end of the text, where there is none yet."""
+    """Returns the index behind the brace that ends the object at `start`; the end of the text, if there is
+    none yet.
+    """
     depth = 0
     for part in _STRUCTURE.finditer(text, start):
         if part[0] in "{[":
@@ -328,7 +330,9 @@ def _in_other_order(raw: str) -> ToolCall | None:
 def _first_call(
     tokenizer: Text, body: list[int], prompt_ids: Sequence[int], markers: CallMarkers
 ) -> int | None:
-    """Where the calls begin: behind the thought, if there is one. None: not yet, or not for certain."""
+    """Returns the start of the calls: behind the thought, if there is one. None: not yet, or not for
+    certain.
+    """
     start = _index(body, markers.opening)
     if start is None:
         return None

@@ -24,7 +24,7 @@ _PROBE = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"
 
 @dataclass(frozen=True, slots=True)
 class _Extension:
-    """What `bridge_to_next_turn` gives back, as far as it is used."""
+    """The used part of the result of `bridge_to_next_turn`."""
 
     token_ids: list[int]
 

@@ -116,7 +116,7 @@ class SpecialTokens:
         raise ValueError(f"a special token in {text[:100]!r} cannot be written as text")
 
     def _places(self, text: str) -> list[int]:
-        """Where special tokens begin."""
+        """Returns the starts of special tokens."""
         if self._begins is None:
             return []
         places = {found.start() for found in self._begins.finditer(text)}
@@ -210,7 +210,7 @@ def _is_marker(token: Any) -> bool:
 
 
 def _escaped(chosen: str) -> str:
-    """As JSON of ASCII spells it."""
+    """Returns the text as JSON of ASCII spells it."""
     return json.dumps(chosen)[1:-1]
 
 

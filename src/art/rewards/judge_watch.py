@@ -238,7 +238,7 @@ class JudgeWatch:
         return {f"judge/{name}": value for name, value in known.items() if value is not None}
 
     def _in_slice(self, key: str, group: TrajectoryGroup) -> bool:
-        """In the sample, or the first group of its policy step: no step goes without."""
+        """Returns whether a group is in the sample, or the first of its policy step: every step has one."""
         step = max((found for one in group if (found := _step(one)) is not None), default=None)
         first = step is not None and (self._step is None or step > self._step)
         if first:

@@ -303,7 +303,9 @@ class _Tournament:
                 self.failures.setdefault(i, []).append(str(outcome))
 
     def _order_shown(self, i: int, j: int) -> tuple[int, int]:
-        """Who is shown first: each about as often as second, and the other way round in the reverse order."""
+        """Returns the order shown: each is first about as often as second, and the other way round in the
+        reverse order.
+        """
         early, late = sorted((i, j), key=self.place.__getitem__)
         return (early, late) if (self.place[i] + self.place[j]) % 2 else (late, early)
 

@@ -305,7 +305,7 @@ class Weighted(Reward):
 
 
 def _metric_names(reward: Reward) -> list[str]:
-    """Of the metrics that it writes: a sum's parts have their own."""
+    """Returns the names of the metrics that it writes: a sum's parts have their own."""
     inner = reward.parts if isinstance(reward, Weighted) else ()
     return [reward.name, *(name for part in inner for name in _metric_names(part.reward))]
 

@@ -186,7 +186,7 @@ def _row(i: int, trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _show(scores: list[dict[str, Any]]) -> None:
-    """For a person at a terminal or in a notebook, as `debug=True` asks for."""
+    """Prints the scores at a terminal or in a notebook, as `debug=True` asks for."""
     from rich.console import Console
 
     Console().print_json(data={"scores": scores})

@@ -298,7 +298,7 @@ class GroupJudging:
             await self.score_part(part[half:])
 
     def _question(self, part: Sequence[int], order: Sequence[int] | None) -> QuestionAndIds | None:
-        """What to ask, and whom the ids mean; None where it is too long."""
+        """Returns the question, and the trajectories of its ids; None if it is too long."""
         scale = self._scale()
         for shown in ([*scale, *part], list(order or part)) if scale else (list(order or part),):
             views = {i: self._views[i] for i in shown}

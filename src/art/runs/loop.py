@@ -94,7 +94,7 @@ class StepLog:
         await asyncio.to_thread(self._model._run_log.write, self._model, entry)
 
     async def _after_rows(self, step: int, logged: Collection[str] = ()) -> None:
-        """What else a kind of run logs of a step. logged: names that its rows have already."""
+        """Logs the further rows of a kind of run for a step. logged: names that its rows have already."""
 
     async def _delete_job(self, job_id: str) -> None:
         await asyncio.to_thread(shutil.rmtree, self._job_folder(job_id), ignore_errors=True)
@@ -106,7 +106,7 @@ class StepLog:
         return ModelPaths.of_model(self._model).trajectories / split
 
     def _read_groups(self, job_id: str, split: str, step: int) -> list[TrajectoryGroup]:
-        """Those kept for a job, in the log if they were moved there."""
+        """Returns the groups kept for a job, from the log if they were moved there."""
         file = _file(self._job_folder(job_id) / split, "*") or _file(self._split_folder(split), f"{step:04d}")
         return read_trajectory_groups(file) if file else []
 

@@ -111,7 +111,7 @@ class RunSettings:
 
 
 def _demand(declared: DeclaredOption, value: Any) -> str:
-    """What a value that does not fit would have to be."""
+    """Returns the requirement that a value does not meet."""
     bounds, whole = declared.keyword, "whole number" in declared.takes
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         return f"must be {declared.takes}"

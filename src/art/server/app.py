@@ -201,7 +201,7 @@ class App:
             await dialect(scope, receive, send)
 
     def _disk_failure(self, error: BaseException) -> ARTError | None:
-        """What is told of an error that nobody foresaw and that is the disk's."""
+        """Returns the response to an unforeseen error of the disk."""
         place = Path(str(getattr(error, "filename", None) or self._data_dir))
         if not isinstance(error, OSError) or disk_trouble(error, place) is None:
             return None
@@ -268,7 +268,7 @@ def _failure(scope: Scope, error: BaseException) -> ServerError:
 
 
 def _as_art_error(scope: Scope, error: ARTError | HTTPException) -> ARTError:
-    """What the router raises, too, in our words."""
+    """Converts the router's errors to ART's."""
     if scope["path"].startswith("/art/"):  # trying again is of no use: the message says what is
         if isinstance(error, CheckpointError):
             return RequestError(str(error), status=409, code="checkpoint_unfit")

@@ -164,7 +164,7 @@ class _Connection(HttpToolsProtocol):
             self.scope[CLIENT] = _Client(self, self.cycle)  # type: ignore[literal-required]
 
     def send_400_response(self, msg: str) -> None:
-        """For what is no HTTP."""
+        """Sends a 400 for data that is not HTTP."""
         self._end(400, "this is no valid HTTP/1.1 request", "invalid_http")
 
     def _expect_head(self) -> None:

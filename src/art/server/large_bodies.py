@@ -208,7 +208,7 @@ class _Pieces:
                 return found, at
 
     def _next_item(self, at: int, close: bytes) -> tuple[int, bool]:
-        """Where the next item begins, or (True) what follows the whole."""
+        """Returns the start of the next item, or (True) of what follows the whole."""
         at = self._skip(at)
         mark = self._body[at : at + 1]
         if mark == close:

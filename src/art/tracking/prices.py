@@ -313,7 +313,7 @@ class PriceBook:
         )
 
     def _registered(self, model_name: str) -> TokenPricing | None:
-        """Under this name, else under the same with or without its provider."""
+        """Returns the price under this name, else under the same with or without its provider."""
         if model_name in self.registered:
             return self.registered[model_name]
         bare = _model_names(model_name)[-1]
@@ -356,7 +356,7 @@ def _training_pricing(model_name: str) -> TokenPricing | None:
 
 
 def _model_names(model_name: str) -> list[str]:
-    """What a model may be called in a table: the name, without providers in front, without a date behind."""
+    """Returns the names of a model in a table: without providers in front, without a date behind."""
     names = [model_name]
     while (parts := names[-1].partition("/"))[0] in RESOLD and parts[2]:
         names.append(parts[2])

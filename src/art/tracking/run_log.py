@@ -57,7 +57,7 @@ class RunLog:
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunLog:
-        """What has been added up, and what waits for a row, stays with the original."""
+        """Copies the log; sums and waiting values stay with the original."""
         copied = RunLog()
         copied.wandb, copied._builder = copy.deepcopy(self.wandb, memo), self._builder.copy_settings()
         return copied

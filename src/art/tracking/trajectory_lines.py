@@ -256,7 +256,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def _close_last_line(path: Path, descriptor: int, content: bytes) -> tuple[int, bytes]:
-    """After a line without a newline: how much of the file stays, and what is to be written then."""
+    """Returns the length of the file to keep, and the text to write next, after a line without a newline."""
     data = path.read_bytes()
     whole = _complete_lines_size(data)
     if whole == len(data):

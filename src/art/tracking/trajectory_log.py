@@ -275,7 +275,7 @@ def _step_lines(
 
 @cache
 def _warn_about_lines() -> None:
-    """Once a process."""
+    """Warns once per process."""
     _log.warning(
         "polars is not installed, so trajectories are logged as JSON lines instead of Parquet files. Nothing "
         "is lost: for Parquet, %s; `art migrate PATH` then converts what is there",

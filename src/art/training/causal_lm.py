@@ -172,7 +172,7 @@ def _load_by_unsloth(path: str, dtype: torch.dtype) -> Any:
 
 
 def _apply_liger(causal_lm: Any) -> None:
-    """In place. A family that liger does not know stays as it is."""
+    """Applies liger in place. A family that liger does not know is not changed."""
     from transformers.integrations.liger import apply_liger_kernel
 
     # The fused losses would replace the model's forward, which is never called here.

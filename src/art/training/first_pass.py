@@ -59,7 +59,7 @@ class References:
                 self._weights.activate(self._active)
 
     def _spec(self, folder: Path) -> LoraSpec | None:
-        """What the folder holds; None: all weights."""
+        """Returns the adapter's spec in the folder; None: all weights."""
         if (folder / STATE_FILE).is_file():
             return read_checkpoint(
                 folder, base_model=self._policy.name, base_fingerprint=self._policy.fingerprint

@@ -79,7 +79,7 @@ def target_logprobs(
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Targets:
-    """What is asked, and how many predictors are done at once."""
+    """The targets, and the number of predictors computed at once."""
 
     head: LogitHead
     predictor_N: torch.Tensor

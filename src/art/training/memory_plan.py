@@ -262,7 +262,7 @@ def _ways(cpu: bool, checkpointing: Checkpointing) -> list[MemoryMode]:
 
 
 def _budgets(token_budget: int | None, cpu: bool, at_least: int) -> list[int]:
-    """From the largest down; at least one."""
+    """Returns the budgets from the largest down; at least one."""
     if token_budget is not None:
         return [token_budget]
     largest = LARGEST["cpu" if cpu else "cuda"]

@@ -123,12 +123,12 @@ class Tally:
         }
 
     def _mean(self, name: str, total: float) -> float:
-        """Of the updates. A share is at most 1, whatever its parts were rounded to."""
+        """Returns the mean of the updates. A share is at most 1, whatever its parts were rounded to."""
         mean = total / self._updates
         return min(1.0, mean) if name in SHARES else mean
 
     def _against_the_sampler(self, count: int) -> dict[str, float]:
-        """Nothing where nobody sampled any of it."""
+        """Returns the figures against the sampler; nothing if no entry was sampled."""
         totals = self._totals
         if not totals.compared:
             return {}
@@ -142,7 +142,7 @@ class Tally:
 
 @dataclass(kw_only=True, slots=True)
 class _Totals:
-    """What was counted so far."""
+    """The totals so far."""
 
     shares: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     entropy: float = 0.0

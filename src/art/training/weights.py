@@ -214,7 +214,7 @@ def _read(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """They are no lines of a log."""
+    """Turns off progress bars, which are no lines of a log."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

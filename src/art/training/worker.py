@@ -95,7 +95,7 @@ def _write_line(message: dict[str, object]) -> None:
 
 
 def _explain(error: Exception) -> str:
-    """Without the values of the configuration, one of which is the key."""
+    """Returns the error without the values of the configuration, one of which is the key."""
     if isinstance(error, ValidationError):
         return flaws_without_values(error)
     return f"{type(error).__name__}: {error}"

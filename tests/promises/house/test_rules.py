@@ -18,7 +18,7 @@ TORCH_ROOMS = (SOURCE / "training", SOURCE / "engine" / "builtin", SOURCE / "clu
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 RIDDLES = re.compile(
     r"(What|Where|Who|Whoever|Whose|Which|How|Why|Whether|When|If|That|Those|It|Its|They|Nobody|Nothing|"
-    r"Whatever|Everything|None|As|Of|From|By|For|To|In|On|At|With|Without|Until|Behind|Between)\b"
+    r"Whatever|Everything|Something|None|As|Of|From|By|For|To|In|Inside|On|At|With|Without|Until|Behind|Between)\b"
 )
 """First words of a docstring that leave a reader to guess the subject or the verb."""
 
@@ -155,20 +155,20 @@ def test_no_two_test_files_have_one_name() -> None:
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def public_definitions(body: Iterable[ast.stmt]) -> Iterable[Definition]:
-    """Classes and functions of a module, and those in its classes, whose names have no leading underscore."""
+def definitions(body: Iterable[ast.stmt]) -> Iterable[Definition]:
+    """Classes and functions of a module, and those in its classes."""
     for node in body:
-        if isinstance(node, Definition) and node.name[0] != "_":
+        if isinstance(node, Definition):
             yield node
             if isinstance(node, ast.ClassDef):
-                yield from public_definitions(node.body)
+                yield from definitions(node.body)
 
 
 def test_a_docstring_begins_with_a_subject_or_a_verb() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.body[0].lineno}: {node.name}: {line}"
         for path in FILES
-        for node in public_definitions(parse(path).body)
+        for node in definitions(parse(path).body)
         if RIDDLES.match(line := (ast.get_docstring(node) or "").partition("\n")[0])
     ]
     assert not found, "write 'Returns ...', 'Sets ...' or 'The ...':\n" + "\n".join(found)

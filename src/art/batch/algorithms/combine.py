@@ -204,7 +204,7 @@ def resolve(name: str = DEFAULT, /, **parts: Any) -> Algorithm:
 
 
 def _merged(part: str, own: Any, value: Any) -> Any:
-    """What a part becomes."""
+    """Returns a part merged with its changes."""
     if part not in Algorithm.model_fields:
         raise ConfigurationError(
             f"An algorithm has no part {part!r}{spelling_hint(part, Algorithm.model_fields)}. "

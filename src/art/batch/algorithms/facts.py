@@ -96,8 +96,8 @@ def needs_proximal(algorithm: Algorithm) -> bool:
 
 
 def needs_first_pass(algorithm: Algorithm) -> bool:
-    """Something must be computed with the step's first weights before they move: the ratio's denominator, or
-    advantages that depend on the policy's logprobs or a critic's values.
+    """Returns whether the step's first weights must compute something before they change: the ratio's
+    denominator, or advantages that depend on the policy's logprobs or a critic's values.
     """
     return (
         needs_proximal(algorithm)

@@ -202,7 +202,7 @@ class FreshPart:
         return out if self.unpad is None else out.index_select(0, self.unpad)
 
     def _rectangle(self, x: Tensor) -> Tensor:
-        """[heads, tokens, D] -> [R, heads, P, D]."""
+        """Reshapes [heads, tokens, D] -> [R, heads, P, D]."""
         if self.pad is not None:
             x = x.index_select(1, self.pad)
         return x.reshape(x.shape[0], self.requests, self.padded, -1).transpose(0, 1)

@@ -170,8 +170,8 @@ class EngineCore:
         )
 
     def _rows_per_pass(self) -> list[np.ndarray | None]:
-        """Which rows share a forward pass: all (None), or the base's with its adapters', then each whole
-        model's.
+        """Returns the rows that share a forward pass: all (None), or the base's with its adapters', then each
+        whole model's.
         """
         numbers = self.adapters.whole_models.numbers
         if not numbers:
@@ -192,7 +192,7 @@ class EngineCore:
 
     @torch.inference_mode()
     def _sample(self, batch: StepBatch, logits: torch.Tensor) -> tuple[Drawn, dict[int, RequestError]]:
-        """What the sampled rows drew, and those of them whose constraint failed."""
+        """Returns the tokens of the sampled rows, and the rows whose constraint failed."""
         if not len(batch.sampled):
             return Drawn([], [], {}, {}), {}
         running = [self.scheduler.running[row] for row in batch.sampled.tolist()]

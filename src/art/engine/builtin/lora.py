@@ -174,7 +174,9 @@ class AdapterLayers:
             layer.adapters.pop(number, None)
 
     def _merges(self, bases: dict[str, nn.Linear]) -> bool:
-        """Only float32: a merged bfloat16 weight would lose what the adapter has learned."""
+        """Returns whether weights are merged: only float32, because a merged bfloat16 weight would lose what
+        the adapter has learned.
+        """
         size = sum(base.weight.nbytes for base in bases.values())
         return size <= self.merge_bytes and all(base.weight.dtype == torch.float32 for base in bases.values())
 

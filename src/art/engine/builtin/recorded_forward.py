@@ -203,7 +203,9 @@ class FlatForward:
         return self._traced(forward, device, *self.base_weights)
 
     def _record_several(self, module: nn.Module, device: torch.device) -> Callable[..., Tensor] | None:
-        """None where nothing is kept merged: elsewhere than on the CPU, and in less than float32."""
+        """Returns the recording; None if nothing is merged: elsewhere than on the CPU, and in less than
+        float32.
+        """
         own = self.base_weights
         if device.type != "cpu" or any(weight.dtype != torch.float32 for weight in own):
             return None

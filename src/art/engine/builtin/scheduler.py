@@ -165,7 +165,7 @@ class Scheduler:
         return True
 
     def _place_instead(self, sequence: Sequence, ids: np.ndarray) -> bool:
-        """In the place of another owner's request, if one row more is all that it needs."""
+        """Takes the place of another owner's request, if it needs only one row more."""
         if len(ids) >= self.cache.capacity or not self._give_way(sequence.owner):
             return False
         return self._assign_row(sequence, ids, self._match(sequence, ids))

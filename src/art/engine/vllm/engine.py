@@ -152,7 +152,7 @@ class VllmEngine:
         return call
 
     def _cancel(self, call: VllmCall) -> None:
-        """After its end this does nothing; before, the connection is closed, and vLLM forgets the request."""
+        """Closes the connection, so that vLLM drops the request; after its end this does nothing."""
         if call.ended:
             return
         call.ended = True

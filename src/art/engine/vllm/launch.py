@@ -186,7 +186,7 @@ async def prepare_launch(
 def _arguments(
     base_model: str, options: VllmOptions, socket: str, dtype: str, *, cuda: bool, sleeps: bool
 ) -> list[str]:
-    """What is ours. What may be overridden comes first: the last of two counts."""
+    """Returns ART's own arguments. Those that may be overridden come first: the last of two counts."""
     words = [f"--model={base_model}", f"--served-model-name={SERVED_NAME}", f"--uds={socket}"]
     words += ["--enable-lora", f"--max-lora-rank={options.max_lora_rank}", f"--max-loras={options.max_loras}"]
     words += [f"--max-cpu-loras={options.max_cpu_loras}", f"--max-num-seqs={options.max_running}"]

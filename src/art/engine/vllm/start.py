@@ -271,7 +271,7 @@ async def _engine(
 
 
 async def _ready(client: VllmClient, process: VllmProcess, seconds: float) -> dict[str, Any]:
-    """Its card of the base model, once it answers."""
+    """Returns its card of the base model, once it answers."""
     ended = asyncio.create_task(process.wait())
     try:
         async with asyncio.timeout(seconds):

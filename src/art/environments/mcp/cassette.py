@@ -161,7 +161,7 @@ class _CassetteSession:
         return (await self.inspect()).tools
 
     async def inspect(self) -> ServerOffer:
-        """What the server offered, or offers."""
+        """Returns the server's offer, recorded or current."""
         if self._cassette.mode != "record" and self._cassette.offer is not None:
             return self._cassette.offer
         offer = await (await self._server()).inspect()

@@ -70,7 +70,7 @@ SYSTEM_PROMPT = (
 
 @dataclass(frozen=True, kw_only=True)
 class _RolloutLimits:
-    """What one rollout may take."""
+    """The limits of one rollout."""
 
     max_turns: int
     deadline: float

@@ -119,7 +119,9 @@ class LiveServer:
         )
 
     async def _templates(self) -> list[Any]:
-        """None of a server that has resources and does not know this question."""
+        """Returns the resource templates; none for a server that has resources and does not know this
+        request.
+        """
         from mcp import MCPError
 
         try:

@@ -298,7 +298,9 @@ def _wait(response: httpx2.Response, attempt: int) -> float:
 
 
 def _server_failure(request: httpx2.Request, status: int, *, first: bool) -> str:
-    """What the status says about the server; empty where it is about the call, whose error tells more."""
+    """Returns the server's failure by its status; empty if the status is about the call, whose error has
+    more.
+    """
     if status == 404 and "mcp-session-id" in request.headers:
         return "has forgotten the session (HTTP status 404)"
     if status in NOT_THERE and first:

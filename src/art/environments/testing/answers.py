@@ -90,7 +90,7 @@ def _block(name: str, text: str) -> list[dict[str, Any]] | None:
 
 
 def _kind(body: Mapping[str, Any], instructions: str, *, has_criteria: bool) -> AnswerKind:
-    """By the schema; an endpoint without schemas has only the instructions to go by."""
+    """Returns the kind by the schema; an endpoint without schemas has only the instructions."""
     asked = asked_properties(body)
     for kind in ANSWER_KINDS:
         if kind in asked:

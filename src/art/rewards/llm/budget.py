@@ -271,7 +271,7 @@ class Budget:
 
     @contextmanager
     def _other_accounts(self) -> Iterator[Account]:
-        """What others who share the file spent and hold; nobody else looks meanwhile."""
+        """Returns the amounts that others who share the file spent and hold; the file is locked meanwhile."""
         if self._file is None:
             yield Account()
             return
@@ -292,7 +292,7 @@ class Budget:
         )
 
     async def _wait_for_settlement(self) -> None:
-        """Until something of our own is settled; where others have the file, at most a moment."""
+        """Waits until one of its own requests is settled; if others have the file, at most a moment."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         if self._file is None:

@@ -145,7 +145,7 @@ class AnswerCache:
         self._query(lambda connection: connection.executescript("pragma incremental_vacuum"))
 
     def _bytes(self) -> int:
-        """Of the pages that hold something; 0 where the file fails."""
+        """Returns the bytes of the pages in use; 0 if the file fails."""
         rows = self._run(
             "select (page_count - freelist_count) * page_size "
             "from pragma_page_count, pragma_freelist_count, pragma_page_size",

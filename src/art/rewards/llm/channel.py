@@ -232,7 +232,7 @@ class Channel:
         raise LlmAnswerError(f"ask_json(repairs={repairs!r}): 0 or more")
 
     def _identity(self) -> str | None:
-        """What the cache knows the model by; None: nothing is kept of it."""
+        """Returns the model's identity for the cache; None: nothing is cached."""
         identity: str | None = getattr(self.llm, "identity", self.llm.name)
         return identity
 

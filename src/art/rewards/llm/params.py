@@ -19,7 +19,7 @@ FREE = TokenPricing(prompt_per_million=0.0, completion_per_million=0.0)
 
 
 def _book() -> PriceBook:
-    """What the program registered with the active builder wins over the published prices."""
+    """Returns the prices: those registered with the active builder override the published ones."""
     builder = active_builder()
     return PriceBook() if builder is None else builder.prices
 

@@ -333,7 +333,7 @@ class AutoRLRun:
         return report
 
     def _hold(self, step: int) -> None:
-        """From the first step on, what was prepared stays as it is. Raises ConfigurationError."""
+        """Checks that the prepared files are unchanged since the first step. Raises ConfigurationError."""
         run, now = self.folder.run() or {}, self.folder.digests()
         was = run.get("prepared")
         if step and was is not None and was != now:

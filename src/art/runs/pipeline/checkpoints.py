@@ -128,7 +128,7 @@ class Evaluations:
         await self._save()
 
     def _lease(self, step: int) -> AbstractAsyncContextManager[None]:
-        """Inside, the model's name is that of the step."""
+        """Leases the step: inside the block, the model's name is that of the step."""
         lease = getattr(self._backend, "adapter_lease", None)
         held: AbstractAsyncContextManager[None] = (
             contextlib.nullcontext() if lease is None else lease(self._model, step)

@@ -233,7 +233,7 @@ class PipelineRun:
             collector.tell_end(self._model.name, self._state.training_step)
 
     async def _finish_step(self, step: int, evaluations: Evaluations) -> None:
-        """What is due after a step: the entry in the state, its evaluation, and old checkpoints to delete."""
+        """Finishes a step: the entry in the state, its evaluation, and old checkpoints to delete."""
         if is_eval_step(self._settings, step):
             evaluations.schedule(step)
         await self._steps.finish_step(step)

@@ -342,7 +342,7 @@ def _check_together(request: ChatRequest, max_n: int) -> None:
 
 
 def _check_ends(request: ChatRequest) -> None:
-    """What says where a reply may end does so alone."""
+    """Checks that only one field decides where a reply may end."""
     demand = request.constrained_by or ("tool_choice" if request.tool_choice.mode == "required" else "")
     asked = {"min_tokens": request.min_tokens, "ignore_eos": request.ignore_eos}
     for name, value in asked.items():

@@ -359,7 +359,7 @@ class Checkpoints:
 
 
 def _given_up(folder: Path, error: OSError, what: str) -> DiskError:
-    """What is half written goes away: it may be what the disk lacks room for."""
+    """Removes partial files, which may use the space that the disk lacks."""
     told = disk_error(error, folder, what)
     shutil.rmtree(folder, ignore_errors=True)
     return told

@@ -188,7 +188,7 @@ def anthropic_error(error: ARTError, tenant: Tenant = None) -> dict[str, Any]:
 
 
 class _Anthropic(Dialect):
-    """What both routes share: errors in Anthropic's shape."""
+    """The part that both routes share: errors in Anthropic's format."""
 
     async def refuse(self, send: Send, error: ARTError, tenant: Tenant = None) -> None:
         """The reply of a failed request."""

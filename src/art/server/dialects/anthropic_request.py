@@ -223,7 +223,7 @@ def _put(chat: Chat, name: str, value: Any) -> None:
 
 
 def _nothing(chat: Chat, name: str, value: Any) -> None:
-    """Of a field that was read before, or does not act."""
+    """Ignores a field that was read before, or has no effect."""
 
 
 def _system(chat: Chat, name: str, value: Any) -> None:

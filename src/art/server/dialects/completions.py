@@ -80,7 +80,9 @@ class TokenTexts:
         }
 
     def _alternatives(self, top: TopLogprobs) -> dict[str, float]:
-        """By text: of ids that are spelled alike (parts of characters), the most probable."""
+        """Returns the alternatives by text: of ids with one spelling (parts of characters), the most
+        probable.
+        """
         known: dict[str, float] = {}
         for token_id, logprob in top:
             known.setdefault(
@@ -244,7 +246,7 @@ class Completions(Dialect):
 
 
 def _nothing(prepared: PreparedRawPrompt) -> list[CommittedChoice]:
-    """Its choices where nothing is sampled."""
+    """Returns the choices if nothing is sampled."""
     empty = Completion(sample_id="", token_ids=[], logprobs=[], finish_reason="length")
     return [CommittedChoice(empty, {"content": ""}, "length")] * prepared.request.n
 
@@ -310,7 +312,7 @@ def _choice(
 def _logprobs(
     asked: CompletionsRequest, prepared: PreparedRawPrompt, completion: Completion, scored: Ranked | None
 ) -> dict[str, Any]:
-    """Of the sampled ids and, behind an echo, of the prompt's before them."""
+    """Returns the logprobs of the sampled ids and, behind an echo, of the prompt's before them."""
     ids, values = list(completion.token_ids), list[float | None](completion.logprobs)
     tops = list[TopLogprobs | None](completion.tops)
     most = asked.sampling.top_logprobs

@@ -224,7 +224,7 @@ class _ClientGone:
 
 
 async def _await_gone(receive: Receive, gone: _ClientGone) -> None:
-    """For servers that tell it no other way."""
+    """Waits for the disconnect on servers that report it no other way."""
     while (await receive())["type"] != "http.disconnect":
         continue
     gone()

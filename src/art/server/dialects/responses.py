@@ -309,7 +309,7 @@ class ResponseEvents:
         return told
 
     def _end_of_call(self, status: str) -> bytes:
-        """Of the one that is open, if any; `status`: of the response, if it ends with it."""
+        """Returns the end of the open call, if any; `status`: of the response, if it ends with it."""
         call, self._call = self._call, None
         if call is None:
             return b""

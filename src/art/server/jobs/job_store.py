@@ -308,7 +308,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _read_request(text: str) -> JobRequest:
-    """Of the kinds the one whose fields these are; piece by piece: it may be large."""
+    """Reads the request of the kind whose fields these are; piece by piece: it may be large."""
     try:
         return read_pieces(SftJobRequest, text)
     except PieceError:

@@ -273,7 +273,7 @@ class SftJob(StepJob):
                 number += 1
 
     async def _records(self, indices: Sequence[int]) -> dict[str, SampleRecord]:
-        """What the ledger knows of the samples that a batch's messages say they are."""
+        """Returns the ledger's records of the samples that a batch's messages name."""
         conversations = [self.request.conversations[index] for index in indices]
         ids = dict.fromkeys(one for each in conversations for one in each.samples.values())
         return await self.ledger.known(list(ids), tenant=tenant_of(self.job.project)) if ids else {}
@@ -324,7 +324,9 @@ class SftJob(StepJob):
         self._update_metrics.append({**batch.metrics, **result.metrics})
 
     def _metrics(self) -> dict[str, float]:
-        """Of all updates: losses and rates in the mean, what is counted in sum, memory at its peak."""
+        """Returns the metrics of all updates: means of losses and rates, sums of counts, the peak of
+        memory.
+        """
         dropped = self._sheet.fates.get("overlong", SheetRow()).rollouts
         names = dict.fromkeys(chain.from_iterable(self._update_metrics))
         metrics = {

@@ -254,7 +254,7 @@ class TrainingJobs:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What has come of a job so far."""
+    """The outcome of a job so far."""
 
     result: TrainResultInfo | None = None
     attempts: int = 0

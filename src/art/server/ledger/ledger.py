@@ -230,7 +230,7 @@ class Ledger:
         return {name: record for name, record in found.records.items() if record.tenant == tenant}
 
     def _tell_damaged(self, found: _Found, sample_ids: Sequence[str]) -> dict[str, str]:
-        """Of the wanted samples those that are damaged, told by the log, too."""
+        """Returns the damaged ones of the wanted samples, and logs them."""
         damaged = {name: found.damaged[name] for name in sample_ids if name in found.damaged}
         for name, why in damaged.items():
             _log.error("sample %s in %s is damaged: %s", name, self.path, why)
@@ -348,7 +348,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is known of the wanted samples."""
+    """The records of the wanted samples."""
 
     records: dict[str, SampleRecord] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)

@@ -253,7 +253,7 @@ def _checked(body: Any, schema: RequestSchema) -> dict[str, Any]:
 
 
 async def _target(catalog: Catalog, name: Any, tenant: Tenant) -> Target:
-    """What a name means; without one the only base model that is served. Raises: RequestError."""
+    """Returns the target of a name; without one the only base model that is served. Raises: RequestError."""
     if name is None:
         bases = [row.id for row in catalog.served(tenant) if row.project is None]
         if len(bases) != 1:

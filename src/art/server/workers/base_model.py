@@ -59,7 +59,7 @@ class _Load:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Checked:
-    """What the trainer computes of some rows under an adapter: a replica that starts again must, too."""
+    """The trainer's scores of some rows under an adapter, which a restarted replica must reproduce."""
 
     rows: Rows
     scores: Scores
@@ -93,7 +93,7 @@ class EngineWorkers:
     def _supervisor(
         self, number: int, base: BaseModel, options: WorkerOptions, layout: DataLayout
     ) -> EngineSupervisor:
-        """What keeps a worker of ours alive, or a server of somebody else's engine."""
+        """Returns the supervisor of one of ART's workers, or of somebody else's engine server."""
         name = f"engine-{base.label}" + (f"-{number}" if options.replicas > 1 else "")
         kind, checked = engine_kind(options.engine), engine_options(options.engine, options.engine_options)
         deadlines = Deadlines(control=self._settings.call, drain=self._settings.drain)

@@ -81,7 +81,7 @@ def block_mask(
 
 
 def _blocks(end_T: Ints, depth_T: Ints, window: int | None) -> tuple[Bools, Bools]:
-    """Where any pair attends (or might), and where all do."""
+    """Returns the blocks in which any pair attends (or might), and those in which all do."""
     end_KB, depth_KB = end_T.reshape(-1, FLEX_BLOCK), depth_T.reshape(-1, FLEX_BLOCK)
     first_Q = np.arange(0, len(end_T), FLEX_BLOCK)[:, None]
     below_QK = first_Q > first_Q.T

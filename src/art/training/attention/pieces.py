@@ -203,8 +203,9 @@ def block_cuts(chains: Chains, wide_C: npt.NDArray[np.bool_], block: int) -> lis
 def _places(
     chains: Chains, wide_C: npt.NDArray[np.bool_], step: int
 ) -> tuple[list[int], list[int], list[bool]]:
-    """Where a block may begin: at chains, and about every `step` tokens within them. For each place, the
-    keys that a block beginning there has inline before its rows, and whether a block must begin there.
+    """Returns the places where a block may begin: at chains, and about every `step` tokens within them. For
+    each place, the keys that a block beginning there has inline before its rows, and whether a block must
+    begin there.
     """
     places, above, breaks = [], [], []
     open_: list[tuple[int, int]] = []  # end and inline keys of the chains that are being descended

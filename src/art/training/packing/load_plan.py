@@ -96,7 +96,7 @@ def plan_loads(runs: Runs, budget: int, branching: tuple[Ints, Ints] | None = No
 
 @dataclass(slots=True)
 class _Forest:
-    """What is left to pack. Children of -1, the last place, are the roots."""
+    """The trees that are left to pack. Children of -1, the last place, are the roots."""
 
     runs: Runs
     branching: tuple[Ints, Ints] | None
@@ -173,7 +173,7 @@ class _Forest:
         return replace(choice, subtrees=subtrees)
 
     def _path(self, cut: int) -> list[int]:
-        """From a root to the cut."""
+        """Returns the path from a root to the cut."""
         path = []
         while cut >= 0:
             path.append(cut)

@@ -151,7 +151,7 @@ def _read_within(source: int, seconds: float) -> bytes | None:
 
 
 def _answer(check: Callable[..., tuple[float, str]], asked: dict[str, Any], cpu_s: int, sink: int) -> None:
-    """In the fork; it never returns."""
+    """Answers in the fork; it never returns."""
     import resource
 
     try:

@@ -118,7 +118,9 @@ def _exit_code(ended: SystemExit) -> int:
 
 
 def _await(child: int, control: int, deadline: float | None) -> str:
-    """Until the child ended, its time is up or nobody wants it any more. It is dead afterwards."""
+    """Waits until the child ended, its time is up or its result is not needed any more. The child is dead
+    afterwards.
+    """
     poll = select.poll()
     poll.register(control, select.POLLIN | select.POLLHUP)
     watched = os.pidfd_open(child) if hasattr(os, "pidfd_open") else -1
@@ -142,7 +144,7 @@ def _has_ended(child: int) -> bool:
 
 
 def _end_orphans() -> None:
-    """Where there are no namespaces: kill whatever the child started, also what left its group."""
+    """Kills all processes of the child without namespaces, also those that left its group."""
     mine = f"/proc/self/task/{os.getpid()}/children"
     while os.path.exists(mine):
         with open(mine) as file:

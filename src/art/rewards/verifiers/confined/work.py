@@ -198,7 +198,7 @@ def _tests_of(
 
 
 def _test_failure(test: Callable[[], Any]) -> str | None:
-    """None: it passed; else what went wrong. Raises UnusableTestError."""
+    """Returns None if the test passed; else the failure. Raises UnusableTestError."""
     try:
         test()
     except UnusableTestError:
@@ -217,7 +217,9 @@ def _test_failure(test: Callable[[], Any]) -> str | None:
 
 
 def _is_of_the_tests(error: Exception) -> bool:
-    """They cannot be read, or need a package that is not there. A solution that raises such errors failed."""
+    """Returns whether the tests cannot be read, or need a missing package. A solution that raises such errors
+    failed.
+    """
     if not isinstance(error, SyntaxError | ImportError) or getattr(error, "of_solution", False):
         return False
     return getattr(error, "name", None) != "solution"

@@ -187,7 +187,7 @@ def create_server(database: Database | None = None) -> MCPServer:
 
 @contextmanager
 def _errors_for_agent() -> Iterator[None]:
-    """What is wrong with a question is told to the agent."""
+    """Returns the errors of a query to the agent."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     try:
