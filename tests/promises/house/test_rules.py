@@ -26,6 +26,13 @@ RIDDLES = re.compile(
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def parsed() -> None:
+    """Once for all rules, and so on the account of none."""
+    for path in FILES:
+        nodes(path)
+
+
 def imported_roots(found: Iterable[ast.AST]) -> set[str]:
     roots = set()
     for node in found:
