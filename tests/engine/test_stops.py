@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.engine.builtin.sequence import StopStrings
+from art.engine.builtin.scheduler import StopStrings
 
 
 class Bytes:

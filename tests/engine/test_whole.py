@@ -16,7 +16,7 @@ from peft import PeftModel
 from test_core import make_core, run
 from transformers import AutoModelForCausalLM
 
-from art.engine.builtin.catalog import read_folder
+from art.engine.builtin.core import read_folder
 from art.engine.builtin.engine import BuiltinEngine
 from art.errors import CheckpointError, ConfigurationError, NotFoundError
 from art.wire.engine import BuiltinOptions

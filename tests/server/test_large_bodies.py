@@ -22,8 +22,8 @@ from scripted_engine import ScriptedEngine
 
 from art.errors import RequestError
 from art.rendering.library import LibraryRenderer
-from art.server import large_bodies as bodies
-from art.server.large_bodies import TenantThreads, decode_json
+from art.server import http as bodies
+from art.server.http import TenantThreads, decode_json
 
 MOST_WITHOUT_A_TURN = 0.15
 """Seconds that the process computes between two turns of the loop; reading at once takes up to 4 s."""

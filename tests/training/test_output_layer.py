@@ -11,10 +11,9 @@ from tiny_policies import SHAPE, causal_lm, policy
 from transformers import Gemma2Config, PreTrainedConfig, Qwen3Config
 
 from art.engine import nano_models
-from art.engine.builtin.attention import PackedAttention
 from art.engine.builtin.model import CausalModel, _through_modules, load_model
 from art.engine.builtin.output_layer import WideLinear, pieces_of, product
-from art.engine.builtin.step_batch import fresh_part
+from art.engine.builtin.step_batch import PackedAttention, fresh_part
 from art.training.logprobs import LogitHead, target_logprobs
 from art.training.policy import load_policy
 from art.wire.engine import BuiltinOptions

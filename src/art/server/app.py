@@ -47,10 +47,10 @@ from art.server.http import (
     Receive,
     Scope,
     Send,
+    TenantThreads,
     send_error,
     send_json,
 )
-from art.server.large_bodies import TenantThreads
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.rollouts import ADDRESSED, ScopedRollouts, scoped_request

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from art.engine.builtin.catalog import read_folder
 from art.engine.builtin.compiling import Compilers, Waiter
-from art.engine.builtin.core import EngineCore, Event
+from art.engine.builtin.core import EngineCore, Event, read_folder
 from art.engine.builtin.model import load_model
-from art.engine.builtin.sequence import Sequence as Running
+from art.engine.builtin.scheduler import Sequence as Running
 from art.engine.constraints import Guide
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked, Sink
 from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError

@@ -16,11 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from art.engine.builtin.attention import ATTENTION, Attends, PackedAttention, ShapeProbe, rows_attention
 from art.engine.builtin.lora import AdapterLayers, Routing
 from art.engine.builtin.output_layer import widen
 from art.engine.builtin.recorded_forward import FlatForward, adapter_turns, record_forward
-from art.engine.builtin.step_batch import fresh_part
+from art.engine.builtin.step_batch import (
+    ATTENTION,
+    Attends,
+    PackedAttention,
+    ShapeProbe,
+    fresh_part,
+    rows_attention,
+)
 from art.engine.limits import longest_fixed
 from art.engine.protocol import Ranked
 from art.errors import ConfigurationError

@@ -30,8 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from art.engine.builtin.attention import Attends, LayerCall, PackedAttention
-from art.engine.builtin.step_batch import fresh_part
+from art.engine.builtin.step_batch import Attends, LayerCall, PackedAttention, fresh_part
 
 SPARE = 4
 """A stack may hold this many weights that no token of the step uses: each costs some microseconds a step."""

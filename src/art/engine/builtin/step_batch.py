@@ -1,19 +1,294 @@
-"""Turn a step's cache rows into tensors: packed ids and positions, the attention's parts, where logits are
-wanted.
+"""The packed row of one step, and attention over cache rows, plugged into the ecosystem's model classes
+through `AttentionInterface`.
 
-N rows, T packed tokens. Rows with one pending id decode, rows with more read their prompt.
+All tokens of a step travel through the model as one packed row [1, T]; only attention knows which request
+each token belongs to. The new keys and values are written to their cache rows first; then each part of the
+packed row attends: requests that decode (one pending id), that read on, that begin.
+
+A part is a run of tokens in the packed row. It gets its own new q [H, t, D], k and v [G, t, D], and the
+layer's cache rows [rows, capacity, G, D], into which the new keys and values are written already; it gives
+[t, H, D]. Query heads that share a key/value head are laid side by side as queries, so cached keys are never
+repeated.
+
+T packed tokens, R requests, N rows, H query heads, G key/value heads, D head size, L keys looked at, P padded
+queries.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from art.engine.builtin.attention import AttentionPart, DecodePart, FreshPart, PackedAttention, ReadPart
 from art.engine.builtin.cache import RowCache, RowTable
+from art.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCall:
+    """The inputs of one attention layer."""
+
+    scale: float | None
+    window: int | None
+    """Sliding window in tokens."""
+    softcap: float | None = None
+    """Scores are `softcap * tanh(score / softcap)` (Gemma 2)."""
+    sinks: Tensor | None = None
+    """[H] one more score per head, which takes its share of the softmax and has no value (GPT-OSS)."""
+    keys: Tensor | None = None
+    """[rows, capacity, G, D] of the layer; None when nothing is cached (scoring)."""
+    values: Tensor | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Returns whether torch's own attention computes it."""
+        return self.softcap is None and self.sinks is None
+
+
+class AttentionPart(Protocol):
+    """A run of `tokens` in the packed row."""
+
+    tokens: int
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall) -> Tensor: ...
+
+
+def visible_keys(position: Tensor, keys: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """Additive mask [..., L]: 0 for keys at or before the query's position (and within the window), else
+    -inf."""
+    key = torch.arange(keys, device=position.device)
+    allowed = key <= position[..., None]
+    if window is not None:
+        allowed &= key > position[..., None] - window
+    return torch.zeros(allowed.shape, dtype=dtype, device=position.device).masked_fill_(
+        ~allowed, float("-inf")
+    )
+
+
+def attention_weights(
+    q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, mask: Tensor | None, sinks: Tensor | None
+) -> Tensor:
+    """Values weighed by the softmax of the scores; without a mask causally.
+
+    q [..., Q, D], k and v [..., L, D], mask [..., Q, L], `sinks` broadcasts to [..., Q, 1].
+    """
+    if layer.plain:
+        return scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=layer.scale
+        )
+    if mask is None:
+        mask = visible_keys(torch.arange(q.shape[-2], device=q.device), k.shape[-2], None, q.dtype)
+    scale = q.shape[-1] ** -0.5 if layer.scale is None else layer.scale
+    scores = (q @ k.transpose(-1, -2)).float() * scale
+    if layer.softcap is not None:
+        scores = torch.tanh(scores / layer.softcap) * layer.softcap
+    scores = scores + mask
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.float().expand(*scores.shape[:-1], 1)], -1)
+    return torch.softmax(scores, -1)[..., : k.shape[-2]].to(v.dtype) @ v
+
+
+@dataclass(slots=True)
+class DecodePart:
+    """Requests with one new token each."""
+
+    tokens: int
+    rows: Tensor
+    """[R] cache row of each."""
+    position: Tensor
+    """[R], or [span] when `span` is set (0 for the idle rows between)."""
+    keys: int
+    span: int | None
+    """Attend over the view of rows 0..span, idle ones included; None copies the rows out first. Whichever is
+    less."""
+    in_order: bool
+    """The requests are exactly rows 0..span in order."""
+    masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall) -> Tensor:
+        k, v, window = layer.keys, layer.values, layer.window
+        assert k is not None and v is not None
+        heads, groups = q.shape[0], k.shape[2]
+        q = q.transpose(0, 1)
+        if self.span is None:
+            k, v = k[:, : self.keys].index_select(0, self.rows), v[:, : self.keys].index_select(0, self.rows)
+        else:
+            k, v = k[: self.span, : self.keys], v[: self.span, : self.keys]
+            if not self.in_order:
+                q = q.new_zeros(self.span, *q.shape[1:]).index_copy_(0, self.rows, q)
+        if window not in self.masks:
+            self.masks[window] = visible_keys(self.position, self.keys, window, q.dtype)[:, None, None]
+        out = attention_weights(
+            q.reshape(q.shape[0], groups, heads // groups, q.shape[2]),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            layer,
+            self.masks[window],
+            None if layer.sinks is None else layer.sinks.view(groups, heads // groups, 1),
+        ).reshape(q.shape[0], heads, v.shape[-1])
+        return out.index_select(0, self.rows) if self.span is not None and not self.in_order else out
+
+
+@dataclass(slots=True)
+class ReadPart:
+    """Requests with several new tokens each, after others that are cached; padded to the longest of the
+    group."""
+
+    tokens: int
+    rows: Tensor
+    """[R]."""
+    position: Tensor
+    """[R, P]."""
+    pad: Tensor
+    """[R * P] which of the group's tokens stands there."""
+    unpad: Tensor
+    """[tokens] where each of the group's tokens stands."""
+    keys: int
+    masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall) -> Tensor:
+        k, v, window = layer.keys, layer.values, layer.window
+        assert k is not None and v is not None
+        heads, groups = q.shape[0], k.shape[2]
+        requests, padded = self.position.shape
+        shared = heads // groups
+        if window not in self.masks:
+            mask = visible_keys(self.position, self.keys, window, q.dtype)[:, None]
+            self.masks[window] = mask.repeat(1, 1, shared, 1)
+        q = q.transpose(0, 1).index_select(0, self.pad)
+        q = q.view(requests, padded, groups, shared, -1).permute(0, 2, 3, 1, 4)
+        sinks = layer.sinks
+        if sinks is not None:
+            sinks = sinks.repeat_interleave(padded).view(groups, shared * padded, 1)
+        out = attention_weights(
+            q.reshape(requests, groups, shared * padded, -1),
+            k[:, : self.keys].index_select(0, self.rows).transpose(1, 2),
+            v[:, : self.keys].index_select(0, self.rows).transpose(1, 2),
+            layer,
+            self.masks[window],
+            sinks,
+        )
+        out = out.view(requests, groups, shared, padded, -1).permute(0, 3, 1, 2, 4)
+        return out.reshape(requests * padded, heads, -1).index_select(0, self.unpad)
+
+
+@dataclass(slots=True)
+class FreshPart:
+    """Requests that begin: all their keys are among the new tokens, so they attend causally without a
+    mask."""
+
+    tokens: int
+    requests: int
+    padded: int
+    pad: Tensor | None
+    """[R * P] which of the part's tokens stands there; the padding is at the end, where no real token sees
+    it. None when all requests are of one length."""
+    unpad: Tensor | None
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall) -> Tensor:
+        shared = q.shape[0] // k.shape[0]
+        q, k, v = self._rectangle(q), self._rectangle(k), self._rectangle(v)
+        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+        mask = None
+        if layer.window is not None and layer.window < self.padded:
+            mask = visible_keys(
+                torch.arange(self.padded, device=q.device), self.padded, layer.window, q.dtype
+            )
+        sinks = None if layer.sinks is None else layer.sinks.view(-1, 1, 1)
+        out = attention_weights(q, k, v, layer, mask, sinks)
+        out = out.transpose(1, 2).reshape(self.requests * self.padded, q.shape[1], -1)
+        return out if self.unpad is None else out.index_select(0, self.unpad)
+
+    def _rectangle(self, x: Tensor) -> Tensor:
+        """Reshapes [heads, tokens, D] -> [R, heads, P, D]."""
+        if self.pad is not None:
+            x = x.index_select(1, self.pad)
+        return x.reshape(x.shape[0], self.requests, self.padded, -1).transpose(0, 1)
+
+
+ATTENTION = "art_rows"
+UNSUPPORTED = ("position_bias",)
+
+
+class Attends(Protocol):
+    """The attention inputs that a forward pass hands to every layer."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
+        """q [H, T, D], k and v [G, T, D] of the packed tokens -> [T, H, D]."""
+        ...
+
+
+def rows_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    art_batch: Attends | None = None,
+    **extra: Any,
+) -> tuple[Tensor, None]:
+    """The function that `transformers` calls in every layer."""
+    for name in UNSUPPORTED:
+        if extra.get(name) is not None:
+            raise ConfigurationError(f"the builtin engine cannot run models whose attention uses {name!r}")
+    if art_batch is None:
+        raise ConfigurationError(
+            f"{type(module).__name__} does not hand keyword arguments to its attention function; "
+            "the builtin engine cannot run it"
+        )
+    call = LayerCall(scaling, sliding_window, softcap, s_aux)
+    out = art_batch.attend(int(module.layer_idx), query[0], key[0], value[0], call)
+    return out[None], None
+
+
+@dataclass(slots=True)
+class PackedAttention:
+    """Attention of one forward pass over the parts of the packed row, in order."""
+
+    parts: Sequence[AttentionPart]
+    cache: RowCache | None = None
+    """None: nothing is kept (scoring)."""
+    slot: Tensor | None = None
+    """[T] row * capacity + position of each packed token."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
+        if self.cache is not None and self.slot is not None:
+            self.cache.write(layer, self.slot, k.transpose(0, 1), v.transpose(0, 1))
+            call = replace(call, keys=self.cache.keys[layer], values=self.cache.values[layer])
+        if len(self.parts) == 1:
+            return self.parts[0].attend(q, k, v, call)
+        outs, first = [], 0
+        for part in self.parts:
+            run = slice(first, first + part.tokens)
+            outs.append(part.attend(q[:, run], k[:, run], v[:, run], call))
+            first += part.tokens
+        return torch.cat(outs)
+
+
+@dataclass(slots=True)
+class ShapeProbe:
+    """Learns at load which layers attend and what they would keep: (key/value heads, key size, value
+    size)."""
+
+    shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    windows: dict[int, int | None] = field(default_factory=dict)
+    calls: int = 0
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
+        self.shapes[layer] = (k.shape[0], k.shape[2], v.shape[2])
+        self.windows[layer] = call.window
+        self.calls += 1
+        return q.new_zeros(q.shape[1], q.shape[0], v.shape[2])
+
 
 GATHER_COST = 1.4
 """Copying a row out of the cache and attending to the copy costs this many times attending in place

@@ -32,7 +32,7 @@ from art.server.chat.prompt_and_reply import (
     finish_reason,
 )
 from art.server.counts import TokenCounts
-from art.server.large_bodies import run_in_thread_if_large
+from art.server.http import run_in_thread_if_large
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord, float_array, int_array
 from art.server.ledger.stitching import Stitcher

@@ -40,8 +40,7 @@ from art.server.dialects.completions_request import (
     read_completions_request,
 )
 from art.server.dialects.dialect import Dialect, data_event, rollout_of, send_stream
-from art.server.http import Scope, Send, error_body, send_json
-from art.server.large_bodies import TenantThreads, run_in_thread_if_large
+from art.server.http import Scope, Send, TenantThreads, error_body, run_in_thread_if_large, send_json
 from art.server.settings import LimitSettings
 from art.server.tenancy import tenant_in
 from art.wire.rollouts import SAMPLE_FIELD

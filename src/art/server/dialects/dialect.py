@@ -19,8 +19,18 @@ from art.server.catalog import Target
 from art.server.chat.chat_request import ChatRequest
 from art.server.chat.prompt_and_reply import PreparedRequest, check_messages_fit
 from art.server.dialects.completion_service import CompletionService, StreamEvent
-from art.server.http import CLIENT, Client, ClientGoneError, Receive, Scope, Send, read_bytes, send_error
-from art.server.large_bodies import TenantThreads, decode_json
+from art.server.http import (
+    CLIENT,
+    Client,
+    ClientGoneError,
+    Receive,
+    Scope,
+    Send,
+    TenantThreads,
+    decode_json,
+    read_bytes,
+    send_error,
+)
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, tenant_in
 from art.wire.rollouts import ROLLOUT_HEADER

@@ -30,8 +30,7 @@ from art.server.dialects.completion_service import (
 from art.server.dialects.dialect import Dialect, named_event, send_stream
 from art.server.dialects.responses_items import Item, ResponseStore, response_id_of
 from art.server.dialects.responses_request import ResponsesRequest, read_responses_request
-from art.server.http import Scope, Send, error_body, send_json
-from art.server.large_bodies import TenantThreads
+from art.server.http import Scope, Send, TenantThreads, error_body, send_json
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, tenant_in
 from art.wire.request_values import refuse

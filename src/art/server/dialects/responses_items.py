@@ -23,7 +23,7 @@ import orjson
 
 from art.errors import NotFoundError
 from art.server.chat.messages import SAMPLE_PREFIX
-from art.server.large_bodies import decode_json
+from art.server.http import decode_json
 from art.server.tenancy import Tenant
 from art.wire.request_values import refuse
 from art.wire.rollouts import SAMPLE_FIELD

@@ -29,7 +29,7 @@ import orjson
 
 from art.rendering.chat_renderer import ChatRenderer, Message, Tool
 from art.server.catalog import Target
-from art.server.large_bodies import LARGE, TenantThreads, run_in_thread_if_large
+from art.server.http import LARGE, TenantThreads, run_in_thread_if_large
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord, int_array
 from art.server.tenancy import Tenant, internal_name

@@ -21,8 +21,7 @@ from art.server.chat.chat_request import CHAT, read_chat_request
 from art.server.chat.prompt_and_reply import check_messages_fit, check_texts_fit
 from art.server.chat.request_fields import RequestField, RequestSchema
 from art.server.dialects.dialect import rollout_of
-from art.server.http import read_bytes
-from art.server.large_bodies import TenantThreads, decode_json, run_in_thread_if_large
+from art.server.http import TenantThreads, decode_json, read_bytes, run_in_thread_if_large
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
 from art.server.ledger.stitching import Stitcher
