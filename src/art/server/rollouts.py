@@ -112,29 +112,29 @@ class ScopedRollout:
         aliases = [alias for alias in self.record.aliases if alias != ANY_NAME]
         return list(dict.fromkeys([self.record.name, *aliases]))
 
-    def name_meant(self, asked: str, *, is_base: bool) -> str:
-        """The served name that `asked` stands for in this rollout. Raises: NotFoundError (404)."""
+    def name_meant(self, spelled_name: str, *, is_base: bool) -> str:
+        """The served name that `spelled_name` stands for in this rollout. Raises: NotFoundError (404)."""
         record, pinned = self.record, "" if self.record.step is None else f"@{self.record.step}"
-        spelled = normalize_step_name(asked)
+        spelled = normalize_step_name(spelled_name)
         plain, at, _ = spelled.rpartition("@")
-        if asked in (record.name, self.model):
+        if spelled_name in (record.name, self.model):
             return self.model + pinned
         if at and plain in (record.name, self.model):
             return self.model + spelled[len(plain) :]
-        if asked in record.aliases:
+        if spelled_name in record.aliases:
             return self.model + pinned
         if is_base:
             if record.allow_base:
-                return asked
-            raise self._unknown(asked, "is a base model, which does not learn", _ON_PURPOSE)
+                return spelled_name
+            raise self._unknown(spelled_name, "is a base model, which does not learn", _ON_PURPOSE)
         if ANY_NAME in record.aliases:
             return self.model + pinned
         raise self._unknown(
-            asked, "is not the model of this rollout", f"aliases=({ANY_NAME!r},) for any name"
+            spelled_name, "is not the model of this rollout", f"aliases=({ANY_NAME!r},) for any name"
         )
 
-    def _unknown(self, asked: str, why: str, more: str) -> NotFoundError:
-        shown = asked[:200]
+    def _unknown(self, spelled_name: str, why: str, more: str) -> NotFoundError:
+        shown = spelled_name[:200]
         return NotFoundError(
             f"model {shown!r} {why}: ask for {self.model!r}, or let the name stand for it with "
             f"art.rollout(model, aliases=({shown!r},)), or {more}",
@@ -350,7 +350,7 @@ class ScopedRollouts:
             )
         await self._sweep()
 
-    async def open(self, asked: OpenRolloutRequest, tenant: Tenant) -> RolloutScope:
+    async def open(self, request: OpenRolloutRequest, tenant: Tenant) -> RolloutScope:
         """A rollout of a served model. Asked again, it is the same one.
 
         Raises: NotFoundError (no such model or step), RequestError (409: another rollout has the id; 410: it
@@ -358,8 +358,8 @@ class ScopedRollouts:
         """
         if time.time() - self._swept > _SWEEP_S:
             await self._sweep()
-        record = await self._record(asked, tenant)
-        rollout_id = asked.rollout_id or uuid4().hex
+        record = await self._record(request, tenant)
+        rollout_id = request.rollout_id or uuid4().hex
         known = self._known.get((tenant, rollout_id))
         if known is None:
             now = time.time()
@@ -368,14 +368,14 @@ class ScopedRollouts:
                 tenant=tenant,
                 record=record,
                 opened_at=now,
-                expires_at=now + asked.expires_s,
+                expires_at=now + request.expires_s,
             )
             self._known[tenant, rollout_id] = known
             scope = record.model_dump_json().encode()
             values = (tenant or "", rollout_id, scope, known.opened_at, known.expires_at)
             await self._ledger.writer.append([], [(_OPEN, values)])
         known.require_open()
-        if not asked.pinned and known.record != record:
+        if not request.pinned and known.record != record:
             raise RequestError(
                 f"rollout {rollout_id!r} is open with other settings ({known.described()}): choose another "
                 "id",
@@ -409,14 +409,14 @@ class ScopedRollouts:
             )
         return scoped
 
-    async def target_of(self, scoped: ScopedRollout, asked: str) -> Target:
+    async def target_of(self, scoped: ScopedRollout, spelled_name: str) -> Target:
         """Returns the target of a name in a rollout. After a restart a request waits until its model is
         served.
 
         Raises: NotFoundError: another name, or a model that is not served in time.
         """
         tenant = scoped.tenant
-        name = scoped.name_meant(asked, is_base=self._catalog.has_base(asked, tenant))
+        name = scoped.name_meant(spelled_name, is_base=self._catalog.has_base(spelled_name, tenant))
         until = time.monotonic() + _SERVED_AGAIN_S
         while True:
             try:
@@ -486,17 +486,17 @@ class ScopedRollouts:
         await self._ledger.writer.append([], _delete_statements(scoped))
         self._known.pop((tenant, rollout_id), None)
 
-    async def _record(self, asked: OpenRolloutRequest, tenant: Tenant) -> ScopeRecord:
-        check_name("project", asked.project)
-        check_name("name", asked.name)
-        wanted = f"{asked.project}/{asked.name}" + ("" if asked.step is None else f"@{asked.step}")
+    async def _record(self, request: OpenRolloutRequest, tenant: Tenant) -> ScopeRecord:
+        check_name("project", request.project)
+        check_name("name", request.name)
+        wanted = f"{request.project}/{request.name}" + ("" if request.step is None else f"@{request.step}")
         target = await self._catalog.resolve(wanted, tenant)
         return ScopeRecord(
-            project=internal_name(tenant, asked.project),
-            name=asked.name,
-            aliases=asked.aliases,
-            allow_base=asked.allow_base,
-            step=target.step if asked.pinned else asked.step,
+            project=internal_name(tenant, request.project),
+            name=request.name,
+            aliases=request.aliases,
+            allow_base=request.allow_base,
+            step=target.step if request.pinned else request.step,
         )
 
     async def _sweep(self) -> None:

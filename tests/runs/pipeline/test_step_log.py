@@ -133,7 +133,7 @@ async def test_of_states_that_are_saved_at_once_the_newest_is_last(
 ) -> None:
     await model.register(backend)
     pace = RolloutPace(batch=1, most_steps=1)
-    steps = TrainingSteps(model, backend, pipeline_settings({}), options={}, ours=True, pace=pace)
+    steps = TrainingSteps(model, backend, pipeline_settings({}), options={}, is_art_backend=True, pace=pace)
     merge, written = model.merge_state, list[int]()
 
     def slow_at_first(state: dict[str, Any]) -> None:

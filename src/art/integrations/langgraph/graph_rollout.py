@@ -34,22 +34,22 @@ class ChatEndpoint:
     model: str
 
 
-def current_endpoint(given: AnyModel | None) -> ChatEndpoint:
+def current_endpoint(model: AnyModel | None) -> ChatEndpoint:
     """The rollout's; with a model of another name, that model's own. A trainable model's newest step answers.
 
     Raises ConfigurationError outside of a rollout when no model was given.
     """
     scope = current_rollout_scope()
-    if given is not None and (scope is None or not _same_model(given, scope.model)):
-        if given.inference_base_url is None or given.inference_api_key is None:
+    if model is not None and (scope is None or not _same_model(model, scope.model)):
+        if model.inference_base_url is None or model.inference_api_key is None:
             raise ConfigurationError(
-                f"model {given.name!r} has no endpoint yet: call `await model.register(backend)` first, or "
+                f"model {model.name!r} has no endpoint yet: call `await model.register(backend)` first, or "
                 "give it inference_base_url and inference_api_key"
             )
         return ChatEndpoint(
-            base_url=given.inference_base_url,
-            api_key=given.inference_api_key,
-            model=given.get_inference_name(),
+            base_url=model.inference_base_url,
+            api_key=model.inference_api_key,
+            model=model.get_inference_name(),
         )
     if scope is not None:
         return ChatEndpoint(base_url=scope.base_url, api_key=scope.api_key, model=scope.model_name)

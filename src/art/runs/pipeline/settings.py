@@ -175,16 +175,16 @@ def pipeline_settings(options: Mapping[str, Any]) -> PipelineOptions:
     return settings
 
 
-def train_options(options: Mapping[str, Any], *, ours: bool) -> dict[str, Any]:
+def train_options(options: Mapping[str, Any], *, is_art_backend: bool) -> dict[str, Any]:
     """The keywords of `train` among those of a call.
 
-    ours: the backend is one of this package; others are given no keyword that says nothing.
+    is_art_backend: the backend is one of this package; others are given no keyword that says nothing.
     """
     handed_on = {name: KEYWORDS[name].default for name in _HANDED_ON}
     chosen = {**handed_on, **{name: value for name, value in options.items() if name not in OWN}}
     if "algorithm" in options and chosen["loss_fn"] == "cispo":
         chosen["loss_fn"] = None
-    return chosen if ours else {name: value for name, value in chosen.items() if value is not None}
+    return chosen if is_art_backend else {name: value for name, value in chosen.items() if value is not None}
 
 
 def most_groups(settings: PipelineOptions) -> int:
@@ -213,15 +213,15 @@ def is_eval_step(settings: PipelineOptions, step: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def check_training(options: Mapping[str, Any], *, ours: bool) -> bool:
+def check_training(options: Mapping[str, Any], *, is_art_backend: bool) -> bool:
     """Returns whether a group of equal rewards teaches nothing under these keywords of `train`.
 
-    ours: the backend is one of this package, whose keywords are known. Raises ConfigurationError for a
-    keyword that is unknown, cannot act, or has a wrong value.
+    is_art_backend: the backend is one of this package, whose keywords are known. Raises ConfigurationError
+    for a keyword that is unknown, cannot act, or has a wrong value.
     """
     from art.client.train_options import refuse_unknown_keywords
 
-    if not ours:
+    if not is_art_backend:
         return True
     refuse_unknown_keywords(options)
     for name in ("expected_step", "job_id", "discarded_groups"):

@@ -123,17 +123,19 @@ class PipelineRun:
         settings: PipelineOptions,
         *,
         options: Mapping[str, Any],
-        ours: bool,
+        is_art_backend: bool,
         needs_spread: bool,
     ) -> None:
-        """options: keywords of `backend.train`. ours: it is a backend of this package, which knows jobs."""
+        """options: keywords of `backend.train`. is_art_backend: one of this package, which knows jobs."""
         self._model, self._backend, self._settings = model, backend, settings
         self._needs_spread = needs_spread
         self._pace = RolloutPace(
             batch=settings["min_batch_size"], most_steps=settings["max_steps_off_policy"]
         )
         self._queue: asyncio.Queue[FinishedGroup | None] = asyncio.Queue(queue_size(settings))
-        self._steps = TrainingSteps(model, backend, settings, options=options, ours=ours, pace=self._pace)
+        self._steps = TrainingSteps(
+            model, backend, settings, options=options, is_art_backend=is_art_backend, pace=self._pace
+        )
 
     @property
     def _state(self) -> PipelineState:
@@ -306,12 +308,12 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         self._settings = pipeline_settings(options)
         _warn_of_idle_workers(self._settings["num_rollout_workers"], most_under_way(self._settings))
         self._model, self._backend = model, as_backend(backend)
-        self._ours = hasattr(self._backend, "training_result")
+        self._is_art_backend = hasattr(self._backend, "training_result")
         self._rollout_fn, self._eval_fn, self._config = rollout_fn, eval_fn, config
         self._stream = ScenarioStream(scenarios)
-        self._options = train_options(options, ours=self._ours)
-        self._needs_spread = check_training(self._options, ours=self._ours)
-        if self._settings["checkpoint_retention_strategy"] is not None and not self._ours:
+        self._options = train_options(options, is_art_backend=self._is_art_backend)
+        self._needs_spread = check_training(self._options, is_art_backend=self._is_art_backend)
+        if self._settings["checkpoint_retention_strategy"] is not None and not self._is_art_backend:
             raise _lists_no_checkpoints(backend)
         self._run: PipelineRun | None = None
 
@@ -340,7 +342,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
             self._backend,
             settings,
             options=self._options,
-            ours=self._ours,
+            is_art_backend=self._is_art_backend,
             needs_spread=self._needs_spread,
         )
         watched = stopping_on_signals(self.request_stop) if handle_signals else contextlib.nullcontext()

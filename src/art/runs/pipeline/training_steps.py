@@ -59,12 +59,12 @@ class TrainingSteps:
         settings: PipelineOptions,
         *,
         options: Mapping[str, Any],
-        ours: bool,
+        is_art_backend: bool,
         pace: RolloutPace,
     ) -> None:
-        """options: keywords of `backend.train`. ours: it is a backend of this package, which knows jobs."""
+        """options: keywords of `backend.train`. is_art_backend: one of this package, which knows jobs."""
         self._model, self._backend, self._settings = model, backend, settings
-        self._options, self._ours, self._pace = options, ours, pace
+        self._options, self._is_art_backend, self._pace = options, is_art_backend, pace
         self._training = JobTraining(model, PipelineStepLog(model))
         self.state, self._saving = PipelineState(), asyncio.Lock()
         self.reward: float | None = None
@@ -114,7 +114,7 @@ class TrainingSteps:
         step, groups = self.state.training_step, [one.group for one in batch.groups]
         saving = self._settings["save_checkpoint"] and is_eval_step(self._settings, step + 1)
         options = {**self._options, "save_checkpoint": saving}
-        if self._ours:
+        if self._is_art_backend:
             options |= {
                 "discarded_groups": [
                     *batch.untrained("discarded"),

@@ -96,8 +96,8 @@ _DONE = data_event(b"[DONE]")
 class CompletionChunks:
     """Writes `text_completion` chunks."""
 
-    def __init__(self, asked: CompletionsRequest, prompts: Sequence[PreparedRawPrompt]) -> None:
-        self._asked = asked
+    def __init__(self, request: CompletionsRequest, prompts: Sequence[PreparedRawPrompt]) -> None:
+        self._request = request
         self._prompts = prompts
         self._choices: list[StreamedChoice] = []
         self._texts: dict[int, TokenTexts] = {}
@@ -113,11 +113,11 @@ class CompletionChunks:
             finish = event.finish
         elif isinstance(event, ReplyDelta):
             token_ids = event.delta.token_ids
-            if self._asked.logprobs and token_ids:
+            if self._request.logprobs and token_ids:
                 logprobs = self._texts[choice.index].logprobs(
                     token_ids, event.delta.logprobs, event.delta.top_logprobs
                 )
-        told_ids = self._asked.sampling.return_token_ids and bool(token_ids)
+        told_ids = self._request.sampling.return_token_ids and bool(token_ids)
         if not (event.content or finish or logprobs or told_ids):
             return b""
         piece = self._piece(choice, event.content, finish=finish, logprobs=logprobs)
@@ -127,7 +127,7 @@ class CompletionChunks:
 
     def close(self) -> bytes:
         """The usage, where it was asked for."""
-        if not self._asked.sampling.include_usage:
+        if not self._request.sampling.include_usage:
             return _DONE
         prompt_tokens = sum(len(prepared.stitched.prompt_ids) for prepared in self._prompts)
         usage = usage_of(prompt_tokens, [choice.completion for choice in self._choices])
@@ -150,14 +150,14 @@ class CompletionChunks:
         opening = []
         for choice in choices:
             renderer, prompt_ids = choice.prepared.target.renderer, choice.prepared.stitched.prompt_ids
-            text = renderer.decode(prompt_ids) if self._asked.echo else ""
+            text = renderer.decode(prompt_ids) if self._request.echo else ""
             self._texts[choice.index] = TokenTexts(
-                renderer, start=len(text), as_ids=self._asked.sampling.return_tokens_as_token_ids
+                renderer, start=len(text), as_ids=self._request.sampling.return_tokens_as_token_ids
             )
             piece = self._piece(choice, text)
-            if self._asked.sampling.return_token_ids:
+            if self._request.sampling.return_token_ids:
                 piece["prompt_token_ids"] = list(prompt_ids)
-            if text or self._asked.sampling.return_token_ids:
+            if text or self._request.sampling.return_token_ids:
                 opening.append(piece)
         return self._chunk(opening) if opening else b""
 
@@ -180,7 +180,7 @@ class CompletionChunks:
 
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
         chunk = {**self._head, "choices": choices}
-        if self._asked.sampling.include_usage:
+        if self._request.sampling.include_usage:
             chunk["usage"] = usage
         return data_event(orjson.dumps(chunk))
 
@@ -202,38 +202,38 @@ class Completions(Dialect):
         """The request of a decoded body. Raises: RequestError."""
         return read_completions_request(body, max_n=self.limits.max_n)
 
-    async def answer(self, scope: Scope, asked: CompletionsRequest, send: Send) -> None:
+    async def answer(self, scope: Scope, request: CompletionsRequest, send: Send) -> None:
         """Sample what is asked for."""
-        target = await self.target_of(scope, asked.sampling)
+        target = await self.target_of(scope, request.sampling)
         rollout_id, tenant = rollout_of(scope), tenant_in(scope)
         with self.sampler.catalog.using(target):
             prompts = [
                 await run_in_thread_if_large(
                     len(prompt),
                     self._raw.prepare,
-                    asked.sampling,
+                    request.sampling,
                     target,
                     prompt,
                     rollout_id,
                     tenant,
-                    asked.add_special_tokens,
+                    request.add_special_tokens,
                 )
-                for prompt in asked.prompts
+                for prompt in request.prompts
             ]
-            if asked.sampling.stream:
+            if request.sampling.stream:
                 events = self._remembered(stream_reply_events(self.sampler, *prompts))
-                if await send_stream(events, CompletionChunks(asked, prompts), send):
+                if await send_stream(events, CompletionChunks(request, prompts), send):
                     self.sampler.delivered(*prompts)
                 return
-            scores = await prompt_scores(prompts, asked.scored)
-            if not asked.samples:
-                await send_json(send, _reply(asked, prompts, [_nothing(one) for one in prompts], scores))
+            scores = await prompt_scores(prompts, request.scored)
+            if not request.samples:
+                await send_json(send, _reply(request, prompts, [_nothing(one) for one in prompts], scores))
                 return
             done = await gather_or_cancel([complete_request(self.sampler, prepared) for prepared in prompts])
             for prepared, samples in zip(prompts, done, strict=True):
                 for one in samples:
                     self._raw.remember(prepared, one.completion)
-            await send_json(send, _reply(asked, prompts, done, scores))
+            await send_json(send, _reply(request, prompts, done, scores))
             self.sampler.delivered(*prompts)
 
     async def _remembered(self, events: AsyncIterator[StreamEvent]) -> AsyncIterator[StreamEvent]:
@@ -251,7 +251,7 @@ def _nothing(prepared: PreparedRawPrompt) -> list[CommittedChoice]:
 
 
 def _reply(
-    asked: CompletionsRequest,
+    request: CompletionsRequest,
     prompts: Sequence[PreparedRawPrompt],
     done: Sequence[list[CommittedChoice]],
     scores: Sequence[Ranked | None],
@@ -259,10 +259,10 @@ def _reply(
     choices: list[dict[str, Any]] = []
     for prepared, samples, scored in zip(prompts, done, scores, strict=True):
         choices += [
-            _choice(len(choices) + at, asked, prepared, one, scored) for at, one in enumerate(samples)
+            _choice(len(choices) + at, request, prepared, one, scored) for at, one in enumerate(samples)
         ]
     first, completions = prompts[0], [one.completion for samples in done for one in samples]
-    if not asked.samples:
+    if not request.samples:
         completions = []
     return orjson.dumps(
         {
@@ -279,14 +279,14 @@ def _reply(
 
 def _choice(
     index: int,
-    asked: CompletionsRequest,
+    request: CompletionsRequest,
     prepared: PreparedRawPrompt,
     one: CommittedChoice,
     scored: Ranked | None,
 ) -> dict[str, Any]:
     renderer, prompt_ids, completion = prepared.target.renderer, prepared.stitched.prompt_ids, one.completion
     text = one.message["content"]
-    if asked.echo:
+    if request.echo:
         text = renderer.decode(prompt_ids) + text
     choice = partial_choice(
         index,
@@ -294,30 +294,30 @@ def _choice(
         completion=completion,
         step=prepared.target.step,
         finish=one.finish,
-        logprobs=_logprobs(asked, prepared, completion, scored) if asked.logprobs else None,
+        logprobs=_logprobs(request, prepared, completion, scored) if request.logprobs else None,
     )
-    if not asked.samples:
+    if not request.samples:
         del choice[SAMPLE_FIELD]  # there is none
-    if asked.sampling.prompt_logprobs is not None and scored is not None:
+    if request.sampling.prompt_logprobs is not None and scored is not None:
         choice["prompt_logprobs"] = prompt_logprobs_of(
-            renderer, prompt_ids, scored, most=asked.sampling.prompt_logprobs
+            renderer, prompt_ids, scored, most=request.sampling.prompt_logprobs
         )
-    if asked.sampling.return_token_ids:
+    if request.sampling.return_token_ids:
         choice["prompt_token_ids"] = list(prompt_ids)
         choice["token_ids"] = list(completion.token_ids)
     return choice
 
 
 def _logprobs(
-    asked: CompletionsRequest, prepared: PreparedRawPrompt, completion: Completion, scored: Ranked | None
+    request: CompletionsRequest, prepared: PreparedRawPrompt, completion: Completion, scored: Ranked | None
 ) -> dict[str, Any]:
     """Returns the logprobs of the sampled ids and, behind an echo, of the prompt's before them."""
     ids, values = list(completion.token_ids), list[float | None](completion.logprobs)
     tops = list[TopLogprobs | None](completion.tops)
-    most = asked.sampling.top_logprobs
-    if asked.echo and scored is not None:
+    most = request.sampling.top_logprobs
+    if request.echo and scored is not None:
         ids, values = [*prepared.stitched.prompt_ids, *ids], [None, *scored.logprobs, *values]
         if most:
             tops = [None, *(top[:most] for top in scored.tops), *tops]
-    texts = TokenTexts(prepared.target.renderer, as_ids=asked.sampling.return_tokens_as_token_ids)
+    texts = TokenTexts(prepared.target.renderer, as_ids=request.sampling.return_tokens_as_token_ids)
     return texts.logprobs(ids, values, tops)

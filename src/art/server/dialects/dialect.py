@@ -124,7 +124,7 @@ class Dialect(ABC):
         """The request of a decoded body; of a large one in a thread. Raises: RequestError, NotFoundError."""
 
     @abstractmethod
-    async def answer(self, scope: Scope, asked: Any, send: Send) -> None:
+    async def answer(self, scope: Scope, request: Any, send: Send) -> None:
         """Answer what was read. An ARTError raised before the first byte becomes `refuse`."""
 
     def size(self, body: bytes) -> int:
@@ -153,9 +153,9 @@ class Dialect(ABC):
             client.when_gone(gone)
         watch = asyncio.create_task(_await_gone(receive, gone)) if client is None else None
         try:
-            asked = await self.threads.run(self.size(body), tenant, self._asked, scope, body)
+            request = await self.threads.run(self.size(body), tenant, self._read_checked, scope, body)
             del body
-            await self.answer(scope, asked, send)
+            await self.answer(scope, request, send)
         except ARTError as error:
             await self.refuse(send, error, tenant)
         except asyncio.CancelledError:
@@ -169,7 +169,7 @@ class Dialect(ABC):
             if watch is not None:
                 watch.cancel()
 
-    def _asked(self, scope: Scope, body: bytes) -> Any:
+    def _read_checked(self, scope: Scope, body: bytes) -> Any:
         return self.read(scope, decode_json(body))
 
     async def target_of(self, scope: Scope, request: ChatRequest) -> Target:

@@ -57,7 +57,7 @@ _REPEATED: dict[str, Any] = {
 
 
 def response_of(
-    asked: ResponsesRequest,
+    request: ResponsesRequest,
     prepared: PreparedRequest,
     completion: Completion,
     *,
@@ -75,13 +75,13 @@ def response_of(
         "background": False,
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "model": asked.chat.model,
+        "model": request.chat.model,
         "output": output,
         "service_tier": "default",
-        "top_logprobs": asked.chat.top_logprobs,
+        "top_logprobs": request.chat.top_logprobs,
         "truncation": "disabled",
         "usage": _usage(prepared, completion, output) if ended else None,
-        **{name: asked.sent.get(name, default) for name, default in _REPEATED.items()},
+        **{name: request.sent.get(name, default) for name, default in _REPEATED.items()},
         SAMPLE_FIELD: completion.sample_id,
         STEP_FIELD: prepared.target.step,
         "system_fingerprint": prepared.fingerprint,
@@ -92,7 +92,7 @@ def response_of(
 
 
 def output_of(
-    asked: ResponsesRequest,
+    request: ResponsesRequest,
     prepared: PreparedRequest,
     completion: Completion,
     message: dict[str, Any],
@@ -103,7 +103,7 @@ def output_of(
     reasoning = message.get("reasoning_content")
     items = [reasoning_item(sample_id, reasoning, "completed")] if reasoning else []
     if content or not (items or calls):
-        logprobs = text_logprobs(prepared, completion) if asked.logprobs else None
+        logprobs = text_logprobs(prepared, completion) if request.logprobs else None
         items.append(message_item(sample_id, content or "", status, logprobs))
     for call in calls:
         ends = status if call is calls[-1] else "completed"
@@ -195,9 +195,9 @@ class ResponseEvents:
     """Writes the events; `keep` is given the whole response before its end is told."""
 
     def __init__(
-        self, asked: ResponsesRequest, prepared: PreparedRequest, keep: Callable[[dict[str, Any]], None]
+        self, request: ResponsesRequest, prepared: PreparedRequest, keep: Callable[[dict[str, Any]], None]
     ) -> None:
-        self._asked, self._prepared, self._keep = asked, prepared, keep
+        self._request, self._prepared, self._keep = request, prepared, keep
         self._number = 0
         self._output: list[Item] = []
         self._texts: dict[str, str] = {}
@@ -273,7 +273,7 @@ class ResponseEvents:
     def _end_of_text(self, status: str) -> bytes:
         assert self._completion is not None
         text = self._texts["message"]
-        logprobs = text_logprobs(self._prepared, self._completion) if self._asked.logprobs else []
+        logprobs = text_logprobs(self._prepared, self._completion) if self._request.logprobs else []
         self._output[-1] = message_item(self._sample_id, text, status, logprobs)
         return (
             self._part_event("response.output_text.done", text=text, logprobs=logprobs)
@@ -325,7 +325,7 @@ class ResponseEvents:
     def _response(self, status: str) -> dict[str, Any]:
         assert self._completion is not None
         output = [] if status == "in_progress" else self._output
-        return response_of(self._asked, self._prepared, self._completion, status=status, output=output)
+        return response_of(self._request, self._prepared, self._completion, status=status, output=output)
 
     def _item_event(self, what: str) -> bytes:
         index = len(self._output) - 1
@@ -373,28 +373,28 @@ class Responses(Dialect):
         """The request of a decoded body. Raises: RequestError, NotFoundError."""
         return read_responses_request(body, self._store, tenant_in(scope))
 
-    async def answer(self, scope: Scope, asked: ResponsesRequest, send: Send) -> None:
+    async def answer(self, scope: Scope, request: ResponsesRequest, send: Send) -> None:
         """Sample what is asked for."""
         tenant = tenant_in(scope)
-        target = await self.target_of(scope, asked.chat)
+        target = await self.target_of(scope, request.chat)
         with self.sampler.catalog.using(target):
-            prepared = await self.prepare(scope, asked.chat, target)
-            if asked.chat.stream:
-                writer = ResponseEvents(asked, prepared, lambda one: self._keep(tenant, asked, one))
+            prepared = await self.prepare(scope, request.chat, target)
+            if request.chat.stream:
+                writer = ResponseEvents(request, prepared, lambda one: self._keep(tenant, request, one))
                 if await send_stream(stream_reply_events(self.sampler, prepared), writer, send):
                     self.sampler.delivered(prepared)
                 return
             (done,) = await complete_request(self.sampler, prepared)
             status = status_of_end(done.finish)
-            output = output_of(asked, prepared, done.completion, done.message, status)
-            response = response_of(asked, prepared, done.completion, status=status, output=output)
-            self._keep(tenant, asked, response)
+            output = output_of(request, prepared, done.completion, done.message, status)
+            response = response_of(request, prepared, done.completion, status=status, output=output)
+            self._keep(tenant, request, response)
             await send_json(send, orjson.dumps(response))
             self.sampler.delivered(prepared)
 
-    def _keep(self, tenant: Tenant, asked: ResponsesRequest, response: dict[str, Any]) -> None:
-        if asked.store:
-            self._store.keep(tenant, response, asked.items)
+    def _keep(self, tenant: Tenant, request: ResponsesRequest, response: dict[str, Any]) -> None:
+        if request.store:
+            self._store.keep(tenant, response, request.items)
 
     async def stored(self, request: Request) -> Response:
         """A stored response. Raises: NotFoundError, RequestError."""

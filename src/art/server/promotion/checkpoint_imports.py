@@ -92,16 +92,16 @@ class CheckpointImports:
                 param="base_model",
             )
 
-    async def fork(self, project: str, name: str, asked: ForkRequest) -> ForkReply:
+    async def fork(self, project: str, name: str, request: ForkRequest) -> ForkReply:
         """Copies another model's step to a model, under the same number.
 
         Raises NotFoundError (no such checkpoints or step), RequestError (409: it has steps of its own, or
         the checkpoint is of another shape), CheckpointError, CanaryError, WorkerError.
         """
         target = self._models.checkpoints_of(project, name)
-        from_project = asked.from_project or project
-        source = self._models.checkpoints_of(from_project, asked.from_name)
-        step = choose_step(source.steps(), asked, f"{from_project}/{asked.from_name}")
+        from_project = request.from_project or project
+        source = self._models.checkpoints_of(from_project, request.from_name)
+        step = choose_step(source.steps(), request, f"{from_project}/{request.from_name}")
         async with self.exclusive(project, name):
             if step and step == target.newest() and target.note(step) is None:
                 same = await asyncio.to_thread(same_files, source.path(step), target.path(step))
@@ -110,10 +110,10 @@ class CheckpointImports:
             _refuse_own_steps(target, f"{project}/{name}")
             write = {step: lambda: target.link(source.path(step), step)}
             await self._arrive(project, name, write, set_aside=[step] if step in target.steps() else [])
-        _log.info("%s/%s is forked from %s/%s@%d", project, name, from_project, asked.from_name, step)
+        _log.info("%s/%s is forked from %s/%s@%d", project, name, from_project, request.from_name, step)
         return ForkReply(step=step, checkpoint_path=str(target.path(step)))
 
-    async def adopt(self, project: str, name: str, asked: AdoptRequest) -> AdoptReply:
+    async def adopt(self, project: str, name: str, request: AdoptRequest) -> AdoptReply:
         """Commit steps that lie in the model's folder `.arriving`.
 
         Raises NotFoundError (a step is not there), RequestError (409: a committed step would be
@@ -122,12 +122,12 @@ class CheckpointImports:
         target = self._models.checkpoints_of(project, name)
         arriving = target.folder.parent / ".arriving"
         async with self.exclusive(project, name):
-            here = {step for step in asked.steps if (arriving / f"{step:04d}").is_dir()}
-            if lost := sorted(set(asked.steps) - here - set(target.steps())):
+            here = {step for step in request.steps if (arriving / f"{step:04d}").is_dir()}
+            if lost := sorted(set(request.steps) - here - set(target.steps())):
                 raise _missing(f"steps {lost} are not in {arriving}: pull again", "step_missing")
-            if not here and not set(asked.set_aside).intersection(target.steps()):
-                return AdoptReply(adopted=sorted(asked.steps))  # asked twice
-            if taken := sorted(here.intersection(target.steps()) - set(asked.set_aside)):
+            if not here and not set(request.set_aside).intersection(target.steps()):
+                return AdoptReply(adopted=sorted(request.steps))  # asked twice
+            if taken := sorted(here.intersection(target.steps()) - set(request.set_aside)):
                 raise RequestError(
                     f"model {project}/{name} has steps {taken} already; a committed step is "
                     "never overwritten",
@@ -135,9 +135,9 @@ class CheckpointImports:
                     code="step_exists",
                 )
             write = {step: _mover(arriving, target, step) for step in sorted(here)}
-            aside = [step for step in target.steps() if step in asked.set_aside]
+            aside = [step for step in target.steps() if step in request.set_aside]
             await self._arrive(project, name, write, set_aside=aside)
-        return AdoptReply(adopted=sorted(asked.steps))
+        return AdoptReply(adopted=sorted(request.steps))
 
     async def _arrive(
         self, project: str, name: str, write: dict[int, Callable[[], Path]], *, set_aside: Sequence[int]
@@ -168,20 +168,20 @@ class CheckpointImports:
             raise
 
 
-def choose_step(steps: Sequence[int], asked: ForkRequest, source: str) -> int:
+def choose_step(steps: Sequence[int], request: ForkRequest, source: str) -> int:
     """The step that a fork begins with. Raises NotFoundError: `no_checkpoints` or `step_missing`."""
     if not steps:
         raise _missing(f"No checkpoints found for model {source}", "no_checkpoints")
-    if asked.step is not None:
-        if asked.step not in steps:
+    if request.step is not None:
+        if request.step not in steps:
             raise _missing(
-                f"No checkpoint of step {asked.step} found. Available steps: {list(steps)}", "step_missing"
+                f"No checkpoint of step {request.step} found. Available steps: {list(steps)}", "step_missing"
             )
-        return asked.step
-    fit = [step for step in steps if asked.not_after is None or step <= asked.not_after]
+        return request.step
+    fit = [step for step in steps if request.not_after is None or step <= request.not_after]
     if not fit:
         raise _missing(
-            f"No checkpoints found not after step {asked.not_after}. Available steps: {list(steps)}",
+            f"No checkpoints found not after step {request.not_after}. Available steps: {list(steps)}",
             "step_missing",
         )
     return max(fit)
