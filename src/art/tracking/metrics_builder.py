@@ -306,7 +306,7 @@ class MetricsBuilder:
         return builder
 
     def waiting(self, *further_buffers: str | None) -> set[str]:
-        """Names of the amounts that the next `take` would give."""
+        """Names of the amounts that the next `take_metrics` would give."""
         return self.totals.waiting([self._buffer, *further_buffers])
 
     def for_cost_context(self, cost_context: str, *, buffer_scope: str | None = None) -> MetricsBuilder:
