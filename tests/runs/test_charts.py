@@ -170,7 +170,7 @@ def test_settings_of_the_program_stay(tmp_path):
 
 
 def test_without_matplotlib(monkeypatch):
-    monkeypatch.setattr(art.runs.benchmark_charts, "find_spec", lambda name: None)
+    monkeypatch.setattr("art.errors.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="pip install"):
         training_progress_chart(DF, "win")
 

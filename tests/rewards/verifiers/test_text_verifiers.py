@@ -215,7 +215,7 @@ def test_a_verifier_works_in_one_event_loop_after_another() -> None:
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MathMatch, "package", "a_package_that_is_not_there")
+    monkeypatch.setattr("art.errors.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"agent-reinforcement-trainer\[verifiers\]"):
         MathMatch("3")
 
