@@ -10,8 +10,8 @@ from engine_models import ask, build_adapter
 from test_core import make_core, prompt, run
 
 from art.engine.builtin.core import EngineCore
+from art.engine.builtin.lora import Stacks
 from art.engine.builtin.peft_folder import read_adapter
-from art.engine.builtin.recorded_forward import Stacks
 from art.engine.protocol import Delta, GenerateRequest
 
 

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from art.engine.builtin.lora import AdapterLayers, Routing
+from art.engine.builtin.lora import AdapterLayers, FlatForward, Routing, adapter_turns, record_forward
 from art.engine.builtin.output_layer import widen
-from art.engine.builtin.recorded_forward import FlatForward, adapter_turns, record_forward
 from art.engine.builtin.step_batch import (
     ATTENTION,
     Attends,
