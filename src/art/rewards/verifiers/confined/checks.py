@@ -155,7 +155,8 @@ def _answer(check: Callable[..., tuple[float, str]], asked: dict[str, Any], cpu_
     import resource
 
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+        # First SIGXCPU, which tells a spent budget from other ends; a second later SIGKILL.
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
         value, why = check(asked["answer"], asked["expected"], asked["options"])
         reply: dict[str, Any] = {"value": value, "why": why}
     except UnusableError as error:

@@ -80,7 +80,11 @@ def set_process(option: int, value: int) -> None:
 
 
 def used_up_cpu(code: int, usage: Any, cpu_s: int) -> bool:
-    """Returns whether it was killed for its CPU time, which the kernel counts in ticks: more roughly than in
-    `usage`.
+    """Returns whether a process was ended for its CPU time.
+
+    SIGXCPU says so. The first process of a namespace gets SIGKILL instead; the kernel counts in ticks, so on
+    a busy machine `usage` may say much less than the limit.
     """
-    return code == -signal.SIGKILL and usage.ru_utime + usage.ru_stime >= 0.8 * cpu_s
+    return code == -signal.SIGXCPU or (
+        code == -signal.SIGKILL and usage.ru_utime + usage.ru_stime >= 0.5 * cpu_s
+    )
