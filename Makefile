@@ -44,10 +44,10 @@ doctor: $(VENV)/.installed-user       ## check this installation with a complete
 	$(BIN)/art doctor
 
 test: environments           ## install, then run the whole test suite
-	ART_TEST_EVERYTHING=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	ART_TEST_EVERYTHING=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(VENV)/.installed         ## the tests that start no process, in less than a minute
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed              ## ruff: style and likely bugs
 	$(BIN)/ruff check .
