@@ -124,24 +124,23 @@ async def test_a_revoked_key_is_refused_and_others_go_on(world: World) -> None:
     assert (await world.clients["bob"].get("/v1/models")).status_code == 200
 
 
-async def test_a_reply_that_outlives_its_key_breaks_off(world: World) -> None:
+async def get_and_revoke(world: World, path: str, *, parts: int) -> list[Any]:
+    """What alice is sent, whose key is revoked, and known to be, once the first `parts` are."""
     sent: list[Any] = []
-
-    async def events(job_id: str, after: int) -> AsyncIterator[bytes]:
-        while True:
-            yield b"\n"
-            await asyncio.sleep(0.02)
 
     async def receive() -> Any:
         await asyncio.Event().wait()
 
+    async def refused() -> bool:
+        return (await world.clients["alice"].get("/v1/models")).status_code == 401
+
     async def send(event: Any) -> None:
         sent.append(event)
-        if len(sent) == 3:
+        if len(sent) == parts:
             world.tenants.revoke("alice")
+            await until(refused)
 
-    world.control.jobs.events = events  # type: ignore[method-assign]
-    request = world.clients["alice"].build_request("GET", "/art/jobs/j/events")
+    request = world.clients["alice"].build_request("GET", path)
     scope = {
         "type": "http",
         "method": "GET",
@@ -150,6 +149,22 @@ async def test_a_reply_that_outlives_its_key_breaks_off(world: World) -> None:
         "headers": [(name.lower(), value) for name, value in request.headers.raw],
     }
     await world.app(scope, receive, send)
+    return sent
+
+
+async def test_a_whole_reply_that_has_begun_is_not_cut_in_two(world: World) -> None:
+    start, body = await get_and_revoke(world, "/v1/models", parts=1)
+    assert start["status"] == 200 and json.loads(body["body"])["data"]
+
+
+async def test_a_reply_that_outlives_its_key_breaks_off(world: World) -> None:
+    async def events(job_id: str, after: int) -> AsyncIterator[bytes]:
+        while True:
+            yield b"\n"
+            await asyncio.sleep(0.02)
+
+    world.control.jobs.events = events  # type: ignore[method-assign]
+    sent = await get_and_revoke(world, "/art/jobs/j/events", parts=3)
     assert sent[0]["status"] == 200
     # No last part: to the client it is a connection that broke, not the end of the job.
     assert len(sent) >= 3 and all(event.get("more_body", True) for event in sent)

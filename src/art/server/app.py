@@ -149,7 +149,8 @@ class App:
 
         async def watched(event: Any) -> None:
             nonlocal started
-            if not self._key.is_still_valid(scope, asker):
+            # What ends a reply holds it back no more: a whole reply is not cut in two.
+            if not _ends_reply(event) and not self._key.is_still_valid(scope, asker):
                 raise _KeyRevokedError
             started = True
             await send(event)
@@ -257,6 +258,10 @@ def _named_rollout(scope: Scope) -> Scope:
     header = (ROLLOUT_HEADER.encode(), rollout.encode())
     headers = [header, *scope["headers"]]
     return {**scope, "path": f"/{rest}", "raw_path": None, "headers": headers, ADDRESSED: rollout}
+
+
+def _ends_reply(event: Any) -> bool:
+    return event["type"] == "http.response.body" and not event.get("more_body", False)
 
 
 def _failure(scope: Scope, error: BaseException) -> ServerError:
