@@ -59,11 +59,15 @@ would have caught before. Every one has `detail` (its message) and `status_code`
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
+from shlex import quote
 from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 
 def did_you_mean(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
@@ -116,15 +120,37 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Extra -> the modules that tell whether it is installed."""
+_DISTRIBUTION = "agent-reinforcement-trainer"
 
 
 def install_command(extra: str) -> str:
-    """Returns the command that installs an extra.
+    """Returns the shell command that adds an extra, from where this package was installed.
 
     >>> install_command("local")
     "pip install 'agent-reinforcement-trainer[local]'"
     """
-    return f"pip install 'agent-reinforcement-trainer[{extra}]'"
+    named = f"{_DISTRIBUTION}[{extra}]"
+    origin = _origin()
+    if origin is None:
+        return f"pip install {quote(named)}"
+    url: str = origin["url"]
+    if origin.get("dir_info", {}).get("editable"):
+        return f"pip install --editable {quote(f'{unquote(urlsplit(url).path)}[{extra}]')}"
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    return f"pip install {quote(f'{named} @ {url}')}"
+
+
+def _origin() -> dict[str, Any] | None:
+    """Returns where a clone, file or address was installed from (PEP 610); None: from a package index."""
+    from importlib.metadata import PackageNotFoundError, distribution  # needed by errors alone, and slow
+
+    try:
+        written = distribution(_DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    origin: dict[str, Any] | None = json.loads(written) if written else None
+    return origin
 
 
 def require_extra(extra: str, subject: str, *, remedy: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -62,7 +63,38 @@ def test_an_extra_of_the_table_is_one_of_the_project_and_brings_the_modules() ->
         names = {BROUGHT_ALONG.get(module, DISTRIBUTION_OF.get(module, module)) for module in modules}
         assert names <= packages(extra), extra
     assert set(EXTRAS) == set(extras) - {"backend", "dev"}
-    assert install_command("local").startswith(f"pip install '{PROJECT['name']}[")
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'agent-reinforcement-trainer[local]'"),
+        (
+            {"url": "file:///home/a/my%20art", "dir_info": {"editable": True}},
+            "pip install --editable '/home/a/my art[local]'",
+        ),
+        (
+            {"url": "file:///tmp/art.whl", "archive_info": {}},
+            "pip install 'agent-reinforcement-trainer[local] @ file:///tmp/art.whl'",
+        ),
+        (
+            {"url": "https://example.org/art.git", "vcs_info": {"vcs": "git", "commit_id": "12ab"}},
+            "pip install 'agent-reinforcement-trainer[local] @ git+https://example.org/art.git@12ab'",
+        ),
+    ],
+)
+def test_an_extra_is_installed_from_where_the_rest_came(
+    origin: dict[str, object] | None, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "agent_reinforcement_trainer-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: agent-reinforcement-trainer\nVersion: 1\n"
+    )
+    if origin is not None:
+        (metadata / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert install_command("local") == command
 
 
 def test_a_fault_of_the_package_itself_is_not_called_a_missing_extra() -> None:

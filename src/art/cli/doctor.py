@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,19 +23,8 @@ from rich.console import Console
 from rich.markup import escape
 
 import art
-from art.errors import ARTError, install_command
+from art.errors import EXTRAS, ARTError, install_command
 
-NEEDED = (
-    "torch",
-    "transformers",
-    "peft",
-    "renderers",
-    "tokenizers",
-    "starlette",
-    "uvicorn",
-    "websockets",
-    "openai",
-)
 GIB = 1024**3
 MEMORY_GIB = 2.0
 """What the server, an engine and a trainer need for a nano model."""
@@ -70,7 +60,7 @@ def python_finding() -> Finding:
 
 def package_findings() -> Iterator[Finding]:
     missing = []
-    for name in NEEDED:
+    for name in ("openai", *EXTRAS["local"]):  # modules named as their distributions are
         try:
             yield Finding(level="good", subject=name, what=version(name))
         except PackageNotFoundError:
@@ -88,6 +78,8 @@ def torch_findings() -> Iterator[Finding]:
     """torch is asked in a process of its own: the client must not load it."""
     from subprocess import TimeoutExpired, run
 
+    if find_spec("torch") is None:
+        return  # named among the missing packages
     program = (
         "import torch; usable = torch.cuda.is_available(); "
         "name = torch.cuda.get_device_name(0).replace(' ', '_') if usable else 'none'; "
@@ -184,7 +176,8 @@ def examine(base_model: str) -> int:
 def show_finding(console: Console, finding: Finding) -> None:
     remedy = f"\n       -> {finding.remedy}" if finding.remedy else ""
     told = escape(f"{finding.subject:<14} {finding.what}{remedy}")  # `[local]` is no style
-    console.print(f"{FINDING_MARKS[finding.level]}  {told}", highlight=False)
+    # Not wrapped: a remedy is copied into a shell as it stands.
+    console.print(f"{FINDING_MARKS[finding.level]}  {told}", highlight=False, soft_wrap=True)
 
 
 async def try_step(console: Console, base_model: str) -> bool:

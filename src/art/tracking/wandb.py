@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, install_command
 from art.process.environment import WANDB_API_KEY, variable
 from art.tracking.names import SECTIONS, SPLITS
 from art.wire.nested import deep_merge, without_keys
@@ -204,7 +204,7 @@ class WandbSink:
             return None
         asked = model.report_metrics is not None
         if find_spec("wandb") is None:
-            text = "Weights & Biases is not installed: `pip install wandb`"
+            text = f"Weights & Biases is not installed: {install_command('wandb')}"
             if asked:
                 raise ConfigurationError(f"report_metrics={model.report_metrics!r}, but {text}")
             self._give_up(f"WANDB_API_KEY is set, but {text}, or give the model report_metrics=[]")
