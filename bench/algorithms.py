@@ -5,7 +5,7 @@ Every run has the same scenarios, number of games, learning rate and LoRA; only 
 point is the share of games not lost among those that the step was trained on, so it is measured before the
 step's update.
 
-    python -m bench algorithms              all runs, docs/algorithms.png and docs/algorithms.json
+    python -m bench algorithms              all runs, docs/reference/algorithms.png and .json
     python -m bench algorithms grpo gspo    these only, nothing written but the table
 
 The interval is Student's 95 % for the mean over seeds. One learning rate for all favours the algorithms that
@@ -39,7 +39,7 @@ LAST = 5
 """Steps at the end whose mean the table shows."""
 T_95 = {5: 2.776}
 """Student's t for 95 %, by number of runs."""
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "reference"
 
 
 async def curve(backend: art.LocalBackend, name: str, seed: int) -> list[float]:

@@ -92,8 +92,8 @@ class LearningOptions(TypedDict, total=False):
     """The keywords of `train` that configure the training step; `PipelineTrainer` takes them too.
 
     This is their only declaration: `art.client.declared_options` makes the signature of `train` and its
-    checks of it, and the table in docs/options.md is printed from it. A type that is no number, flag, name or
-    dict is checked where its value is read.
+    checks of it, and the table in docs/reference/options.md is printed from it. A type that is no number,
+    flag, name or dict is checked where its value is read.
     """
 
     learning_rate: Annotated[float | None, Keyword(5e-6, above=0)]
@@ -101,8 +101,8 @@ class LearningOptions(TypedDict, total=False):
     the literature for the model's size. The metric loss/learning_rate reports the value used.
     """
     algorithm: str | Algorithm | Mapping[str, Any] | None
-    """A name of docs/algorithms.md, a dict of a name and parts, or an art.Algorithm. None: 'art', which gives
-    all rollouts the same weight, for any length.
+    """A name of docs/reference/algorithms.md, a dict of a name and parts, or an art.Algorithm. None:
+    'art', which gives all rollouts the same weight, for any length.
     """
     loss_fn: str | None
     """Only the loss, by name: 'cispo' (the default), 'ppo' ..."""

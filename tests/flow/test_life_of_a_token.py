@@ -1,6 +1,6 @@
 """One token from the model that draws it to the weights it changes, through the real server.
 
-The stations are those of docs/life_of_a_token.md, and every file that page names exists.
+The stations are those of docs/internals/life-of-a-token.md, and every file that page names exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 import art
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "life_of_a_token.md"
+PAGE = ROOT / "docs" / "internals" / "life-of-a-token.md"
 
 
 def test_every_station_links_to_a_file_that_exists() -> None:

@@ -23,7 +23,8 @@ def show_algorithms(name: str | None, *, as_json: bool) -> None:
     elif name is None:
         console.print(overview())
         console.print(
-            "[dim]art algorithms NAME shows one in full; docs/algorithms.md has formulas and sources.[/dim]"
+            "[dim]art algorithms NAME shows one in full; "
+            "docs/reference/algorithms.md has formulas and sources.[/dim]"
         )
     else:
         console.print(detail(rows[name]))

@@ -1,9 +1,9 @@
 """A short way to a server on this machine: plain chat completions straight over asyncio's transports.
 
 It buys milliseconds: with a small model `openai`'s own way, over whichever HTTP library, costs more than
-sampling does (`bench/transport.py` measures it; `docs/benchmarks.md` has the figures). A `Lane` reads what
-our own server writes over HTTP/1.1 keep-alive (a status line, headers, `content-length`) and nothing else;
-for everything it does not know it gives up, and the caller takes the ordinary way.
+sampling does (`bench/transport.py` measures it; `docs/internals/benchmarks.md` has the figures). A `Lane`
+reads what our own server writes over HTTP/1.1 keep-alive (a status line, headers, `content-length`) and
+nothing else; for everything it does not know it gives up, and the caller takes the ordinary way.
 
 `RolloutOpenAI` in `art.client.openai_client` is its only user. The seam: `lane_to` an address,
 `request_head` of a client, `complete_over_lane`. Without them everything works, more slowly.

@@ -103,7 +103,7 @@ def read_options(
     return acting
 
 
-def meant_option(name: str, known: Collection[str], where: str = "docs/options.md lists") -> str:
+def meant_option(name: str, known: Collection[str], where: str = "docs/reference/options.md lists") -> str:
     """Returns `; did you mean 'x'? Known: ...`, with the whole list only if it is short."""
     guess = did_you_mean(name, known)
     hint = f"; {guess}" if guess else ""

@@ -1,7 +1,7 @@
 """The functions of `art.dev`: the full low-level configuration of a model and of its server.
 
-The defaults are those that older programs saw; a backend of this package has its own (`docs/training.md`) and
-takes from a configuration what it was given.
+The defaults are those that older programs saw; a backend of this package has its own
+(`docs/internals/training-step.md`) and takes from a configuration what it was given.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def get_model_config(
     the base model where there is none.
 
     The keys about chat templates are left out. These are the defaults that older programs saw; a backend of
-    this package has its own (`docs/training.md`) and takes from a config what it was given.
+    this package has its own (`docs/internals/training-step.md`) and takes from a config what it was given.
     """
     given: Mapping[str, Any] = config or {}
     step = get_step_from_dir(output_dir)

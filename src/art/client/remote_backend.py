@@ -135,10 +135,10 @@ class RemoteBackend:
     ) -> TrainResult:
         """One training step on groups of trajectories; the new step is served when this returns.
 
-        `docs/options.md` says what each keyword does. `algorithm` takes a name of `docs/algorithms.md`, a
-        dict of a name and parts, or an `art.Algorithm`; without one it is `art`, by which every trajectory
-        counts the same, with the loss that `loss_fn` names. An unknown one is refused, with the name that
-        was meant.
+        `docs/reference/options.md` says what each keyword does. `algorithm` takes a name of
+        `docs/reference/algorithms.md`, a dict of a name and parts, or an `art.Algorithm`; without
+        one it is `art`, by which every trajectory counts the same, with the loss that `loss_fn`
+        names. An unknown one is refused, with the name that was meant.
 
         Raises RolloutsFailedError where every rollout failed, TokenMismatchError for choices without a
         sample, ConfigurationError for options that would not act or do not fit each other,

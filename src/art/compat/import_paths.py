@@ -253,8 +253,8 @@ PATHS: Mapping[str, str | Names] = {
     "art.serverless.backend": "art.client.serverless_backend",
     "art.serverless.client": names(
         instead=(
-            "`art.ServerlessBackend(api_key=..., base_url=...)` speaks to an ART server; docs/server.md "
-            "lists the routes for programs of your own"
+            "`art.ServerlessBackend(api_key=..., base_url=...)` speaks to an ART server; "
+            "docs/reference/server.md lists the routes for programs of your own"
         )
     ),
     "art.skypilot": names(unbuilt=_same_answer(_RENTED, "SkyPilotBackend", "stop_server")),
@@ -444,6 +444,8 @@ PATHS: Mapping[str, str | Names] = {
         "migrate_checkpoints_to_new_structure migrate_jsonl_to_parquet migrate_model_dir "
         "migrate_trajectories_dir",
     ),
-    "art.vllm": names(instead="vLLM runs as a program of its own; docs/vllm.md says how a server starts it"),
+    "art.vllm": names(
+        instead="vLLM runs as a program of its own; docs/guides/vllm.md says how a server starts it"
+    ),
     "art.yield_trajectory": names("art.client.capture:capture_yielded_trajectory yield_trajectory"),
 }

@@ -174,7 +174,8 @@ def ordered_right(quality: Sequence[float], scores: Sequence[Score]) -> Calibrat
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeChecks:
-    """Options of a `JudgeWatch`; docs/judges.md says what each figure means. A limit of None never rings.
+    """Options of a `JudgeWatch`; docs/guides/judges.md says what each figure means. A limit of None never
+    rings.
 
     Each figure is averaged over a window of groups, and no alarm rings before half a window is known. Raises
     ConfigurationError for values that could not act.

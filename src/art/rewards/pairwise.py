@@ -347,7 +347,8 @@ class Pairwise(JudgedReward):
     """The share of its group that a trajectory beats: `after_each=Pairwise("openai/o3").score_group`.
 
     Metrics of a trajectory: `reward/pairwise`, `pairwise/games`, `pairwise/flipped` (share of its games with
-    both orders whose answers contradict each other), `independent_reward`. docs/judges.md has the costs.
+    both orders whose answers contradict each other), `independent_reward`. docs/guides/judges.md has the
+    costs.
     """
 
     def __init__(

@@ -242,7 +242,8 @@ class Rubric(JudgedReward):
     """Each trajectory by itself: `after_each=Rubric([Criterion("polite", "..."), ...]).score_group`.
 
     Metrics of a trajectory: `reward/rubric`, `rubric/<criterion>` for each, `independent_reward`. One without
-    a verdict by every criterion has the reward `Unscored(reason)`. One question a trajectory; docs/judges.md.
+    a verdict by every criterion has the reward `Unscored(reason)`. One question a trajectory;
+    docs/guides/judges.md.
     """
 
     def __init__(

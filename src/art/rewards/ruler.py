@@ -36,7 +36,7 @@ class Ruler(JudgedReward):
     """The reward of RULER: `after_each=Ruler("openai/o3").score_group`, or a term of a sum.
 
     Metrics of a trajectory: `ruler_score`, `reward/ruler`, `independent_reward` (the reward it came with). A
-    trajectory without a score has the reward `Unscored(reason)`. docs/ruler.md has costs and failures.
+    trajectory without a score has the reward `Unscored(reason)`. docs/guides/ruler.md has costs and failures.
     """
 
     def __init__(

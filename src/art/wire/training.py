@@ -19,7 +19,7 @@ sent again, while it runs or after, gets the same events and trains nothing twic
 of a step of several updates cannot be saved: open its checkpoint again to give the step up.
 
 The batch is the token tree of all samples of a step (depth-first order, `end`, see
-docs/architecture.md):
+docs/internals/architecture.md):
 
     tokens_T  int32  the id of each node              parent_T int32  index of the token before it, or -1
     end_T     int32  index after its last descendant   depth_T  int32  its position (RoPE)

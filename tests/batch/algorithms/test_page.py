@@ -1,4 +1,4 @@
-"""docs/algorithms.md has every row with its numbers, and every refusal's subject."""
+"""docs/reference/algorithms.md has every row with its numbers, and every refusal's subject."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from art.batch.algorithms import TABLE
 from art.batch.algorithms.facts import LOSSES
 from art.wire.algorithm import AdvantageSpec, MismatchSpec
 
-PAGE = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "algorithms.md").read_text()
 
 
 def line_of(name: str) -> str:

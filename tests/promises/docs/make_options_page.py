@@ -1,4 +1,4 @@
-"""Prints the tables of docs/options.md and docs/pipeline.md from the declarations.
+"""Prints the tables of the pages on options and on asynchronous training from the declarations.
 
 Run it with: python tests/promises/docs/make_options_page.py
 
@@ -29,7 +29,7 @@ from art.client.train_options import KEYWORDS, REFUSED
 from art.runs.pipeline import settings as pipeline
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE, PIPELINE_PAGE = DOCS / "options.md", DOCS / "pipeline.md"
+PAGE, PIPELINE_PAGE = DOCS / "reference" / "options.md", DOCS / "guides" / "asynchronous-training.md"
 KEYS: Mapping[str, ForeignSection] = {
     "Sections": SECTIONS,
     "`init_args`": INIT_ARGS,

@@ -20,7 +20,7 @@ import pytest
 from fork_server import real_starts
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.M | re.S)
 PROGRAMS = {"python", "bash"}
 PROSE = {"text", "json", "", "toml"}

@@ -1,4 +1,4 @@
-"""docs/migrating.md has every default of training in one table, its third column as the code has it."""
+"""docs/guides/migrating.md has every default of training in one table, its third column from the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from art.training.optimizer import make_optimizer
 from art.training.policy import choose_placement
 from art.wire.training import LoraSpec
 
-PAGE = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "migrating.md").read_text()
 
 
 def defaults(function: Any) -> dict[str, Any]:
@@ -111,4 +111,7 @@ def test_the_table_has_each_default_once_and_a_reason_where_they_differ() -> Non
     for name, (theirs, ours, reason) in rows().items():
         if theirs == ours:
             assert not reason, f"{name}: nothing to explain"
-    assert "migrating.md#defaults" in (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
+    assert (
+        "migrating.md#defaults"
+        in (Path(__file__).parents[3] / "docs" / "reference" / "algorithms.md").read_text()
+    )

@@ -74,7 +74,7 @@ def made_by_commands(paths: set[str]) -> set[str]:
 
 
 def test_there_are_pages() -> None:
-    assert {"README.md", "docs/architecture.md"} <= set(pages())
+    assert {"README.md", "docs/internals/architecture.md"} <= set(pages())
 
 
 @pytest.mark.parametrize("name", pages())

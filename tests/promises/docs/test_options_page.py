@@ -1,4 +1,4 @@
-"""docs/options.md and the table of docs/pipeline.md are what their command prints; each keyword has a row."""
+"""The tables of options are what their command prints; each keyword has a row."""
 
 from __future__ import annotations
 

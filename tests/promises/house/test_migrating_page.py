@@ -1,4 +1,4 @@
-"""Each claim of docs/migrating.md has a test, named here by the claim's first words.
+"""Each claim of docs/guides/migrating.md has a test, named here by the claim's first words.
 
 A claim that is new on the page, or a test that is renamed, fails here until the two are put together again.
 `test_x::y` is `test_y` of the file test_x.py. The table of defaults has a test of its own
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[2]
-PAGE = (TESTS.parent / "docs" / "migrating.md").read_text(encoding="utf-8")
+PAGE = (TESTS.parent / "docs" / "guides" / "migrating.md").read_text(encoding="utf-8")
 TABLES = ("Import paths", "Not built yet")
 CLAIMS = {
     "`import art` loads nothing but": """

@@ -20,7 +20,7 @@ from art.wire.algorithm import Algorithm
 from art.wire.request_values import Idle
 from art.wire.training import PLAIN_SAMPLING
 
-PAGE = Path(__file__).parents[3] / "docs" / "endpoint.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "endpoint.md"
 HELLO = [{"role": "user", "content": "hi"}]
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 SAMPLING_OF_VLLM: dict[str, Any] = {

@@ -287,7 +287,8 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
     rollout_fn(model, scenario, config) gives one group (`make_group_rollout_fn` makes it of a function of one
     rollout); scenarios is an iterable or an async iterator of dicts, the same one in every run of a model;
     eval_fn(model, step, config) gives trajectories, or a dict of splits. Every request gets the newest
-    adapter and ends on it. `PipelineOptions` declares the keywords, and `docs/pipeline.md` has the numbers
+    adapter and ends on it. `PipelineOptions` declares the keywords, and
+    `docs/guides/asynchronous-training.md` has the numbers
     and their effects; a backend of another kind is given further keywords of its `train` as they are.
 
     Raises ConfigurationError (a ValueError) for a number out of its range, and for an option of `train` that

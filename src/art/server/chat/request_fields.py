@@ -3,7 +3,7 @@
 A dialect declares a field once, as a `RequestField`; its `RequestSchema` reads bodies, and is their schema in
 the OpenAPI document. `OTHER_FIELDS` lists the fields of OpenAI's, vLLM's and Anthropic's requests that do not
 act: a client that sends what other servers take is served, unless that would change what is learned without
-the ledger knowing. `docs/endpoint.md` has the table; a test holds it to this one.
+the ledger knowing. `docs/reference/endpoint.md` has the table; a test holds it to this one.
 """
 
 from __future__ import annotations
