@@ -1,17 +1,19 @@
 """`art doctor`: look at the installation, then do one complete miniature step through the real server.
 
-It looks at versions, torch's build, memory and disk.
+It looks at versions, torch's build, memory and disk. `--plan` computes what a model needs instead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import platform
 import shutil
 import sqlite3
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -148,6 +150,39 @@ def sqlite_finding() -> Finding:
             remedy="use a Python whose SQLite is 3.35 or newer",
         )
     return Finding(level="good", subject="sqlite", what=sqlite3.sqlite_version)
+
+
+def show_memory_plan(model: str, *, rank: int, context: int | None, engine: str, bits: int) -> int:
+    """Prints the memory that training a model needs, and the cards that have it. Returns 2 where the model
+    is unknown.
+    """
+    from rich.table import Table
+
+    console = Console()
+    # Notices of libraries, of no use to who asks for a figure.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            from art.training.hardware import cards, memory_parts, plan_hardware
+
+            on_gpu, on_cpu = (
+                plan_hardware(model, rank=rank, context=context, engine=engine, bits=bits, cuda=cuda)
+                for cuda in (True, False)
+            )
+    except ARTError as error:
+        console.print(escape(str(error)), style="red", highlight=False)
+        return 2
+    table = Table("part", "GiB", title=escape(on_gpu.title), title_justify="left")
+    for part, size in memory_parts(on_gpu):
+        table.add_row(part, f"{size / GIB:.1f}")
+    table.add_section()
+    table.add_row("one GPU for trainer and engine, at least", f"{on_gpu.needed / GIB:.1f}")
+    table.add_row("one CPU, in float32: main memory, at least", f"{on_cpu.needed / GIB:.1f}")
+    console.print(table)
+    for card in cards(on_gpu):
+        console.print(f"fits a GPU of {card.gib} GB: {card}", highlight=False)
+    console.print("Computed from the model's configuration, not measured on a GPU: docs/hardware.md.")
+    return 0
 
 
 FINDING_MARKS = {"good": "[green]good[/green]", "note": "[yellow]note[/yellow]", "bad": "[red]bad [/red]"}

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -83,10 +84,19 @@ FUSED = frozenset({"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"}
 """Families whose kernels read the weight of `out_proj` past its adapter; PEFT refuses it."""
 
 
+class Adapted(Protocol):
+    """The part of a policy that adapters need."""
+
+    @property
+    def causal_lm(self) -> Any: ...
+    @property
+    def name(self) -> str: ...
+
+
 class LoraAdapters:
     """Several LoRAs on one base, by short internal names (PEFT allows no dots). One is active at a time."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Adapted) -> None:
         self._policy = policy
         self._peft: PeftModel | None = None
         self._resting = False

@@ -13,9 +13,9 @@ when it was computed again. On a CPU, memory that the allocator keeps for the ne
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -84,44 +84,83 @@ class Footprint:
 
 def measure_footprint(policy: Policy, trained: int) -> Footprint:
     """Count what the policy's forward pass keeps, with an adapter of `trained` parameters active."""
-    short, long = _bytes_kept(policy, PROBE), _bytes_kept(policy, 2 * PROBE)
-    config = policy.causal_lm.config.get_text_config()
     element = torch.finfo(policy.dtype).bits // 8
+    return make_footprint(
+        policy.causal_lm.config,
+        layers=len(policy.layers),
+        token=(_bytes_kept(policy, 2 * PROBE) - _bytes_kept(policy, PROBE)) / PROBE,
+        vocabulary=policy.head.vocab_size,
+        element=element,
+        trained=trained,
+        quadratic=element if policy.kernel == "dense" else 0.0,
+    )
+
+
+def make_footprint(
+    config: Any,
+    *,
+    layers: int,
+    token: float,
+    vocabulary: int,
+    element: int,
+    trained: int,
+    quadratic: float = 0.0,
+) -> Footprint:
+    """The footprint of a model with this configuration. `token` was counted; `element`: bytes of a number
+    of its weights.
+    """
     logits = LOGIT_COPIES * max(4, element)
     return Footprint(
-        layers=len(policy.layers),
-        token=(long - short) / PROBE,
-        layer_input=config.hidden_size * element,
-        logit=logits * policy.head.vocab_size,
-        chunk=logits * max(CHUNK_ELEMENTS, policy.head.vocab_size),
+        layers=layers,
+        token=token,
+        layer_input=config.get_text_config().hidden_size * element,
+        logit=logits * vocabulary,
+        chunk=logits * max(CHUNK_ELEMENTS, vocabulary),
         state=STATE * trained,
-        quadratic=element if policy.kernel == "dense" else 0.0,
+        quadratic=quadratic,
     )
 
 
 def _bytes_kept(policy: Policy, tokens: int) -> int:
     """Bytes that autograd keeps of a row of so many tokens, weights and masks apart."""
-    storages: dict[int, int] = {}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
     row, twice = _chain(tokens, policy.head.vocab_size), policy.checkpoint_activations
     policy.checkpoint_activations = False
     try:
-        with torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            hidden_TD, plan = policy.hidden_of(row)
+        with torch.random.fork_rng():
+            kept, (_, plan) = kept_storages(
+                lambda: policy.hidden_of(row), [*policy.causal_lm.parameters(), *policy.causal_lm.buffers()]
+            )
     finally:
         policy.checkpoint_activations = twice
-    own = [*policy.causal_lm.parameters(), *policy.causal_lm.buffers()]
     if plan.dense_mask is not None:
-        own.append(plan.dense_mask)
+        kept.pop(storage_address(plan.dense_mask), None)
+    return sum(kept.values())
+
+
+Passed = TypeVar("Passed")
+
+
+def kept_storages(
+    forward: Callable[[], Passed], own: Iterable[torch.Tensor]
+) -> tuple[dict[int, int], Passed]:
+    """Bytes of each storage that autograd keeps of a forward pass beside the model's own; what it gave."""
+    storages: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storages[storage_address(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        passed = forward()
     for tensor in own:
-        storages.pop(tensor.untyped_storage().data_ptr(), None)
-    del hidden_TD
-    return sum(storages.values())
+        storages.pop(storage_address(tensor), None)
+    return storages, passed
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Tells storages apart: those without memory, on the device `meta`, by their objects."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr() or storage._cdata
 
 
 def _chain(tokens: int, vocabulary: int) -> MicroBatch:
