@@ -76,14 +76,124 @@ async def test_group_outside_a_gather_raises_its_first_failure_and_shares_no_cou
     assert only_this_task()
 
 
-async def test_a_rollout_that_returns_no_trajectory_has_failed():
-    async def wrong():
-        return 3
+def _game() -> art.Trajectory:
+    return art.Trajectory(messages_and_choices=[{"role": "user", "content": "a long story " * 50}])
+
+
+async def _another() -> art.Trajectory:
+    return _game()
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (lambda: 3, "play() returned 3, an int, not a Trajectory"),
+        (lambda: None, "play() returned None, not a Trajectory: end it with `return trajectory`"),
+        (
+            lambda: (_game(), 0.5),
+            "play() returned a tuple, not a Trajectory: return the Trajectory alone, and put further values "
+            "into its `metrics` or `metadata`",
+        ),
+        (
+            _another,
+            "play() returned a coroutine, not a Trajectory: write `await` before the call that it returns",
+        ),
+        (lambda: _game, "play() returned a function, not a Trajectory: call the function"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+async def test_a_rollout_that_returns_no_trajectory_has_failed(returned, told):
+    async def play():
+        return returned()
 
     (group,) = await art.gather_trajectory_groups(
-        [art.TrajectoryGroup([wrong(), rollout()])], max_exceptions=1
+        [art.TrajectoryGroup([play(), rollout()])], max_exceptions=1
     )
-    assert len(group) == 1 and "returned 3, not a Trajectory" in group.exceptions[0].message
+    assert len(group) == 1 and [failure.message for failure in group.exceptions] == [told]
+    if not told.startswith("play() returned a tuple"):  # several trajectories are two players' there
+        with pytest.raises(TypeError) as caught:
+            await art.gather_trajectories([play()])
+        assert str(caught.value) == told
+    gc.collect()
+
+
+def test_a_function_among_the_trajectories_of_a_group_is_told_in_short():
+    failures = art.TrajectoryGroup([_game(), (_game(), 1.0), _another]).exceptions
+    assert all("long story" not in failure.message for failure in failures)
+    assert [failure.message.partition(",")[0] for failure in failures] == [
+        "a rollout returned a tuple",
+        "a rollout returned a function",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("set_wrong", "told"),
+    [
+        (
+            lambda t: setattr(t, "reward", "good"),
+            "the reward of a rollout is 'good', a str, not a number: set a number, or "
+            "art.Unscored(reason) if it is unknown",
+        ),
+        (lambda t: setattr(t, "reward", "0.5"), "the reward of a rollout is '0.5', a str, not a number"),
+        (lambda t: setattr(t, "reward", {"total": 1}), "the reward of a rollout is a dict, not a number"),
+        (
+            lambda t: t.metrics.update(verdict="won"),
+            "metric 'verdict' of a rollout is 'won', a str, not a number: set a number; text goes into "
+            "`metadata`",
+        ),
+    ],
+)
+async def test_a_reward_or_metric_that_is_no_number_fails_its_rollout_by_name(set_wrong, told):
+    async def play():
+        trajectory = _game()
+        set_wrong(trajectory)
+        return trajectory
+
+    for gathering in (
+        art.gather_trajectory_groups([art.TrajectoryGroup([play()])]),
+        art.gather_trajectories([play()]),
+        art.gather_trajectory_groups([art.TrajectoryGroup([art.Trajectory()]), _one_of(play())]),
+    ):
+        with pytest.raises(art.errors.ConfigurationError) as caught:
+            await gathering
+        assert str(caught.value).startswith(told)
+    (group,) = await art.gather_trajectory_groups(
+        [art.TrajectoryGroup([play(), rollout(True)])], max_exceptions=1
+    )
+    assert [t.reward for t in group] == [True] and told in group.exceptions[0].message
+
+
+async def _one_of(work):
+    return [await work]
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_reward_whose_await_is_missing_says_so():
+    async def play():
+        trajectory = _game()
+        trajectory.reward = waiting = score()
+        try:
+            return trajectory
+        finally:
+            waiting.close()
+
+    async def score():
+        return 1.0
+
+    with pytest.raises(art.errors.ConfigurationError, match="is a coroutine, not a number: write `await`"):
+        await art.TrajectoryGroup([play()])
+
+
+async def test_a_gather_that_is_given_one_rollout_or_an_unawaited_call_names_it():
+    for gather in (art.gather_trajectory_groups, art.gather_trajectories):
+        with pytest.raises(
+            TypeError, match=rf"{gather.__name__}\(\) was given a coroutine, rollout\(\): write"
+        ):
+            await gather(rollout())
+        with pytest.raises(TypeError, match=r"was given a TrajectoryGroup whose rollouts have not run"):
+            await gather(art.TrajectoryGroup([rollout()]))
+        with pytest.raises(TypeError, match=r"was given 3, an int, not a list"):
+            await gather(3)
 
 
 async def test_groups_come_back_in_order_with_their_exceptions():
@@ -244,7 +354,7 @@ async def test_a_rollout_that_returns_a_stranger_among_several_is_refused_by_nam
     async def several() -> list[object]:
         return [art.Trajectory(reward=5), "six"]
 
-    with pytest.raises(TypeError, match="a rollout returned 'six', not a Trajectory"):
+    with pytest.raises(TypeError, match=r"several\(\) returned a list, not a Trajectory: return the"):
         await art.gather_trajectories([several()])
 
 
@@ -290,8 +400,9 @@ async def test_what_is_no_group_is_refused(wrong):
     async def play() -> object:
         return wrong
 
-    with pytest.raises(TypeError, match="expected a TrajectoryGroup or several trajectories"):
+    with pytest.raises(TypeError, match=r"^play\(\) returned .*an? \w+") as caught:
         await wrap_group_awaitable(play())
+    assert len(str(caught.value)) < 200
 
 
 async def test_each_rollout_has_its_own_id():

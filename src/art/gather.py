@@ -16,6 +16,7 @@ from art.trajectories import (
     TrajectoryGroup,
     close_unstarted,
     gather_context_var,
+    gathered,
     get_gather_context,
     in_rollout,
     record_metrics,
@@ -23,6 +24,7 @@ from art.trajectories import (
     set_gather_context,
     task_failure,
 )
+from art.types import function_name, kind_of, no_trajectory
 
 __all__ = [
     "GatherContext",
@@ -58,7 +60,7 @@ async def gather_trajectory_groups(
     pbar_desc: None for no progress bar. max_metrics: how many means the bar shows.
     """
     _warn_without_effect(pbar_total_completion_tokens)
-    items = list(groups)
+    items = gathered(groups, "gather_trajectory_groups()")
     total = sum(_size(item) for item in items)
     context = GatherContext(max_exceptions=max_exceptions, max_metrics=max_metrics, total=total)
     results: list[list[TrajectoryGroup]] = [[] for _ in items]
@@ -95,15 +97,16 @@ async def wrap_group_awaitable(awaitable: Awaitable[GroupT] | TrajectoryGroup) -
     inner = replace(context, increment_pbar=False, counted=False)  # the counters themselves are shared
     try:
         with set_gather_context(inner):
-            group = _group(awaitable if isinstance(awaitable, TrajectoryGroup) else await awaitable)
+            given = awaitable if isinstance(awaitable, TrajectoryGroup) else await awaitable
+            group = _group(given, function_name(awaitable))
+        if not inner.counted:
+            for trajectory in group:
+                if isinstance(trajectory, Trajectory):
+                    record_metrics(context, trajectory)
+            context.metric_sums["exceptions"] += len(_failures(group))
     except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed group, counted and limited
         context.fail(error)
         return None
-    if not inner.counted:
-        for trajectory in group:
-            if isinstance(trajectory, Trajectory):
-                record_metrics(context, trajectory)
-        context.metric_sums["exceptions"] += len(_failures(group))
     context.update_pbar(_size(awaitable))
     return cast(GroupT, group)
 
@@ -113,18 +116,22 @@ def as_group(group: Iterable[Trajectory | BaseException] | None) -> TrajectoryGr
     return group if group is None or isinstance(group, TrajectoryGroup) else TrajectoryGroup(list(group))
 
 
-def _group(value: Any) -> TrajectoryGroup | list[Any] | tuple[Any, ...]:
+def _group(value: Any, function: str) -> TrajectoryGroup | list[Any] | tuple[Any, ...]:
     """A group, or trajectories and exceptions that can be walked through more than once.
 
     Raises TypeError for anything else.
     """
     if isinstance(value, TrajectoryGroup):
         return value
-    if isinstance(value, Trajectory | Mapping | str) or not isinstance(value, Iterable):
-        raise TypeError(f"expected a TrajectoryGroup or several trajectories, got {value!r}")
+    wanted = "a TrajectoryGroup or several trajectories"
+    if isinstance(value, Trajectory):
+        value = no_trajectory(value, function, wanted)
+        raise TypeError(f"{value}: put the rollouts of one scenario into art.TrajectoryGroup(...)")
+    if isinstance(value, Mapping | str) or not isinstance(value, Iterable):
+        raise no_trajectory(value, function, wanted)
     kept = value if isinstance(value, list | tuple) else list(value)
     if strangers := [item for item in kept if not isinstance(item, Trajectory | BaseException)]:
-        raise TypeError(f"expected a TrajectoryGroup or several trajectories, got {strangers[0]!r} in one")
+        raise TypeError(f"{function} returned {kind_of(strangers[0])} among its trajectories")
     return kept
 
 
@@ -143,24 +150,24 @@ async def wrap_trajectories_awaitable(
     """
     context = get_gather_context()
     try:
-        kept = _trajectories(await in_rollout(awaitable))
+        kept = _trajectories(await in_rollout(awaitable), function_name(awaitable))
+        for trajectory in [kept] if isinstance(kept, Trajectory) else kept:
+            record_metrics(context, trajectory)
     except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed rollout, counted and limited
         context.fail(error)
         return error
-    for trajectory in [kept] if isinstance(kept, Trajectory) else kept:
-        record_metrics(context, trajectory)
     context.update_pbar(1)
     return kept
 
 
-def _trajectories(value: Any) -> Trajectory | list[Trajectory]:
+def _trajectories(value: Any, function: str) -> Trajectory | list[Trajectory]:
     """One as it is, several as a list. Raises TypeError when something else is among them."""
     if isinstance(value, Trajectory):
         return value
-    kept = list(value) if isinstance(value, Iterable) else [value]
-    if strangers := [item for item in kept if not isinstance(item, Trajectory)]:
-        raise TypeError(f"a rollout returned {strangers[0]!r}, not a Trajectory")
-    return kept
+    kept = list(value) if isinstance(value, Iterable) and not isinstance(value, Mapping | str) else [value]
+    if all(isinstance(item, Trajectory) for item in kept):
+        return kept
+    raise no_trajectory(value, function)
 
 
 @overload
@@ -216,7 +223,7 @@ async def gather_trajectories(
     rollouts of two players give pairs. Forgiven errors (`max_exceptions`) stay in their places.
     """
     _warn_without_effect(pbar_total_completion_tokens)
-    items = list(trajectories)
+    items = gathered(trajectories, "gather_trajectories()")
     context = GatherContext(max_exceptions=max_exceptions, total=len(items))
     results: list[Trajectory | list[Trajectory] | BaseException] = [[] for _ in items]
 

@@ -31,7 +31,7 @@ from art.tracking.names import SPLITS as METRIC_SPLITS
 from art.tracking.prices import CostCalculator, no_costs
 from art.tracking.run_log import LogEntry, RunLog
 from art.tracking.wandb import check_sinks
-from art.trajectories import Trajectory, TrajectoryGroup
+from art.trajectories import Trajectory, TrajectoryGroup, gathered
 from art.types import TrainConfig, TrainResult, TrainSFTConfig, Verbosity
 from art.wire.nested import MASK, HiddenKey, with_keys_hidden, without_keys
 
@@ -152,7 +152,8 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         """The backend of `register`. Raises NotRegisteredError (a ValueError) before `register`."""
         if self._backend is None:
             raise NotRegisteredError(
-                "Model is not registered with the Backend. You must call `model.register()` first."
+                "Model is not registered with the Backend. "
+                "You must call `await model.register(backend)` first."
             )
         return self._backend
 
@@ -391,7 +392,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         if self.inference_api_key is not None and self.inference_base_url is not None:
             return super()._make_client()
         raise NotRegisteredError(
-            "OpenAI client not yet available on this trainable model. You must call `model.register()` first."
+            "OpenAI client not yet available on this trainable model. "
+            "You must call `await model.register(backend)` first."
         )
 
     def _template_arguments(self) -> Mapping[str, Any] | None:
@@ -415,10 +417,13 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         `train`; options win over _config, and that over config. Groups that are None (a judge gave them up)
         are left out. Rollouts that ask for `get_inference_name()` afterwards sample from the new step.
         """
-        groups = [group for group in trajectory_groups if group is not None]
+        given = gathered(trajectory_groups, "train()")
+        groups = [group for group in given if group is not None]
         chosen = (config or TrainConfig()).keywords()
         chosen = {"learning_rate": TrainConfig().learning_rate, **chosen, **(_config or {}), **options}
-        result = await self._face().train(self, groups, verbose=verbose, **chosen)
+        # Judges that gave up on each group do not end a run; a batch without any group is a mistake.
+        sent: list[Any] = groups or given
+        result = await self._face().train(self, sent, verbose=verbose, **chosen)
         await self.log(groups, split="train", metrics=result.metrics, step=result.step)
         return result
 

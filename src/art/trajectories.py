@@ -38,7 +38,7 @@ from uuid import uuid4
 from pydantic import BaseModel, Field, SerializeAsAny, field_validator, model_validator
 
 from art.errors import ConfigurationError, did_you_mean
-from art.types import Unscored, choices_of_json
+from art.types import Unscored, as_number, choices_of_json, function_name, kind_of, no_trajectory
 from art.types import get_messages as get_messages
 from art.types import is_choice as is_choice
 from art.wire.rollouts import TOKENS_FIELD
@@ -247,7 +247,7 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
             if isinstance(item, BaseException | PydanticException):
                 failures.append(item)
             elif not isinstance(item, Trajectory | dict):
-                failures.append(TypeError(f"{type(item).__name__!r} object {item!r} is not a Trajectory"))
+                failures.append(no_trajectory(item, "a rollout"))
         super().__init__(
             trajectories=kept,
             exceptions=[
@@ -388,10 +388,10 @@ def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
     if known := [tokens for tokens in turns if tokens is not None]:
         trajectory.metrics["completion_tokens"] = sum(known) / len(known)
     shown: dict[str, Any] = {} if isinstance(trajectory.reward, Unscored) else {"reward": trajectory.reward}
-    for name, value in {**shown, **trajectory.metrics}.items():
-        if value is not None:
-            context.metric_sums[name] += value
-            context.metric_divisors[name] += 1
+    numbers = {name: value for name, value in {**shown, **trajectory.metrics}.items() if value is not None}
+    for name, value in {name: as_number(name, value) for name, value in numbers.items()}.items():
+        context.metric_sums[name] += value  # type: ignore[assignment]  # typeshed counts whole numbers only
+        context.metric_divisors[name] += 1
 
 
 def _token_count(choice: Any) -> int | None:
@@ -485,7 +485,8 @@ class PendingGroup:
                 context.update_pbar(1)
 
         def on_end(position: int, task: asyncio.Task[Any]) -> None:
-            results[waiting[position]] = count_rollout(context, task)
+            index = waiting[position]
+            results[index] = count_rollout(context, task, self._items[index])
 
         try:
             await run_side_by_side([in_rollout(self._items[index]) for index in waiting], on_end)
@@ -494,18 +495,46 @@ class PendingGroup:
         return self._group(results, **self._fields)
 
 
-def count_rollout(context: GatherContext, task: asyncio.Task[Any]) -> Trajectory | BaseException:
-    """Counts one ended rollout. Returns its trajectory, or its error if the context tolerates it."""
+def count_rollout(
+    context: GatherContext, task: asyncio.Task[Any], work: Awaitable[Any]
+) -> Trajectory | BaseException:
+    """Counts one ended rollout. Returns its trajectory, or its error if the context tolerates it.
+
+    work: what the rollout was given as; it names the function in the error.
+    """
     error = task_failure(task)
     if error is None and not isinstance(task.result(), Trajectory):
-        error = TypeError(f"a rollout returned {task.result()!r}, not a Trajectory")
+        error = no_trajectory(task.result(), function_name(work))
+    if error is None:
+        try:
+            record_metrics(context, task.result())
+        except ConfigurationError as wrong_number:
+            error = wrong_number
     if error is not None:
         context.fail(error)
         return error
-    record_metrics(context, task.result())
     context.update_pbar(1)
     trajectory: Trajectory = task.result()
     return trajectory
+
+
+def gathered(given: Iterable[T], caller: str) -> list[T]:
+    """Returns the groups or trajectories that a call was given as a list. Raises TypeError for a coroutine
+    that nobody awaited, and for anything else that is no list.
+    """
+    items: Any = given
+    if isinstance(items, Iterable):
+        return list(items)
+    if isinstance(items, PendingGroup):
+        found = (
+            "a TrajectoryGroup whose rollouts have not run: use `await art.gather_trajectory_groups([...])`"
+        )
+    elif isawaitable(items):
+        found = f"{kind_of(items)}, {function_name(items)}: write `await` before this call"
+    else:
+        found = f"{kind_of(items)}, not a list"
+    close_unstarted(items)
+    raise TypeError(f"{caller} was given {found}")
 
 
 def task_failure(task: asyncio.Task[Any]) -> BaseException | None:

@@ -1,12 +1,17 @@
 """Small records of the user's vocabulary: what a reward may be, how to train, what training returned.
 
-And the items of a conversation: choices, which were sampled, and messages, which are context.
+And the items of a conversation: choices, which were sampled, and messages, which are context. Last, what
+messages say of a value that is none of these.
 """
 
 from __future__ import annotations
 
+import asyncio
+import reprlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationInfo, model_validator
@@ -182,3 +187,55 @@ def revive_choices(items: Any) -> Any:
 def choices_of_json(items: Any, info: ValidationInfo) -> Any:
     """Converts choices in fields of turns from JSON; a program's own dicts are not changed."""
     return revive_choices(items) if info.mode == "json" else items
+
+
+def as_number(name: str, value: Any, whose: str = "a rollout") -> float:
+    """Returns a rollout's reward or metric as a float; True is 1. Raises ConfigurationError for text and for
+    all else that is no number.
+    """
+    if not isinstance(value, str | bytes):
+        with suppress(TypeError, ValueError):
+            return float(value)
+    if isawaitable(value):
+        remedy = "write `await` before the call that made it"
+    elif name == "reward":
+        remedy = "set a number, or art.Unscored(reason) if it is unknown"
+    else:
+        remedy = "set a number; text goes into `metadata`"
+    named = "the reward" if name == "reward" else f"metric {name!r}"
+    raise ConfigurationError(f"{named} of {whose} is {kind_of(value)}, not a number: {remedy}")
+
+
+def function_name(work: Any) -> str:
+    """Returns the function that a coroutine or task runs, as `play()`, or "a rollout" if it has no name."""
+    coroutine = work.get_coro() if isinstance(work, asyncio.Task) else work
+    name = getattr(coroutine, "__qualname__", "") if isawaitable(work) else ""
+    return f"{name.rpartition('<locals>.')[2]}()" if name else "a rollout"
+
+
+def kind_of(value: Any) -> str:
+    """Returns the type of a value for messages, and text and numbers themselves: "a tuple", "'good', a str",
+    "None".
+    """
+    name = type(value).__name__
+    kind = "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return f"{reprlib.repr(value)}, {kind}" if isinstance(value, str | bytes | int | float) else kind
+
+
+def no_trajectory(value: Any, function: str, wanted: str = "a Trajectory") -> TypeError:
+    """Returns the error of a rollout that gave something else: the type and the remedy, never the value,
+    which may be long.
+    """
+    if isawaitable(value):
+        if iscoroutine(value):
+            value.close()  # Python would report it as never awaited
+        remedy = ": write `await` before the call that it returns"
+    elif value is None:
+        remedy = ": end it with `return trajectory`"
+    elif callable(value):
+        remedy = ": call the function"
+    elif isinstance(value, tuple | list):
+        remedy = ": return the Trajectory alone, and put further values into its `metrics` or `metadata`"
+    else:
+        remedy = ""
+    return TypeError(f"{function} returned {kind_of(value)}, not {wanted}{remedy}")

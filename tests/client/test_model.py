@@ -52,11 +52,14 @@ async def test_prompted_model(tmp_path):
 
 async def test_before_registration(model):
     for use, text in (
-        (model.backend, "Model is not registered with the Backend. You must call `model.register()` first."),
+        (
+            model.backend,
+            "Model is not registered with the Backend. You must call `await model.register(backend)` first.",
+        ),
         (
             model.openai_client,
             "OpenAI client not yet available on this trainable model. "
-            "You must call `model.register()` first.",
+            "You must call `await model.register(backend)` first.",
         ),
         (
             art.Model(name="m", project="p").openai_client,

@@ -166,12 +166,51 @@ async def test_choices_that_cannot_be_trained_are_refused_before_anything_is_sen
     assert double.jobs == {}
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), None, "good"])
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), None, "good", "0.5"])
 def test_a_reward_that_is_no_number_is_refused(reward):
     bad = trajectory("s1")
     bad.reward = reward
     with pytest.raises(errors.ConfigurationError, match="Unscored"):
         train_groups([art.TrajectoryGroup([bad])])
+
+
+async def test_a_metric_that_is_no_number_is_refused_before_the_step(registered, double: Double):
+    bad = trajectory("s1")
+    bad.metrics["verdict"] = "won"
+    with pytest.raises(
+        errors.ConfigurationError, match=r"metric 'verdict' of rollout 'g0.t0' is 'won', a str"
+    ):
+        await registered.train([art.TrajectoryGroup([bad])])
+    assert double.jobs == {}, "the log would have refused it, after the step"
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+async def test_groups_whose_await_is_missing_are_told_so(registered, backend, double: Double):
+    async def rollout() -> art.Trajectory:
+        return art.Trajectory()
+
+    for call, name in (
+        (registered.train, "train"),
+        (lambda given: backend.train(registered, given), "train"),
+        (registered.log, "log"),
+        (registered.train_sft, "train_sft"),
+    ):
+        unawaited = art.gather_trajectory_groups([art.TrajectoryGroup([rollout()])])
+        with pytest.raises(TypeError) as told:
+            await call(unawaited)
+        assert str(told.value) == (
+            f"{name}() was given a coroutine, gather_trajectory_groups(): write `await` before this call"
+        )
+    assert double.jobs == {}
+
+
+async def test_a_step_without_any_group_is_refused(registered, backend, double: Double, caplog):
+    for train in (registered.train([]), backend.train(registered, iter(()))):
+        with pytest.raises(errors.ConfigurationError, match=r"train\(\) was given no groups.* skip the step"):
+            await train
+    assert double.jobs == {}
+    await registered.train([None])
+    assert len(double.jobs) == 1 and "its judge or rollout gave no group" in caplog.text
 
 
 async def test_a_step_whose_rollouts_all_failed_raises_the_first_failure(registered, backend, double: Double):

@@ -183,5 +183,5 @@ async def test_a_length_that_no_sample_of_the_model_can_have(backend: RemoteBack
     )
     await model.register(backend)
     with pytest.raises(ConfigurationError, match=r"packed_sequence_length=65.* 64 tokens.*max_seq_length"):
-        await backend.train(model, [], packed_sequence_length=65)
+        await backend.train(model, [art.TrajectoryGroup([])], packed_sequence_length=65)
     assert not double.jobs

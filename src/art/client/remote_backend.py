@@ -20,7 +20,7 @@ from art.client.connection import ServerConnection, model_path
 from art.client.declared_options import signed_with
 from art.client.jobs import JobDeadlines, follow_job, run_job
 from art.client.registration import REGISTER_S, ServerConfig, register_request, server_config
-from art.client.train_options import KEYWORDS, with_defaults
+from art.client.train_options import KEYWORDS, refuse_unknown_keywords, with_defaults
 from art.client.train_request import (
     check_any_trajectory,
     check_rollouts,
@@ -34,6 +34,7 @@ from art.client.train_request import (
 from art.errors import ARTError, ConfigurationError, NotFoundError, NotRegisteredError
 from art.process.in_use import InUse
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
+from art.trajectories import gathered
 from art.types import TrainConfig, TrainResult, TrainSFTConfig
 from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
 from art.wire.models import (
@@ -144,11 +145,12 @@ class RemoteBackend:
         sample, ConfigurationError for options that would not act or do not fit each other,
         UnbalancedSheetError when rollouts are unaccounted for, DeadlineError, and the job's own error.
         """
+        refuse_unknown_keywords(options)
         chosen = with_defaults(options)
         if (path := chosen["kl_ref_adapter_path"]) is not None:
             chosen["kl_ref_adapter_path"] = await self._reference_folder(model, path)
         given = bool(chosen["allow_training_without_logprobs"])
-        sent = list(trajectory_groups)
+        sent = gathered(trajectory_groups, "train()")
         check_any_trajectory(sent)
         groups = train_groups(sent, given=given)
         aside = train_groups(chosen.get("discarded_groups") or (), given=given, after=groups)

@@ -18,8 +18,8 @@ from art.client.registration import optimizer_spec
 from art.client.sft_dataset import resolve_sft_batch_size
 from art.client.train_request import plain_messages, plain_tools
 from art.errors import ConfigurationError, RequestError
-from art.trajectories import Trajectory, is_choice
-from art.types import TrainSFTConfig, sample_id
+from art.trajectories import Trajectory, gathered, is_choice
+from art.types import TrainSFTConfig, kind_of, sample_id
 from art.wire.jobs import LARGEST_SFT_BODY, SftConversation, SftJobRequest
 from art.wire.training import OptimizerSpec
 
@@ -45,7 +45,9 @@ def sft_request(
     too large for one request.
     """
     book = _ConversationIndex()
-    of_trajectory = [book.add(number, one) for number, one in enumerate(trajectories)]
+    of_trajectory = [
+        book.add(number, one) for number, one in enumerate(gathered(trajectories, "train_sft()"))
+    ]
     if not of_trajectory:
         return None
     size = resolve_sft_batch_size(config.batch_size)
@@ -104,7 +106,7 @@ class _ConversationIndex:
         """The indices of a trajectory's conversations."""
         if not isinstance(trajectory, Trajectory):
             raise TypeError(
-                f"train_sft: item {number} is {trajectory!r}, not a Trajectory; of a group give its "
+                f"train_sft: item {number} is {kind_of(trajectory)}, not a Trajectory; of a group give its "
                 "`trajectories`"
             )
         name = f"trajectory {number}"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from art.backend import TrainOptions
 from art.client.registration import model_settings, optimizer_spec
-from art.client.train_options import KEYWORDS, choose_algorithm, refuse_unknown_keywords, with_defaults
+from art.client.train_options import KEYWORDS, choose_algorithm, with_defaults
 from art.errors import ConfigurationError, RolloutsFailedError, TokenMismatchError, UnbalancedSheetError
 from art.trajectories import History, Trajectory, TrajectoryGroup, get_messages, is_choice
-from art.types import Unscored, sample_id
+from art.types import Unscored, as_number, sample_id
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import (
     JUDGE_PREFIX,
@@ -106,10 +106,15 @@ def train_groups(
     return wire
 
 
-def check_any_trajectory(groups: Iterable[Any]) -> None:
-    """Raises RolloutsFailedError where there are failed rollouts and none that gave a trajectory: nothing was
-    learned, and the next step would fail likewise.
+def check_any_trajectory(groups: Sequence[Any]) -> None:
+    """Raises ConfigurationError where there is no group, and RolloutsFailedError where there are failed
+    rollouts and none that gave a trajectory: nothing was learned, and the next step would fail likewise.
     """
+    if not groups:
+        raise ConfigurationError(
+            "train() was given no groups: there is nothing to train, and no step is made. If a judge or a "
+            "filter may leave none, skip the step: `if groups: await model.train(groups)`"
+        )
     given = [group for group in groups if isinstance(group, TrajectoryGroup)]
     failures = [failure for group in given for failure in group.exceptions]
     if not failures or any(group.trajectories for group in given):
@@ -144,6 +149,9 @@ def _rollout_name(trajectory: Trajectory, fallback: str, taken: set[str]) -> str
 
 def _train_trajectory(trajectory: Trajectory, rollout: str, *, given: bool) -> TrainTrajectory:
     unscored = trajectory.reward.reason if isinstance(trajectory.reward, Unscored) else None
+    for name, value in trajectory.metrics.items():  # the log would refuse it, after the step
+        if value is not None:
+            as_number(name, value, f"rollout {rollout!r}")
     samples = list(_samples(trajectory, rollout, given=given))
     return TrainTrajectory(
         rollout=rollout,
@@ -170,10 +178,7 @@ def _given_histories(trajectory: Trajectory, rollout: str, samples: list[_Sample
 
 
 def _number(reward: Any, rollout: str) -> float:
-    try:
-        value = float(reward)
-    except (TypeError, ValueError):
-        value = math.nan
+    value = as_number("reward", reward, f"rollout {rollout!r}")
     if not math.isfinite(value):
         raise ConfigurationError(
             f"rollout {rollout!r}: reward {reward!r} is not a finite number; "
@@ -230,7 +235,6 @@ def job_request(
     options: Mapping[str, Any],
 ) -> TrainJobRequest:
     """The job that the keywords describe. Raises ConfigurationError."""
-    refuse_unknown_keywords(options)
     chosen = with_defaults(options)
     return TrainJobRequest(
         job_id=job_id,

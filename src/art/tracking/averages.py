@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from art.tracking.names import SPLITS, check_name, is_managed, number
-from art.trajectories import Trajectory, TrajectoryGroup
+from art.trajectories import Trajectory, TrajectoryGroup, gathered
 from art.types import Unscored
 
 BUILT_IN = frozenset({"reward", "reward_std_dev", "exception_rate", "unscored_rate"})
@@ -47,7 +47,7 @@ class TrajectoryBatchSummary:
 
 def as_groups(trajectories: Iterable[Any]) -> list[TrajectoryGroup]:
     """Groups as they are; trajectories and exceptions as one group. None (no group was kept) is left out."""
-    items = [item for item in trajectories if item is not None]
+    items = [item for item in gathered(trajectories, "log()") if item is not None]
     if all(isinstance(item, TrajectoryGroup) for item in items):
         return items
     if all(isinstance(item, Trajectory | BaseException) for item in items):

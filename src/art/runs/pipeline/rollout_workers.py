@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from art.errors import ConfigurationError
 from art.runs.pipeline.pipeline_state import PipelineState, RolloutPace
 from art.trajectories import Trajectory, TrajectoryGroup, in_rollout
+from art.types import no_trajectory
 
 if TYPE_CHECKING:
     from art.model import TrainableModel
@@ -224,9 +225,10 @@ class RolloutWorkers:
     async def _call_rollout(self, numbered: NumberedScenario) -> TrajectoryGroup:
         """The rollout's group; an error of the rollout makes a group that failed as a whole."""
         try:
-            group = await self._rollout_fn(self._model, numbered.scenario, self._config)
+            group: Any = await self._rollout_fn(self._model, numbered.scenario, self._config)
             if not isinstance(group, TrajectoryGroup):
-                raise TypeError(f"rollout_fn returned {group!r}, not a TrajectoryGroup")
+                name = getattr(self._rollout_fn, "__name__", "rollout_fn")
+                raise no_trajectory(group, f"{name}()", "a TrajectoryGroup")
         except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed group, counted
             return self._failed_group(numbered, error)
         except asyncio.CancelledError as error:
