@@ -38,7 +38,19 @@ from uuid import uuid4
 from pydantic import BaseModel, Field, SerializeAsAny, field_validator, model_validator
 
 from art.errors import ConfigurationError, did_you_mean
-from art.types import Unscored, as_number, choices_of_json, function_name, kind_of, no_trajectory
+from art.types import (
+    Unscored,
+    as_number,
+    choices_of_json,
+    function_name,
+    group_html,
+    group_line,
+    kind_of,
+    no_trajectory,
+    rollout_html,
+    rollout_line,
+    text_of_content,
+)
 from art.types import get_messages as get_messages
 from art.types import is_choice as is_choice
 from art.wire.rollouts import TOKENS_FIELD
@@ -190,6 +202,9 @@ class Trajectory(BaseModel):
     def __str__(self) -> str:
         return f"Trajectory(reward={self.reward}, metrics={self.metrics}, metadata={self.metadata})"
 
+    __repr__ = rollout_line
+    _repr_html_ = rollout_html
+
 
 class PydanticException(BaseModel):
     """An exception as text: it can be stored and sent."""
@@ -274,6 +289,9 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
             setattr(copied, name, getattr(self, name).copy())
         return copied
 
+    __repr__ = group_line
+    _repr_html_ = group_html
+
     if TYPE_CHECKING:
         # With coroutines the constructor gives a PendingGroup, which checkers see as an awaitable group.
         def __await__(self) -> Any: ...
@@ -287,7 +305,7 @@ def format_message(message: MessageOrChoice) -> str:
 
     plain: dict[str, Any] = dict(get_messages([message])[0])
     functions = [call["function"] for call in plain.get("tool_calls") or ()]
-    lines = [f"{plain['role'].capitalize()}:", _text_of_content(plain.get("content"))]
+    lines = [f"{plain['role'].capitalize()}:", text_of_content(plain.get("content"))]
     lines += [f"{function['name']}({function['arguments']})" for function in functions]
     return "\n".join(line for line in lines if line)
 
@@ -295,12 +313,6 @@ def format_message(message: MessageOrChoice) -> str:
 def get_trajectory_messages(trajectory: Trajectory) -> Messages:
     """Returns the main conversation as plain messages, like `trajectory.messages()`."""
     return trajectory.messages()
-
-
-def _text_of_content(content: Any) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(part["text"] if "text" in part else f"[{part.get('type', 'part')}]" for part in content)
 
 
 @dataclass

@@ -1,17 +1,20 @@
 """Small records of the user's vocabulary: what a reward may be, how to train, what training returned.
 
-And the items of a conversation: choices, which were sampled, and messages, which are context. Last, what
-messages say of a value that is none of these.
+And the items of a conversation: choices, which were sampled, and messages, which are context; and a
+conversation as HTML for notebooks. Last, what messages say of a value that is none of these.
 """
 
 from __future__ import annotations
 
 import asyncio
 import reprlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from html import escape
 from importlib import import_module
 from inspect import isawaitable, iscoroutine
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationInfo, model_validator
@@ -239,3 +242,103 @@ def no_trajectory(value: Any, function: str, wanted: str = "a Trajectory") -> Ty
     else:
         remedy = ""
     return TypeError(f"{function} returned {kind_of(value)}, not {wanted}{remedy}")
+
+
+SHOWN_CHARS = 4000
+"""Of one text in a notebook: a page with a hundred long rollouts stays usable."""
+_HTML_CLASSES = "art-rollout tex2jax_ignore mathjax_ignore"
+"""Notebooks set $...$ as mathematics, links included, except in these classes."""
+
+
+def html_text(value: Any) -> str:
+    """Returns text for HTML: escaped, long text cut, and what no page may contain shown as "\ufffd"."""
+    text = str(value)
+    left_out = len(text) - SHOWN_CHARS
+    text = text if left_out <= 0 else f"{text[:SHOWN_CHARS]}\n... {left_out} more characters"
+    shown = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return escape(shown, quote=True)
+
+
+def text_of_content(content: Any) -> str:
+    """Returns the text of a message's content; parts that are no text (images) stand in brackets."""
+    if not isinstance(content, list | tuple):
+        return "" if content is None else str(content)
+    parts = [part if isinstance(part, Mapping) else {"text": part} for part in content]
+    return "\n".join(
+        str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]" for part in parts
+    )
+
+
+def _facts_html(facts: Mapping[str, Any]) -> str:
+    """Returns a line for each fact that has a value."""
+    return "".join(
+        f"<div><b>{html_text(name)}</b> {html_text(value)}</div>" for name, value in facts.items() if value
+    )
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def rollout_line(trajectory: Any) -> str:
+    """Returns a trajectory in one line: Trajectory(3 turns, reward 0.75, finish stop)."""
+    choices = [item for item in trajectory.messages_and_choices if is_choice(item)]
+    facts = [_counted(len(choices), "turn", "turns")]
+    if isinstance(trajectory.reward, Unscored):
+        facts.append(f"unscored: {reprlib.repr(trajectory.reward.reason)}")
+    else:
+        facts.append(f"reward {trajectory.reward:.4g}" if _is_number(trajectory.reward) else "no reward")
+    if choices:
+        last = choices[-1]
+        facts.append(f"finish {last['finish_reason'] if isinstance(last, dict) else last.finish_reason}")
+    if trajectory.additional_histories:
+        facts.append(_counted(len(trajectory.additional_histories), "further history", "further histories"))
+    return f"{type(trajectory).__name__}({', '.join(facts)})"
+
+
+def rollout_html(trajectory: Any) -> str:
+    """Returns a trajectory as a block of HTML that opens with a click. Everything in it is escaped."""
+    rows = []
+    for message in trajectory.messages():
+        calls = [call.get("function") or {} for call in message.get("tool_calls") or ()]
+        said = [message.get("reasoning_content"), text_of_content(message.get("content"))]
+        said += [f"{call.get('name')}({call.get('arguments')})" for call in calls]
+        text = "\n".join(str(one) for one in said if one)
+        rows.append(
+            f"<div><b>{html_text(message.get('role'))}</b>"
+            f'<pre style="white-space:pre-wrap;unicode-bidi:isolate">{html_text(text)}</pre></div>'
+        )
+    facts = {"metrics": trajectory.metrics, "metadata": trajectory.metadata, "logs": trajectory.logs}
+    return (
+        f'<details class="{_HTML_CLASSES}"><summary>{html_text(rollout_line(trajectory))}</summary>'
+        f"{''.join(rows)}{_facts_html(facts)}</details>"
+    )
+
+
+def group_line(group: Any) -> str:
+    """Returns a group in one line: TrajectoryGroup(8 trajectories, reward 0.62 ± 0.18, 1 exception).
+
+    The number after ± is the standard deviation of the rewards.
+    """
+    rewards = [float(one.reward) for one in group.trajectories if _is_number(one.reward)]
+    facts = [_counted(len(group.trajectories), "trajectory", "trajectories")]
+    if rewards:
+        facts.append(f"reward {fmean(rewards):.4g} ± {pstdev(rewards):.4g}")
+    if unscored := len(group.trajectories) - len(rewards):
+        facts.append(f"{unscored} unscored")
+    if group.exceptions:
+        facts.append(_counted(len(group.exceptions), "exception", "exceptions"))
+    return f"{type(group).__name__}({', '.join(facts)})"
+
+
+def group_html(group: Any) -> str:
+    """Returns a group as HTML: a line for each rollout, which opens with a click."""
+    failures = [f"{error.type}: {error.message}" for error in group.exceptions]
+    facts = {"metadata": group.metadata, "metrics": group.metrics, "logs": group.logs, "failed": failures}
+    rollouts = "".join(rollout_html(one) for one in group.trajectories)
+    heading = html_text(group_line(group))
+    return f'<div class="{_HTML_CLASSES}"><p>{heading}</p>{rollouts}{_facts_html(facts)}</div>'

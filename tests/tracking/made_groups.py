@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel
 
 import art
 from art.trajectories import PydanticException
@@ -16,6 +17,15 @@ IMAGE = [
     {"type": "text", "text": "what is this?"},
     {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
 ]
+
+
+def exact(value: Any) -> Any:
+    """Plain values of which two are equal only where the types are too: 1 is not True, and not 1.0."""
+    if isinstance(value, BaseModel):
+        return type(value).__name__, exact(vars(value)), exact(value.model_extra)
+    if isinstance(value, dict):
+        return {key: exact(one) for key, one in value.items()}
+    return [exact(one) for one in value] if isinstance(value, list) else repr(value)
 
 
 def reply(content: str | None = "hi", **extra: Any) -> Choice:

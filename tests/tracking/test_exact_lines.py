@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from made_groups import any_groups, full_group
+from made_groups import any_groups, exact, full_group
 
 import art
 from art.errors import TrajectoryLogError
@@ -66,7 +66,7 @@ def test_what_is_written_is_what_is_read(tmp_path, groups, more):
     append_lines(path, more)
     again = read_trajectory_groups(path)
     assert again == groups + more
-    assert repr(again) == repr(groups + more)  # 1 is not True, and not 1.0
+    assert exact(again) == exact(groups + more)  # 1 is not True, and not 1.0
 
 
 @pytest.mark.slow
@@ -77,12 +77,12 @@ def test_both_formats_tell_the_same_and_one_becomes_the_other(tmp_path, groups, 
     (tmp_path / "0001.parquet").unlink(missing_ok=True)
     append_groups(tmp_path / "0001.parquet", parquet)
     append_lines(lines, groups)
-    assert repr(read_trajectory_groups(tmp_path / "0001.parquet")) == repr(parquet + groups)
+    assert exact(read_trajectory_groups(tmp_path / "0001.parquet")) == exact(parquet + groups)
     result = migrate_jsonl_to_parquet(lines)
     assert (result.files_migrated, result.errors) == (1 if groups else 0, [])
     assert lines.exists() is not bool(groups)
     lines.unlink(missing_ok=True)
-    assert repr(read_trajectory_groups(tmp_path / "0001.parquet")) == repr(parquet + groups)
+    assert exact(read_trajectory_groups(tmp_path / "0001.parquet")) == exact(parquet + groups)
 
 
 def test_log_probabilities_exceptions_and_reasons_are_kept(tmp_path):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import polars
 import pytest
 from hypothesis import HealthCheck, given, settings
-from made_groups import any_groups, full_group, reply
+from made_groups import any_groups, exact, full_group, reply
 from pydantic import BaseModel
 
 import art
@@ -173,7 +173,7 @@ def test_what_is_written_is_what_is_read(tmp_path, groups, more):
     append_groups(path, more)
     again = read_trajectory_groups_parquet(path)
     assert again == groups + more
-    assert repr(again) == repr(groups + more)  # 1 is not True, and not 1.0
+    assert exact(again) == exact(groups + more)  # 1 is not True, and not 1.0
 
 
 @pytest.mark.slow
@@ -182,4 +182,4 @@ def test_what_is_written_is_what_is_read(tmp_path, groups, more):
 def test_json_lines_keep_all_but_log_probabilities(groups):
     again = deserialize_trajectory_groups(serialize_trajectory_groups(groups))
     assert again == groups
-    assert repr(again) == repr(groups)
+    assert exact(again) == exact(groups)

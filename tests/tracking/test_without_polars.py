@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_groups import full_group
+from made_groups import exact, full_group
 
 import art
+from art.errors import install_command
 from art.tracking.trajectory_lines import append_lines
 from art.utils.trajectory_logging import append_groups, read_trajectory_groups
 
@@ -85,7 +86,7 @@ def test_model_log_keeps_everything_and_parquet_is_refused_by_name(tmp_path: Pat
     refused = json.loads(done.stdout)
     assert set(refused) == {"load", "aggregate", "latest", "write", "append", "read", "migrate", "verb"}
     for name, text in refused.items():
-        assert "agent-reinforcement-trainer[logs]" in text, name
+        assert install_command("logs") in text, name
     assert not (tmp_path / "new").exists()
     said = [line for line in done.stderr.splitlines() if line]
     assert len(said) == 1 and "art migrate" in said[0] and "[logs]" in said[0]
@@ -99,7 +100,7 @@ def test_model_log_keeps_everything_and_parquet_is_refused_by_name(tmp_path: Pat
     for split in ("val", "train"):
         paths = [model._folder() / "trajectories" / split / "0003.parquet" for model in (bare, full)]
         assert not paths[0].exists() and paths[0].with_suffix(".jsonl").exists() and paths[1].exists()
-        assert repr(read_trajectory_groups(paths[0])) == repr(read_trajectory_groups(paths[1]))
+        assert exact(read_trajectory_groups(paths[0])) == exact(read_trajectory_groups(paths[1]))
     assert rows(bare) == rows(full)
 
 

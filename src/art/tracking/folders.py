@@ -1,6 +1,7 @@
 """Where a project's files lie: `.art/<project>/models/<name>/checkpoints/<step>`; and one writer a folder.
 
-`ModelPaths` has the names of all files of a model; the functions are what programs call.
+`ModelPaths` has the names of all files of a model; `find_model` takes the name that a command line gives; the
+other functions are what programs call.
 
 The root is `.art` in the current folder unless told otherwise; nothing here makes a folder, except the
 lock. The kernel drops a lock when its holder dies.
@@ -9,13 +10,14 @@ lock. The kernel drops a lock when its holder dies.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from art.errors import DeadlineError
+from art.errors import ConfigurationError, DeadlineError, did_you_mean
 from art.process.files import take_lock
 
 if TYPE_CHECKING:
@@ -136,3 +138,60 @@ def lock_folder(folder: Path, patience: float = PATIENCE_SECONDS) -> Iterator[No
         yield
     finally:
         os.close(descriptor)
+
+
+_MODEL_STEP = re.compile(r"(?:(?P<project>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<step>\d+))?")
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model in a data folder, as `project/name` or `project/name@step` names it."""
+
+    project: str
+    name: str
+    step: int | None
+    """None: nobody named one, so the newest."""
+    files: ModelPaths
+
+    @property
+    def key(self) -> str:
+        """`project/name`."""
+        return f"{self.project}/{self.name}"
+
+    def steps(self) -> list[int]:
+        """Returns the steps whose checkpoints are here, oldest first."""
+        there = self.files.checkpoints
+        found = there.iterdir() if there.is_dir() else ()
+        return sorted(int(one.name) for one in found if one.is_dir() and one.name.isdecimal())
+
+
+def model_folders(data_dir: Path) -> dict[str, Path]:
+    """Returns the folders of all models in a data folder, by `project/name`."""
+    found = (path for path in sorted(data_dir.glob("*/models/*")) if path.is_dir())
+    return {f"{path.parents[1].name}/{path.name}": path for path in found if not path.name.startswith(".")}
+
+
+def find_model(text: str, data_dir: Path) -> NamedModel:
+    """Returns the model that `project/name`, `name` or either with `@step` names. Its files need no server.
+
+    Raises ConfigurationError where the text is no such name, no folder has it, or a `name` alone is that of
+    models of several projects; it lists the models that are there.
+    """
+    said = _MODEL_STEP.fullmatch(text)
+    if said is None:
+        raise ConfigurationError(f"model {text!r}: write project/name or project/name@step")
+    there = model_folders(data_dir)
+    project, name = said["project"], said["name"]
+    fit = [key for key in there if key == f"{project}/{name}" or (not project and key.endswith(f"/{name}"))]
+    if len(fit) != 1:
+        hint = did_you_mean(text.partition("@")[0], there)
+        if not there:
+            what = "there is no model in it; name its data folder with --data-dir"
+        elif fit:
+            what = f"that is the name of several models: {', '.join(fit)}"
+        else:
+            what = f"no such model{hint and f', {hint}'}; models there: {', '.join(there)}"
+        raise ConfigurationError(f"model {text!r} in {str(data_dir)!r}: {what}")
+    folder = there[fit[0]]
+    step = None if said["step"] is None else int(said["step"])
+    return NamedModel(folder.parents[1].name, folder.name, step, ModelPaths(folder))
