@@ -1,5 +1,7 @@
 """Every exception that ART raises on purpose.
 
+Each class, with what else it inherits::
+
     ARTError
      ├── ConfigurationError (ValueError)      an option is unknown, out of range or does not fit another
      │    └── MissingExtraError (ImportError) a package is needed that no installed extra brought

@@ -181,7 +181,7 @@ def show_memory_plan(model: str, *, rank: int, context: int | None, engine: str,
     console.print(table)
     for card in cards(on_gpu):
         console.print(f"fits a GPU of {card.gib} GB: {card}", highlight=False)
-    console.print("Computed from the model's configuration, not measured on a GPU: docs/hardware.md.")
+    console.print("Computed from the model's configuration, not measured on a GPU: docs/guides/hardware.md.")
     return 0
 
 

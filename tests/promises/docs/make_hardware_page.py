@@ -1,4 +1,4 @@
-"""Prints the tables of docs/hardware.md from the memory plan.
+"""Prints the tables of docs/guides/hardware.md from the memory plan.
 
 Run it with: python tests/promises/docs/make_hardware_page.py
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from art.training.hardware import CARDS, GIB, CardPlan, HardwarePlan, cards, plan_hardware
 
-PAGE = Path(__file__).parents[3] / "docs" / "hardware.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "hardware.md"
 MODELS = ("Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B", "Llama-3.1-8B")
 ONE = "Qwen3-8B"
 HEAD = ("trainer", "engine", "one GPU", *(f"{size} GB" for size in CARDS))

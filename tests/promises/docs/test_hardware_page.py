@@ -1,4 +1,4 @@
-"""docs/hardware.md is what its command prints."""
+"""docs/guides/hardware.md is what its command prints."""
 
 from __future__ import annotations
 
