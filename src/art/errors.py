@@ -7,6 +7,7 @@ Each class, with what else it inherits::
      │    └── MissingExtraError (ImportError) a package is needed that no installed extra brought
      ├── NotBuiltError (NotImplementedError)  the name is known, but nothing is behind it yet
      ├── NotRegisteredError (ValueError)      the model has no backend yet
+     ├── BackendClosedError (RuntimeError)    the backend was closed; make a new one
      ├── NoTrajectoryError (RuntimeError)     no trajectory is captured here, or none was yielded
      ├── ServerError                          the server answered with an error
      │    ├── AuthenticationError             no key, or a wrong one
@@ -71,14 +72,45 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+_OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "learning_rate": "lr learning_rates step_size",
+        "r": "rank lora_rank lora_r max_lora_rank",
+        "lora_alpha": "alpha",
+        "lora_dropout": "dropout",
+        "target_modules": "targets modules",
+        "peft_args": "lora lora_config lora_args peft_config",
+        "trainer_args": "optimizer optimizer_args training_args",
+        "random_state": "seed",
+        "kl_penalty_coef": "beta kl kl_beta kl_coef kl_coefficient",
+        "loss_fn": "loss loss_type",
+        "epsilon": "clip_eps clip_epsilon clip_range cliprange clip_ratio",
+        "epsilon_high": "clip_range_high clip_ratio_high",
+        "max_grad_norm": "grad_clip gradient_clipping max_norm",
+        "grad_accumulation_sequences": "gradient_accumulation_steps",
+        "max_seq_length": "max_length max_len context_length max_context",
+        "max_model_len": "max_length max_len context_length max_context",
+        "betas": "beta1 beta2",
+        "eps": "adam_epsilon",
+        "lr_scheduler_type": "scheduler lr_schedule lr_scheduler",
+        "expected_step": "step",
+        "epochs": "num_epochs num_train_epochs",
+        "batch_size": "per_device_train_batch_size",
+    }
+)
+"""Names here -> what other libraries and papers call the same."""
+
 
 def did_you_mean(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
-    """Returns a suggestion of the closest known name, or "" if none is similar enough (0 to 1).
+    """Returns a suggestion of the known name that means the same elsewhere or is closest, or "" if none is
+    similar enough (0 to 1).
 
     >>> did_you_mean("lerning_rate", ["learning_rate", "beta"])
     "did you mean 'learning_rate'?"
     """
-    close = get_close_matches(name, list(known), n=1, cutoff=likeness)
+    names = list(known)
+    close = [ours for ours in names if name.lower() in _OTHER_NAMES.get(ours, "").split()]
+    close += get_close_matches(name, names, n=1, cutoff=likeness)
     return f"did you mean {close[0]!r}?" if close else ""
 
 
@@ -189,6 +221,10 @@ class NotBuiltError(ARTError, NotImplementedError):
 
 class NotRegisteredError(ARTError, ValueError):
     """The model has no backend yet: call `await model.register(backend)` first."""
+
+
+class BackendClosedError(ARTError, RuntimeError):
+    """The backend was closed, and its server with it: make a new backend."""
 
 
 class NoTrajectoryError(ARTError, RuntimeError):

@@ -66,15 +66,8 @@ class TrainConfig(BaseModel):
         if isinstance(data, dict) and "beta" in data:
             data = dict(data)
             data.setdefault("kl_penalty_coef", data.pop("beta"))
-        for name in data if isinstance(data, dict) else ():
-            if name not in cls.model_fields:
-                known = ", ".join(cls.model_fields)
-                hint = did_you_mean(name, cls.model_fields)
-                raise ConfigurationError(
-                    f"TrainConfig({name}={data[name]!r}): no such field{hint and f', {hint}'}; "
-                    f"known: {known}. Further keywords of `train` go beside the config, or into `_config`."
-                )
-        return data
+        rest = ". Further keywords of `train` go beside the config, or into `_config`."
+        return _without_unknown_fields(cls, data, rest)
 
     def keywords(self) -> dict[str, Any]:
         """Returns the values that differ from the defaults, as keywords of a backend's `train`."""
@@ -95,6 +88,23 @@ class TrainSFTConfig(BaseModel):
 
     learning_rate: float | list[float] = 5e-5
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, data: Any) -> Any:
+        return _without_unknown_fields(cls, data, "")
+
+
+def _without_unknown_fields(cls: type[BaseModel], data: Any, rest: str) -> Any:
+    """Returns the data. Raises ConfigurationError for a field that the class has not; `rest` ends it."""
+    for name in data if isinstance(data, dict) else ():
+        if name not in cls.model_fields:
+            hint = did_you_mean(name, cls.model_fields)
+            raise ConfigurationError(
+                f"{cls.__name__}({name}={data[name]!r}): no such field{hint and f', {hint}'}; "
+                f"known: {', '.join(cls.model_fields)}{rest}"
+            )
+    return data
 
 
 @dataclass

@@ -61,6 +61,20 @@ def test_sync_block(tmp_path, model):
         pid = backend._server.pid
         assert not gone(pid)
     assert gone(pid)
+    with pytest.raises(errors.BackendClosedError):
+        asyncio.run(model.get_step())
+    assert backend._server.pid is None
+
+
+async def test_after_close_nothing_starts_the_server_again(tmp_path, model):
+    backend = make(tmp_path)
+    await model.register(backend)
+    client = model.openai_client()
+    await backend.close()
+    for call in (model.get_step, lambda: client.chat.completions.create(model="agent", messages=[])):
+        with pytest.raises(errors.BackendClosedError, match="the backend is closed: make a new one"):
+            await call()
+    assert backend._server.pid is None
 
 
 async def test_a_killed_server_is_started_again_with_its_models_at_the_same_place(tmp_path, model):

@@ -92,6 +92,10 @@ def test_train_config():
         assert config.keywords() == {"learning_rate": None, "algorithm": algorithm}
     with pytest.raises(ValueError, match=r"learning_rte=1\): no such field, did you mean 'learning_rate'"):
         art.TrainConfig(learning_rte=1)
+    with pytest.raises(ValueError, match=r"TrainConfig\(lr=1\): no such field, did you mean 'learning_rate'"):
+        art.TrainConfig(lr=1)
+    with pytest.raises(ValueError, match=r"TrainSFTConfig\(lr=1\): .*, did you mean 'learning_rate'"):
+        art.TrainSFTConfig(lr=1)
 
 
 async def test_a_config_that_would_not_act_is_refused(model, backend, double):

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from openai.types.chat.chat_completion import Choice
+from starlette.responses import Response
 from wire_double import KEY, Double, error
 
 import art
@@ -88,6 +89,8 @@ async def test_all_weights_are_trained_on_request(backend, model, double: Double
     ("internal", "named"),
     [
         ({"engine_arg": {}}, "did you mean 'engine_args'"),
+        ({"peft_args": {"rank": 8}}, r"\['peft_args'\]\['rank'\]: no such key; did you mean 'r'\?"),
+        ({"lora_config": {"r": 8}}, "no such key; did you mean 'peft_args'"),
         ({"init_args": {"full_finetune": True}}, "full_finetuning"),
         ({"init_args": {"full_finetuning": "yes"}}, "True or False"),
         ({"init_args": {"full_finetuning": True}, "peft_args": {"r": 4}}, "leave one of both out"),
@@ -107,7 +110,13 @@ async def test_unknown_internal_options_are_refused_at_registration(backend, mod
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"lr": 1}, r"train\(lr=1\): no such option; known: .*learning_rate"),
+        (
+            {"lr": 1},
+            r"train\(lr=1\): no such option; did you mean 'learning_rate'\? docs/\S+ lists the \d+ known",
+        ),
+        ({"clip_range": 0.2}, "did you mean 'epsilon'"),
+        ({"zzz": 1}, "no such option; known: .*learning_rate"),
+        ({"adam_params": {"beta2": 1}}, "no such key; did you mean 'betas'"),
         ({"kl_ref_adapter_path": "/x"}, "kl_penalty_coef"),
         ({"importance_sampling_level": "batch"}, "ratio: .* not 'batch'"),
         ({"algorithm": "gsp"}, "did you mean 'gspo'"),
@@ -395,6 +404,41 @@ async def test_errors_of_the_server(registered, backend, double: Double, status,
     with pytest.raises(kind, match="because") as caught:
         await backend.train(registered, groups())
     assert (caught.value.status, caught.value.code) == (status, "a_code")
+    assert str(caught.value) == "because", "which HTTP request it was is nothing that a user did"
+
+
+async def test_a_refused_register_says_the_reason_alone(backend, double: Double):
+    unfit = art.TrainableModel(name="unfit", project="games", base_model="art/nano")
+    with pytest.raises(errors.RequestError) as caught:
+        await unfit.register(backend)
+    assert str(caught.value) == "this model cannot be served"
+
+
+async def test_a_reply_of_something_else_at_the_address_names_the_request(
+    registered, backend, double: Double
+):
+    double.refusals = [Response("<html>no such page</html>", status_code=404)]
+    with pytest.raises(
+        errors.NotFoundError, match=r"POST /art/models/games/agent/train: status 404: '<html>no"
+    ):
+        await backend.train(registered, groups())
+
+
+async def test_a_closed_backend_takes_no_call(model, backend, double: Double):
+    await model.register(backend)
+    await backend.close()
+    asked = double.asked.total()
+    for call in (
+        lambda: model.get_step(),
+        lambda: model.train(groups()),
+        lambda: model.register(backend),
+        lambda: backend.train_sft(model, [trajectory("s1")]),
+        lambda: backend.delete_checkpoints(model, []),
+    ):
+        with pytest.raises(errors.BackendClosedError, match="the backend is closed: make a new one"):
+            await call()
+    assert double.asked.total() == asked
+    await backend.close()  # closing twice is no mistake
 
 
 async def test_wrong_key_and_unknown_model(model, server):

@@ -18,7 +18,7 @@ import httpx
 from pydantic import BaseModel
 
 from art import errors
-from art.errors import OverloadedError, ServerUnreachableError, WorkerError
+from art.errors import BackendClosedError, OverloadedError, ServerUnreachableError, WorkerError
 from art.wire.models import ErrorBody
 from art.wire.records import read_reply
 
@@ -55,9 +55,11 @@ def job_error(message: str, code: str | None) -> errors.ARTError:
 
 
 def response_error(response: httpx.Response, asked: str) -> errors.ARTError:
-    """The error of a response with status >= 400. Its body must have been read. `asked` names the request."""
+    """The error of a response with status >= 400. Its body must have been read. `asked` names the request; a
+    message of ART's server stands without it, as it says what was wrong.
+    """
     status, body = response.status_code, _body(response)
-    message = f"{asked}: {body.message}"
+    message = body.message if body.type != _FOREIGN else f"{asked}: {body.message}"
     if body.code in _BY_CODE:
         return _BY_CODE[body.code](message)
     if status in (401, 403):
@@ -80,6 +82,10 @@ def retry_after(response: httpx.Response) -> float | None:
         return None
 
 
+_FOREIGN = "?"
+"""The type of an error whose body is not in the form of ART's server."""
+
+
 def _body(response: httpx.Response) -> ErrorBody:
     try:
         found = json.loads(response.content)["error"]
@@ -87,7 +93,7 @@ def _body(response: httpx.Response) -> ErrorBody:
         return ErrorBody(**{**known, "message": str(found["message"]), "type": str(found.get("type"))})
     except (ValueError, KeyError, TypeError, AttributeError):
         return ErrorBody.model_validate(
-            {"message": f"status {response.status_code}: {response.text[:500]!r}", "type": "?"}
+            {"message": f"status {response.status_code}: {response.text[:500]!r}", "type": _FOREIGN}
         )
 
 
@@ -179,10 +185,14 @@ class ServerConnection:
         self._address, self._revive, self._state = address, revive, state
         self.completions: Any = None
         """The client whose connections those of all rollouts share; closed with this one."""
+        self._closed = False
         self._clients: PerLoop[dict[tuple[str, str], httpx.AsyncClient]] = PerLoop(dict)
 
     async def client(self) -> httpx.AsyncClient:
-        """The HTTP client of this event loop: connections cannot move between loops."""
+        """The HTTP client of this event loop: connections cannot move between loops. Raises
+        BackendClosedError after `close`.
+        """
+        self.check_open()
         url, key = await self._address()
         clients = self._clients.get()
         if (url, key) not in clients:
@@ -260,8 +270,20 @@ class ServerConnection:
             await asyncio.sleep(pause)
             pause = min(2.0, pause * 2)
 
+    def check_open(self) -> None:
+        """Raises BackendClosedError after `close` or `refuse_calls`."""
+        if self._closed:
+            raise BackendClosedError("the backend is closed: make a new one, and register the model with it")
+
+    def refuse_calls(self) -> None:
+        """Refuses all further calls."""
+        self._closed = True
+
     async def close(self) -> None:
-        """Close the connections of this event loop; those of others close with theirs."""
+        """Close the connections of this event loop; those of others close with theirs. No call is taken
+        afterwards.
+        """
+        self.refuse_calls()
         completions, self.completions = self.completions, None
         if completions is not None:
             await completions.close()

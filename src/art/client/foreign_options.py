@@ -104,10 +104,10 @@ def read_options(
 
 
 def meant_option(name: str, known: Collection[str], where: str = "docs/reference/options.md lists") -> str:
-    """Returns `; did you mean 'x'? Known: ...`, with the whole list only if it is short."""
+    """Returns `; did you mean 'x'? known: ...`, with the whole list only if it is short, or all there is."""
     guess = did_you_mean(name, known)
     hint = f"; {guess}" if guess else ""
-    if len(known) > 40:
+    if len(known) > (15 if guess else 40):
         return f"{hint or ';'} {where} the {len(known)} known ones"
     return f"{hint or ';'} known: {', '.join(sorted(known))}"
 

@@ -123,6 +123,7 @@ class LocalBackend(RemoteBackend):
         await self._ensure_server()
 
     async def _ensure_server(self) -> None:
+        self._connection.check_open()
         if self._shared.is_ready:
             return
         # One thread for all who wait: they are as many as there are rollouts.
@@ -252,6 +253,7 @@ class LocalBackend(RemoteBackend):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._connection.refuse_calls()
         self._server.stop()
 
     async def __aenter__(self) -> LocalBackend:

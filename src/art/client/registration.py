@@ -24,6 +24,7 @@ from art.client.foreign_options import (
     SERVER_CONFIG,
     TINKER_ARGS,
     TRAINER_ARGS,
+    meant_option,
     read_options,
 )
 from art.errors import ConfigurationError
@@ -171,8 +172,9 @@ def optimizer_spec(
         fields.setdefault("warmup_steps", _warmup(given))
     for name, value in (adam_params or {}).items():
         if name not in ADAM_PARAMS:
-            known = ", ".join(sorted(ADAM_PARAMS))
-            raise ConfigurationError(f"adam_params[{name!r}] = {value!r}: no such key; known: {known}")
+            raise ConfigurationError(
+                f"adam_params[{name!r}] = {value!r}: no such key{meant_option(name, ADAM_PARAMS)}"
+            )
         fields[ADAM_PARAMS[name]] = value
     if fields.get("total_steps") == -1:  # transformers' word for no end
         del fields["total_steps"]

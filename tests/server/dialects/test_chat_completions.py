@@ -12,6 +12,7 @@ import pytest
 from live import KEY, Live
 from scripted_engine import Script
 
+import art
 from art.errors import OverloadedError, WorkerDiedError, WorkerError
 from art.wire.rollouts import ROLLOUT_HEADER
 from waiting import until
@@ -241,6 +242,19 @@ async def test_what_is_not_supported_is_refused_by_name(live: Live, change: dict
     assert refused.value.param == named
     assert named.rpartition(".")[2] in refused.value.message
     assert not live.engine.requests
+
+
+async def test_a_trajectory_s_turns_sent_as_messages_are_told_the_function_that_gives_messages(
+    live: Live,
+) -> None:
+    first = await live.client.chat.completions.create(model="tiny", messages=HELLO)
+    said = art.Trajectory(messages_and_choices=[*HELLO, first.choices[0]])
+    with pytest.raises(
+        openai.BadRequestError, match=r"is a Choice .* send `trajectory\.messages\(\)`"
+    ) as told:
+        await live.client.chat.completions.create(model="tiny", messages=said.messages_and_choices)
+    assert told.value.param == f"messages[{len(HELLO)}]"
+    await live.client.chat.completions.create(model="tiny", messages=said.messages())
 
 
 async def test_values_that_ask_for_nothing_are_accepted(live: Live) -> None:

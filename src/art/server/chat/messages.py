@@ -116,6 +116,12 @@ def _message(message: Any, at: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         refuse(f"{at} must be an object, not {message!r}", at)
     role = _ROLES.get(str(message.get("role")))
+    if role is None and "finish_reason" in message and "message" in message:
+        refuse(
+            f"{at} is a Choice (a reply and its details), not a message: send `trajectory.messages()` "
+            "instead of `trajectory.messages_and_choices`, or `choice.message`",
+            at,
+        )
     if role is None:
         refuse(f"{at}.role is {message.get('role')!r}; known: {', '.join(_ROLES)}", f"{at}.role")
     read: dict[str, Any] = {"role": role, "content": _content(message.get("content"), role, at)}

@@ -154,7 +154,8 @@ class RegisteredModels:
         found = self._models.get((project, name))
         if found is None:
             raise NotFoundError(
-                f"model {project}/{name} is not registered here; register it first (POST /art/models)",
+                f"model {project}/{name} is not registered here: call `await model.register(backend)`, or "
+                "POST /art/models",
                 status=404,
                 code="model_not_found",
             )
