@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import openai
 
 
+SftExample = Trajectory | Mapping[str, Any]
+"""What a model is fine-tuned on: a trajectory, or a row as `art.client.sft_rows` reads it."""
+
+
 @runtime_checkable
 class AnyModel(Protocol):
     """A model as backends see it, prompted or trained: `art.Model` and its subclasses."""
@@ -60,7 +64,7 @@ class AnyTrainableModel(AnyModel, Protocol):
 
     async def train_sft(
         self,
-        trajectories: Iterable[Trajectory],
+        trajectories: Iterable[SftExample],
         config: TrainSFTConfig | None = None,
         _config: Mapping[str, Any] | None = None,
         verbose: bool = False,
@@ -236,7 +240,7 @@ class Backend(Protocol):
     async def train_sft(
         self,
         model: Any,
-        trajectories: Iterable[Trajectory],
+        trajectories: Iterable[SftExample],
         config: TrainSFTConfig | None = None,
         *,
         verbose: bool = False,

@@ -38,7 +38,7 @@ from art.wire.nested import MASK, HiddenKey, with_keys_hidden, without_keys
 if TYPE_CHECKING:
     import openai
 
-    from art.backend import Backend, JobOptions
+    from art.backend import Backend, JobOptions, SftExample
     from art.trajectories import Trajectory, TrajectoryGroup
 
 __all__ = ["METRIC_SECTIONS", "METRIC_SPLITS", "Model", "TrainableModel", "Verbosity"]
@@ -429,15 +429,16 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
 
     async def train_sft(
         self,
-        trajectories: Iterable[Trajectory],
+        trajectories: Iterable[SftExample],
         config: TrainSFTConfig | None = None,
         _config: Mapping[str, Any] | None = None,
         verbose: bool = False,
     ) -> TrainResult:
         """Fine-tunes on the assistant messages of the trajectories and logs the metrics at the new step.
 
-        One call makes one step. config: learning rate (one, or one a batch) and batch size. Without
-        trajectories nothing happens and nothing is logged.
+        trajectories: trajectories, or rows: dicts with `messages`, with `conversations`, or with `prompt` and
+        `completion`, in a list or a `datasets.Dataset`. One call makes one step; without trajectories nothing
+        happens and nothing is logged. config: learning rate (one, or one a batch) and batch size.
         """
         from art.client.sft_request import refuse_sft_options
 

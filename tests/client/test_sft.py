@@ -89,7 +89,11 @@ def test_the_optimizer_has_no_decay_and_clips_at_one() -> None:
             ConfigurationError,
             "trajectory 1, additional history 0 has no assistant",
         ),
-        (art.TrajectoryGroup([talk(YES)]), TypeError, "item 1 is .*not a Trajectory; of a group give its"),
+        (
+            art.TrajectoryGroup([talk(YES)]),
+            TypeError,
+            "item 1 is .*not a Trajectory.*of a group give its",
+        ),
     ],
 )
 def test_what_cannot_be_learned_is_refused_by_its_number(

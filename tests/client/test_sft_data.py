@@ -177,8 +177,8 @@ def test_a_file_is_read_as_it_is_needed(tmp_path: Path) -> None:
     ("row", "problem"),
     [
         ("{", "line 2 is not valid JSON"),
-        ("[]", "line 2 has no list of messages"),
-        ('{"messages": "hi"}', "line 2 has no list of messages"),
+        ("[]", "line 2 is \\[\\], not an object with one of"),
+        ('{"messages": "hi"}', "line 2, messages is 'hi', not a list of messages"),
         ('{"messages": []}', "line 2: the last message is of role None"),
         ('{"messages": [{"role": "user", "content": "a"}]}', "line 2: the last message is of role 'user'"),
     ],
@@ -195,7 +195,7 @@ def test_a_bad_line_is_told_by_its_number(tmp_path: Path, row: str, problem: str
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     for call in (lambda: iterate_file("data.csv"), lambda: get_file_row_count("data.csv")):
-        with pytest.raises(ValueError, match=r"^Only JSONL files are supported\. Got: data\.csv"):
+        with pytest.raises(ValueError, match=r"^data\.csv: a file of examples is \.jsonl, \.json or"):
             call()
     with pytest.raises(ConfigurationError, match="shuffle_buffer_size is 0"):
         iterate_file(write(tmp_path / "a.jsonl", 1), shuffle_buffer_size=0)

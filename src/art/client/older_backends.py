@@ -6,14 +6,15 @@ import statistics
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from art.client.sft_rows import sft_trajectories
 from art.errors import ConfigurationError, NotRegisteredError
 from art.types import TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
     import openai
 
-    from art.backend import AnyModel, AnyTrainableModel, Backend
-    from art.trajectories import Trajectory, TrajectoryGroup
+    from art.backend import AnyModel, AnyTrainableModel, Backend, SftExample
+    from art.trajectories import TrajectoryGroup
 
 PUBLIC = ("register", "train", "train_sft", "get_step", "delete_checkpoints", "openai_client", "close")
 
@@ -56,13 +57,14 @@ class ForeignBackend:
     async def train_sft(
         self,
         model: AnyTrainableModel,
-        trajectories: Iterable[Trajectory],
+        trajectories: Iterable[SftExample],
         config: TrainSFTConfig | None = None,
         *,
         verbose: bool = False,
     ) -> TrainResult:
         """Trains by consuming `_train_sft`; returns the metrics' means."""
-        stream = self._method("_train_sft")(model, trajectories, config or TrainSFTConfig(), {}, verbose)
+        given = sft_trajectories(trajectories)
+        stream = self._method("_train_sft")(model, given, config or TrainSFTConfig(), {}, verbose)
         return TrainResult(metrics=await _means(stream), step=await self.get_step(model))
 
     async def get_step(self, model: AnyTrainableModel) -> int:

@@ -51,8 +51,8 @@ from art.wire.models import (
 if TYPE_CHECKING:
     import openai
 
-    from art.backend import AnyModel, AnyTrainableModel
-    from art.trajectories import Trajectory, TrajectoryGroup
+    from art.backend import AnyModel, AnyTrainableModel, SftExample
+    from art.trajectories import TrajectoryGroup
 
 
 ModelKey = tuple[str, str]
@@ -184,13 +184,13 @@ class RemoteBackend:
     async def train_sft(
         self,
         model: AnyTrainableModel,
-        trajectories: Iterable[Trajectory],
+        trajectories: Iterable[SftExample],
         config: TrainSFTConfig | None = None,
         *,
         expected_step: int | None = None,
         verbose: bool = False,
     ) -> TrainResult:
-        """Supervised training on what assistants say in the trajectories, dicts and choices alike.
+        """Supervised training on what assistants say in the trajectories or rows, dicts and choices alike.
 
         One call makes one step, whatever the number of its batches; the new step is served when this
         returns. Without trajectories nothing happens. Raises ConfigurationError, RequestError,
@@ -385,7 +385,7 @@ class RemoteBackend:
     async def _train_sft(
         self,
         model: AnyTrainableModel,
-        trajectories: Iterable[Trajectory],
+        trajectories: Iterable[SftExample],
         config: TrainSFTConfig | None = None,
         dev_config: Mapping[str, Any] | None = None,
         verbose: bool = False,

@@ -1,6 +1,6 @@
-"""Examples for supervised training: files of JSON lines, shuffled batches, and chunks.
+"""Examples for supervised training: files of JSON and of Parquet, shuffled batches, and chunks.
 
-A row of a file is `{"messages": [...], "tools": [...]}`, an assistant's message last.
+What a row is: `art.client.sft_rows`.
 
     epoch     all examples, in an order of its own
     batch     `batch_size` examples of one epoch: one update
@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from art.client.learning_rates import DecayMethod, create_lr_schedule
-from art.errors import ConfigurationError
+from art.client.sft_rows import row_trajectory, sft_trajectories
+from art.errors import ConfigurationError, extra_needed
 from art.tracking.progress import open_progress
 from art.types import TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
-    from art.backend import AnyTrainableModel
+    from art.backend import AnyTrainableModel, SftExample
     from art.trajectories import Trajectory
 
 
@@ -102,9 +105,12 @@ def iterate_dataset(
                 progress.move_to(step + 1, total, "")
 
 
-class _Line(NamedTuple):
-    number: int
-    text: str
+class _FileRow(NamedTuple):
+    """A row with its place in the file; one of a JSON Lines file is read when it is its turn."""
+
+    place: str
+    content: Any
+    is_text: bool = False
 
 
 def iterate_file(
@@ -114,27 +120,30 @@ def iterate_file(
     seed: int = 42,
     initial_skip: int = 0,
 ) -> Iterator[Trajectory]:
-    """The file's examples, `epochs` times over; at most `shuffle_buffer_size` lines are held at once.
+    """The examples of a .jsonl, .json or .parquet file, `epochs` times over.
+
+    At most `shuffle_buffer_size` lines of JSON Lines are held at once; a .json file is read as a whole, a
+    Parquet file in parts, by polars or pyarrow.
 
     Every epoch has an order of its own, by `Random(seed + epoch)`: each example is drawn from the buffer. A
     buffer of 1 keeps the file's order. initial_skip: so many examples, over all epochs, were seen before;
     they are passed over.
 
-    Raises ConfigurationError (a ValueError) for another kind of file, and for a bad line, with its number.
+    Raises ConfigurationError (a ValueError) for another kind of file, and for a bad row, with its number.
     """
-    path = _jsonl(file_path)
+    path = _data_file(file_path)
     if shuffle_buffer_size < 1:
         raise ConfigurationError(f"shuffle_buffer_size is {shuffle_buffer_size!r}; it is at least 1")
-    epochs_of_lines = (
-        _shuffled(_lines(path), Random(seed + epoch), shuffle_buffer_size) for epoch in range(epochs)
+    epochs_of_rows = (
+        _shuffled(_file_rows(path), Random(seed + epoch), shuffle_buffer_size) for epoch in range(epochs)
     )
-    lines = islice(chain.from_iterable(epochs_of_lines), initial_skip, None)
-    return (_trajectory(path, line) for line in lines)
+    rows = islice(chain.from_iterable(epochs_of_rows), initial_skip, None)
+    return (_trajectory(path, row) for row in rows)
 
 
 def get_file_row_count(file_path: str | Path) -> int:
-    """Lines that are not empty. Raises ConfigurationError (a ValueError) for another kind of file."""
-    return sum(1 for _ in _lines(_jsonl(file_path)))
+    """The number of a file's rows. Raises ConfigurationError (a ValueError) for another kind of file."""
+    return sum(1 for _ in _file_rows(_data_file(file_path)))
 
 
 async def train_sft_from_file(
@@ -174,52 +183,88 @@ async def train_sft_from_file(
     return await model.train_sft(trained, config, _config=_config, verbose=verbose)
 
 
-def _jsonl(file_path: str | Path) -> Path:
+def _data_file(file_path: str | Path) -> Path:
     path = Path(file_path)
-    if path.suffix != ".jsonl":
-        raise ConfigurationError(f"Only JSONL files are supported. Got: {file_path}")
+    if path.suffix not in _READERS:
+        raise ConfigurationError(
+            f"{file_path}: a file of examples is .jsonl, .json or .parquet. Read any other kind yourself and "
+            "give its rows (a list of dicts) to train_sft"
+        )
     return path
 
 
-def _lines(path: Path) -> Iterator[_Line]:
+def _file_rows(path: Path) -> Iterator[_FileRow]:
+    return _READERS[path.suffix](path)
+
+
+def _lines(path: Path) -> Iterator[_FileRow]:
     with path.open(encoding="utf-8") as file:
         for number, text in enumerate(file, 1):
             if text.strip():
-                yield _Line(number, text)
+                yield _FileRow(f"line {number}", text, is_text=True)
 
 
-def _shuffled(lines: Iterator[_Line], random: Random, size: int) -> Iterator[_Line]:
-    """Each line in place of one drawn from the buffer; at the end the rest of the buffer."""
-    buffer: list[_Line] = []
-    for line in lines:
+def _json_array(path: Path) -> Iterator[_FileRow]:
+    """The rows of an array; a .json file that holds JSON Lines, as some are published, is read as such."""
+    text = path.read_text(encoding="utf-8")
+    if not text.lstrip().startswith("["):
+        yield from _lines(path)
+        return
+    try:
+        rows = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
+    for number, row in enumerate(rows):
+        yield _FileRow(f"row {number}", row)
+
+
+def _parquet(path: Path) -> Iterator[_FileRow]:
+    """Yields the rows, read by polars or pyarrow, whichever is installed."""
+    for number, row in enumerate(chain.from_iterable(_parquet_parts(path))):
+        yield _FileRow(f"row {number}", row)
+
+
+def _parquet_parts(path: Path) -> Iterator[list[dict[str, Any]]]:
+    if find_spec("polars") is None and find_spec("pyarrow") is not None:
+        from pyarrow.parquet import ParquetFile
+
+        with ParquetFile(path) as file:
+            yield from (part.to_pylist() for part in file.iter_batches(_PARQUET_ROWS))
+        return
+    with extra_needed("logs", f"{path}: a Parquet file"):
+        import polars
+    yield from (part.to_dicts() for part in polars.read_parquet(path).iter_slices(_PARQUET_ROWS))
+
+
+_PARQUET_ROWS = 1000
+"""Rows of a Parquet file that are Python objects at once."""
+_READERS: Mapping[str, Callable[[Path], Iterator[_FileRow]]] = MappingProxyType(
+    {".jsonl": _lines, ".json": _json_array, ".parquet": _parquet}
+)
+
+
+def _shuffled(rows: Iterator[_FileRow], random: Random, size: int) -> Iterator[_FileRow]:
+    """Each row in place of one drawn from the buffer; at the end the rest of the buffer."""
+    buffer: list[_FileRow] = []
+    for row in rows:
         if len(buffer) < size:
-            buffer.append(line)
+            buffer.append(row)
             continue
         at = random.randrange(size)
-        buffer[at], drawn = line, buffer[at]
+        buffer[at], drawn = row, buffer[at]
         yield drawn
     random.shuffle(buffer)
     yield from buffer
 
 
-def _trajectory(path: Path, line: _Line) -> Trajectory:
-    from art.trajectories import Trajectory
-
-    where = f"{path}, line {line.number}"
-    try:
-        row = json.loads(line.text)
-    except ValueError as error:
-        raise ConfigurationError(f"{where} is not valid JSON: {error}") from error
-    messages = row.get("messages") if isinstance(row, dict) else None
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise ConfigurationError(f'{where} has no list of messages; a row is {{"messages": [...]}}')
-    last = messages[-1].get("role") if messages else None
-    if last != "assistant":
-        raise ConfigurationError(
-            f"{where}: the last message is of role {last!r}; it must be an assistant's, which is what is "
-            "learned"
-        )
-    return Trajectory(messages_and_choices=messages, tools=row.get("tools") or None, reward=0.0)
+def _trajectory(path: Path, row: _FileRow) -> Trajectory:
+    where, content = f"{path}, {row.place}", row.content
+    if row.is_text:
+        try:
+            content = json.loads(content)
+        except ValueError as error:
+            raise ConfigurationError(f"{where} is not valid JSON: {error}") from error
+    return row_trajectory(where, content)
 
 
 class SFTChunk(NamedTuple):
@@ -235,7 +280,7 @@ class SFTChunk(NamedTuple):
 
 
 def create_sft_dataset_iterator(
-    trajectories: Sequence[Trajectory],
+    trajectories: Iterable[SftExample],
     chunk_size: int = 10,
     epochs: int = 1,
     batch_size: BatchSize = 2,
@@ -247,7 +292,7 @@ def create_sft_dataset_iterator(
     initial_step: int = 0,
     show_progress: bool = True,
 ) -> Iterator[SFTChunk]:
-    """The chunks of a whole training run.
+    """The chunks of a whole training run, on trajectories or rows (see `train_sft`).
 
     chunk_size: batches of a chunk. warmup_ratio: the share of all batches that warms up. shuffle: every
     epoch has an order of its own, `Random(seed + epoch)`; the global generator is left alone. initial_step:
@@ -262,7 +307,7 @@ def create_sft_dataset_iterator(
             raise ConfigurationError(f"{name} must be >= 1, got {value!r}")
     if initial_step < 0:
         raise ConfigurationError(f"initial_step must be >= 0, got {initial_step!r}")
-    examples = list(trajectories)
+    examples = list(sft_trajectories(trajectories))
     per_epoch = -(-len(examples) // size)
     total = per_epoch * epochs
     rates = create_lr_schedule(total, peak_lr, schedule_type, warmup_steps=int(total * warmup_ratio))

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from art.client.registration import optimizer_spec
 from art.client.sft_dataset import resolve_sft_batch_size
+from art.client.sft_rows import sft_trajectories
 from art.client.train_request import plain_messages, plain_tools
 from art.errors import ConfigurationError, RequestError
-from art.trajectories import Trajectory, gathered, is_choice
-from art.types import TrainSFTConfig, kind_of, sample_id
+from art.trajectories import Trajectory, is_choice
+from art.types import TrainSFTConfig, sample_id
 from art.wire.jobs import LARGEST_SFT_BODY, SftConversation, SftJobRequest
 from art.wire.training import OptimizerSpec
 
 if TYPE_CHECKING:
+    from art.backend import SftExample
     from art.openai import MessagesAndChoices
 
 SUBMIT_S = 900.0
@@ -32,7 +34,7 @@ SUBMIT_S = 900.0
 
 def sft_request(
     job_id: str,
-    trajectories: Iterable[Trajectory],
+    trajectories: Iterable[SftExample],
     config: TrainSFTConfig,
     internal_config: Mapping[str, Any] | None,
     *,
@@ -40,14 +42,12 @@ def sft_request(
 ) -> SftJobRequest | None:
     """The job; None when there are no trajectories.
 
-    Raises ConfigurationError for a trajectory in which no assistant speaks, for rates that are not one a
-    batch, and for messages that are no JSON; TypeError for what is no trajectory; RequestError when it is
-    too large for one request.
+    Raises ConfigurationError for a row of an unknown format, for a trajectory in which no assistant speaks,
+    for rates that are not one a batch, and for messages that are no JSON; TypeError for what is neither a
+    trajectory nor a row; RequestError when it is too large for one request.
     """
     book = _ConversationIndex()
-    of_trajectory = [
-        book.add(number, one) for number, one in enumerate(gathered(trajectories, "train_sft()"))
-    ]
+    of_trajectory = [book.add(number, one) for number, one in enumerate(sft_trajectories(trajectories))]
     if not of_trajectory:
         return None
     size = resolve_sft_batch_size(config.batch_size)
@@ -102,13 +102,8 @@ class _ConversationIndex:
         self.conversations: list[SftConversation] = []
         self._known: dict[bytes, int] = {}
 
-    def add(self, number: int, trajectory: Any) -> list[int]:
+    def add(self, number: int, trajectory: Trajectory) -> list[int]:
         """The indices of a trajectory's conversations."""
-        if not isinstance(trajectory, Trajectory):
-            raise TypeError(
-                f"train_sft: item {number} is {kind_of(trajectory)}, not a Trajectory; of a group give its "
-                "`trajectories`"
-            )
         name = f"trajectory {number}"
         indices = [self._index(name, trajectory.messages_and_choices, trajectory.tools)]
         for h, history in enumerate(trajectory.additional_histories):
