@@ -4,7 +4,8 @@ Each class, with what else it inherits::
 
     ARTError
      ├── ConfigurationError (ValueError)      an option is unknown, out of range or does not fit another
-     │    └── MissingExtraError (ImportError) a package is needed that no installed extra brought
+     │    ├── MissingExtraError (ImportError) a package is needed that no installed extra brought
+    │    └── FolderInUseError                another server uses the data folder
      ├── NotBuiltError (NotImplementedError)  the name is known, but nothing is behind it yet
      ├── NotRegisteredError (ValueError)      the model has no backend yet
      ├── BackendClosedError (RuntimeError)    the backend was closed; make a new one
@@ -213,6 +214,10 @@ def _missing_extra(extra: str, subject: str, module: str, remedy: str) -> Missin
         f"{subject} needs {module.partition('.')[0]!r}, which is not installed. "
         f"Run: {install_command(extra)}{remedy}"
     )
+
+
+class FolderInUseError(ConfigurationError):
+    """Another server uses the data folder."""
 
 
 class NotBuiltError(ARTError, NotImplementedError):

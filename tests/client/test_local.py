@@ -210,7 +210,7 @@ def test_in_process_is_accepted_and_says_that_it_does_nothing(tmp_path, caplog):
 
 
 def test_the_real_server_s_settings_know_what_we_send():
-    from art.client.local_backend import SERVER_OPTIONS
+    from art.process.running_server import SERVER_OPTIONS
     from art.server.settings import ServerSettings
 
     assert {"host", "port", "key", "data_dir", *SERVER_OPTIONS} == set(ServerSettings.model_fields)

@@ -14,6 +14,7 @@ import typer
 from art.errors import ARTError, ConfigurationError
 
 if TYPE_CHECKING:
+    from art.process.running_server import RunningServer
     from art.server.settings import EngineSettings
 
 
@@ -34,7 +35,7 @@ def serve_forever(
     """
     from pydantic import ValidationError
 
-    from art.server.process import ServerReady, run
+    from art.server.process import run
     from art.server.settings import ControlSettings, ServerSettings, key_source
     from art.wire.records import flaws_without_values
 
@@ -60,7 +61,7 @@ def serve_forever(
         typer.echo(flaws_without_values(error), err=True)
         return 2
 
-    def show_address(ready: ServerReady) -> None:
+    def show_address(ready: RunningServer) -> None:
         # The key itself is never printed: a terminal is copied into bug reports.
         typer.echo(
             f"ART serves http://{ready.host}:{ready.port} (OpenAI's protocol under /v1).\n"

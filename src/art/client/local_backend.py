@@ -24,6 +24,7 @@ from art.client.registration import ServerConfig
 from art.client.remote_backend import FORK_S, RemoteBackend
 from art.errors import CheckpointMissingError, ConfigurationError, require_extra
 from art.process.environment import BACKUP_BUCKET, variable
+from art.process.running_server import SERVER_OPTIONS
 from art.tracking.model_files import write_model_file
 from art.tracking.progress import open_progress
 from art.tracking.trajectory_migration import auto_migrate_on_register
@@ -77,7 +78,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _ELSEWHERE = ". For a server on another machine, use art.RemoteBackend(base_url, api_key)"
-SERVER_OPTIONS = frozenset({"allow_origins", "control", "engine", "limits", "teacher", "trainer"})
 
 
 class LocalBackend(RemoteBackend):
@@ -89,8 +89,9 @@ class LocalBackend(RemoteBackend):
     is there for older programs.
 
     The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
-    that died is started again with its models, and unfinished training jobs go on. Backends of one program
-    on one folder share its server.
+    that died is started again with its models, and unfinished training jobs go on. Backends on one folder
+    share one server, also those of other programs and the one of `art serve`: the second attaches to it.
+    When the first program ends, the second starts the successor at the same address, with the same key.
     """
 
     def __init__(

@@ -9,7 +9,8 @@ with its workers. One that cannot read any more (it is stopped, or blocked) is k
 `stop_s`. (PR_SET_PDEATHSIG is no help: it fires when the starting *thread* ends.) While this process lives,
 `server_watch.py` looks after a server that does not answer.
 
-There is one server a folder in a program: a notebook's cell that is run again meets the server it began.
+There is one server a folder: a notebook's cell that is run again meets the server it began, and a second
+program attaches to the first one's. When that ends, the second starts the successor at the same address.
 """
 
 from __future__ import annotations
@@ -37,12 +38,29 @@ from typing import IO, Any
 from art.client.connection import ServerConnection
 from art.client.registration import REGISTER_S
 from art.client.server_watch import HealthWatch, describe_state, is_stopped, kill_group
-from art.errors import ARTError, ConfigurationError, DeadlineError, ServerUnreachableError, WorkerDiedError
+from art.errors import (
+    ARTError,
+    ConfigurationError,
+    DeadlineError,
+    FolderInUseError,
+    ServerUnreachableError,
+    WorkerDiedError,
+)
 from art.process.files import disk_error
 from art.process.reaper import reaper
+from art.process.running_server import (
+    RunningServer,
+    digest_of_options,
+    find_server,
+    host_on_this_machine,
+    is_in_use,
+    url_on_this_machine,
+)
 from art.wire.models import ModelInfo, RegisterRequest
 
 LOG_TAIL_BYTES = 4000
+ATTACH_PAUSE_S = 0.1
+"""Between two looks for the server of another program that is starting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,44 +108,89 @@ class ServerProcess:
         self.host, self.port = "127.0.0.1", 0
         self.log_path = data_dir / "server" / "logs" / "server.log"
         self._child: subprocess.Popen[bytes] | None = None
+        self._attached = False
+        """Whether the folder's server is another program's."""
         self._watch: HealthWatch | None = None
         self._deaths: deque[float] = deque()
         self._lock = threading.Lock()
 
     @property
     def pid(self) -> int | None:
-        """The running child's process id."""
+        """The process id of the running server: our child, or the one that another program started."""
+        if self._attached:
+            found = find_server(self._server_dir)
+            return found.pid if found is not None else None
         return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    @property
+    def _server_dir(self) -> Path:
+        return self.data_dir / "server"
 
     @property
     def url(self) -> str:
         """Returns the server's URL on this machine."""
-        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{name}]:{self.port}" if ":" in name else f"http://{name}:{self.port}"
+        return url_on_this_machine(self.host, self.port)
 
     def ensure_running(self) -> bool:
-        """Start the server if it does not run; returns whether it was (re)started. Blocks until it serves.
+        """Start the server if it does not run, or attach to another program's that serves the folder. Returns
+        whether it is another process than before. Blocks until it serves.
 
         Raises WorkerDiedError when it died more often than `limits` allow or does not come up, DeadlineError
-        when it does not serve in time, DiskError.
+        when it does not serve in time, ConfigurationError when another program's server has other options or
+        another port, DiskError.
         """
         with self._lock:
-            if self._child is not None:
-                code = self._child.poll()
-                if code is None:
-                    return False
-                self._count_death(code)
-                _bury(self._child.pid)
-                self._start_again()
-            else:
-                self._start()
+            if self._child is None:
+                self._attach_or_start()
+                return True
+            code = self._child.poll()
+            if code is None:
+                return False
+            self._count_death(code)
+            _bury(self._child.pid)
+            self._start_again()
             return True
 
-    def _start_again(self) -> None:
-        """Starts the server as `_start` does; a kill during the start counts like a later one."""
+    def _attach_or_start(self) -> None:
+        deadline = time.monotonic() + self.limits.start_s
         while True:
+            if (found := find_server(self._server_dir)) is not None:
+                self._attach(found)
+                return
             try:
                 self._start()
+            except FolderInUseError:
+                while is_in_use(self._server_dir) and find_server(self._server_dir) is None:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(ATTACH_PAUSE_S)  # it is starting, or ending
+            else:
+                self._attached = False
+                return
+
+    def _attach(self, found: RunningServer) -> None:
+        """Takes over its port and key: if it ends with its program, we start its successor there."""
+        where = f"process {found.pid} serves {self.data_dir} at {found.url}"
+        if self.options and digest_of_options(self.options) != found.options:
+            raise ConfigurationError(
+                f"{where}, with other server_options: leave them out to use that server, or choose another "
+                "folder (LocalBackend(path=...))"
+            )
+        if self.port not in (0, found.port):
+            raise ConfigurationError(
+                f"{where}, not at port {self.port}: leave the port out to use that server, or choose another "
+                "folder (LocalBackend(path=...))"
+            )
+        if not self._attached:
+            _log.info("attached to a server that runs already: %s", where)
+        self._child, self._watch, self._attached = None, None, True
+        self.host, self.port, self.key = host_on_this_machine(found.host), found.port, found.key
+
+    def _start_again(self) -> None:
+        """Counts a kill during the start like a later one."""
+        while True:
+            try:
+                self._attach_or_start()
             except _KilledAtStartError as error:
                 self._count_death(error.exit_code)
             else:
@@ -136,6 +199,8 @@ class ServerProcess:
     @property
     def has_died(self) -> bool:
         """Returns whether it was started, does not run any more, and nobody has ended it."""
+        if self._attached:
+            return self.pid is None
         return self._child is not None and self._child.poll() is not None
 
     def state(self) -> str:
@@ -143,6 +208,9 @@ class ServerProcess:
         ended.
         """
         child, watch = self._child, self._watch
+        if self._attached:
+            pid = self.pid
+            return f"the server of another program (pid {pid}) is running" if pid else "the server is gone"
         if child is None:
             return "the server is not running"
         code = child.poll()
@@ -246,6 +314,8 @@ class ServerProcess:
         )
         if code is not None and code < 0:
             raise _KilledAtStartError(message, code)
+        if told.get("folder_in_use"):
+            raise FolderInUseError(str(told["error"]))
         raise WorkerDiedError(message)
 
     def _exit_of(self, child: subprocess.Popen[bytes]) -> str:
@@ -263,8 +333,11 @@ class ServerProcess:
                 log.flush()
 
     def stop(self) -> None:
-        """End the server and its workers: a request, a deadline, then a kill. Safe to call twice."""
+        """End the server and its workers: a request, a deadline, then a kill. Safe to call twice. Another
+        program's server goes on.
+        """
         with self._lock:
+            self._attached = False
             self._end()
 
     def _end(self) -> None:

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from art.errors import ARTError
-from art.server.process import ServerReady, run
+from art.errors import ARTError, FolderInUseError
+from art.process.running_server import RunningServer
+from art.server.process import run
 from art.server.settings import parse_settings
 
 
@@ -38,7 +39,8 @@ def main() -> int:
         settings = parse_settings(sys.stdin.buffer.readline())
         run(settings, on_ready=_tell_ready, until=_stdin_end)
     except ARTError as error:
-        _write_line({"ready": False, "error": str(error)})
+        in_use = isinstance(error, FolderInUseError)
+        _write_line({"ready": False, "error": str(error), "folder_in_use": in_use})
         return 1
     except Exception as error:
         logging.getLogger(__name__).exception("the server met a defect")
@@ -47,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def _tell_ready(ready: ServerReady) -> None:
+def _tell_ready(ready: RunningServer) -> None:
     _write_line({"ready": True, "port": ready.port, "version": version("agent-reinforcement-trainer")})
 
 

@@ -20,8 +20,9 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from art.errors import ConfigurationError, RequestError
+from art.errors import FolderInUseError, RequestError
 from art.process.files import disk_error, take_lock
+from art.process.running_server import LOCK_FILE
 from art.server.tenancy import external_name, tenant_of
 from art.wire.records import is_name
 
@@ -122,8 +123,8 @@ class DataFolderLock:
     """The lock of a data folder, held from construction until `release` or the process's end."""
 
     def __init__(self, server_dir: Path) -> None:
-        """Raises: ConfigurationError naming the folder and the process that holds it, DiskError."""
-        lock = server_dir / "lock"
+        """Raises: FolderInUseError naming the folder and the process that holds it, DiskError."""
+        lock = server_dir / LOCK_FILE
         try:
             server_dir.mkdir(parents=True, exist_ok=True)
             server_dir.chmod(0o700)
@@ -132,10 +133,9 @@ class DataFolderLock:
             raise disk_error(error, server_dir, "the data folder cannot be used") from error
         if descriptor is None:
             holder = lock.read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
-            raise ConfigurationError(
+            raise FolderInUseError(
                 f"the data folder {server_dir.parent} is in use by another server (process {holder}): "
-                "stop it (`await backend.close()`, or end its program), or choose another folder "
-                "(LocalBackend(path=...))"
+                "use that one (art.LocalBackend attaches to it), end its program, or choose another folder"
             )
         self._descriptor = descriptor
         os.ftruncate(self._descriptor, 0)

@@ -19,7 +19,6 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -27,6 +26,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from art.errors import ConfigurationError
 from art.process.resources import listen, raise_file_limit
+from art.process.running_server import RunningServer, announce_server, digest_of_options, withdraw_server
 from art.server.app import App
 from art.server.catalog import Catalog
 from art.server.control import Control
@@ -96,19 +96,10 @@ Until = Callable[[Callable[[], None]], asyncio.Future[None]]
 """Makes a future whose end ends the server; what it is given starts the clock, from any thread."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerReady:
-    """The address and key of a server that is ready."""
-
-    host: str
-    port: int
-    key: str
-
-
 async def serve(
     settings: ServerSettings,
     *,
-    on_ready: Callable[[ServerReady], None],
+    on_ready: Callable[[RunningServer], None],
     until: Until | None = None,
     last: LastExit | None = None,
 ) -> None:
@@ -134,15 +125,29 @@ async def serve(
         )
         await app.rollouts.load()
         with _listen(settings) as listener:
-            ready = ServerReady(host=settings.host, port=int(listener.getsockname()[1]), key=key)
+            running = RunningServer(
+                pid=os.getpid(),
+                host=settings.host,
+                port=int(listener.getsockname()[1]),
+                key=key,
+                options=digest_of_options(settings.model_dump(mode="json", exclude_unset=True)),
+            )
+
+            def announce() -> None:
+                # On a full disk nobody else finds it, and it serves all the same.
+                with contextlib.suppress(OSError):
+                    announce_server(settings.server_dir, running)
+                on_ready(running)
+
             served = with_origins(app, settings.allow_origins)
-            server = _Server(_uvicorn_config(served, settings), lambda: on_ready(ready), last)
+            server = _Server(_uvicorn_config(served, settings), announce, last)
             watches = [asyncio.ensure_future(app.counts.lag.watch())]
             if until is not None:
                 watches.append(asyncio.ensure_future(_end_after(server, until, last)))
             try:
                 await server.serve(sockets=[listener])
             finally:
+                withdraw_server(settings.server_dir)
                 for watch in watches:
                     watch.cancel()
 
@@ -286,7 +291,7 @@ def _has(module: str) -> bool:
 def run(
     settings: ServerSettings,
     *,
-    on_ready: Callable[[ServerReady], None],
+    on_ready: Callable[[RunningServer], None],
     until: Until | None = None,
 ) -> None:
     """`serve` in an event loop of its own, the fast one where it is installed."""
