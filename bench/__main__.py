@@ -25,7 +25,7 @@ BENCHES = (
     "mcp",
     "autorl",
 )
-ON_REQUEST = ("algorithms", "gpu")
+ON_REQUEST = ("algorithms", "curves", "gpu")
 """Only when named: half an hour that writes into docs, and what needs a CUDA device."""
 
 

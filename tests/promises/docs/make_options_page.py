@@ -9,7 +9,7 @@ in `art.backend` or `art.runs.pipeline.settings`, a key's is its entry in `art.c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from art.backend import TrainOptions
@@ -30,6 +30,7 @@ from art.runs.pipeline import settings as pipeline
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE, PIPELINE_PAGE = DOCS / "reference" / "options.md", DOCS / "guides" / "asynchronous-training.md"
+APPENDIX = "Appendix: options of other libraries that are not supported"
 KEYS: Mapping[str, ForeignSection] = {
     "Sections": SECTIONS,
     "`init_args`": INIT_ARGS,
@@ -45,8 +46,16 @@ def printed(page: str) -> str:
     """The page with the rows of its tables as the declarations have them."""
     page = _with_rows(page, "Keywords of `train`", keyword_rows())
     for title, keys in KEYS.items():
-        page = _with_rows(page, title, key_rows(keys.options))
-    return page
+        if acting := list(key_rows(keys.options, "acts")):
+            page = _with_rows(page, title, acting)
+    return _with_rows(page, APPENDIX, refused_rows())
+
+
+def refused_rows() -> Iterator[str]:
+    """Keys that raise an error, of all sections."""
+    for title, keys in KEYS.items():
+        where = "`_internal_config`" if title == "Sections" else title
+        yield from (f"| {where} {row}" for row in key_rows(keys.options, "refused"))
 
 
 def printed_pipeline(page: str) -> str:
@@ -60,7 +69,7 @@ def pipeline_rows() -> Iterator[str]:
         yield f"| `{name}` | `{pipeline.KEYWORDS[name].default!r}` | {does[name]} |"
 
 
-def _with_rows(page: str, title: str, rows: Iterator[str]) -> str:
+def _with_rows(page: str, title: str, rows: Iterable[str]) -> str:
     """The page with other rows in the first table below a heading."""
     start = page.index(f"# {title}\n")
     head = re.compile(r"^\|(---\|)+\n", re.MULTILINE).search(page, start)
@@ -75,17 +84,19 @@ def keyword_rows() -> Iterator[str]:
     for name, keyword in KEYWORDS.items():
         yield f"| `{name}` | `{keyword.default!r}` | {does[name]} |"
     for name, refused in REFUSED.items():
-        yield f"| `{name}` | refused | {_sentence(refused.instead)} |"
+        yield f"| `{name}` | not supported | {_sentence(refused.instead)} |"
 
 
-def key_rows(keys: Mapping[str, ForeignOption]) -> Iterator[str]:
-    """Keys with one reason share a row."""
+def key_rows(keys: Mapping[str, ForeignOption], effect: str) -> Iterator[str]:
+    """Keys of this effect; those with one reason share a row."""
     shared: dict[tuple[object, ...], list[str]] = {}
     for name, key in keys.items():
+        if key.effect != effect:
+            continue
         shared.setdefault((key.effect, key.text, repr(key.neutral)), []).append(name)
     for names in shared.values():
         key = keys[names[0]]
-        yield f"| {', '.join(f'`{name}`' for name in names)} | {key.effect} | {_reason(key)} |"
+        yield f"| {', '.join(f'`{name}`' for name in names)} | {_reason(key)} |"
 
 
 def _reason(key: ForeignOption) -> str:

@@ -1,6 +1,7 @@
 """Every code block of the README and the documentation does what it says.
 
 - `python` blocks of a page run in order, in one process, in an empty folder; `await` at top level works.
+- a `python` block that ends with `if __name__ == "__main__":` is a program and runs by itself.
 - `bash` blocks run line by line in an empty folder (`make` targets are checked to exist, not run).
 - other blocks (`text`, `json`, indented figures) are not programs.
 A block that is the start of a file under examples/ must equal it, and that file has a test of its own.
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.M | re.S)
 PROGRAMS = {"python", "bash"}
+MAIN = '\nif __name__ == "__main__":\n'
 PROSE = {"text", "json", "", "toml"}
 
 
@@ -50,14 +52,20 @@ def is_example(block: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages_with("python"), ids=name)
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
-    programs = [block for block in blocks(page, "python") if not is_example(block)]
-    if not programs:
-        return  # the examples' own tests run what this page shows
-    body = "\n".join(programs)
-    program, folder = tmp_path / "page.py", tmp_path / "folder"
-    lines = "".join(f"    {line}\n" for line in body.splitlines())
-    program.write_text(f"import asyncio\nasync def page():\n{lines}\nasyncio.run(page())\n")
-    folder.mkdir()
+    # The examples' own tests run those of them that this page shows.
+    own = [block for block in blocks(page, "python") if not is_example(block)]
+    programs = [block for block in own if MAIN in block]
+    if lines := "\n".join(block for block in own if MAIN not in block).splitlines():
+        body = "".join(f"    {line}\n" for line in lines)
+        programs.append(f"import asyncio\nasync def page():\n{body}\nasyncio.run(page())\n")
+    for number, text in enumerate(programs):
+        program, folder = tmp_path / f"page{number}.py", tmp_path / f"folder{number}"
+        program.write_text(text)
+        folder.mkdir()
+        run_program(page, program, folder)
+
+
+def run_program(page: Path, program: Path, folder: Path) -> None:
     # The README's are typed by everybody: they run in a fresh interpreter, as the commands below do.
     with real_starts() if page.name == "README.md" else contextlib.nullcontext():
         done = subprocess.run(

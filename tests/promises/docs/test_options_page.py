@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from make_options_page import KEYS, PAGE, PIPELINE_PAGE, keyword_rows, printed, printed_pipeline
+from make_options_page import APPENDIX, KEYS, PAGE, PIPELINE_PAGE, keyword_rows, printed, printed_pipeline
 
 from art.client.train_options import KEYWORDS, REFUSED
 
@@ -26,3 +26,19 @@ def test_a_row_that_is_not_as_declared_is_printed_anew() -> None:
     row = next(keyword_rows())
     for wrong in (page.replace(row, "| `learning_rate` | `1.0` | Nothing. |"), page.replace(f"{row}\n", "")):
         assert wrong != page and printed(wrong) == page
+
+
+def test_the_ten_options_are_ten_with_the_defaults_of_the_code() -> None:
+    section = PAGE.read_text(encoding="utf-8").split("\n## Ten options to know first\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 10
+    for name in ("learning_rate", "algorithm", "kl_penalty_coef"):
+        row = next(row for row in rows if row.startswith(f"| `{name}` |"))
+        assert f"`{KEYWORDS[name].default!r}`" in row
+
+
+def test_options_that_act_come_before_the_appendix_of_those_that_do_not() -> None:
+    acting, appendix = PAGE.read_text(encoding="utf-8").split(f"\n## {APPENDIX}\n")
+    for keys in KEYS.values():
+        for name, key in keys.options.items():
+            assert f"`{name}`" in (acting if key.effect == "acts" else appendix), name
