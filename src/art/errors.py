@@ -150,6 +150,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "mcp": ("mcp",),
         "langgraph": ("langgraph", "langchain_openai", "langchain_core"),
         "verifiers": ("jsonschema", "math_verify"),
+        "quantized": (*_LOCAL, "bitsandbytes"),
         "vllm": (*_LOCAL, "aiohttp"),
         "wandb": ("wandb",),
     }

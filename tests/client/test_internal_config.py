@@ -82,6 +82,8 @@ ACTS: list[tuple[dict[str, Any], str, Any]] = [
     ({"engine_args": {"max_model_len": 32}, "init_args": {"max_seq_length": 64}}, "max_context", 32),
     ({"peft_args": {"max_seq_length": 16}, "engine_args": {"max_model_len": 32}}, "max_context", 16),
     ({"init_args": {"full_finetuning": True}}, "lora", None),
+    ({"init_args": {"load_in_4bit": True}}, "bits", 4),
+    ({"init_args": {"load_in_8bit": True, "load_in_4bit": False}}, "bits", 8),
     ({"init_args": {"random_state": 5}}, "seed", 5),
     ({"trainer_args": {"seed": 7}, "init_args": {"random_state": 5}}, "seed", 5),
     ({"peft_args": {"random_state": 3}, "trainer_args": {"seed": 7}}, "seed", 3),
@@ -221,3 +223,16 @@ def test_the_server_s_configuration() -> None:
     ):
         with pytest.raises(ConfigurationError, match=named):
             server_config(wrong)
+
+
+@pytest.mark.parametrize(
+    ("init_args", "what"),
+    [
+        ({"load_in_4bit": "nf4"}, r"\['load_in_4bit'\] is 'nf4'; it is True or False"),
+        ({"load_in_4bit": True, "load_in_8bit": True}, "gives load_in_4bit and load_in_8bit, which exclude"),
+        ({"load_in_8bit": True, "full_finetuning": True}, "gives load_in_8bit and full_finetuning"),
+    ],
+)
+def test_bits_that_cannot_be_are_refused(init_args: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigurationError, match=what):
+        model_settings({"init_args": init_args})

@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from art.engine.builtin.engine import BuiltinEngine
-from art.engine.registry import engine_options, worker_command
+from art.engine.registry import check_bits, engine_options, worker_command
 from art.engine.remote import Deadlines, RemoteEngine
 from art.errors import (
     ARTError,
@@ -267,3 +267,13 @@ def test_unknown_engines_and_options_list_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match="max_running"):
         engine_options("builtin", {"max_runing": 3})
     assert engine_options("builtin", {"max_running": 3}) == BuiltinOptions(max_running=3)
+
+
+def test_an_engine_without_quantized_bases_says_so_before_it_starts() -> None:
+    for bits in (4, 8, 16):
+        check_bits("builtin", bits)
+    check_bits("vllm", 16)
+    with pytest.raises(ConfigurationError, match=r"'vllm' cannot sample .* 4 bits: vLLM .* no bitsandbytes"):
+        check_bits("vllm", 4)
+    with pytest.raises(ConfigurationError, match="4, 8 or 16 bits; bits is 5"):
+        check_bits("builtin", 5)

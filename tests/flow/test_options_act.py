@@ -201,3 +201,21 @@ def written_ids(text: str) -> list[int]:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(resolve("art/nano"))
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return ids
+
+
+async def test_a_model_in_four_bits_is_sampled_and_trained_in_four_bits(tmp_path: Path) -> None:
+    """The start-up check has compared the engine with the trainer, and the canary the step that is served."""
+    config = dev.InternalModelConfig(init_args=dev.InitArgs(load_in_4bit=True))
+    small = art.TrainableModel(name="small", project="p", base_model="art/nano", _internal_config=config)
+    async with art.LocalBackend(path=str(tmp_path)) as backend:
+        await small.register(backend)
+        result = await backend.train(small, [await play_group(small)], learning_rate=1e-3)
+        assert result.step == 1 and result.sheet.fates["trained"].rollouts > 0
+        choice: Any = (await play(small, 0.0)).messages_and_choices[-1]
+        assert choice.model_extra["step"] == 1
+    checkpoint = Path(str(result.checkpoint_path))
+    state, adapter = (
+        json.loads((checkpoint / name).read_text()) for name in ("trainer_state.json", "adapter_config.json")
+    )
+    assert state["base_model"] == "art/nano-games#4bit"
+    assert adapter["base_model_name_or_path"] == "art/nano-games"

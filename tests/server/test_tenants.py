@@ -252,7 +252,17 @@ async def test_base_models_are_seen_by_those_who_train_on_them(world: World) -> 
 
 
 @pytest.mark.parametrize(
-    "base", ["/etc", "./x", "../x", "~/x", "a/b/c", "C:\\x", "alice~games/models/player/checkpoints/0003"]
+    "base",
+    [
+        "/etc",
+        "./x",
+        "../x",
+        "~/x",
+        "a/b/c",
+        "C:\\x",
+        "alice~games/models/player/checkpoints/0003",
+        "/etc#4bit",
+    ],
 )
 async def test_a_tenant_trains_no_folder_of_the_machine(world: World, base: str) -> None:
     body = {"project": "p", "name": "m", "base_model": base}

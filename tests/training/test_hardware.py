@@ -61,9 +61,9 @@ def test_a_name_a_size_a_folder_and_an_embedded_model_are_found(tmp_path: Path) 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at most 1024 tokens; --context is 4096"):
         plan_hardware("art/nano", context=4096)
-    with pytest.raises(ConfigurationError, match="4, 8 or 16 bits; bits is 5"):
+    with pytest.raises(ConfigurationError, match="has 4, 8 or 16 bits; bits is 5"):
         plan_hardware("art/nano", bits=5)
-    with pytest.raises(ConfigurationError, match="vLLM quantizes a base to 4 bits"):
+    with pytest.raises(ConfigurationError, match="no bitsandbytes quantization"):
         plan_hardware("art/nano", bits=8, engine="vllm")
     with pytest.raises(ConfigurationError, match="unknown engine 'tgi'"):
         plan_hardware("art/nano", engine="tgi")

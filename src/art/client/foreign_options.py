@@ -157,6 +157,11 @@ INIT_ARGS = ForeignSection(
         **acting_options(
             max_seq_length=("The most tokens of prompt and completion together, if the model allows more."),
             full_finetuning="Trains all weights, without an adapter.",
+            load_in_4bit=(
+                "Loads the linear layers of the base model in 4 bits (NF4), in trainer and engine. "
+                "Needs the extra `quantized` and the engine `builtin`."
+            ),
+            load_in_8bit="The same in 8 bits.",
             random_state="Seeds the adapter and the trainer, unless peft_args do.",
         ),
         **refused_options(

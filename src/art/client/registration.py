@@ -29,7 +29,7 @@ from art.client.foreign_options import (
 )
 from art.errors import ConfigurationError
 from art.wire.models import RegisterRequest
-from art.wire.records import first_flaw
+from art.wire.records import Bits, first_flaw, quantized_name
 from art.wire.training import LoraSpec, OptimizerSpec
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ class ModelSettings:
 
     lora: LoraSpec | None
     """None: all weights are trained."""
+    bits: Bits = 16
+    """Of the base model's linear layers; 16: not quantized."""
     seed: int = 0
     max_context: int | None = None
     """Tokens of prompt and completion; None: what the model allows."""
@@ -139,6 +141,7 @@ def model_settings(config: Mapping[str, Any] | None, *, log: bool = True) -> Mod
     optimizer_spec(1.0, config, None)
     return ModelSettings(
         lora=_lora(sections),
+        bits=_bits(sections["init_args"]),
         seed=next(
             (_whole_number(sections, *where, least=0) for where in SEEDS if where[1] in sections[where[0]]), 0
         ),
@@ -240,6 +243,26 @@ def _lora(sections: Mapping[str, Mapping[str, Any]]) -> LoraSpec | None:
         raise ConfigurationError(f"{_config_path('peft_args')} is refused: {first_flaw(error)}") from error
 
 
+_BITS: Mapping[str, Bits] = {"load_in_4bit": 4, "load_in_8bit": 8}
+
+
+def _bits(init_args: Mapping[str, Any]) -> Bits:
+    given = {name: init_args[name] for name in _BITS if name in init_args}
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise ConfigurationError(
+                f"{_config_path('init_args')}[{name!r}] is {value!r}; it is True or False"
+            )
+    wanted = [name for name, value in given.items() if value]
+    if len(wanted) == 2 or (wanted and init_args.get("full_finetuning")):
+        other = "full_finetuning" if len(wanted) < 2 else wanted[1]
+        raise ConfigurationError(
+            f"{_config_path('init_args')} gives {wanted[0]} and {other}, which exclude each other: a base "
+            "model has 4 or 8 bits, and the weights of a quantized one are not trained; leave one of both out"
+        )
+    return _BITS[wanted[0]] if wanted else 16
+
+
 def _whole_number(sections: Mapping[str, Mapping[str, Any]], section: str, name: str, *, least: int) -> int:
     value = sections[section][name]
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -314,7 +337,7 @@ def register_request(model: AnyTrainableModel, server: ServerConfig) -> Register
     return RegisterRequest(
         project=model.project,
         name=model.name,
-        base_model=model.base_model,
+        base_model=quantized_name(model.base_model, settings.bits),
         lora=settings.lora,
         seed=settings.seed,
         max_context=min(lengths, default=None),

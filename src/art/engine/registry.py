@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.engine.protocol import ServerOrder
 from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.runtime import TESTED
 from art.errors import ConfigurationError, extra_needed
 from art.wire.engine import BuiltinOptions, checked_options
 from art.wire.records import Strict
@@ -30,6 +31,8 @@ class EngineKind:
     summary: str
     module: str = ""
     """Run as `python -m module`; it speaks `art.wire.engine` on stdin, stdout and its routes."""
+    no_bits: str = ""
+    """Why it has no quantized base models; empty: it has."""
     start_server: Callable[[ServerOrder], Awaitable[VllmServer]] | None = None
     """Starts a server with an HTTP of its own, which an engine in this process speaks to."""
 
@@ -50,6 +53,7 @@ ENGINES: Mapping[str, EngineKind] = MappingProxyType(
         ),
         "vllm": EngineKind(
             start_server=_start_vllm,
+            no_bits=f"vLLM {TESTED} has no bitsandbytes quantization",
             options=VllmOptions,
             summary="vLLM in a process and an environment of its own, or servers of it that run already",
         ),
@@ -62,6 +66,18 @@ def engine_kind(name: str) -> EngineKind:
     if name not in ENGINES:
         raise ConfigurationError(f"unknown engine {name!r}; known engines: {', '.join(sorted(ENGINES))}")
     return ENGINES[name]
+
+
+def check_bits(name: str, bits: int) -> None:
+    """Raises: ConfigurationError for bits that no base model has, or that this engine cannot load."""
+    kind = engine_kind(name)
+    if bits not in (4, 8, 16):
+        raise ConfigurationError(f"a base model has 4, 8 or 16 bits; bits is {bits!r}")
+    if bits != 16 and kind.no_bits:
+        raise ConfigurationError(
+            f"the engine {name!r} cannot sample from a base model in {bits} bits: {kind.no_bits}. Use the "
+            "engine 'builtin', or leave load_in_4bit and load_in_8bit out"
+        )
 
 
 def worker_command(name: str) -> list[str]:

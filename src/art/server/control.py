@@ -37,6 +37,7 @@ from art.server.tenancy import tenant_of
 from art.server.workers.base_model import ServerWorkers
 from art.server.workers.supervisor import WorkerOptions
 from art.wire.models import DeleteCheckpointsReply, ModelInfo, RegisterRequest, UnloadStepsReply
+from art.wire.records import quantized_name, split_bits
 
 
 class ModelDeletions:
@@ -199,8 +200,9 @@ class Control:
         Raises RequestError (400, 409), ConfigurationError, CheckpointError, CanaryError, WorkerError.
         """
         self.layout.model_dir(request.project, request.name)
-        adapter = adapter_folder(request.base_model)
-        base = resolve_base(request.base_model if adapter is None else base_of_adapter(adapter))
+        named, bits = split_bits(request.base_model)
+        adapter = adapter_folder(named)
+        base = resolve_base(quantized_name(named if adapter is None else base_of_adapter(adapter), bits))
         async with self.arrivals.exclusive(request.project, request.name):
             if adapter is not None:
                 await self.arrivals.begin(request.project, request.name, adapter)

@@ -32,7 +32,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from art.engine.builtin.quantized import place, quantizing
 from art.errors import ConfigurationError
+from art.wire.records import Bits
 
 TOKENS = 8
 CLOSE, ROUGH = 1e-3, 0.1
@@ -124,20 +126,29 @@ LONGEST = 32768
 """Unsloth wants to know the longest row; it extends its rotary tables beyond by itself."""
 
 
-def load_causal_lm(path: str, *, device: str, dtype: str, accelerator: Accelerator = "auto") -> Any:
+def load_causal_lm(
+    path: str, *, device: str, dtype: str, accelerator: Accelerator = "auto", bits: Bits = 16
+) -> Any:
     """A model folder or hub name as a causal language model of transformers.
 
     Raises ConfigurationError when the accelerator that was asked for is not installed, or there is no GPU.
     """
+    if accelerator == "unsloth" and bits != 16:
+        raise ConfigurationError(
+            "accelerator='unsloth' quantizes in its own way, so the engine would sample from another base "
+            f"model. Use accelerator='auto' with a base model in {bits} bits."
+        )
     if accelerator in PACKAGES:
         check_accelerator(accelerator, device)
     if accelerator == "unsloth":
         return _load_by_unsloth(path, getattr(torch, dtype))
     from transformers import AutoModelForCausalLM
 
+    precision = getattr(torch, dtype)
     causal_lm = AutoModelForCausalLM.from_pretrained(
-        path, dtype=getattr(torch, dtype), trust_remote_code=False
-    ).to(device)
+        path, dtype=precision, trust_remote_code=False, **quantizing(bits, device, precision)
+    )
+    causal_lm = place(causal_lm, device)
     installed = torch.device(device).type == "cuda" and find_spec(PACKAGES["liger"]) is not None
     if accelerator == "liger" or (accelerator == "auto" and installed):
         _apply_liger(causal_lm)

@@ -23,6 +23,7 @@ import torch
 
 from art.engine import nano_models
 from art.engine.builtin.cache import bytes_per_token
+from art.engine.registry import check_bits
 from art.errors import ConfigurationError
 from art.training.causal_lm import decoder_layers, decoder_of
 from art.training.lora import LoraAdapters, linear_layers
@@ -401,18 +402,6 @@ def plan_hardware(
         bits=bits,
         cuda=cuda,
     )
-
-
-def check_bits(engine: str, bits: int) -> None:
-    """Raises ConfigurationError for an unknown engine, or a precision that it does not have."""
-    if engine not in ("builtin", "vllm"):
-        raise ConfigurationError(f"unknown engine {engine!r}; known engines: builtin, vllm")
-    if bits not in WEIGHT:
-        raise ConfigurationError(f"a base has 4, 8 or 16 bits; bits is {bits!r}")
-    if engine == "vllm" and bits == 8:
-        raise ConfigurationError(
-            "vLLM quantizes a base to 4 bits when it loads one, not to 8. Use 4 bits, or the builtin engine."
-        )
 
 
 def memory_parts(plan: HardwarePlan) -> Iterator[tuple[str, float]]:

@@ -27,6 +27,7 @@ from art.training.checkpoint import TrainerState, check_same, read_tensors, veri
 from art.training.optimizer import seeded_rng, spell_rng
 from art.training.policy import Policy
 from art.wire.models import ADAPTER_CONFIG_FILE, MANIFEST_FILE, STATE_FILE
+from art.wire.records import split_bits
 from art.wire.training import LoraSpec
 
 LOG = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class LoraAdapters:
             except ValueError as error:
                 raise ConfigurationError(f"PEFT refuses this adapter: {error}") from error
         # Set afterwards: PEFT replaces it by the path that the model was loaded from.
-        self._peft.peft_config[name].base_model_name_or_path = self._policy.name
+        self._peft.peft_config[name].base_model_name_or_path, _ = split_bits(self._policy.name)
         self.activate(name)
 
     def activate(self, name: str, *, dropout: bool = False) -> None:

@@ -36,6 +36,7 @@ from art.training.logprobs import LogitHead, target_logprobs
 from art.training.packing.pack import pack
 from art.training.packing.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
 from art.training.packing.runs import MicroBatch, Packing
+from art.wire.records import Bits
 
 LOG = logging.getLogger(__name__)
 
@@ -220,9 +221,10 @@ def load_policy(
     dtype: str = "float32",
     attention: str = "auto",
     accelerator: Accelerator = "auto",
+    bits: Bits = 16,
 ) -> Policy:
     """Load a model folder or hub name. `name` is what checkpoints are bound to."""
-    causal_lm = load_causal_lm(path, device=device, dtype=dtype, accelerator=accelerator)
+    causal_lm = load_causal_lm(path, device=device, dtype=dtype, accelerator=accelerator, bits=bits)
     return Policy(causal_lm, name=name, source=path, attention=attention)
 
 

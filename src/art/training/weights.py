@@ -23,7 +23,8 @@ from safetensors import SafetensorError
 from torch.utils.hooks import RemovableHandle
 from transformers.utils import logging
 
-from art.errors import CheckpointError
+from art.engine.builtin.quantized import is_quantized, unpacked_weight
+from art.errors import CheckpointError, ConfigurationError
 from art.training.checkpoint import check_same
 from art.training.lora import LoraAdapters
 from art.training.policy import Policy
@@ -95,6 +96,14 @@ class FullWeights:
     @property
     def names(self) -> frozenset[str]:
         return frozenset(self._names)
+
+    def check_trainable(self) -> None:
+        """Raises ConfigurationError for a quantized base."""
+        if any(is_quantized(layer) for layer in self._policy.causal_lm.modules()):
+            raise ConfigurationError(
+                f"the weights of {self._policy.name!r} are quantized and cannot be trained. Train a LoRA, or "
+                "leave load_in_4bit and load_in_8bit out."
+            )
 
     def attach(self, name: str) -> None:
         """A set that starts as the base."""
@@ -234,8 +243,13 @@ class Weights:
         """Whether those that compute are a whole set."""
 
     def resolve(self, spec: LoraSpec | None) -> LoraSpec | None:
-        """The same with its targets spelled out. Raises ConfigurationError when one is unknown."""
-        return None if spec is None else self._adapters.resolve(spec)
+        """The same with its targets spelled out. Raises ConfigurationError when one is unknown, or all
+        weights of a quantized base are to be trained.
+        """
+        if spec is not None:
+            return self._adapters.resolve(spec)
+        self._full.check_trainable()
+        return None
 
     def attach(self, name: str, spec: LoraSpec | None, *, seed: int) -> None:
         """Fresh weights that compute what the base does. They are active afterwards, without dropout.
@@ -343,5 +357,5 @@ def _fill(causal_lm: torch.nn.Module, seed: int) -> None:
         drawn = torch.randn(up.shape, generator=generator)
         # The expected norm of a product with independent rows: ||B A|| = sd(B) sqrt(out) ||A||.
         norm = float(down.float().norm()) * up.shape[0] ** 0.5 * module.scaling[_NAME]
-        size = STRENGTH * float(module.get_base_layer().weight.float().norm()) / norm
+        size = STRENGTH * float(unpacked_weight(module.get_base_layer()).norm()) / norm
         up.copy_(drawn * size)

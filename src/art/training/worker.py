@@ -59,6 +59,7 @@ def _load(config: TrainerConfig) -> Trainer:
         dtype=dtype,
         attention=config.attention,
         accelerator=config.accelerator,
+        bits=config.bits,
     )
     threads = cpu_threads(config.threads, policy.causal_lm.num_parameters())
     if threads is not None:

@@ -33,7 +33,7 @@ from pydantic import Field, ValidationError
 
 from art import errors
 from art.errors import ARTError, ConfigurationError, OverloadedError, ServerError, WorkerError
-from art.wire.records import MaybeNaN, Strict, first_flaw
+from art.wire.records import Bits, MaybeNaN, Strict, first_flaw
 from art.wire.sampling import Sampling
 
 DType = Literal["auto", "float32", "bfloat16"]
@@ -93,6 +93,8 @@ class WorkerStart(Strict):
     """0: the worker chooses one and says which."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Of this kind of engine (`art.engine.registry`); the worker checks them."""
+    bits: Bits = 16
+    """4 or 8: the base model's linear layers are quantized."""
     device: str | None = None
     """Where this replica computes, such as `cuda:1`; None: as the options say."""
 

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
@@ -27,6 +27,32 @@ class Strict(BaseModel):
     """A record whose unknown fields are refused by name."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+Bits = Literal[4, 8, 16]
+"""Of a weight of a base model's linear layers; 16: as it is, not quantized."""
+_QUANTIZED: dict[str, Bits] = {"#4bit": 4, "#8bit": 8}
+
+
+def quantized_name(base_model: str, bits: Bits) -> str:
+    """The name of a base model in 4 or 8 bits. Samples and checkpoints of it are those of no other base.
+
+    >>> quantized_name("Qwen/Qwen3-8B", 4)
+    'Qwen/Qwen3-8B#4bit'
+    """
+    return next((base_model + mark for mark, its in _QUANTIZED.items() if its == bits), base_model)
+
+
+def split_bits(base_model: str) -> tuple[str, Bits]:
+    """Returns the name of a base model without its bits, and these.
+
+    >>> split_bits("Qwen/Qwen3-8B#4bit")
+    ('Qwen/Qwen3-8B', 4)
+    """
+    for mark, bits in _QUANTIZED.items():
+        if base_model.endswith(mark):
+            return base_model.removesuffix(mark), bits
+    return base_model, 16
 
 
 def read_reply(kind: type[M], body: str | bytes) -> M:

@@ -52,7 +52,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 from pydantic.dataclasses import dataclass
 
 from art.wire.algorithm import Algorithm
-from art.wire.records import MaybeNaN, Strict
+from art.wire.records import Bits, MaybeNaN, Strict
 from art.wire.sampling import TRUNCATING, DistributionParameters
 
 
@@ -261,6 +261,8 @@ class TrainerConfig(Strict):
     """The name that checkpoints and health carry."""
     model_path: str | None = None
     """Folder or hub name to load the weights from; None: `base_model` itself."""
+    bits: Bits = 16
+    """4 or 8: the base model's linear layers are quantized, and only a LoRA is trained."""
     key: str = Field(min_length=16)
     """Bearer key of every route."""
     host: str = "127.0.0.1"

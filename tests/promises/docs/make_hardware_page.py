@@ -50,7 +50,7 @@ def rank_rows() -> Iterator[str]:
 
 def engine_rows() -> Iterator[str]:
     yield from table_head("engine", "bits", *HEAD)
-    for engine, bits in (("builtin", 16), ("builtin", 8), ("builtin", 4), ("vllm", 16), ("vllm", 4)):
+    for engine, bits in (("builtin", 16), ("builtin", 8), ("builtin", 4), ("vllm", 16)):
         yield table_row(engine, bits, *cells(planned(ONE, engine=engine, bits=bits)))
 
 

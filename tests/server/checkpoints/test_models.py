@@ -95,6 +95,13 @@ def test_one_base_model_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
         resolve_base("art/unknown")
 
 
+def test_a_base_model_in_fewer_bits_is_another_one_of_the_same_weights() -> None:
+    plain, small = resolve_base("art/nano"), resolve_base("art/nano#4bit")
+    assert small.source == plain.source and (small.name, small.bits) == (f"{plain.name}#4bit", 4)
+    assert small.aliases == ("art/nano#4bit",) and small.label != plain.label and plain.bits == 16
+    assert resolve_base("Qwen/Qwen3-8B#8bit").source == "Qwen/Qwen3-8B"
+
+
 def test_the_newest_registration_says_how_a_model_is_served(tmp_path: Path) -> None:
     models = RegisteredModels(DataLayout(tmp_path))
     made = models.register(

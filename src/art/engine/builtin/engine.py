@@ -24,6 +24,7 @@ from art.engine.constraints import Guide
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked, Sink
 from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
 from art.wire.engine import BuiltinOptions, EngineHealth
+from art.wire.records import Bits
 
 T = TypeVar("T")
 
@@ -98,10 +99,12 @@ class BuiltinEngine:
         self._thread.start()
 
     @classmethod
-    async def start(cls, base_model: str, options: BuiltinOptions | None = None) -> BuiltinEngine:
+    async def start(
+        cls, base_model: str, options: BuiltinOptions | None = None, *, bits: Bits = 16
+    ) -> BuiltinEngine:
         """Load the model. Raises: ConfigurationError."""
         options = options or BuiltinOptions()
-        model = await asyncio.to_thread(load_model, base_model, options)
+        model = await asyncio.to_thread(load_model, base_model, options, bits)
         return cls(EngineCore(model, options))
 
     async def info(self) -> EngineInfo:

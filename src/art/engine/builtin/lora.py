@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from art.engine.builtin.peft_folder import PeftAdapter
+from art.engine.builtin.quantized import is_quantized
 from art.engine.builtin.step_batch import Attends, LayerCall, PackedAttention, fresh_part
 from art.errors import CheckpointError
 
@@ -296,6 +297,8 @@ Run = Callable[..., Tensor]
 def record_forward(module: nn.Module, device: torch.device, vocab_size: int, run: Run) -> FlatForward | None:
     """The recording of a model, or None when it cannot be recorded. `run` is the model through its
     modules."""
+    if any(is_quantized(layer) for layer in module.modules()):
+        return None  # a recording takes the weights as they are, these are unpacked in each pass
     rotary = str(getattr(module.config, "rope_parameters", ""))
     if "'dynamic'" in rotary or "'longrope'" in rotary:
         return None
@@ -434,7 +437,9 @@ class AdapterLinear(nn.Module):
     def _whole_weight(self, number: int) -> Tensor | None:
         """The one weight that is an adapter's product; None where it is not kept merged."""
         adapter = self.adapters.get(number)
-        return self.base.weight if adapter is None else adapter.merged
+        if adapter is not None:
+            return adapter.merged
+        return None if is_quantized(self.base) else self.base.weight
 
     def _side_by_side(self, x: Tensor, weights: list[Tensor]) -> Tensor:
         """Each adapter's tokens through its merged weight: one product a token, as when it runs alone."""
@@ -455,6 +460,8 @@ class AdapterLayers:
         self.routing = routing
         self.merge_bytes = merge_bytes
         self.flat = flat
+        self._dtype = model.get_input_embeddings().weight.dtype
+        """In which layers compute; a quantized weight has another."""
         self.layers: dict[str, AdapterLinear] = {}
         self._flat_weights: dict[int, list[Tensor] | None] = {}
         self._stacks = Stacks(self.flat_weights)
@@ -470,7 +477,8 @@ class AdapterLayers:
             if merge:
                 merged = base.weight + (scaled @ a.float()).to(base.weight)
             layer = self.layers.get(name) or self._wrap(name, base)
-            layer.adapters[number] = LoraWeights(a.to(base.weight), scaled.to(base.weight), merged)
+            where = {"device": base.weight.device, "dtype": self._dtype}
+            layer.adapters[number] = LoraWeights(a.to(**where), scaled.to(**where), merged)
 
     def flat_weights(self, number: int) -> list[Tensor] | None:
         """The weights with which the recorded forward pass is this adapter's; None when it is not merged."""

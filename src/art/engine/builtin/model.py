@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from art.engine.builtin.lora import AdapterLayers, FlatForward, Routing, adapter_turns, record_forward
 from art.engine.builtin.output_layer import widen
+from art.engine.builtin.quantized import place, quantizing
 from art.engine.builtin.step_batch import (
     ATTENTION,
     Attends,
@@ -31,6 +32,7 @@ from art.engine.protocol import Ranked
 from art.errors import ConfigurationError
 from art.process.resources import cpu_threads
 from art.wire.engine import BuiltinOptions
+from art.wire.records import Bits
 
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
 SCORE_ELEMENTS = 1 << 27
@@ -113,7 +115,7 @@ def _pairs(ids: list[int], logprobs: list[float]) -> list[tuple[int, float]]:
     return list(zip(ids, logprobs, strict=True))
 
 
-def load_model(name: str, options: BuiltinOptions) -> CausalModel:
+def load_model(name: str, options: BuiltinOptions, bits: Bits = 16) -> CausalModel:
     """Raises: ConfigurationError when there is no such model, or it is not a causal model with plain
     attention."""
     from transformers import AttentionInterface, AutoModelForCausalLM
@@ -124,11 +126,16 @@ def load_model(name: str, options: BuiltinOptions) -> CausalModel:
     local = Path(name).is_dir()
     try:
         module = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, attn_implementation=ATTENTION, local_files_only=local, trust_remote_code=False
+            name,
+            dtype=dtype,
+            attn_implementation=ATTENTION,
+            local_files_only=local,
+            trust_remote_code=False,
+            **quantizing(bits, device, dtype),
         )
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot load the base model {name!r}: {error}") from error
-    module = module.to(device).eval().requires_grad_(False)
+    module = place(module, device).eval().requires_grad_(False)
     widen(module)
     threads = cpu_threads(options.threads, module.num_parameters())
     if threads is not None:

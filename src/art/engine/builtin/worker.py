@@ -16,7 +16,7 @@ async def start_engine(start: WorkerStart) -> BuiltinEngine:
     options = checked_options("builtin", BuiltinOptions, start.options)
     if start.device is not None:
         options = options.model_copy(update={"device": start.device})
-    return await BuiltinEngine.start(start.base_model, options)
+    return await BuiltinEngine.start(start.base_model, options, bits=start.bits)
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ A base model's name (`resolve_base`) means a built-in model, a local folder, or 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +16,12 @@ from art.errors import CheckpointError, ConfigurationError, NotFoundError, Reque
 from art.process.files import flush, write_whole
 from art.server.checkpoints.checkpoints import Checkpoints, leaves_open
 from art.server.data_folder import DataLayout
-from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE, RegisterRequest
-from art.wire.records import Strict
+from art.wire.models import (
+    ADAPTER_CONFIG_FILE,
+    ADAPTER_FILE,
+    RegisterRequest,
+)
+from art.wire.records import Bits, Strict, quantized_name, split_bits
 from art.wire.training import LoraSpec
 
 
@@ -31,6 +35,8 @@ class BaseModel:
     """What workers load: a folder, or a hub name."""
     aliases: tuple[str, ...] = ()
     """Other names that it answers to."""
+    bits: Bits = 16
+    """4 or 8: its linear layers are quantized; then its name says so."""
 
     @property
     def label(self) -> str:
@@ -43,8 +49,19 @@ def resolve_base(name: str) -> BaseModel:
     """Raises ConfigurationError for an unknown `art/...` name.
 
     >>> resolve_base("Qwen/Qwen3-0.6B")
-    BaseModel(name='Qwen/Qwen3-0.6B', source='Qwen/Qwen3-0.6B', aliases=())
+    BaseModel(name='Qwen/Qwen3-0.6B', source='Qwen/Qwen3-0.6B', aliases=(), bits=16)
+    >>> resolve_base("Qwen/Qwen3-8B#4bit")
+    BaseModel(name='Qwen/Qwen3-8B#4bit', source='Qwen/Qwen3-8B', aliases=(), bits=4)
     """
+    plain, bits = split_bits(name)
+    if bits != 16:
+        base = resolve_base(plain)
+        return replace(
+            base,
+            name=quantized_name(base.name, bits),
+            aliases=tuple(quantized_name(other, bits) for other in base.aliases),
+            bits=bits,
+        )
     if name.startswith("art/"):
         from art.engine import nano_models
 

@@ -27,7 +27,7 @@ from art.server.tenancy import (
     tenant_of,
 )
 from art.wire.models import ModelInfo, RegisterRequest
-from art.wire.records import PieceError, Strict, first_flaw, read_pieces
+from art.wire.records import PieceError, Strict, first_flaw, read_pieces, split_bits
 
 R = TypeVar("R", bound=Strict)
 
@@ -90,6 +90,7 @@ def check_job_id(job_id: str) -> str:
 
 def _check_base(base_model: str) -> None:
     """A tenant trains what the machine was given for everybody, not folders of the machine."""
+    base_model, _ = split_bits(base_model)
     plain = (
         base_model.count("/") <= 1 and not base_model.startswith((".", "~", "/")) and "\\" not in base_model
     )

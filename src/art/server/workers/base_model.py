@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.engine.protocol import Deadlines, Engine, ServerOrder
-from art.engine.registry import engine_kind, engine_options
+from art.engine.registry import check_bits, engine_kind, engine_options
 from art.engine.remote import RemoteEngine
 from art.engine.replicas import EnginePool, Replica, ReplicaWaits
 from art.errors import ARTError, ParityError, WorkerError
@@ -96,6 +96,7 @@ class EngineWorkers:
         """Returns the supervisor of one of ART's workers, or of somebody else's engine server."""
         name = f"engine-{base.label}" + (f"-{number}" if options.replicas > 1 else "")
         kind, checked = engine_kind(options.engine), engine_options(options.engine, options.engine_options)
+        check_bits(options.engine, base.bits)
         deadlines = Deadlines(control=self._settings.call, drain=self._settings.drain)
 
         def given_up(failure: ARTError) -> None:
@@ -126,6 +127,7 @@ class EngineWorkers:
             )
         config = {
             "base_model": base.source,
+            "bits": base.bits,
             "options": checked.model_dump(mode="json"),
             "device": options.device(number),
         }
@@ -322,7 +324,9 @@ class BaseModelWorkers:
 
     async def dtypes(self) -> list[str]:
         """Returns the dtypes of engines and trainer."""
-        return [*self.engines.dtypes(), str((await self.trainers.worker_info()).get("dtype"))]
+        own = [*self.engines.dtypes(), str((await self.trainers.worker_info()).get("dtype"))]
+        # In 8 bits activations are rounded, too: where they lie between two steps, the last digit decides.
+        return [*own, "int8"] if self.base.bits == 8 else own
 
     async def rest(self) -> None:
         """Puts the engines to sleep before a step is trained, if `sleep_engine` requires it."""

@@ -192,7 +192,7 @@ def named_error(name: str, message: str, *, status: int = 500) -> ARTError:
     return kind(message)
 
 
-_OURS = frozenset({"base_model", "model_path", "key", "host", "port"})
+_OURS = frozenset({"base_model", "model_path", "bits", "key", "host", "port"})
 TRAINER_MODULE = "art.training.worker"
 
 
@@ -286,7 +286,9 @@ def _trainer_config(base: BaseModel, settings: Mapping[str, Any]) -> dict[str, A
     try:
         if unknown := [name for name in settings if name not in known]:
             raise ConfigurationError(f"unknown trainer option {unknown[0]!r}; known: {', '.join(known)}")
-        config = TrainerConfig(base_model=base.name, model_path=base.source, key="-" * 16, **settings)
+        config = TrainerConfig(
+            base_model=base.name, model_path=base.source, bits=base.bits, key="-" * 16, **settings
+        )
     except ValidationError as error:
         raise ConfigurationError(f"trainer option {first_flaw(error)}; known: {', '.join(known)}") from error
     return config.model_dump(mode="json", exclude={"key"})
