@@ -530,3 +530,30 @@ def test_completion_tokens_from_logprobs_or_the_server_s_count(choices, tokens):
     record_metrics(context, trajectory)
     assert trajectory.metrics.get("completion_tokens") == tokens
     assert context.metric_sums.get("completion_tokens") == tokens
+
+
+async def test_forgiven_failures_are_logged_with_the_first_traceback_and_their_count(caplog):
+    async def fail(number: int) -> art.Trajectory:
+        raise ConnectionAbortedError(f"number {number}")
+
+    async def caught() -> list[art.Trajectory | BaseException]:
+        return [art.Trajectory(reward=1), *await asyncio.gather(fail(2), return_exceptions=True)]
+
+    work = [art.TrajectoryGroup([rollout(1.0), fail(0), fail(1)]), caught()]
+    await art.gather_trajectory_groups(work, max_exceptions=2)
+    await art.gather_trajectories([rollout(1.0), fail(3)], max_exceptions=0.5)
+    first, *counts = caplog.messages
+    assert first.startswith("a rollout failed and is left out: ConnectionAbortedError: number ")
+    assert "in fail" in first and len(counts) == 2
+    assert counts[0].startswith("3 of 4 rollouts failed and are left out: 3 ConnectionAbortedError (number ")
+    assert counts[1] == "1 of 2 rollouts failed and are left out: 1 ConnectionAbortedError (number 3)"
+
+
+async def test_groups_that_a_judge_leaves_out_are_counted_in_the_log(caplog):
+    async def judge(group: art.TrajectoryGroup) -> art.TrajectoryGroup | None:
+        return group if group.trajectories[0].reward else None
+
+    caplog.set_level("INFO", "art")
+    groups = [art.TrajectoryGroup([rollout(reward)]) for reward in (0.0, 1.0, 0.0)]
+    assert len(await art.gather_trajectory_groups(groups, after_each=judge)) == 1
+    assert caplog.messages == ["after_each left 2 of 3 groups out"]

@@ -71,17 +71,18 @@ async def trajectory_group_batches(
             batch: list[TrajectoryGroup] = []
             start_more()
             while running:
-                task = await ended.get()
-                running.pop(task)
+                running.pop(task := await ended.get())
                 if (error := task_failure(task)) is not None:
                     raise error
                 if (group := as_group(task.result())) is not None:
                     batch.append(group)
                 start_more()
                 if len(batch) == batch_size:
+                    context.failures.log_count(context.total)
                     yield batch
                     batch = []
                     context.reset()
+            context.failures.log_count(context.total)
             if batch:
                 yield batch
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -38,6 +39,8 @@ __all__ = [
     "wrap_trajectories_awaitable",
 ]
 
+_log = logging.getLogger(__name__)
+
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
 GroupT = TypeVar("GroupT", bound=Iterable[Trajectory | BaseException])
 
@@ -64,12 +67,15 @@ async def gather_trajectory_groups(
     total = sum(_size(item) for item in items)
     context = GatherContext(max_exceptions=max_exceptions, max_metrics=max_metrics, total=total)
     results: list[list[TrajectoryGroup]] = [[] for _ in items]
+    left_out = 0
 
     async def forward(item: Any) -> list[TrajectoryGroup]:
         group = as_group(await wrap_group_awaitable(item))
         if group is None or after_each is None:
             return [] if group is None else [group]
+        nonlocal left_out
         judged = await after_each(group)
+        left_out += judged is None
         return judged if isinstance(judged, list) else [] if judged is None else [judged]
 
     def on_end(index: int, task: asyncio.Task[list[TrajectoryGroup]]) -> None:
@@ -83,6 +89,9 @@ async def gather_trajectory_groups(
         finally:
             for item in items:
                 close_unstarted(item)
+    context.failures.log_count(total)
+    if left_out:
+        _log.info("after_each left %d of %d groups out", left_out, len(items))
     return [group for kept in results for group in kept]
 
 
@@ -103,7 +112,9 @@ async def wrap_group_awaitable(awaitable: Awaitable[GroupT] | TrajectoryGroup) -
             for trajectory in group:
                 if isinstance(trajectory, Trajectory):
                     record_metrics(context, trajectory)
-            context.metric_sums["exceptions"] += len(_failures(group))
+            for failure in _failures(group):
+                context.metric_sums["exceptions"] += 1
+                context.failures.add(failure)
     except Exception as error:  # noqa: BLE001 - the user's code: any error is a failed group, counted and limited
         context.fail(error)
         return None
@@ -243,6 +254,7 @@ async def gather_trajectories(
         finally:
             for item in items:
                 close_unstarted(item)
+    context.failures.log_count(len(items))
     return results
 
 

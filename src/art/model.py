@@ -419,6 +419,12 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         """
         given = gathered(trajectory_groups, "train()")
         groups = [group for group in given if group is not None]
+        if groups and len(groups) < len(given):
+            _LOGGER.warning(
+                "%d of %d groups are None (a judge gave them up) and are left out",
+                len(given) - len(groups),
+                len(given),
+            )
         chosen = (config or TrainConfig()).keywords()
         chosen = {"learning_rate": TrainConfig().learning_rate, **chosen, **(_config or {}), **options}
         # Judges that gave up on each group do not end a run; a batch without any group is a mistake.

@@ -38,6 +38,7 @@ from uuid import uuid4
 from pydantic import BaseModel, Field, SerializeAsAny, field_validator, model_validator
 
 from art.errors import ConfigurationError, did_you_mean
+from art.process.failures import ForgivenFailures
 from art.types import (
     Unscored,
     as_number,
@@ -335,6 +336,7 @@ class GatherContext:
     """A group of coroutines has counted its rollouts here."""
     pbar_total_completion_tokens: bool = False
     """Of older programs; without effect, as in `gather_trajectories`."""
+    failures: ForgivenFailures = field(default_factory=ForgivenFailures, repr=False, compare=False)
 
     def update_pbar(self, n: int) -> None:
         """Advances the bar by `n` rollouts and shows the means so far."""
@@ -366,6 +368,7 @@ class GatherContext:
         self.update_pbar(1)
         if self.too_many_exceptions():
             raise error
+        self.failures.add(error)
 
     def reset(self) -> None:
         """Resets the counters. The limits stay."""

@@ -1,36 +1,166 @@
 from __future__ import annotations
 
-import importlib.machinery
+import logging
+import os
+import pty
+import subprocess
 import sys
-from types import ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
-from art.tracking.progress import ProgressBar, open_progress
-
-
-@pytest.fixture
-def notebook(monkeypatch):
-    """As in a notebook's kernel: its modules are loaded, its stderr is no terminal."""
-    for name in ("ipykernel", "ipywidgets"):
-        module = ModuleType(name)
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        monkeypatch.setitem(sys.modules, name, module)
+from art.tracking.progress import LogHandler, SilentProgress, open_phases, open_progress, show_log
 
 
 def test_nobody_watches_a_pipe(capsys):
     with open_progress("train", 2) as progress:
         progress.advance(2, {})
-    assert not isinstance(progress, ProgressBar) and not capsys.readouterr().err
+    assert isinstance(progress, SilentProgress) and not capsys.readouterr().err
 
 
-def test_a_notebook_is_watched(notebook, capsys):
-    with open_progress("train", 2) as progress:
-        progress.advance(2, {"reward": 0.5})
-    assert isinstance(progress, ProgressBar) and "reward=0.5" in capsys.readouterr().err
+def test_phases_are_lines_of_the_log_where_nobody_watches(caplog):
+    caplog.set_level(logging.INFO, "art")
+    with open_phases("agent") as begin_phase:
+        for phase in ("starting the server", "serving step 0", "serving step 0"):
+            begin_phase(phase)
+    with open_phases("served already"):
+        pass
+    assert caplog.messages[:2] == ["agent: starting the server", "agent: serving step 0"]
+    assert len(caplog.messages) == 3 and caplog.messages[2].startswith("agent: ready in 0.")
 
 
-def test_no_description_no_bar_in_a_notebook_too(notebook, capsys):
-    with open_progress(None, 2) as progress:
-        progress.advance(2, {})
-    assert not isinstance(progress, ProgressBar)
+def test_a_start_that_fails_is_not_ready(caplog):
+    caplog.set_level(logging.INFO, "art")
+    with pytest.raises(LookupError), open_phases("agent") as begin_phase:
+        begin_phase("starting")
+        raise LookupError
+    assert caplog.messages == ["agent: starting"]
+
+
+@contextmanager
+def no_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
+    """The logger `art` of a program that has set up nothing; pytest itself listens at the root."""
+    art = logging.getLogger("art")
+    level = art.level
+    with monkeypatch.context() as here:
+        here.setattr(logging.getLogger(), "handlers", [])
+        here.setattr(art, "handlers", [])
+        art.setLevel(logging.NOTSET)
+        yield art
+    art.setLevel(level)
+
+
+def test_the_log_is_shown_on_stderr_once(monkeypatch, capsys):
+    with no_logging(monkeypatch):
+        show_log()
+        show_log()
+        logging.getLogger("art.client").info("a line")
+        logging.getLogger("art.client").debug("a detail")
+    assert capsys.readouterr().err[8:] == " art: a line\n"
+
+
+def test_a_level_of_the_program_stays(monkeypatch, capsys):
+    with no_logging(monkeypatch) as art:
+        art.setLevel(logging.WARNING)
+        show_log()
+        logging.getLogger("art.client").info("a line")
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", "art"])
+def test_a_program_that_has_set_up_logging_keeps_its_own(monkeypatch, name):
+    with no_logging(monkeypatch) as art:
+        logging.getLogger(name).addHandler(logging.NullHandler())
+        show_log()
+        assert not any(isinstance(handler, LogHandler) for handler in art.handlers)
+        assert art.level == logging.NOTSET
+
+
+def test_logging_that_is_set_up_later_takes_over(monkeypatch, capsys):
+    with no_logging(monkeypatch):
+        show_log()
+        logging.getLogger().addHandler(logging.NullHandler())
+        logging.getLogger("art.client").warning("a line")
+    assert not capsys.readouterr().err
+
+
+TERMINAL = """
+import logging
+from art.tracking.progress import open_phases, open_progress, show_log
+show_log()
+with open_phases("agent") as begin_phase:
+    begin_phase("starting the server")
+with open_progress("gather", 2) as outer, open_progress("judge", 2) as inner:
+    outer.advance(1, {"reward": 0.5})
+    logging.getLogger("art").info("a line [of] :art:")
+    inner.advance(2, {})
+    outer.advance(1, {"reward": 0.25})
+print("the end")
+"""
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_bars_and_lines_above_them():
+    leader, follower = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", TERMINAL], stdout=follower, stderr=follower) as program:
+        os.close(follower)
+        shown = b""
+        while not shown.endswith(b"the end\r\n"):
+            try:
+                shown += os.read(leader, 65536)
+            except OSError:  # it has ended
+                break
+        assert program.wait(60) == 0, shown.decode()
+    os.close(leader)
+    text = shown.decode()
+    lines = text.splitlines()
+    assert "agent: starting the server" in text and any("art: agent: ready in" in line for line in lines)
+    assert "a line [of] :art:" in text and "reward=0.25" in text
+    # One block: both bars stay, in their last state, and each once.
+    assert "2/2" in lines[-3] and "gather" in lines[-3] and "judge" in lines[-2] and "2/2" in lines[-2]
+
+
+CELLS = (
+    """
+import asyncio
+import art
+from art.tracking.progress import open_phases, show_log
+show_log()
+async def rollout(reward):
+    if reward == 3:
+        raise LookupError("no such row")
+    return art.Trajectory(reward=reward)
+""",
+    """
+with open_phases("agent") as begin_phase:
+    begin_phase("starting the server")
+for step in range(3):
+    groups = [art.TrajectoryGroup(rollout(reward) for reward in range(4)) for _ in range(2)]
+    groups = await art.gather_trajectory_groups(groups, max_exceptions=2)
+    print("step", step)
+""",
+    "_ = await art.gather_trajectories((rollout(1) for _ in range(4)), pbar_desc='evaluate')",
+    "_ = await art.gather_trajectories((rollout(1) for _ in range(4)), pbar_desc=None)",
+)
+
+
+@pytest.mark.slow
+def test_a_cell_of_a_notebook_has_one_output_without_widgets():
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    first, training, evaluation, silent = (cell.outputs for cell in notebook.cells)
+    assert not first and not silent
+    shown, *printed = training
+    assert "".join(one.text for one in printed) == "step 0\nstep 1\nstep 2\n"
+    assert list(shown.data) == ["text/plain"]
+    lines = shown.data["text/plain"].splitlines()
+    assert "art: agent: ready in 0.0 s" in lines[0] and "LookupError: no such row" in lines[1]
+    counts = [line for line in lines if "2 of 8 rollouts failed and are left out" in line]
+    assert len(counts) == 3 and lines[-1].startswith("gather ━") and " 8/8 0:" in lines[-1]
+    assert lines[-1].endswith("reward=1  exceptions=2")
+    (only,) = evaluation
+    assert only.data["text/plain"].startswith("evaluate ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 4/4 0:0")

@@ -97,6 +97,11 @@ def main(
     ] = False,
 ) -> None:
     """Train small language models on multi-step tasks by reinforcement learning from their rollouts."""
+    import logging
+
+    from art.tracking.progress import show_log
+
+    show_log(logging.WARNING)  # the commands have progress lines of their own
 
 
 @app.command()

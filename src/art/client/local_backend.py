@@ -132,6 +132,11 @@ class LocalBackend(RemoteBackend):
             if not self._shared.is_ready:
                 await asyncio.to_thread(self._shared.bring_up)
 
+    async def _start_server(self, begin_phase: Callable[[str], None]) -> None:
+        if not self._shared.is_ready:
+            begin_phase("starting the server")
+            await self._ensure_server()
+
     async def register(self, model: AnyModel) -> None:
         """Make the model known; its files are kept in the backend's folder.
 

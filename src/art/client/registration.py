@@ -7,14 +7,16 @@ optimizer; `_openai_client_config` says where the server of a backend listens. T
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
+from art.client.connection import ServerConnection, named_path
 from art.client.foreign_options import (
     ENGINE_ARGS,
     INIT_ARGS,
@@ -27,8 +29,8 @@ from art.client.foreign_options import (
     meant_option,
     read_options,
 )
-from art.errors import ConfigurationError
-from art.wire.models import RegisterRequest
+from art.errors import ARTError, ConfigurationError
+from art.wire.models import ModelInfo, RegisterRequest
 from art.wire.records import Bits, first_flaw, quantized_name
 from art.wire.training import LoraSpec, OptimizerSpec
 
@@ -345,3 +347,40 @@ def register_request(model: AnyTrainableModel, server: ServerConfig) -> Register
         chat_template_kwargs=settings.chat_template_kwargs,
         special_tokens_in_text=settings.special_tokens_in_text,
     )
+
+
+PHASE_S = 0.25
+"""Between two looks at how far the server is."""
+
+
+async def register_model(
+    connection: ServerConnection, request: RegisterRequest, begin_phase: Callable[[str], None]
+) -> ModelInfo:
+    """Registers a model and waits until it is served. begin_phase: called with what the server does
+    meanwhile.
+
+    Raises what `ServerConnection.call` raises.
+    """
+    watching = asyncio.create_task(_watch_phases(connection, request, begin_phase))
+    try:
+        info = await connection.call("POST", "/art/models", ModelInfo, request, deadline_s=REGISTER_S)
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+    for phase in info.phases:  # those that were too short to be seen
+        begin_phase(phase)
+    return info
+
+
+async def _watch_phases(
+    connection: ServerConnection, request: RegisterRequest, begin_phase: Callable[[str], None]
+) -> None:
+    path = named_path(request.project, request.name)
+    while True:
+        await asyncio.sleep(PHASE_S)
+        try:
+            info = await connection.call("GET", path, ModelInfo, deadline_s=REGISTER_S)
+        except (ARTError, ValidationError):
+            continue  # it is not known yet, or what is wrong is said by the registration itself
+        for phase in [*info.phases, *info.phases[-1:]]:
+            begin_phase(phase)

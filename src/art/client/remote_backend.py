@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from art.client import sft_request as sft
 from art.client.connection import ServerConnection, model_path
 from art.client.declared_options import signed_with
 from art.client.jobs import JobDeadlines, follow_job, run_job
-from art.client.registration import REGISTER_S, ServerConfig, register_request, server_config
+from art.client.registration import ServerConfig, register_model, register_request, server_config
 from art.client.train_options import KEYWORDS, refuse_unknown_keywords, with_defaults
 from art.client.train_request import (
     check_any_trajectory,
@@ -34,6 +35,8 @@ from art.client.train_request import (
 from art.errors import ARTError, ConfigurationError, NotFoundError, NotRegisteredError
 from art.process.in_use import InUse
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
+from art.tracking.progress import open_phases, show_log
+from art.tracking.step_lines import log_sft_step, log_step
 from art.trajectories import gathered
 from art.types import TrainConfig, TrainResult, TrainSFTConfig
 from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
@@ -86,6 +89,8 @@ class RemoteBackend:
         """Steps."""
         self._told_context: set[tuple[str, str]] = set()
         self._told_rate: set[str] = set()
+        self._step_ended: dict[ModelKey, float] = {}
+        """When the newest step of each model ended, by the monotonic clock."""
         self._connection = ServerConnection(self._address, self._revive)
 
     async def _address(self) -> tuple[str, str]:
@@ -103,11 +108,17 @@ class RemoteBackend:
         server = server_config(trainable._openai_client_config)
         request = register_request(trainable, server)
         self._place(server)
-        info = await self._connection.call("POST", "/art/models", ModelInfo, request, deadline_s=REGISTER_S)
+        show_log()
+        with open_phases(model.name) as begin_phase:
+            await self._start_server(begin_phase)
+            info = await register_model(self._connection, request, begin_phase)
         self._registered[model.project, model.name] = request
         url, key = await self._address()
         model.inference_base_url, model.inference_api_key = f"{url}/v1", key
         model.inference_model_name = info.inference_name
+
+    async def _start_server(self, begin_phase: Callable[[str], None]) -> None:
+        """Starts the server, if that is this backend's to do."""
 
     def _place(self, server: ServerConfig) -> None:
         """Let the server listen where the configuration says. Raises ConfigurationError where it cannot."""
@@ -156,6 +167,7 @@ class RemoteBackend:
         aside = train_groups(chosen.get("discarded_groups") or (), given=given, after=groups)
         job_id = chosen.get("job_id") or uuid4().hex
         request = job_request(job_id, groups, aside, model._internal_config, chosen)
+        begun = time.monotonic()
         info = await run_job(
             self._connection,
             f"{model_path(model)}/train",
@@ -164,6 +176,7 @@ class RemoteBackend:
             title=f"train {model.name}" if chosen["verbose"] else None,
         )
         check_sheet(info.sheet, [*request.groups, *request.discarded])
+        self._log_step(model, info, sent, chosen.get("discarded_groups") or (), begun)
         warn_untrained(info.sheet, model.name, info.step)
         warn_context_only(info.sheet, model.name, info.step, self._told_context)
         warn_low_rate(request.optimizer.learning_rate, info.metrics, model.name, self._told_rate)
@@ -172,6 +185,22 @@ class RemoteBackend:
             result.checkpoint_path = None
             return result
         return self._with_artifact(model, result)
+
+    def _log_step(
+        self,
+        model: AnyTrainableModel,
+        info: TrainResultInfo,
+        groups: Iterable[TrajectoryGroup],
+        discarded: Iterable[TrajectoryGroup],
+        begun: float,
+    ) -> None:
+        """The step's line in the log, with the seconds since the model's step before."""
+        show_log()
+        key, now = (model.project, model.name), time.monotonic()
+        before = self._step_ended.get(key)
+        self._step_ended[key] = now
+        step_s = None if before is None else now - before
+        log_step(model.name, info.step, groups, discarded, info.sheet, training_s=now - begun, step_s=step_s)
 
     def _with_artifact(self, model: AnyTrainableModel, result: TrainResult) -> TrainResult:
         """The result of a step whose checkpoint is kept."""
@@ -206,6 +235,7 @@ class RemoteBackend:
         if request is None:
             return TrainResult(await self.get_step(model))
         sft.check_sft_size(request)
+        begun = time.monotonic()
         info = await run_job(
             self._connection,
             f"{model_path(model)}/train_sft",
@@ -214,7 +244,11 @@ class RemoteBackend:
             title=f"train {model.name}" if verbose else None,
             submit_s=sft.SUBMIT_S,
         )
-        check_rollouts(info.sheet, sum(len(batch) for batch in request.batches))
+        conversations = sum(len(batch) for batch in request.batches)
+        check_rollouts(info.sheet, conversations)
+        show_log()
+        seconds = time.monotonic() - begun
+        log_sft_step(model.name, info.step, conversations, info.metrics, info.sheet, seconds)
         return self._with_artifact(model, self._trained(info))
 
     def _trained(self, info: TrainResultInfo) -> TrainResult:

@@ -207,11 +207,12 @@ class Control:
             if adapter is not None:
                 await self.arrivals.begin(request.project, request.name, adapter)
             model = self.models.register(self.arrivals.shaped(request), base.name)
+        was_served = model.key in self._served.opened
         served = await self._served.ensure_served(model)
         await served.workers.start()  # again, where workers were given up
         self._served.serve_as_registered(model)
         await self._tell_lost_steps(model)
-        return self.describe(model)
+        return self.describe(model).model_copy(update={"phases": [] if was_served else served.phases})
 
     async def _tell_lost_steps(self, model: Registration) -> None:
         """Steps that a job made and whose folders are gone: whoever trains on makes them anew."""
@@ -240,6 +241,7 @@ class Control:
             step=max(steps, default=0),
             checkpoints=steps,
             checkpoint_dir=str(checkpoints.folder),
+            phases=self._served.phases.get(model.key, []),
         )
 
     def health(self) -> dict[str, Any]:

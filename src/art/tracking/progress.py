@@ -1,19 +1,28 @@
-"""One progress bar for everything that takes a while; silent when nobody watches."""
+"""What a person sees while a program works: lines of the log, bars, and the phases of a start.
+
+a terminal   bars on stderr that move; lines above them
+a notebook   one output for each cell: its lines, and below them the bar that moves. No widget is needed
+neither      lines alone: a bar in a file is no bar
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
 REFRESH_S = 0.2
+
+_log = logging.getLogger(__name__)
 
 
 class Progress(Protocol):
@@ -36,58 +45,64 @@ class SilentProgress:
         pass
 
 
-class ProgressBar:
-    """A bar drawn by `rich`, without its thread: it is drawn when something happened, at most five times a
-    second.
+class ProgressView(Protocol):
+    """The place that shows lines and bars."""
+
+    def write(self, text: str) -> None:
+        """Shows lines that stay."""
+
+    def add_bar(self, description: str, total: int | None) -> Progress:
+        """Shows a bar; `remove_bar` must follow."""
+
+    def remove_bar(self, bar: Any, *, keep: bool) -> None:
+        """Ends a bar. keep: its last state stays to be seen."""
+
+
+class TerminalView:
+    """Bars drawn by `rich`, all in one block, without its thread: a bar is drawn when something happened, at
+    most five times a second.
     """
 
-    def __init__(self, bar: RichProgress, task: TaskID, description: str) -> None:
-        self._bar, self._task, self._description = bar, task, description
-        self._drawn = 0.0
+    def __init__(self) -> None:
+        self._block: RichProgress | None = None
+        self._bars, self._lock = 0, threading.RLock()
 
-    def advance(self, n: int, values: Mapping[str, float]) -> None:
-        text = "  ".join(f"{name}={_short(value)}" for name, value in values.items())
-        self._bar.update(self._task, advance=n, values=text)
-        self._draw()
+    def write(self, text: str) -> None:
+        with self._lock:
+            if self._block is None:
+                sys.stderr.write(f"{text}\n")
+                sys.stderr.flush()
+            else:
+                self._block.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
-    def move_to(self, done: int, total: int, phase: str) -> None:
-        self._bar.update(
-            self._task, completed=done, total=total or None, description=f"{self._description} {phase}"
-        )
-        self._draw()
+    def add_bar(self, description: str, total: int | None) -> ProgressBar:
+        with self._lock:
+            if self._block is None:
+                self._block = _rich_progress()
+                self._block.start()
+            self._bars += 1
+            task = self._block.add_task(description, total=total, values="")
+            return ProgressBar(self._block, task, description)
 
-    def _draw(self) -> None:
-        if time.monotonic() - self._drawn > REFRESH_S:
-            self._drawn = time.monotonic()
-            self._bar.refresh()
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
-
-
-def _watched() -> bool:
-    """A notebook's stderr is no terminal, and yet a person sits there; `rich` draws its bar as a widget."""
-    if "ipykernel" in sys.modules:
-        return find_spec("ipywidgets") is not None
-    return sys.stderr.isatty()
+    def remove_bar(self, bar: ProgressBar, *, keep: bool) -> None:
+        with self._lock:
+            if not keep:
+                bar.block.remove_task(bar.task)
+            self._bars -= 1
+            bar.block.refresh()
+            if not self._bars:
+                bar.block.stop()
+                self._block = None
 
 
-@contextmanager
-def open_progress(description: str | None, total: int | None) -> Iterator[Progress]:
-    """A bar on stderr, or in a notebook, that is closed when the block ends. No description, or nobody who
-    watches: no bar.
-    """
-    if description is None or not _watched():
-        yield SilentProgress()
-        return
+def _rich_progress() -> RichProgress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # The user's own print stays the user's: streams are not redirected.
-    bar = RichProgress(
+    return RichProgress(
         *columns,
         TextColumn("{task.fields[values]}"),
         console=Console(stderr=True),
@@ -95,7 +110,218 @@ def open_progress(description: str | None, total: int | None) -> Iterator[Progre
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    with bar:
-        task = bar.add_task(description, total=total, values="")
-        yield ProgressBar(bar, task, description)
-        bar.refresh()
+
+
+class ProgressBar:
+    """One bar of a terminal."""
+
+    def __init__(self, block: RichProgress, task: TaskID, description: str) -> None:
+        self.block, self.task, self._description = block, task, description
+        self._drawn = 0.0
+
+    def advance(self, n: int, values: Mapping[str, float]) -> None:
+        self.block.update(self.task, advance=n, values=_shown_values(values))
+        self._draw()
+
+    def move_to(self, done: int, total: int, phase: str) -> None:
+        shown = f"{self._description} {phase}".rstrip()
+        self.block.update(self.task, completed=done, total=total or None, description=shown)
+        self._draw()
+
+    def _draw(self) -> None:
+        if time.monotonic() - self._drawn > REFRESH_S:
+            self._drawn = time.monotonic()
+            self.block.refresh()
+
+
+def _shown_values(values: Mapping[str, float]) -> str:
+    return "  ".join(f"{name}={_short(value)}" for name, value in values.items())
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
+
+
+MOST_LINES = 200
+"""Of one cell's output; earlier ones are counted."""
+BAR_WIDTH = 30
+
+
+class NotebookView:
+    """The one output of a cell. It is made by the cell's first line or bar, and changed from then on."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._left_out = 0
+        self._bars: list[NotebookBar] = []
+        self._last = ""
+        """The last bar that ended, until another begins."""
+        self._output: Any = None
+        self._drawn, self._lock = 0.0, threading.RLock()
+
+    def write(self, text: str) -> None:
+        with self._lock:
+            self._lines += text.splitlines()
+            more = max(0, len(self._lines) - MOST_LINES)
+            self._left_out += more
+            del self._lines[:more]
+            self.draw(at_once=True)
+
+    def add_bar(self, description: str, total: int | None) -> NotebookBar:
+        with self._lock:
+            bar = NotebookBar(self, description, total)
+            self._bars.append(bar)
+            self._last = ""
+            self.draw(at_once=True)
+            return bar
+
+    def remove_bar(self, bar: NotebookBar, *, keep: bool) -> None:
+        with self._lock:
+            self._bars.remove(bar)
+            self._last = bar.line() if keep else self._last
+            self.draw(at_once=True)
+
+    def draw(self, *, at_once: bool = False) -> None:
+        """Shows the output as it is now, unless it was shown a moment ago."""
+        with self._lock:
+            if not at_once and time.monotonic() - self._drawn < REFRESH_S:
+                return
+            self._drawn = time.monotonic()
+            shown = {"text/plain": self._text()}
+            if self._output is not None:
+                self._output.update(shown, raw=True)
+            elif shown["text/plain"]:
+                from IPython.display import display
+
+                self._output = display(shown, raw=True, display_id=True)
+
+    def _text(self) -> str:
+        first = [f"({self._left_out} lines before)"] if self._left_out else []
+        bars = [bar.line() for bar in self._bars] or ([self._last] if self._last else [])
+        return "\n".join([*first, *self._lines, *bars])
+
+
+class NotebookBar:
+    """One bar of a cell's output."""
+
+    def __init__(self, view: NotebookView, description: str, total: int | None) -> None:
+        self._view, self._description, self._phase = view, description, ""
+        self._done, self._total, self._values = 0, total or 0, ""
+        self._begun = time.monotonic()
+
+    def advance(self, n: int, values: Mapping[str, float]) -> None:
+        self._done, self._values = self._done + n, _shown_values(values)
+        self._view.draw()
+
+    def move_to(self, done: int, total: int, phase: str) -> None:
+        self._done, self._total, self._phase = done, total, phase
+        self._view.draw()
+
+    def line(self) -> str:
+        """Returns the bar as text."""
+        filled = round(BAR_WIDTH * min(1.0, self._done / self._total)) if self._total else 0
+        bar = "━" * filled + "─" * (BAR_WIDTH - filled) if self._total else ""
+        count = f"{self._done}/{self._total}" if self._total else str(self._done) if self._done else ""
+        seconds = int(time.monotonic() - self._begun)
+        parts = [self._description, self._phase, bar, count, f"{seconds // 60}:{seconds % 60:02d}"]
+        return " ".join(part for part in [*parts, self._values] if part)
+
+
+def _view() -> ProgressView | None:
+    """Returns the place that a person watches; None: nobody does."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython is not None else None
+    if hasattr(shell, "kernel"):
+        return _notebook_view(shell.execution_count)
+    return _terminal_view() if sys.stderr is not None and sys.stderr.isatty() else None
+
+
+@lru_cache(maxsize=1)
+def _terminal_view() -> TerminalView:
+    return TerminalView()
+
+
+@lru_cache(maxsize=1)
+def _notebook_view(cell: int) -> NotebookView:
+    """The view of the cell that runs: the next one has an output of its own."""
+    return NotebookView()
+
+
+@contextmanager
+def open_progress(description: str | None, total: int | None, *, keep: bool = True) -> Iterator[Progress]:
+    """A bar on a terminal or in a notebook, which ends with the block. No description, or nobody who
+    watches: no bar. keep: its last state stays to be seen.
+    """
+    view = _view()
+    if description is None or view is None:
+        yield SilentProgress()
+        return
+    bar = view.add_bar(description, total)
+    try:
+        yield bar
+    finally:
+        view.remove_bar(bar, keep=keep)
+
+
+@contextmanager
+def open_phases(title: str) -> Iterator[Callable[[str], None]]:
+    """Shows the phases of a start: a line that changes where somebody watches, else lines of the log.
+
+    The function that it gives is called with each phase as it begins, and with the present one again to
+    move the clock. If there was a phase, the end of the block is logged with the seconds that it took.
+    """
+    begun, phases, watched = time.monotonic(), list[str](), _view() is not None
+    with ExitStack() as stack:
+
+        @lru_cache(maxsize=1)
+        def open_bar() -> Progress:
+            return stack.enter_context(open_progress(f"{title}:", None, keep=False))
+
+        def begin_phase(phase: str) -> None:
+            if phase not in phases:
+                phases.append(phase)
+                if not watched:
+                    _log.info("%s: %s", title, phase)
+            open_bar().move_to(0, 0, phase)
+
+        yield begin_phase
+    if phases:
+        _log.info("%s: ready in %.1f s", title, time.monotonic() - begun)
+
+
+class LogHandler(logging.Handler):
+    """Shows the records of this package in a program that has set up no logging of its own.
+
+    It gives way to a program that sets up logging later.
+    """
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.setFormatter(logging.Formatter("%(asctime)s art: %(message)s", datefmt="%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Shows a record above the bars."""
+        if logging.getLogger().handlers:
+            return
+        try:
+            text, view = self.format(record), _view()
+            if view is not None:
+                view.write(text)
+            elif sys.stderr is not None:
+                sys.stderr.write(f"{text}\n")
+                sys.stderr.flush()
+        except Exception:  # noqa: BLE001 - as every handler of the standard library
+            self.handleError(record)
+
+
+def show_log(level: int = logging.INFO) -> None:
+    """Makes the log of this package visible from `level` on, unless the program has set up logging.
+
+    A level that the program has given to the logger `art` stays.
+    """
+    art = logging.getLogger("art")
+    if art.handlers or logging.getLogger().handlers:
+        return
+    art.addHandler(LogHandler(level))
+    if art.level == logging.NOTSET and level < logging.WARNING:
+        art.setLevel(level)

@@ -50,6 +50,9 @@ class ModelInfo(Strict):
     """Whose it is: the tenant's name; None for the holder of the server's own key."""
     unfinished_jobs: list[str] = Field(default_factory=list)
     """Accepted training jobs that have not ended, in their order (GET only)."""
+    phases: list[str] = Field(default_factory=list)
+    """What is done so that it is served, in words for people: while it is being started, and in the reply of
+    the registration that started it."""
 
 
 class DeleteCheckpointsRequest(Strict):

@@ -152,7 +152,7 @@ CLAIMS = {
     """,
     "Bars are drawn on a terminal": """
         test_progress::nobody_watches_a_pipe
-        test_progress::a_notebook_is_watched
+        test_progress::a_cell_of_a_notebook_has_one_output_without_widgets
     """,
     "Logprobs are in a reply when": """
         test_chat_completions::logprobs_are_in_a_reply_that_asks_for_them

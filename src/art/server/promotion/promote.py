@@ -71,6 +71,8 @@ class ServedModel:
         self.catalog = catalog
         self.checkpoints = checkpoints
         self.settings = settings
+        self.phases: list[str] = []
+        """What was done to serve it, in words."""
         self._limits: CanaryLimits | None = None
         self._dropping: set[asyncio.Task[None]] = set()
 
@@ -255,6 +257,8 @@ class ServedModels:
         self._removed: list[ServedModel] = []
         """Of deleted models: each may still wait for its last requests."""
         self._opening: dict[str, asyncio.Lock] = {}
+        self.phases: dict[str, list[str]] = {}
+        """By `project/name`, of those that are being started: what was begun so far, in words."""
 
     async def ensure_served(self, model: Registration) -> ServedModel:
         """The model with its workers up and its newest step loaded.
@@ -266,22 +270,33 @@ class ServedModels:
             if served is not None:
                 return served
             self._models.get(model.project, model.name)  # it may have been deleted meanwhile
-            workers = await self._workers.ensure_started(resolve_base(model.base_model))
-            served = ServedModel(
-                model,
-                workers=workers,
-                catalog=self._catalog,
-                checkpoints=self._models.checkpoints(model),
-                settings=self._settings,
-            )
-            served.checkpoints.sweep()
-            self.serve_as_registered(model)
-            async with workers.training:
-                rows = await asyncio.to_thread(self.rows, model)
-                await workers.require_parity(model.lora, rows[0])
-                await served.bring_up(rows)
+            self.phases[model.key] = phases = list[str]()
+            try:
+                served = await self._open(model, phases.append)
+            finally:
+                del self.phases[model.key]
+            served.phases = phases
             self.opened[model.key] = served
             return served
+
+    async def _open(self, model: Registration, begin_phase: Callable[[str], None]) -> ServedModel:
+        base = resolve_base(model.base_model)
+        workers = await self._workers.ensure_started(base, begin_phase)
+        served = ServedModel(
+            model,
+            workers=workers,
+            catalog=self._catalog,
+            checkpoints=self._models.checkpoints(model),
+            settings=self._settings,
+        )
+        served.checkpoints.sweep()
+        self.serve_as_registered(model)
+        async with workers.training:
+            rows = await asyncio.to_thread(self.rows, model)
+            await workers.require_parity(model.lora, rows[0], begin_phase)
+            begin_phase(f"serving step {served.checkpoints.newest() or 0}")
+            await served.bring_up(rows)
+        return served
 
     def opening(self, model: Registration) -> asyncio.Lock:
         """Holds a lock that keeps all models on the same base from being opened."""

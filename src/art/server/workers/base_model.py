@@ -347,13 +347,16 @@ class BaseModelWorkers:
         request = ProbeRequest(lora=lora, path=str(path), rows=[list(row) for row in rows])
         return await (await self.trainers.client()).probe(request)
 
-    async def require_parity(self, lora: LoraSpec | None, greeting: Sequence[int]) -> None:
+    async def require_parity(
+        self, lora: LoraSpec | None, greeting: Sequence[int], begin_phase: Callable[[str], None]
+    ) -> None:
         """Checks once for each shape of a LoRA that engine and trainer compute the same with it.
 
         Raises ParityError, WorkerError, ConfigurationError (unknown targets).
         """
         if any(seen == lora for seen, _ in self._parity):
             return
+        begin_phase("checking that engine and trainer agree")
         info = await self.engine.info()
         parity = await measure_parity(
             self,
@@ -383,7 +386,7 @@ class ServerWorkers:
         self._settings = settings
         self._by_base: dict[str, BaseModelWorkers] = {}
 
-    async def ensure_started(self, base: BaseModel) -> BaseModelWorkers:
+    async def ensure_started(self, base: BaseModel, begin_phase: Callable[[str], None]) -> BaseModelWorkers:
         """The workers of a base model, up. Raises WorkerError, DeadlineError, ConfigurationError.
 
         The caller keeps others from opening the same base.
@@ -400,7 +403,9 @@ class ServerWorkers:
         workers = BaseModelWorkers(
             base, options=self._options, layout=self._layout, settings=self._settings, restarted=restarted
         )
+        begin_phase(f"loading the tokenizer of {base.name}")
         renderer = await asyncio.to_thread(_renderer, base)
+        begin_phase(f"starting the engine and the trainer, which load {base.name}")
         await workers.start()
         info = await workers.engine.info()
         self._catalog.add_base(
