@@ -85,6 +85,20 @@ def test_an_unknown_task_is_one_readable_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        ("art/nanoo", "unknown model 'art/nanoo', did you mean 'art/nano'?"),
+        ("./no/such folder", "is no folder here, and no name on the hub"),
+    ],
+)
+def test_an_unknown_base_model_leaves_no_folder(tmp_path: Path, base: str, told: str) -> None:
+    done = art("quickstart", "--base-model", base, cwd=tmp_path)
+    assert done.returncode == 1 and told in done.stdout, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def hear_interrupts() -> None:
     """A shell that starts the tests in its background has them ignore Ctrl-C, and their children too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from art.environments import tasks
 from art.errors import ARTError
@@ -39,12 +40,13 @@ def quickstart_command(
             settings = resumed_settings(QuickstartSettings.load(folder.path), choices, done=folder.done)
         else:
             settings = resolve_settings(choices)
+            check_base_model(settings.base_model)
             folder = new_folder(output, task=settings.task)
         settings.save(folder.path)
         train_and_report(console, settings, folder, json_file)
     except ARTError as error:
         console.print(
-            f"[red]{type(error).__name__}[/red]: {error}", markup=True, highlight=False, soft_wrap=True
+            f"[red]{type(error).__name__}[/red]: {escape(str(error))}", highlight=False, soft_wrap=True
         )
         return 1
     except KeyboardInterrupt:
@@ -63,6 +65,20 @@ def quickstart_command(
         )
         return INTERRUPTED
     return 0
+
+
+def check_base_model(name: str) -> None:
+    """Raises ConfigurationError for a base model that is neither shipped, nor a folder, nor on the hub. A run
+    that could not begin leaves no folder.
+    """
+    from art.engine import nano_models
+
+    if name.startswith(nano_models.PREFIX):
+        nano_models.resolve(name)
+    elif not Path(name).expanduser().is_dir():
+        from art.rendering.registry import is_on_hub
+
+        is_on_hub(name)
 
 
 def train_and_report(

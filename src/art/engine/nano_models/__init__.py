@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, did_you_mean
 
 PREFIX = "art/"
 FOLDERS = {
@@ -27,7 +27,8 @@ def resolve(name: str) -> Path:
     Raises ConfigurationError with the known names.
     """
     if name not in NAMES:
+        hint = did_you_mean(name, NAMES)
         raise ConfigurationError(
-            f"unknown model {name!r}: the ones that ship with ART are {', '.join(NAMES)}"
+            f"unknown model {name!r}{hint and f', {hint}'}; ART ships {', '.join(NAMES)}"
         )
     return Path(__file__).parent / FOLDERS[name]
