@@ -12,7 +12,9 @@ import pytest
 
 import art
 from art import dev
+from art.environments import tasks
 from art.errors import RequestError
+from art.runs.quickstart import QuickstartChoices, resolve_settings, roll_out
 
 pytestmark = pytest.mark.slow
 
@@ -105,6 +107,22 @@ async def test_each_keyword_changes_what_it_says(tmp_path: Path, caplog: pytest.
         await remote.close()
         low = [line for line in caplog.messages if "the learning rate of a is" in line]
         assert len(low) == 1 and "1e-12" in low[0], "told once; 1e-4 is near enough"
+
+
+async def test_a_learning_rate_that_destroys_the_model_is_told_with_the_way_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = resolve_settings(QuickstartChoices(task="tic-tac-toe", groups=4, group_size=6))
+    model = art.TrainableModel(name="a", project="p", base_model="art/nano")
+    async with art.LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        for step in range(2):
+            played = await roll_out(model, tasks.find("tic-tac-toe"), settings, step)
+            await backend.train(model, played.groups, learning_rate=1.0)
+    (rate,) = [line for line in caplog.messages if line.startswith("the learning rate of a is 1, ")]
+    assert "times above" in rate and "one step may destroy the model" in rate
+    (diverged,) = [line for line in caplog.messages if "The policy has diverged" in line]
+    assert diverged.startswith("step 2 of a: ") and "it was 1, the literature gives 0.00" in diverged
 
 
 async def test_served_names_and_leases(tmp_path: Path) -> None:

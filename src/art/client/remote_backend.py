@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -23,13 +24,14 @@ from art.client.jobs import JobDeadlines, follow_job, run_job
 from art.client.registration import ServerConfig, register_model, register_request, server_config
 from art.client.train_options import KEYWORDS, refuse_unknown_keywords, with_defaults
 from art.client.train_request import (
+    DivergenceWatch,
     check_any_trajectory,
     check_rollouts,
     check_sheet,
     job_request,
     train_groups,
     warn_context_only,
-    warn_low_rate,
+    warn_rate,
     warn_untrained,
 )
 from art.errors import ARTError, ConfigurationError, NotFoundError, NotRegisteredError
@@ -91,6 +93,7 @@ class RemoteBackend:
         self._told_rate: set[str] = set()
         self._step_ended: dict[ModelKey, float] = {}
         """When the newest step of each model ended, by the monotonic clock."""
+        self._watches: defaultdict[ModelKey, DivergenceWatch] = defaultdict(DivergenceWatch)
         self._connection = ServerConnection(self._address, self._revive)
 
     async def _address(self) -> tuple[str, str]:
@@ -177,9 +180,10 @@ class RemoteBackend:
         )
         check_sheet(info.sheet, [*request.groups, *request.discarded])
         self._log_step(model, info, sent, chosen.get("discarded_groups") or (), begun)
-        warn_untrained(info.sheet, model.name, info.step)
+        warn_untrained(info.sheet, model.name, info.step, request.groups)
         warn_context_only(info.sheet, model.name, info.step, self._told_context)
-        warn_low_rate(request.optimizer.learning_rate, info.metrics, model.name, self._told_rate)
+        warn_rate(request.optimizer.learning_rate, info.metrics, model.name, self._told_rate)
+        self._watches[model.project, model.name].warn(info, request.groups, model.name)
         result = self._trained(info)
         if not chosen["save_checkpoint"]:
             result.checkpoint_path = None

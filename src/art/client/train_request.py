@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from art.backend import TrainOptions
@@ -26,6 +28,7 @@ from art.wire.jobs import (
     RateSpec,
     TrainGroup,
     TrainJobRequest,
+    TrainResultInfo,
     TrainTrajectory,
 )
 from art.wire.rollouts import SAMPLE_FIELD
@@ -72,6 +75,7 @@ def _tool(tool: Any) -> Any:
 
 
 log = logging.getLogger(__name__)
+ENTROPY, KL_TO_REFERENCE = "loss/entropy", "loss/kl_policy_ref"
 
 
 def train_groups(
@@ -281,12 +285,14 @@ def compute_of(options: TrainOptions, internal_config: Mapping[str, Any] | None)
 
 
 LOW_RATE_FACTOR = 20.0
-"""A learning rate so many times below the one for the model's size is told of: tasks differ by less."""
+HIGH_RATE_FACTOR = 50.0
+"""A learning rate so many times below or above the one for the model's size is told of: tasks differ by less.
+"""
 
 REASONS_UNTRAINED = {
     "no_samples": "no reply to learn from: append completion.choices[0] to messages_and_choices, or set "
     "allow_training_without_logprobs=True to train on dicts",
-    "zero_advantage": "its reward is that of its whole group",
+    "zero_advantage": "all rewards in each group are equal, so there is no gradient",
     "unscored": "no reward",
     "failed": "an exception",
     "stale": "sampled too many steps ago: max_steps_off_policy allows more, up to the server's bound",
@@ -317,9 +323,21 @@ def check_rollouts(sheet: BalanceSheet, sent: int) -> None:
         )
 
 
-def warn_untrained(sheet: BalanceSheet, model: str, step: int) -> None:
-    """A line in the log where nothing was trained: the step counts, and the weights are those before it."""
+def warn_untrained(sheet: BalanceSheet, model: str, step: int, groups: Sequence[TrainGroup] = ()) -> None:
+    """A line in the log where nothing was trained: the step counts, and the weights are those before it.
+
+    groups: as they were sent; groups of one rollout each are told by that cause.
+    """
     if "trained" in sheet.fates:
+        return
+    single = groups and all(len(group.trajectories) + group.failed == 1 for group in groups)
+    if single and "zero_advantage" in sheet.fates:
+        log.warning(
+            "step %d of %s trained nothing: each group has one rollout. The group size must be at least 2, "
+            "because an advantage compares the rollouts of one group",
+            step,
+            model,
+        )
         return
     fates = [
         f"{row.rollouts} {name} ({REASONS_UNTRAINED.get(name, name)})"
@@ -351,28 +369,114 @@ def warn_context_only(sheet: BalanceSheet, model: str, step: int, warned: set[tu
         )
 
 
-def warn_low_rate(
+def warn_rate(
     learning_rate: float | None, metrics: Mapping[str, float], model: str, warned: set[str]
 ) -> None:
-    """A line in the log, once for each model, where the full rate of its steps is far below the one that the
-    literature gives for its size: such a run looks as if nothing could be learned.
+    """A line in the log, once for each model, where the full rate of its steps is far from the one that the
+    literature gives for its size: with less a run looks as if nothing could be learned, with more a step may
+    destroy the model.
 
     warned: the models of which it was said before; grows.
     """
     by_size = metrics.get(RATE_BY_SIZE)
-    if (
-        learning_rate is None
-        or by_size is None
-        or learning_rate * LOW_RATE_FACTOR >= by_size
-        or model in warned
-    ):
+    if learning_rate is None or by_size is None or model in warned:
+        return
+    if learning_rate * LOW_RATE_FACTOR < by_size:
+        times, cause = f"{by_size / learning_rate:.0f} times below", "it will learn very slowly"
+    elif learning_rate > HIGH_RATE_FACTOR * by_size:
+        times, cause = f"{learning_rate / by_size:.0f} times above", "one step may destroy the model"
+    else:
         return
     warned.add(model)
     log.warning(
-        "the learning rate of %s is %.2g, %.0f times below the %.2g that the literature gives for its size: "
-        "it will learn very slowly. Pass learning_rate=None to take that rate, or one of your own. Said once",
+        "the learning rate of %s is %.2g, %s the %.2g that the literature gives for its size: %s. Pass "
+        "learning_rate=None to take that rate, or one of your own. Said once",
         model,
         learning_rate,
-        by_size / learning_rate,
+        times,
         by_size,
+        cause,
     )
+
+
+UNLIKELY = 0.01
+"""Chance of a batch without a signal below which it is a destroyed policy."""
+ENTROPY_RISE = 1.0
+"""Nats a token above the first step's, and twice as much, from which on replies are noise."""
+ENTROPY_LEFT = 0.05
+"""Share of the first step's entropy below which replies are all the same."""
+FAR_FROM_REFERENCE = 1.0
+"""Nats a token of KL to the reference, from which on little of it is left."""
+
+
+@dataclass(kw_only=True)
+class DivergenceWatch:
+    """The steps of one model, so far as they tell a policy that a step destroyed: in one of the next steps no
+    group has a signal and each reward is the lowest, or the entropy exploded or collapsed while the reward
+    fell. A solved task has no signal either, but its rewards are high.
+    """
+
+    first_reward: float = -math.inf
+    first_entropy: float | None = None
+    lowest: float = math.inf
+    hopeful: float = 0.0
+    """Share of the groups of the newest trained step with a reward above the lowest."""
+    rates: tuple[float, float] = (math.nan, math.nan)
+    """Learning rate and that for the size, of that step."""
+    trained_step: int = 0
+    warned: bool = False
+
+    def warn(self, info: TrainResultInfo, groups: Sequence[TrainGroup], model: str) -> None:
+        """A line in the log, once, with the cause and what to do."""
+        rewards = [[t.reward for t in group.trajectories if t.reward is not None] for group in groups]
+        rewards = [some for some in rewards if some]
+        if not rewards:
+            return
+        sign = None if self.warned else self._sign(info.metrics, rewards)
+        if sign is not None:
+            self.warned = True
+            back = self.trained_step - 1
+            fork = f", `await backend.fork_checkpoint(new, {model!r}, not_after_step={back})`"
+            log.warning(
+                "step %d of %s: %s. The policy has diverged. The usual cause is a learning rate that is too "
+                "high: it was %.2g, the literature gives %.2g for this size. Register a new model%s and "
+                "train it with a lower learning_rate, or with kl_penalty_coef. Said once",
+                info.step,
+                model,
+                sign,
+                *self.rates,
+                fork if back > 0 else "",
+            )
+        self._remember(info, rewards)
+
+    def _sign(self, metrics: Mapping[str, float], rewards: Sequence[Sequence[float]]) -> str | None:
+        """Returns what shows a destroyed policy, or None."""
+        mean = fmean(reward for some in rewards for reward in some)
+        entropy, first, kl = metrics.get(ENTROPY), self.first_entropy, metrics.get(KL_TO_REFERENCE, 0.0)
+        if entropy is None:
+            highest = max(max(some) for some in rewards)
+            if highest <= self.lowest and (1 - self.hopeful) ** len(rewards) < UNLIKELY:
+                return (
+                    f"after step {self.trained_step} each reward is the lowest ({highest:g}), in all groups"
+                )
+            return None
+        if mean >= self.first_reward or first is None:
+            return None
+        if entropy > max(2 * first, first + ENTROPY_RISE):
+            return f"the entropy rose from {first:.2g} to {entropy:.2g} nats a token, and the reward fell"
+        if entropy < ENTROPY_LEFT * first:
+            return f"the entropy fell from {first:.2g} to {entropy:.2g} nats a token, and so did the reward"
+        if kl > FAR_FROM_REFERENCE:
+            return f"the KL to the reference is {kl:.2g} nats a token, and the reward fell"
+        return None
+
+    def _remember(self, info: TrainResultInfo, rewards: Sequence[Sequence[float]]) -> None:
+        if (entropy := info.metrics.get(ENTROPY)) is None:
+            return
+        if self.first_entropy is None:
+            self.first_entropy, self.first_reward = entropy, fmean(one for some in rewards for one in some)
+        self.lowest = min(self.lowest, *(min(some) for some in rewards))
+        above = sum(max(some) > self.lowest for some in rewards)
+        self.hopeful = min(above, len(rewards) - 0.5) / len(rewards)
+        rate = info.metrics.get("loss/learning_rate", math.nan)
+        self.rates, self.trained_step = (rate, info.metrics.get(RATE_BY_SIZE, math.nan)), info.step
