@@ -78,7 +78,7 @@ async def audited(name: str) -> dict[str, AuditVerdict]:
     return {verdict.check: verdict async for verdict in all_verdicts(name, device="cpu")}
 
 
-@pytest.mark.parametrize("name", ["art/nano-games", "art/nano-tools"])
+@pytest.mark.parametrize("name", ["art/nano-games", "art/nano-tools", "art/nano#4bit"])
 def test_the_shipped_models_pass(name: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app, ["audit-model", name, "--device", "cpu", "--json", str(tmp_path / "a.json")]

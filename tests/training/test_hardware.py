@@ -58,6 +58,11 @@ def test_a_name_a_size_a_folder_and_an_embedded_model_are_found(tmp_path: Path) 
         find_config("9B")
 
 
+def test_the_bits_of_a_name_are_those_of_the_plan() -> None:
+    assert plan_hardware("art/nano#4bit").needed == plan_hardware("art/nano", bits=4).needed
+    assert plan_hardware("art/nano#4bit").needed < plan_hardware("art/nano").needed
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at most 1024 tokens; --context is 4096"):
         plan_hardware("art/nano", context=4096)

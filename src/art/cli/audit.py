@@ -45,6 +45,7 @@ def _silence_libraries() -> Iterator[None]:
     art_log = logging.getLogger("art")
     levels = art_log.level, transformers_logging.get_verbosity()
     art_log.setLevel(logging.ERROR)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
@@ -81,7 +82,7 @@ async def all_verdicts(
     for verdict in await asyncio.to_thread(conversation_verdicts, base.source, base.name):
         yield verdict
     yield await asyncio.to_thread(length_verdict, base.source)
-    subject = AuditSubject(name=base.name, source=base.source, device=device, dtype=dtype)
+    subject = AuditSubject(name=base.name, source=base.source, device=device, dtype=dtype, bits=base.bits)
     async for verdict in computation_verdicts(subject):
         yield verdict
 

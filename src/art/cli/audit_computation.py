@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from art.cli.audit_conversation import AuditVerdict
 from art.engine.protocol import Engine, GenerateRequest, Sampling
 from art.errors import ARTError
+from art.wire.records import Bits
 from art.wire.training import LoraSpec
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class AuditSubject:
     """Folder or hub name."""
     device: str = "auto"
     dtype: str = "auto"
+    bits: Bits = 16
+    """4 or 8: its linear layers are quantized."""
 
 
 async def computation_verdicts(subject: AuditSubject) -> AsyncIterator[AuditVerdict]:
@@ -41,14 +44,19 @@ async def computation_verdicts(subject: AuditSubject) -> AsyncIterator[AuditVerd
 
     try:
         side = await asyncio.to_thread(
-            TrainerSide, subject.source, name=subject.name, device=subject.device, dtype=subject.dtype
+            TrainerSide,
+            subject.source,
+            name=subject.name,
+            device=subject.device,
+            dtype=subject.dtype,
+            bits=subject.bits,
         )
     except REFUSALS as error:
         yield refused("trainer", error)
         return
     yield AuditVerdict(level="pass", check="trainer", what=side.describe())
     yield trees(side)
-    yield await measured("packed = plain rows", side.dtype, side.packed_against_rows)
+    yield await measured("packed = plain rows", side.precision, side.packed_against_rows)
     try:
         layers = side.attach(LoraSpec())
     except ARTError as error:
@@ -82,7 +90,7 @@ async def engine_verdicts(
 
     try:
         options = BuiltinOptions.model_validate({"device": side.device, "dtype": side.dtype})
-        engine = await BuiltinEngine.start(subject.source, options)
+        engine = await BuiltinEngine.start(subject.source, options, bits=subject.bits)
     except REFUSALS as error:
         yield refused("engine", error, remedy="serve it with the vLLM engine, if that knows it")
         return
@@ -95,7 +103,7 @@ async def engine_verdicts(
             value for row, logprobs in zip(scores, sampled, strict=True) for value in row[-len(logprobs) :]
         ]
         theirs = [value for logprobs in sampled for value in logprobs]
-        yield judge_difference("sampler = trainer", side.dtype, LogprobDifference.between(ours, theirs))
+        yield judge_difference("sampler = trainer", side.precision, LogprobDifference.between(ours, theirs))
     except REFUSALS as error:
         yield refused("engine", error)
     finally:
@@ -132,10 +140,12 @@ async def peft_verdict(subject: AuditSubject, side: TrainerSide, adapter: Path) 
     rows = side.prompts(COMPLETIONS)
 
     def compare() -> LogprobDifference:
-        theirs = scored_by_peft(subject.source, adapter, rows, device=side.device, dtype=side.dtype)
+        theirs = scored_by_peft(
+            subject.source, adapter, rows, device=side.device, dtype=side.dtype, bits=subject.bits
+        )
         return LogprobDifference.between([value for row in side.score(rows) for value in row], theirs)
 
-    return await measured("checkpoint in PEFT", side.dtype, compare)
+    return await measured("checkpoint in PEFT", side.precision, compare)
 
 
 async def measured(check: str, dtype: str, measure: Callable[[], LogprobDifference]) -> AuditVerdict:

@@ -23,6 +23,7 @@ from art.errors import (
     UnsupportedLoRADeploymentProviderError,
 )
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
+from art.wire.records import split_bits
 
 if TYPE_CHECKING:
     from art.backend import AnyTrainableModel
@@ -209,7 +210,10 @@ def _deployed(
 
 
 def _base_of(base_model: str, checkpoint: Path) -> str:
-    """The model's base; where it began with a LoRA's folder, the base that its checkpoint names."""
+    """The model's base without its bits; where it began with a LoRA's folder, the base that its checkpoint
+    names.
+    """
+    base_model, _ = split_bits(base_model)
     config = checkpoint / ADAPTER_CONFIG_FILE
     if not Path(base_model).is_dir() or not config.is_file():
         return base_model

@@ -12,8 +12,10 @@ import torch
 from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
 from art.batch.build import build_batch
 from art.batch.teacher import scored_paths
+from art.engine.builtin.quantized import place, quantizing
 from art.training.policy import Policy, choose_placement, load_policy
 from art.training.trainer import Trainer
+from art.wire.records import Bits
 from art.wire.training import LoraSpec
 
 MODEL = "audit/model"
@@ -39,12 +41,15 @@ class LogprobDifference:
 class TrainerSide:
     """The model in the trainer, with one LoRA whose weights are all random."""
 
-    def __init__(self, source: str, *, name: str, device: str, dtype: str) -> None:
+    def __init__(self, source: str, *, name: str, device: str, dtype: str, bits: Bits = 16) -> None:
         """Raises what loading raises: OSError, ValueError, ConfigurationError."""
         self.device, self.dtype = choose_placement(device, dtype)
+        self.precision = "bfloat16" if bits == 8 else self.dtype
+        """The dtype whose limits apply: with 8 bits activations are rounded, too."""
         self._source = source
         self._trainer = Trainer(
-            load_policy(source, name=name, device=self.device, dtype=self.dtype), token_budget=BUDGET
+            load_policy(source, name=name, device=self.device, dtype=self.dtype, bits=bits),
+            token_budget=BUDGET,
         )
 
     @property
@@ -156,7 +161,7 @@ def _sample(name: str, prompt: list[int], completion: list[int]) -> SampleRow:
 
 @torch.no_grad()
 def scored_by_peft(
-    source: str, adapter: Path, rows: Sequence[Sequence[int]], *, device: str, dtype: str
+    source: str, adapter: Path, rows: Sequence[Sequence[int]], *, device: str, dtype: str, bits: Bits = 16
 ) -> list[float]:
     """Logprobs of the rows under stock transformers and PEFT, one after the other: nothing of ours.
 
@@ -165,8 +170,11 @@ def scored_by_peft(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    base = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), trust_remote_code=False)
-    model = PeftModel.from_pretrained(base.to(device), str(adapter)).eval()
+    precision = getattr(torch, dtype)
+    base = AutoModelForCausalLM.from_pretrained(
+        source, dtype=precision, trust_remote_code=False, **quantizing(bits, device, precision)
+    )
+    model = PeftModel.from_pretrained(place(base, device), str(adapter)).eval()
     values: list[float] = []
     for row in rows:
         ids = torch.tensor([list(row)], device=device)

@@ -40,6 +40,7 @@ from art.training.memory_plan import (
     make_footprint,
     plan_memory,
 )
+from art.wire.records import split_bits
 from art.wire.training import LoraSpec
 
 GIB = 2**30
@@ -384,6 +385,8 @@ def plan_hardware(
 
     Raises ConfigurationError for an unknown model, and for a choice that cannot be.
     """
+    model, named = split_bits(model)
+    bits = bits if named == 16 else named
     check_bits(engine, bits)
     name, config = find_config(model)
     most = getattr(config.get_text_config(), "max_position_embeddings", None)

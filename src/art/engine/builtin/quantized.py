@@ -32,8 +32,8 @@ def quantizing(bits: Bits, device: torch.device | str, dtype: torch.dtype) -> di
     if bits == 16:
         return {}
     require_extra("quantized", f"a base model in {bits} bits")
-    # It tells that a kernel of the hub is missing, for the shortcut that is not taken.
-    logging.getLogger("bitsandbytes.backends").setLevel(logging.ERROR)
+    # It warns of each product in 8 bits, and of a kernel for the shortcut that is not taken.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from transformers import BitsAndBytesConfig
 
     if bits == 8:
