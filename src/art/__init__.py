@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from art.client.capture import capture_auto_trajectory as capture_auto_trajectory
     from art.client.capture import capture_yielded_trajectory as capture_yielded_trajectory
     from art.client.capture import yield_trajectory as yield_trajectory
+    from art.client.export import export_model as export_model
     from art.client.local_backend import LocalBackend as LocalBackend
     from art.client.remote_backend import RemoteBackend as RemoteBackend
     from art.client.rollout import rollout as rollout
@@ -73,6 +74,7 @@ _HOME = {
     "auto_trajectory": "art.client.capture",
     "capture_auto_trajectory": "art.client.capture",
     "capture_yielded_trajectory": "art.client.capture",
+    "export_model": "art.client.export",
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
     "overlapped": "art.batches",
@@ -146,6 +148,7 @@ __all__ = [
     "capture_auto_trajectory",
     "capture_yielded_trajectory",
     "dev",
+    "export_model",
     "gather_trajectories",
     "gather_trajectory_groups",
     "overlapped",

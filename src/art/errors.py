@@ -145,6 +145,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "logs": ("polars",),
         "plotting": ("matplotlib",),
         "s3": ("fsspec", "s3fs"),
+        "hub": ("huggingface_hub",),
         "litellm": ("litellm",),
         "autorl": ("rapidfuzz",),
         "mcp": ("mcp",),

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from art.cli.autorl import autorl
 from art.cli.keys import keys
 from art.cli.mcp import mcp
-from art.cli.model_verbs import show
+from art.cli.model_verbs import export, show
 from art.cli.run_options import settings_verb
 from art.cli.runtime import runtime
 from art.errors import MissingExtraError, require_extra
@@ -27,6 +27,7 @@ VERB_ORDER = (
     "serve",
     "run",
     "show",
+    "export",
     "keys",
     "runtime",
     "doctor",
@@ -261,6 +262,7 @@ def run(
 app.add_typer(mcp)
 settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings")(autorl)
 app.command()(show)
+app.command()(export)
 app.add_typer(keys)
 app.add_typer(runtime)
 

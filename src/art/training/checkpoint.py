@@ -35,7 +35,14 @@ from safetensors.torch import load_file
 
 from art.errors import CheckpointError, DiskError
 from art.process.files import disk_trouble, flush
-from art.wire.models import MANIFEST_FILE, STATE_FILE, Manifest, ManifestEntry, manifest_entry
+from art.wire.models import (
+    MANIFEST_FILE,
+    STATE_FILE,
+    TOKENIZER_FILES,
+    Manifest,
+    ManifestEntry,
+    manifest_entry,
+)
 from art.wire.records import Strict
 from art.wire.training import LoraSpec, OptimizerSpec, TrainingKind
 
@@ -63,17 +70,6 @@ def check_same(
             raise CheckpointError(f"{key!r} in {str(path)!r} is {tuple(found[key].shape)}, not {shape}.")
 
 
-NAMES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "chat_template.json",
-)
 _READ_ONLY = ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
 
 
@@ -140,13 +136,13 @@ def find_tokenizer(source: str | None, *, cache: Path | None = None) -> dict[str
         return {}
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return {name: folder / name for name in NAMES if (folder / name).is_file()}
+        return {name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
     from transformers.utils.hub import cached_files
 
     try:
         found = cached_files(
             source,
-            list(NAMES),
+            list(TOKENIZER_FILES),
             cache_dir=cache,
             local_files_only=True,
             _raise_exceptions_for_missing_entries=False,

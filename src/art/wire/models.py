@@ -1,4 +1,6 @@
-"""The conversation about models (register, look up, fork, delete), and the files of a checkpoint folder."""
+"""The conversation about models (register, look up, fork, delete), the files of a checkpoint folder, and the
+request that merges one into a whole model.
+"""
 
 from __future__ import annotations
 
@@ -135,6 +137,20 @@ MANIFEST_FILE = "manifest.json"
 JOB_FILE = "job.json"
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""As far as a base model has them."""
+TEMPLATE_FILE = "chat_template.jinja"
+"""Its template wins over those in other files."""
 
 
 class ManifestEntry(Strict):
@@ -162,3 +178,28 @@ def manifest_entry(file: Path) -> ManifestEntry:
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return ManifestEntry(sha256=digest, size=file.stat().st_size)
+
+
+class MergeRequest(Strict):
+    """The one line on the standard input of `python -m art.training.merge`."""
+
+    checkpoint: str
+    """The folder of a step: an adapter, or all weights."""
+    base_model: str
+    to: str
+    """The folder to write, which must not exist."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the written weights."""
+    chat_template: str | None = None
+    """Takes the place of the base model's."""
+
+
+class MergeReply(Strict):
+    """The one line on its standard output."""
+
+    dtype: str | None = None
+    parameters: int | None = None
+    difference: float | None = None
+    """Largest relative difference of the logits before and after merging; None: there was no adapter."""
+    error: str | None = None
+    """Why nothing was written."""
