@@ -203,7 +203,7 @@ class TrainOptions(JobOptions, total=False):
     """Shows a progress bar."""
 
 
-_ROUTING = "routing is computed anew. truncated_importance_sampling corrects for the differences."
+_ROUTING = "routing is computed again. truncated_importance_sampling corrects for the differences."
 
 
 class EarlierTrainOptions(TrainOptions, total=False):

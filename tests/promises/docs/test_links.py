@@ -89,6 +89,22 @@ def test_paths_in_the_text_are_those_of_files(name: str) -> None:
     assert lost_paths(name) == []
 
 
+_PAGE = re.compile(r"\bdocs/[\w./-]+?\.(?:md|json|png|svg)\b")
+
+
+@pytest.mark.slow
+def test_pages_that_programs_and_messages_name_are_there() -> None:
+    """A page that was moved leaves no message behind that sends a reader to its old place."""
+    programs = [name for name in tracked() if name.endswith((".py", ".toml", ".importlinter"))]
+    lost = {
+        f"{name}: {page}"
+        for name in programs
+        for page in _PAGE.findall((ROOT / name).read_text(encoding="utf-8"))
+        if not (ROOT / page).exists()
+    }
+    assert not lost
+
+
 @pytest.mark.slow
 def test_a_dead_link_and_a_lost_path_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"

@@ -303,7 +303,7 @@ CLAIMS = {
         test_local::a_cell_that_is_run_again_meets_the_server_it_began
         test_local::one_folder_has_no_two_servers_with_different_options
     """,
-    "Refused by the endpoint by name:": """
+    "The endpoint rejects, by name:": """
         test_chat_completions::what_is_not_supported_is_refused_by_name
         test_other_fields::what_would_change_what_is_learned_is_refused_with_the_reason
     """,

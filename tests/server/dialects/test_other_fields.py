@@ -68,7 +68,7 @@ def happens(other: Idle) -> str:
     if other.accepted is None:
         return "accepted, without effect"
     idle = ", ".join(f"`{json.dumps(value)}`" for value in other.accepted)
-    return f"refused, but for {idle}" if idle else "refused"
+    return f"rejected, except {idle}" if idle else "rejected"
 
 
 def test_the_page_says_of_each_field_what_the_table_says() -> None:

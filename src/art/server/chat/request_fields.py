@@ -16,11 +16,11 @@ from typing import Any, get_type_hints
 from art.wire.request_values import WHOLE_VALUE, Idle, Schema, Values, refuse
 from art.wire.sampling import Parameter
 
-_BOOKS = "a provider's books: it never changes a reply"
-_CACHES = "caches of a provider: prefixes are reused as they can be, and no reply changes"
-_MEDIA = "about images and sound, which are refused themselves"
-_OTHER_WEIGHTS = "what is drawn would not come from the distribution whose logprobs are recorded"
-_OTHER_PROMPT = "the prompt would be another than the messages say"
+_BOOKS = "it is for a provider's billing and does not change a reply"
+_CACHES = "prefixes are cached automatically, and replies do not change"
+_MEDIA = "it configures images and sound, which are not supported"
+_OTHER_WEIGHTS = "the sampled distribution would differ from the one whose logprobs are recorded"
+_OTHER_PROMPT = "the prompt would differ from the messages"
 
 
 def _idle(why: str) -> Idle:
@@ -36,50 +36,51 @@ OTHER_FIELDS: Mapping[str, Idle] = MappingProxyType(
         "user": _idle(_BOOKS),
         "safety_identifier": _idle(_BOOKS),
         "service_tier": _idle(_BOOKS),
-        "store": _idle("every completion is in the ledger, whatever it says"),
+        "store": _idle("every completion is stored in the ledger"),
         "prompt_cache_key": _idle(_CACHES),
         "prompt_cache_options": _idle(_CACHES),
         "prompt_cache_retention": _idle(_CACHES),
         "cache_salt": _idle(_CACHES),
         "request_id": _idle("a reply is named after its sample"),
         "session_id": _idle("a conversation is recognised by its messages and its rollout"),
-        "priority": _idle("models and tenants that wait take turns"),
+        "priority": _idle("waiting models and tenants take turns"),
         "prediction": _idle("it makes a provider faster and changes no reply"),
-        "verbosity": _idle("no chat format has the notion; vLLM takes it so, too"),
-        "length_penalty": _idle("of beam search, which is refused; vLLM takes it so, too"),
+        "verbosity": _idle("no chat format has this setting; vLLM ignores it too"),
+        "length_penalty": _idle("it belongs to beam search, which is not supported; vLLM ignores it too"),
         "skip_special_tokens": _idle(
-            "raw texts have the special tokens within them and not the one that ends them; chat messages are "
-            "read by the chat format"
+            "raw completions contain their special tokens except the final one; the chat format parses chat "
+            "messages"
         ),
-        "spaces_between_special_tokens": _idle("fast tokenizers put none"),
+        "spaces_between_special_tokens": _idle("fast tokenizers insert none"),
         "truncation_side": _idle("nothing is truncated"),
         "stream_interval": _idle("a chunk is sent when there are new tokens"),
-        "return_token_offsets": _idle("vLLM takes it so, too, where text is generated"),
-        "routed_experts_prompt_start": _idle("no routes of experts are told"),
+        "return_token_offsets": _idle("vLLM ignores it too when it generates text"),
+        "routed_experts_prompt_start": _idle("the server does not return expert routes"),
         "mm_processor_kwargs": _idle(_MEDIA),
         "media_io_kwargs": _idle(_MEDIA),
         "mm_payload": _idle(_MEDIA),
         "return_mm_kwargs": _idle(_MEDIA),
         "modalities": _only("replies are text", ["text"]),
         "audio": _only("replies are text"),
-        "functions": _only("superseded: send `tools`", []),
-        "function_call": _only("superseded: send `tool_choice`", "auto", "none"),
-        "web_search_options": _only("tools run where the agent runs"),
-        "moderation": _only("there is no moderation here"),
+        "functions": _only("deprecated: send `tools`", []),
+        "function_call": _only("deprecated: send `tool_choice`", "auto", "none"),
+        "web_search_options": _only("tools run in your agent"),
+        "moderation": _only("the server does not moderate"),
         "include_reasoning": _only(
-            "reasoning is told as it was sampled: sent back without it, a reply would not be found again",
+            "replies contain their reasoning: without it, the server could not match the reply in a later "
+            "request",
             True,
         ),
-        "add_generation_prompt": _only("a reply is the assistant's", True),
-        "continue_final_message": _only("a reply is a message of its own, and a sample", False),
-        "documents": _only("they would have to be in the messages to be found again", []),
-        "chat_template": _only("the model's template is a setting of the model, for all its requests"),
+        "add_generation_prompt": _only("a reply is always an assistant message", True),
+        "continue_final_message": _only("each reply is a new message and a new sample", False),
+        "documents": _only("put them into the messages", []),
+        "chat_template": _only("set the chat template on the model, for all its requests"),
         "truncate_prompt_tokens": _only(f"{_OTHER_PROMPT}: shorten them"),
-        "prompt_embeds": _only("a prompt is made of token ids: those are what is trained"),
-        "kv_transfer_params": _only("caches are not handed between engines", {}),
-        "ec_transfer_params": _only("caches are not handed between engines", {}),
+        "prompt_embeds": _only("only token ids can be trained"),
+        "kv_transfer_params": _only("engines do not exchange caches", {}),
+        "ec_transfer_params": _only("engines do not exchange caches", {}),
         "bad_words": _only(
-            "which ids spell a word depends on the text before it, which the trainer does not follow: use "
+            "the tokens of a word depend on the text before it, which the trainer does not track: use "
             "`logit_bias` or `guided_regex`, which are trained exactly",
             [],
         ),
@@ -87,14 +88,16 @@ OTHER_FIELDS: Mapping[str, Idle] = MappingProxyType(
             "the trainer does not compute that distribution: use `guided_choice` or `guided_regex`, which "
             "are trained exactly",
         ),
-        "logprob_token_ids": _only("logprobs are those of the most probable tokens: send `top_logprobs`", []),
-        "thinking_token_budget": _only(f"{_OTHER_WEIGHTS}: limit the whole reply by `max_tokens`"),
-        "use_beam_search": _only("what a beam finds is no sample", False),
+        "logprob_token_ids": _only(
+            "logprobs are returned for the most probable tokens: send `top_logprobs`", []
+        ),
+        "thinking_token_budget": _only(f"{_OTHER_WEIGHTS}: limit the reply with `max_tokens`"),
+        "use_beam_search": _only("a beam is not a sample of the distribution", False),
         "watermarking": _only(_OTHER_WEIGHTS, False),
-        "repetition_detection": _only("a reply ends with its turn, a stop or `max_tokens`"),
-        "vllm_xargs": _only("of extensions of vLLM, of which there is none here", {}),
+        "repetition_detection": _only("use `stop` or `max_tokens`"),
+        "vllm_xargs": _only("the server has no vLLM extensions", {}),
         "return_prompt_text": _only("send `return_token_ids`: the prompt is its ids", False),
-        "suffix": _only("completions go on from the prompt", ""),
+        "suffix": _only("completions continue the prompt", ""),
     }
 )
 
