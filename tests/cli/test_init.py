@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from art import errors
 from art.cli import app
-from art.cli.init.command import FILES, create_project
-from art.errors import ConfigurationError
+from art.cli.init.command import TEMPLATES, create_project
+from art.errors import ConfigurationError, install_command
+
+FEW_LINES = 80
+SHORT_RUN = "python train.py --steps 1"
 
 
-def test_every_file_is_written_and_every_blank_filled(tmp_path: Path) -> None:
-    written = create_project(tmp_path / "my-agent", base_model="org/model")
-    assert [path.name for path in written] == list(FILES.values())
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_every_file_is_written_and_every_blank_filled(tmp_path: Path, template: str) -> None:
+    written = create_project(tmp_path / "my-agent", template=template, base_model="org/model")
+    names = {path.name for path in written}
+    assert names == {"README.md", ".gitignore", *TEMPLATES[template].files.values()}
+    readme = (tmp_path / "my-agent" / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in TEMPLATES[template].files.values())
+    assert all(len(path.read_text().splitlines()) <= FEW_LINES for path in written if path.suffix == ".py")
     text = "".join(path.read_text() for path in written)
     assert "__" not in text.replace("__main__", "").replace("__name__", "").replace("__doc__", "").replace(
         "__future__", ""
@@ -38,6 +49,55 @@ def test_a_folder_that_cannot_name_a_project_needs_a_name(tmp_path: Path) -> Non
     assert result.exit_code == 2 and "--project" in result.output
     result = CliRunner().invoke(app, ["init", str(tmp_path / "my agent"), "--project", "agent"])
     assert result.exit_code == 0 and "python train.py" in result.output
+
+
+def test_templates_are_chosen_by_name_and_help_lists_them(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["init", str(tmp_path / "a"), "--template", "tool"])
+    assert result.exit_code == 2 and "did you mean 'tools'?; known: agent, tools, langgraph" in result.output
+    assert not (tmp_path / "a").exists()
+    helped = " ".join(CliRunner().invoke(app, ["init", "--help"]).output.split())
+    assert all(f"{name} (" in helped for name in TEMPLATES), helped
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_what_a_template_needs_is_installed_by_its_readme(tmp_path: Path, template: str) -> None:
+    """And by what the verb prints, where it is missing."""
+    create_project(tmp_path / "a", template=template)
+    (block,) = re.findall(r"```bash\n(.*?)```", (tmp_path / "a" / "README.md").read_text(), re.S)
+    install, *runs = block.splitlines()
+    assert install == install_command(",".join(TEMPLATES[template].extras))
+    assert runs == [SHORT_RUN, "python train.py"]
+
+
+def test_a_missing_extra_is_the_first_of_the_next_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "find_spec", lambda module: None if module == "mcp" else find_spec(module))
+    for template, first in (("mcp", install_command("local,mcp")), ("tools", f"cd {tmp_path / 'tools'}")):
+        result = CliRunner().invoke(app, ["init", str(tmp_path / template), "--template", template])
+        assert result.output.partition("Next:\n")[2].splitlines()[0].strip() == first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", [name for name in TEMPLATES if name != "agent"])
+def test_a_template_trains_by_the_command_of_its_readme(tmp_path: Path, template: str) -> None:
+    create_project(tmp_path, template=template, project="skeleton")
+    done = subprocess.run(
+        [sys.executable, *SHORT_RUN.split()[1:]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "step 1: " in done.stdout
+    (row,) = [
+        json.loads(line)
+        for line in (tmp_path / ".art/skeleton/models/agent-001/history.jsonl").read_text().splitlines()
+    ]
+    assert row["step"] == 1 and row["data/sheet/trained_rollouts"] >= 8
+    assert (tmp_path / ".art/skeleton/models/agent-001/checkpoints/0001/adapter_config.json").exists()
 
 
 @pytest.mark.slow

@@ -171,18 +171,25 @@ def init(
     path: Annotated[
         Path, typer.Argument(help="The project's folder. It is created if it does not exist.")
     ] = Path("."),
+    template: Annotated[
+        str, typer.Option(help="The kind of project: agent, tools, langgraph, mcp or sft.")
+    ] = "agent",
     base_model: Annotated[
-        str, typer.Option(help="The model to train: a hub name, a folder, or a built-in one.")
-    ] = "art/nano-games",
+        str | None,
+        typer.Option(
+            help="The model to train: a hub name, a folder, or a built-in one. Default: the template's own."
+        ),
+    ] = None,
     project: Annotated[str | None, typer.Option(help="The project's name. Default: the folder's.")] = None,
 ) -> None:
-    """Write a project skeleton: scenarios, a rollout with its reward, and a training loop that runs.
+    """Write a project that trains as it is, to put your own task into. Existing files are never overwritten.
 
-    Existing files are never overwritten.
+    Templates: `agent` (an agent of your own; the default), `tools` (an agent that calls tools), `langgraph`
+    (a LangGraph agent), `mcp` (an agent that uses an MCP server), `sft` (supervised fine-tuning).
     """
     from art.cli.init.command import init_project
 
-    raise typer.Exit(init_project(path, base_model=base_model, project=project))
+    raise typer.Exit(init_project(path, template=template, base_model=base_model, project=project))
 
 
 @app.command()

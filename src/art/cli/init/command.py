@@ -1,47 +1,128 @@
-"""Write the skeleton into a folder, file by file, never over anything that is there."""
+"""Write a project of one of the templates into a folder, file by file, never over anything that is there."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 
 import typer
 
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, MissingExtraError, did_you_mean, install_command, require_extra
 
-FILES = {
-    "README.md": "README.md",
-    "scenarios.py": "scenarios.py",
-    "rollout.py": "rollout.py",
-    "train.py": "train.py",
-    "gitignore": ".gitignore",
-}
-"""Name in the package -> name in the project."""
-NANO_RATE = "2e-3"
-"""A nano model of 170,000 parameters takes and needs a larger rate than a real one."""
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """A project: its files (name in the package -> name in the project) and what its README says of it."""
+
+    about: str
+    files: Mapping[str, str]
+    lines: tuple[str, ...]
+    """Of the README's list: what each file is."""
+    base_model: str
+    nano_rate: str
+    """Of the built-in models, which take and need a larger learning rate than a real one."""
+    extras: tuple[str, ...] = ("local",)
+
+
+_TRAIN = "- `train.py`: the agent, its reward and the training loop. Put your own agent here."
+_INBOX = "- `inbox.py`: the system that the agent works with, and the scenarios. Put your own system here."
+TEMPLATES: Mapping[str, Template] = MappingProxyType(
+    {
+        "agent": Template(
+            about="An agent of your own that learns from a reward: it answers with yes, no or maybe.",
+            files={f"agent/{name}": name for name in ("scenarios.py", "rollout.py", "train.py")},
+            lines=(
+                "- `scenarios.py`: what the agent is asked to do; training and test scenarios.",
+                "- `rollout.py`: one rollout and its reward. Put your own agent here.",
+                "- `train.py`: the training loop.",
+            ),
+            base_model="art/nano-games",
+            nano_rate="2e-3",
+        ),
+        "tools": Template(
+            about="An agent that calls tools: it searches an inbox, reads a mail and answers a question.",
+            files={"tools/train.py": "train.py", "inbox.py": "inbox.py"},
+            lines=(_TRAIN, _INBOX),
+            base_model="art/nano-tools",
+            nano_rate="2e-3",
+        ),
+        "langgraph": Template(
+            about="A LangGraph agent with tools: it searches an inbox, reads a mail and answers a question.",
+            files={"langgraph/train.py": "train.py", "inbox.py": "inbox.py"},
+            lines=(_TRAIN, _INBOX),
+            base_model="art/nano-tools",
+            nano_rate="2e-3",
+            extras=("local", "langgraph"),
+        ),
+        "mcp": Template(
+            about="An agent that uses the tools of an MCP server: it answers questions about the weather.",
+            files={"mcp/train.py": "train.py"},
+            lines=("- `train.py`: the server, the tasks, the reward and the training loop.",),
+            base_model="art/nano-mcp",
+            nano_rate="3e-3",
+            extras=("local", "mcp"),
+        ),
+        "sft": Template(
+            about="Supervised fine-tuning: a model learns the answers of given conversations.",
+            files={"sft/train.py": "train.py", "sft/data.jsonl": "data.jsonl"},
+            lines=(
+                "- `data.jsonl`: the examples, one per line. Put your own data here: rows with `prompt` and",
+                "  `completion`, with `messages`, or with ShareGPT's `conversations`.",
+                "- `train.py`: the training, and a measurement before and after.",
+            ),
+            base_model="art/nano-games",
+            nano_rate="3e-3",
+        ),
+    }
+)
+_COMMON = {"README.md": "README.md", "gitignore": ".gitignore"}
 RATE = "1e-5"
 
 
-def create_project(folder: Path, *, base_model: str, project: str | None = None) -> list[Path]:
-    """Write the skeleton; returns its files.
+def find_template(name: str) -> Template:
+    """Returns a template. Raises ConfigurationError, which lists them."""
+    if name not in TEMPLATES:
+        hint = did_you_mean(name, TEMPLATES)
+        raise ConfigurationError(
+            f"--template {name}: no such template{hint and f', {hint}'}; known: {', '.join(TEMPLATES)}"
+        )
+    return TEMPLATES[name]
 
-    Raises ConfigurationError when one of them is there already (nothing is written), or when the folder's
-    name cannot be a project's.
+
+def create_project(
+    folder: Path, *, template: str = "agent", base_model: str | None = None, project: str | None = None
+) -> list[Path]:
+    """Writes the files of a template and returns their paths.
+
+    Raises ConfigurationError when one of them is there already (nothing is written), when the folder's name
+    cannot be a project's, or for an unknown template.
     """
+    chosen = find_template(template)
     name = project or folder.resolve().name
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ConfigurationError(
             f"{name!r} cannot be a project's name (letters, digits, '.', '_' and '-'): "
             "give one with --project"
         )
-    if there := [str(folder / target) for target in FILES.values() if (folder / target).exists()]:
+    targets = {**_COMMON, **chosen.files}
+    if there := [str(folder / target) for target in targets.values() if (folder / target).exists()]:
         raise ConfigurationError(f"{', '.join(there)}: there already; nothing was written")
-    rate = NANO_RATE if base_model.startswith("art/") else RATE
-    words = {"__PROJECT__": name, "__BASE_MODEL__": base_model, "__LEARNING_RATE__": rate}
+    base = base_model or chosen.base_model
+    words = {
+        "__PROJECT__": name,
+        "__BASE_MODEL__": base,
+        "__LEARNING_RATE__": chosen.nano_rate if base.startswith("art/") else RATE,
+        "__ABOUT__": chosen.about,
+        "__INSTALL__": _install(chosen),
+        "__FILES__": "\n".join(chosen.lines),
+    }
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for source, target in FILES.items():
+    for source, target in targets.items():
         text = (files("art.cli.init") / "skeleton" / source).read_text(encoding="utf-8")
         for word, value in words.items():
             text = text.replace(word, value)
@@ -50,14 +131,25 @@ def create_project(folder: Path, *, base_model: str, project: str | None = None)
     return written
 
 
-def init_project(folder: Path, *, base_model: str, project: str | None) -> int:
-    """The verb: writes, says what was written and what to do next; returns the exit code."""
+def _install(template: Template) -> str:
+    return install_command(",".join(template.extras))
+
+
+def init_project(folder: Path, *, template: str, base_model: str | None, project: str | None) -> int:
+    """Carries out `art init`: writes, says what was written and what to do next; returns the exit code."""
     try:
-        written = create_project(folder, base_model=base_model, project=project)
+        written = create_project(folder, template=template, base_model=base_model, project=project)
     except ConfigurationError as error:
         typer.echo(str(error), err=True)
         return 2
     for path in written:
         typer.echo(f"wrote {path}")
-    typer.echo(f"\nNext:\n  cd {folder}\n  python train.py")
+    chosen = find_template(template)
+    steps = [f"cd {folder}", "python train.py"]
+    try:
+        for extra in chosen.extras:
+            require_extra(extra, template)
+    except MissingExtraError:
+        steps.insert(0, _install(chosen))
+    typer.echo("\nNext:\n" + "\n".join(f"  {step}" for step in steps))
     return 0

@@ -1,4 +1,4 @@
-"""One attempt at one scenario: your agent, and what the attempt was worth."""
+"""One rollout of a scenario: your agent and its reward."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ REWARDS = {"yes": 0.5, "no": 0.75, "maybe": 1.0}
 
 
 async def rollout(model: art.Model, question: str) -> art.Trajectory:
-    """Ask the model, keep what was said, judge it.
+    """Asks the model, keeps the conversation and gives it a reward.
 
-    A longer conversation goes on in a loop: append the choice, then the tool's or the user's message as a
+    For a longer conversation, use a loop: append the choice, then the tool's or the user's message as a
     dict, and ask again with `trajectory.messages()`.
     """
     trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": question}])

@@ -1,4 +1,4 @@
-"""Train the agent: attempts side by side, rewards, a training step, again. Stop and start it as you like."""
+"""Train the agent: run rollouts, make a training step, repeat. A stopped run continues where it was."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--base-model", default="__BASE_MODEL__", help="a hub name, a folder, or art/nano")
     parser.add_argument("--name", default="agent-001", help="one name a run; the same name goes on with it")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--group-size", type=int, default=16, help="attempts at each scenario")
+    parser.add_argument("--group-size", type=int, default=16, help="rollouts of each scenario")
     parser.add_argument("--learning-rate", type=float, default=float("__LEARNING_RATE__"))
     return parser.parse_args()
 
