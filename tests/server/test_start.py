@@ -92,7 +92,7 @@ def test_a_folder_in_use_says_by_whom_and_what_to_do(tmp_path: Path) -> None:
     holder = DataFolderLock(tmp_path / "server")
     with pytest.raises(ConfigurationError) as refused:
         DataFolderLock(tmp_path / "server")
-    for named in (str(tmp_path), str(os.getpid()), "backend.close()", "LocalBackend(path="):
+    for named in (str(tmp_path), str(os.getpid()), "art.LocalBackend attaches"):
         assert named in str(refused.value)
     holder.release()
 
