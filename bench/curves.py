@@ -1,6 +1,6 @@
 """Reward curves of the examples: runs each and draws its progress, step by step.
 
-    python -m bench curves          all of them, a few minutes; writes docs/assets/curves.json and curves.svg
+    python -m bench curves          all of them, several minutes; writes docs/assets/curves.json and .svg
     python -m bench.curves --draw   only the picture, from docs/assets/curves.json
 
 The picture follows the reader's light or dark theme.
@@ -20,7 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DATA, PICTURE = ROOT / "docs" / "assets" / "curves.json", ROOT / "docs" / "assets" / "curves.svg"
 MOST_SECONDS = 1500
-WIDTH, HEIGHT, LEFT, TOP, GAP = 250, 130, 42, 34, 34
+WIDTH, HEIGHT, LEFT, TOP, GAP, COLUMNS = 310, 130, 42, 34, 42, 2
+ROW = HEIGHT + TOP + 44
 STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #24292f }
   .title { font-weight: 600 }
@@ -61,6 +62,13 @@ RUNS = {
     "tic_tac_toe": ExampleRun(
         "Tic-tac-toe: games not lost", "examples/tic_tac_toe.py", ("30",), r"step (\d+): (\d+)%", percent=True
     ),
+    "langgraph_mail": ExampleRun(
+        "LangGraph mail agent: answers right",
+        "examples/langgraph_mail.py",
+        ("12",),
+        r"step (\d+): (\d+)%",
+        percent=True,
+    ),
 }
 
 
@@ -78,7 +86,7 @@ def run_example(run: ExampleRun) -> list[list[float]]:
 
 def picture(curves: dict[str, list[list[float]]]) -> str:
     """Returns an SVG with one panel per curve; every figure is between 0 and 1."""
-    width, height = len(curves) * (WIDTH + GAP) + LEFT, HEIGHT + TOP + 44
+    width, height = COLUMNS * (WIDTH + GAP) + LEFT, -(-len(curves) // COLUMNS) * ROW
     panels = "".join(panel(RUNS[name].title, curve, at) for at, (name, curve) in enumerate(curves.items()))
     said = "; ".join(
         f"{RUNS[name].title} from {curve[0][1]:.2f} to {curve[-1][1]:.2f}" for name, curve in curves.items()
@@ -91,14 +99,15 @@ def picture(curves: dict[str, list[list[float]]]) -> str:
 
 
 def panel(title: str, curve: Sequence[Sequence[float]], at: int) -> str:
-    left, first, last = LEFT + at * (WIDTH + GAP), curve[0][0], curve[-1][0]
-    right, below = left + WIDTH, TOP + HEIGHT + 18
+    row, column = divmod(at, COLUMNS)
+    left, top, first, last = LEFT + column * (WIDTH + GAP), TOP + row * ROW, curve[0][0], curve[-1][0]
+    right, below = left + WIDTH, top + HEIGHT + 18
 
     def x(step: float) -> float:
         return round(left + (step - first) / max(1.0, last - first) * WIDTH, 1)
 
     def y(figure: float) -> float:
-        return round(TOP + (1 - figure) * HEIGHT, 1)
+        return round(top + (1 - figure) * HEIGHT, 1)
 
     points = " ".join(f"{x(step)},{y(figure)}" for step, figure in curve)
     marks = "".join(
@@ -107,8 +116,8 @@ def panel(title: str, curve: Sequence[Sequence[float]], at: int) -> str:
         for mark in (0, 0.5, 1)
     )
     return (
-        f'<text class="title" x="{left}" y="{TOP - 12}">{title}</text>\n{marks}'
-        f'<rect class="frame" x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}"/>\n'
+        f'<text class="title" x="{left}" y="{top - 12}">{title}</text>\n{marks}'
+        f'<rect class="frame" x="{left}" y="{top}" width="{WIDTH}" height="{HEIGHT}"/>\n'
         f'<polyline class="curve" points="{points}"/>\n'
         f'<text class="small" x="{left}" y="{below}">step {first:g}</text>\n'
         f'<text class="small" x="{right}" y="{below}" text-anchor="end">step {last:g}</text>\n'
