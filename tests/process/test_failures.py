@@ -59,7 +59,9 @@ def test_a_kind_that_was_seen_is_only_counted_and_nothing_is_no_line(warnings):
 
 def test_the_record_of_an_exception_counts_like_one(warnings):
     failures = ForgivenFailures()
-    record = PydanticException(type="art.NoSuchError", message="m" * 900, traceback="Traceback: here")
-    failures.add(record)
-    failures.log_count(1)
-    assert "Traceback: here" in warnings.messages[0] and "m" * 201 not in warnings.text
+    failures.add(PydanticException.from_exception(raised("m" * 900, ArithmeticError)))
+    failures.add(PydanticException.from_exception(raised("n" * 900, ArithmeticError)))
+    failures.log_count(7)
+    first, count = warnings.messages
+    assert "in raised" in first and count.startswith("2 of 7 rollouts") and "2 ArithmeticError (mmm" in count
+    assert "m" * 201 not in count

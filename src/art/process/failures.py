@@ -7,6 +7,7 @@ a thousand rollouts; the count is logged each time.
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from collections import Counter
 from functools import lru_cache
@@ -31,10 +32,11 @@ class ForgivenFailures:
         """Counts a failure: an exception, or the record of one (`type`, `message`, `traceback`)."""
         if isinstance(error, BaseException):
             name, message = type(error).__name__, str(error)
-            text, place = "".join(traceback.format_exception(error)), _place(error)
+            text = "".join(traceback.format_exception(error))
         else:
-            name, message = str(error.type).rpartition(".")[2], str(error.message)
-            text = place = str(error.traceback)
+            name, message, text = _class_name(error.type), error.message, error.traceback
+        places = _PLACE.findall(text)
+        place = places[-1] if places else ""
         self._counts[name] += 1
         self._examples.setdefault(name, message)
         seen = _seen_kinds()
@@ -64,9 +66,16 @@ def _seen_kinds() -> set[tuple[str, str]]:
     return set()
 
 
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+_PLACE = re.compile(r'^ *File "[^"]*", line \d+', re.M)
+
+
+def _class_name(text: str) -> str:
+    """Returns the class's own name.
+
+    >>> _class_name("<class 'openai.APITimeoutError'>")
+    'APITimeoutError'
+    """
+    return text.rstrip("'>").rpartition(".")[2].removeprefix("<class '")
 
 
 def _cut(message: str) -> str:

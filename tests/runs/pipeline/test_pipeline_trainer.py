@@ -59,6 +59,47 @@ async def test_every_scenario_is_trained_once(backend: FastBackend, model: Any) 
     assert all(names <= row.keys() for row in rows)
 
 
+async def test_the_log_says_why_a_run_ends_and_what_became_of_its_groups(
+    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def often_equal(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        if scenario["number"] == 3:
+            raise LookupError("no such scenario")
+        rewards = (0.0, 1.0) if scenario["number"] % 2 else (1.0, 1.0)
+        scored = [art.Trajectory(reward=reward) for reward in rewards]
+        return art.TrajectoryGroup([*scored, OverflowError("too long")])
+
+    trainer = PipelineTrainer(model, backend, often_equal, scenarios(9), None, max_steps=10, min_batch_size=3)
+    await trainer.train()
+    ends = [record for record in caplog.records if "stopped:" in record.message]
+    assert [record.levelname for record in ends] == ["WARNING"]
+    assert ends[0].message == (
+        f"{model.name} stopped: scenarios exhausted at step 1 of 10; of 9 groups 3 (33%) were trained, "
+        "5 (56%) had equal rewards, 1 (11%) failed"
+    )
+    assert (
+        "9 of 25 rollouts failed and are left out: 8 OverflowError (too long), 1 LookupError (" in caplog.text
+    )
+    assert caplog.text.count("a rollout failed and is left out: ") == 2 and "in often_equal" in caplog.text
+
+
+async def test_a_run_that_made_its_steps_or_was_asked_to_stop_says_so(
+    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "art")
+    options: dict[str, Any] = {"min_batch_size": 2, "eval_every_n_steps": 0}
+    await PipelineTrainer(model, backend, rollout, scenarios(22), None, max_steps=1, **options).train()
+    assert f"{model.name} stopped: max_steps are made at step 1 of 1; of " in caplog.text
+
+    async def asks_to_stop(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
+        trainer.request_stop()
+        return pair()
+
+    trainer = PipelineTrainer(model, backend, asks_to_stop, scenarios(22), None, **options)
+    await trainer.train()
+    assert f"{model.name} stopped: a stop was requested at step " in caplog.text
+
+
 async def test_rollouts_go_on_while_the_trainer_works_and_no_further_than_allowed(
     backend: FastBackend, model: Any
 ) -> None:

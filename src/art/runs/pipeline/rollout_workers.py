@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from art.errors import ConfigurationError
+from art.process.failures import ForgivenFailures
 from art.runs.pipeline.pipeline_state import PipelineState, RolloutPace
 from art.trajectories import Trajectory, TrajectoryGroup, in_rollout
 from art.types import no_trajectory
@@ -175,6 +176,7 @@ class RolloutWorkers:
         self.running = 0
         self.busy_s = self.idle_s = 0.0
         """Seconds of rollouts that have ended, and in which workers waited; all workers together."""
+        self.rollouts, self.failures = 0, ForgivenFailures()
 
     async def run(self, workers: int) -> None:
         """Work until the stream ends or the pace stops; then the queue ends with None."""
@@ -212,6 +214,7 @@ class RolloutWorkers:
         finally:
             context.var.reset(context)
             self.running -= 1
+        self.rollouts += len(group) + len(group.exceptions)
         seconds, ended = time.monotonic() - started, self._version()
         self.busy_s += seconds
         for trajectory in group:
@@ -235,16 +238,13 @@ class RolloutWorkers:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             return self._failed_group(numbered, error)  # the rollout's own affair, not this worker's end
+        for failure in group.exceptions:
+            self.failures.add(failure)
         if not group.trajectories and group.exceptions:
-            first = group.exceptions[0]
-            _log.warning(
-                "all rollouts of scenario %d failed; the first: %s %s",
-                numbered.number,
-                first.type,
-                first.message,
-            )
+            _log.warning("all rollouts of scenario %d failed", numbered.number)
         return group
 
     def _failed_group(self, numbered: NumberedScenario, error: BaseException) -> TrajectoryGroup:
-        _log.warning("the group of scenario %d failed: %r", numbered.number, error, exc_info=error)
+        self.failures.add(error)
+        _log.warning("the group of scenario %d failed: %r", numbered.number, error)
         return TrajectoryGroup([error])

@@ -113,6 +113,14 @@ def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
         restore()
 
 
+OUTCOME_WORDS: Mapping[ScenarioOutcome, str] = {
+    "trained": "were trained",
+    "discarded": "had equal rewards",
+    "stale": "were stale",
+    "failed": "failed",
+}
+
+
 class PipelineRun:
     """One run, from `open` to the end of `train`; used once."""
 
@@ -183,6 +191,7 @@ class PipelineRun:
                 self.stop()
                 rolling.cancel()
                 await asyncio.wait([rolling])
+                workers.failures.log_count(workers.rollouts)
                 for finished in collector.drain():
                     stream.again.append(finished.numbered)
                 await self._steps.save()
@@ -233,6 +242,32 @@ class PipelineRun:
             await self._finish_step(result.step, evaluations)
         if collector.exhausted:
             collector.tell_end(self._model.name, self._state.training_step)
+        self._log_end("groups without a gradient" if collector.exhausted else None)
+
+    def _log_end(self, reason: str | None) -> None:
+        """Logs why the run ends, and the outcomes of its groups. reason: None for one that is seen here."""
+        made, most, counts = self._steps.made, self._settings["max_steps"], self._state.outcomes
+        complete = most is None or made >= most
+        if reason is None and self._pace.stopped:
+            reason = "a stop was requested"
+        elif reason is None:
+            reason = "max_steps are made" if most is not None and made >= most else "scenarios exhausted"
+        settled = sum(counts.values())
+        shares = (
+            f"{count} ({count / settled:.0%}) {words}"
+            for outcome, words in OUTCOME_WORDS.items()
+            if (count := counts[outcome])
+        )
+        _log.log(
+            logging.INFO if complete and not self._pace.stopped else logging.WARNING,
+            "%s stopped: %s at step %d%s; of %d groups %s",
+            self._model.name,
+            reason,
+            made,
+            f" of {most}" if most is not None else "",
+            settled,
+            ", ".join(shares) or "none was finished",
+        )
 
     async def _finish_step(self, step: int, evaluations: Evaluations) -> None:
         """Finishes a step: the entry in the state, its evaluation, and old checkpoints to delete."""
