@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from art.openai import Messages as Messages
     from art.openai import MessagesAndChoices as MessagesAndChoices
     from art.openai import Tools as Tools
+    from art.process.interrupt import run as run
     from art.retrying import retry as retry
     from art.trajectories import History as History
     from art.trajectories import Trajectory as Trajectory
@@ -80,6 +81,7 @@ _HOME = {
     "overlapped": "art.batches",
     "retry": "art.retrying",
     "rollout": "art.client.rollout",
+    "run": "art.process.interrupt",
     "trajectory_group_batches": "art.batches",
     "yield_trajectory": "art.client.capture",
 }
@@ -154,6 +156,7 @@ __all__ = [
     "overlapped",
     "retry",
     "rollout",
+    "run",
     "trajectory_group_batches",
     "yield_trajectory",
 ]

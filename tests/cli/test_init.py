@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -16,6 +19,7 @@ from art import errors
 from art.cli import app
 from art.cli.init.command import TEMPLATES, create_project
 from art.errors import ConfigurationError, install_command
+from waiting import eventually, gone
 
 FEW_LINES = 80
 SHORT_RUN = "python train.py --steps 1"
@@ -100,21 +104,52 @@ def test_a_template_trains_by_the_command_of_its_readme(tmp_path: Path, template
     assert (tmp_path / ".art/skeleton/models/agent-001/checkpoints/0001/adapter_config.json").exists()
 
 
+def interrupt(command: list[str], folder: Path) -> None:
+    """Presses Ctrl-C when the program trains: it ends with one line, and nothing of it stays."""
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline().startswith("step 2: ")  # evaluated: now it gathers or trains
+        children = psutil.Process(program.pid).children(recursive=True)
+        program.send_signal(signal.SIGINT)
+        _, log = program.communicate(timeout=240)
+    assert program.returncode == 130 and log.endswith("\nstopped by Ctrl-C\n"), log
+    assert "Traceback" not in log and len(children) >= 3
+    eventually(lambda: all(gone(child) for child in children))
+
+
 @pytest.mark.slow
 def test_the_skeleton_trains_evaluates_and_resumes(tmp_path: Path) -> None:
     create_project(tmp_path, base_model="art/nano-games", project="skeleton")
 
-    def run(steps: int) -> str:
-        command = [sys.executable, "train.py", "--steps", str(steps), "--group-size", "4"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def command(steps: int) -> list[str]:
+        return [sys.executable, "train.py", "--steps", str(steps), "--group-size", "4"]
 
-    assert [line.split(":")[0] for line in run(2).splitlines()] == ["step 0", "step 2"]
-    assert [line.split(":")[0] for line in run(3).splitlines()] == ["step 2", "step 3"]
-    rows = [
-        json.loads(line)
-        for line in (tmp_path / ".art/skeleton/models/agent-001/history.jsonl").read_text().splitlines()
-    ]
-    assert [row["step"] for row in rows if "train/reward" in row] == [1, 2, 3]
+    def run(steps: int) -> tuple[list[str], str]:
+        done = subprocess.run(
+            command(steps), cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return [line.split(":")[0] for line in done.stdout.splitlines()], done.stderr
+
+    def history() -> list[dict[str, Any]]:
+        file = tmp_path / ".art/skeleton/models/agent-001/history.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+    evaluated, log = run(2)
+    assert evaluated == ["step 0", "step 2"]
+    phases = ["starting the server", "loading the tokenizer of art/nano-games", "starting the engine and"]
+    phases += ["checking that engine and trainer agree", "serving step 0", "ready in "]
+    at = [log.index(f" art: agent-001: {phase}") for phase in phases]
+    assert at == sorted(at), log
+    lines = [line for line in log.splitlines() if "groups trained" in line]
+    assert [line[8:41] for line in lines] == [f" art: step {step} of agent-001: reward" for step in (1, 2)]
+    assert [row["step"] for row in history() if "train/reward" in row] == [1, 2]
+    interrupt(command(1000), tmp_path)
+    newest = history()[-1]["step"]  # and perhaps one more, which its client did not live to log
+    evaluated, log = run(newest + 2)
+    assert evaluated[-1] == f"step {newest + 2}" and "ready in " in log
+    rows = history()
+    assert rows[-1]["step"] == newest + 2
     assert all(0.5 <= row["val/reward"] <= 1.0 for row in rows if "val/reward" in row)

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from art import errors
 from art.errors import BackendClosedError, OverloadedError, ServerUnreachableError, WorkerError
+from art.process.interrupt import ShortCancellation
 from art.wire.models import ErrorBody
 from art.wire.records import read_reply
 
@@ -242,13 +243,14 @@ class ServerConnection:
         while True:
             client = await self.client()
             try:
-                response = await client.request(
-                    method,
-                    path,
-                    content=content,
-                    headers={"content-type": "application/json"} if content else None,
-                    timeout=httpx.Timeout(max(1.0, until - loop.time()), connect=CONNECT_S),
-                )
+                with ShortCancellation():
+                    response = await client.request(
+                        method,
+                        path,
+                        content=content,
+                        headers={"content-type": "application/json"} if content else None,
+                        timeout=httpx.Timeout(max(1.0, until - loop.time()), connect=CONNECT_S),
+                    )
             except httpx.TransportError as error:
                 if loop.time() + pause > until:
                     raise ServerUnreachableError(

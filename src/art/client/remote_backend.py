@@ -36,6 +36,7 @@ from art.client.train_request import (
 )
 from art.errors import ARTError, ConfigurationError, NotFoundError, NotRegisteredError
 from art.process.in_use import InUse
+from art.process.interrupt import ShortCancellation
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.tracking.progress import open_phases, show_log
 from art.tracking.step_lines import log_sft_step, log_step
@@ -112,7 +113,7 @@ class RemoteBackend:
         request = register_request(trainable, server)
         self._place(server)
         show_log()
-        with open_phases(model.name) as begin_phase:
+        with open_phases(model.name) as begin_phase, ShortCancellation():
             await self._start_server(begin_phase)
             info = await register_model(self._connection, request, begin_phase)
         self._registered[model.project, model.name] = request
@@ -171,13 +172,14 @@ class RemoteBackend:
         job_id = chosen.get("job_id") or uuid4().hex
         request = job_request(job_id, groups, aside, model._internal_config, chosen)
         begun = time.monotonic()
-        info = await run_job(
-            self._connection,
-            f"{model_path(model)}/train",
-            request,
-            deadlines=self._deadlines,
-            title=f"train {model.name}" if chosen["verbose"] else None,
-        )
+        with ShortCancellation():
+            info = await run_job(
+                self._connection,
+                f"{model_path(model)}/train",
+                request,
+                deadlines=self._deadlines,
+                title=f"train {model.name}" if chosen["verbose"] else None,
+            )
         check_sheet(info.sheet, [*request.groups, *request.discarded])
         self._log_step(model, info, sent, chosen.get("discarded_groups") or (), begun)
         warn_untrained(info.sheet, model.name, info.step, request.groups)
@@ -240,14 +242,15 @@ class RemoteBackend:
             return TrainResult(await self.get_step(model))
         sft.check_sft_size(request)
         begun = time.monotonic()
-        info = await run_job(
-            self._connection,
-            f"{model_path(model)}/train_sft",
-            request,
-            deadlines=self._deadlines,
-            title=f"train {model.name}" if verbose else None,
-            submit_s=sft.SUBMIT_S,
-        )
+        with ShortCancellation():
+            info = await run_job(
+                self._connection,
+                f"{model_path(model)}/train_sft",
+                request,
+                deadlines=self._deadlines,
+                title=f"train {model.name}" if verbose else None,
+                submit_s=sft.SUBMIT_S,
+            )
         conversations = sum(len(batch) for batch in request.batches)
         check_rollouts(info.sheet, conversations)
         show_log()

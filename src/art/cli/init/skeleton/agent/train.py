@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 
 from rollout import rollout
 from scenarios import TEST, TRAIN
@@ -58,4 +57,4 @@ def read_options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(read_options()))
+    art.run(main(read_options()))  # as asyncio.run; Ctrl-C ends it in one line

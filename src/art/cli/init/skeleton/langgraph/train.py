@@ -1,7 +1,6 @@
 """Train the model inside a LangGraph agent: it searches an inbox, reads a mail and answers the question."""
 
 import argparse
-import asyncio
 
 from inbox import SYSTEM_PROMPT, read_mail, scenarios, search_mails
 from langchain_core.tools import tool
@@ -76,4 +75,4 @@ if __name__ == "__main__":
     parser.add_argument("--base-model", default="__BASE_MODEL__")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--learning-rate", type=float, default=float("__LEARNING_RATE__"))
-    asyncio.run(main(parser.parse_args()))
+    art.run(main(parser.parse_args()))  # as asyncio.run; Ctrl-C ends it in one line

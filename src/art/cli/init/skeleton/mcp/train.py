@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
 
 import art
@@ -48,4 +47,4 @@ if __name__ == "__main__":
     parser.add_argument("--base-model", default="__BASE_MODEL__")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--learning-rate", type=float, default=float("__LEARNING_RATE__"))
-    asyncio.run(main(parser.parse_args()))
+    art.run(main(parser.parse_args()))  # as asyncio.run; Ctrl-C ends it in one line

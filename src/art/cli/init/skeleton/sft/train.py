@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 
 import art
 from art.utils.sft import create_sft_dataset_iterator, iterate_file
@@ -55,4 +54,4 @@ if __name__ == "__main__":
     parser.add_argument("--base-model", default="__BASE_MODEL__")
     parser.add_argument("--steps", type=int, default=10, help="passes over the data, at most 10")
     parser.add_argument("--learning-rate", type=float, default=float("__LEARNING_RATE__"))
-    asyncio.run(main(parser.parse_args()))
+    art.run(main(parser.parse_args()))  # as asyncio.run; Ctrl-C ends it in one line
