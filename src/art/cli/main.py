@@ -15,6 +15,7 @@ from art.cli.autorl import autorl
 from art.cli.keys import keys
 from art.cli.mcp import mcp
 from art.cli.model_verbs import export, show
+from art.cli.models import models
 from art.cli.run_options import settings_verb
 from art.cli.runtime import runtime
 from art.errors import MissingExtraError, require_extra
@@ -26,6 +27,7 @@ VERB_ORDER = (
     "autorl",
     "serve",
     "run",
+    "models",
     "show",
     "export",
     "keys",
@@ -268,6 +270,7 @@ def run(
 
 app.add_typer(mcp)
 settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings")(autorl)
+app.add_typer(models)
 app.command()(show)
 app.command()(export)
 app.add_typer(keys)

@@ -25,12 +25,12 @@ from art.client.remote_backend import FORK_S, RemoteBackend
 from art.errors import CheckpointMissingError, ConfigurationError, require_extra
 from art.process.environment import BACKUP_BUCKET, variable
 from art.process.running_server import SERVER_OPTIONS
-from art.tracking.model_files import write_model_file
+from art.tracking.model_files import delete_logs, write_model_file
 from art.tracking.progress import open_progress
 from art.tracking.trajectory_migration import auto_migrate_on_register
 from art.types import LocalTrainResult
 from art.wire.jobs import TrainResultInfo
-from art.wire.models import AdoptReply, AdoptRequest
+from art.wire.models import AdoptReply, AdoptRequest, ModelSummary
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
@@ -249,6 +249,19 @@ class LocalBackend(RemoteBackend):
 
     def _folder(self, project: str, name: str) -> Path:
         return model_folder(self._path, project, name)
+
+    async def delete_model(
+        self, model: AnyModel | str, *, dry_run: bool = False, logs: bool = False
+    ) -> ModelSummary:
+        """Delete a model, given itself or as `"project/name"`, with its checkpoints; returns what is deleted.
+
+        logs: its trajectories, history and state, too; without it they stay. dry_run: delete nothing. Raises
+        NotFoundError when it is not registered, RequestError while a training job of it is unfinished.
+        """
+        deleted = await super().delete_model(model, dry_run=dry_run)
+        if logs and not dry_run:
+            await asyncio.to_thread(delete_logs, self._folder(deleted.project, deleted.name))
+        return deleted
 
     async def close(self) -> None:
         """End the server and its workers."""

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from art.backend import TrainOptions
 from art.client import sft_request as sft
-from art.client.connection import ServerConnection, model_path
+from art.client.connection import ServerConnection, model_path, named_path
 from art.client.declared_options import signed_with
 from art.client.jobs import JobDeadlines, follow_job, run_job
 from art.client.registration import ServerConfig, register_model, register_request, server_config
@@ -46,12 +46,16 @@ from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
 from art.wire.models import (
     DeleteCheckpointsReply,
     DeleteCheckpointsRequest,
+    DeleteModelReply,
     ForkReply,
     ForkRequest,
     ModelInfo,
+    ModelList,
+    ModelSummary,
     RegisterRequest,
     UnloadStepsReply,
     UnloadStepsRequest,
+    find_summary,
 )
 
 if TYPE_CHECKING:
@@ -273,6 +277,26 @@ class RemoteBackend:
         request = DeleteCheckpointsRequest(keep_steps=self._with_used(model, keep_steps))
         path = f"{model_path(model)}/delete_checkpoints"
         return (await self._connection.call("POST", path, DeleteCheckpointsReply, request)).deleted
+
+    async def list_models(self) -> list[ModelSummary]:
+        """Returns the registered models with their steps, rewards and sizes, by project and name."""
+        return (await self._connection.call("GET", "/art/models", ModelList)).models
+
+    async def delete_model(self, model: AnyModel | str, *, dry_run: bool = False) -> ModelSummary:
+        """Delete a model, given itself or as `"project/name"`, with its checkpoints; returns what is deleted.
+
+        Logs on this machine stay. dry_run: delete nothing. Raises NotFoundError when it is not registered,
+        RequestError while a training job of it is unfinished.
+        """
+        key = model if isinstance(model, str) else f"{model.project}/{model.name}"
+        found = find_summary(key, await self.list_models())
+        if not dry_run:
+            # Gone at the second asking means that the first was heard and its reply lost.
+            with contextlib.suppress(NotFoundError):
+                path = named_path(found.project, found.name)
+                await self._connection.call("DELETE", path, DeleteModelReply)
+            self._registered.pop((found.project, found.name), None)
+        return found
 
     async def fork_checkpoint(
         self,

@@ -5,7 +5,6 @@ With it, which server it reaches and with which key.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,12 +14,12 @@ from art.client.checkpoint_download import fetch_checkpoint
 from art.client.connection import model_path
 from art.client.jobs import JobDeadlines
 from art.client.remote_backend import RemoteBackend
-from art.errors import ConfigurationError, NotFoundError
+from art.errors import ConfigurationError
 from art.process.environment import API_KEY, BASE_URL, WANDB_API_KEY, variable
 from art.tracking.folders import get_model_dir, get_step_checkpoint_dir
 from art.types import ServerlessTrainResult, TrainResult
 from art.wire.jobs import TrainResultInfo
-from art.wire.models import DeleteModelReply, ModelInfo
+from art.wire.models import ModelInfo
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
@@ -109,12 +108,7 @@ class ServerlessBackend(RemoteBackend):
 
         Raises NotFoundError when it is not there, RequestError while a training job of it is unfinished.
         """
-        path = model_path(model)
-        await self._connection.call("GET", path, ModelInfo)
-        # Gone at the second asking means that the first was heard and its reply lost.
-        with contextlib.suppress(NotFoundError):
-            await self._connection.call("DELETE", path, DeleteModelReply)
-        self._registered.pop((model.project, model.name), None)
+        await self.delete_model(model)
 
     async def pull_checkpoint(
         self,

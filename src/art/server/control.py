@@ -33,10 +33,10 @@ from art.server.ledger.ledger import Ledger
 from art.server.promotion.checkpoint_imports import CheckpointImports
 from art.server.promotion.promote import ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
-from art.server.tenancy import tenant_of
+from art.server.tenancy import Tenant, tenant_of
 from art.server.workers.base_model import ServerWorkers
 from art.server.workers.supervisor import WorkerOptions
-from art.wire.models import DeleteCheckpointsReply, ModelInfo, RegisterRequest, UnloadStepsReply
+from art.wire.models import DeleteCheckpointsReply, ModelInfo, ModelSummary, RegisterRequest, UnloadStepsReply
 from art.wire.records import quantized_name, split_bits
 
 
@@ -231,18 +231,15 @@ class Control:
 
     def describe(self, model: Registration) -> ModelInfo:
         """Returns the description of a model."""
-        checkpoints = self.models.checkpoints(model)
-        steps = checkpoints.steps()
-        return ModelInfo(
-            project=model.project,
-            name=model.name,
-            base_model=model.base_model,
-            inference_name=self.catalog.names.shown(model.project, model.name, tenant_of(model.project)),
-            step=max(steps, default=0),
-            checkpoints=steps,
-            checkpoint_dir=str(checkpoints.folder),
-            phases=self._served.phases.get(model.key, []),
-        )
+        shown = self.catalog.names.shown(model.project, model.name, tenant_of(model.project))
+        info = self.models.describe(model, shown)
+        return info.model_copy(update={"phases": self._served.phases.get(model.key, [])})
+
+    async def summaries(self, tenant: Tenant) -> list[ModelSummary]:
+        """Describes all models that the tenant may see."""
+        known = [one for one in self.models.list_models() if tenant in (None, tenant_of(one.project))]
+        infos = [self.describe(one) for one in known]
+        return await asyncio.to_thread(lambda: [self.models.summarize(info) for info in infos])
 
     def health(self) -> dict[str, Any]:
         """The state of each worker: `up`, `restarting`, `failed` or `new`."""

@@ -61,6 +61,11 @@ class ModelPaths:
         return cls(Path(get_model_dir(model)))
 
     @property
+    def description(self) -> Path:
+        """The file with the settings of the model as its program made it."""
+        return self.path / "model.json"
+
+    @property
     def history(self) -> Path:
         """One row of numbers for each split of each step."""
         return self.path / "history.jsonl"

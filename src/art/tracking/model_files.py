@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -98,6 +99,16 @@ def append_history_row(path: Path, row: Mapping[str, Any]) -> None:
         os.close(descriptor)
 
 
+def delete_logs(folder: Path) -> None:
+    """Remove a model's trajectories, history, state and `model.json`; checkpoints stay."""
+    paths = ModelPaths(folder)
+    for file in (paths.history, paths.state, paths.description):
+        file.unlink(missing_ok=True)
+    for logs in (paths.trajectories, paths.under_way("any").parent):
+        if logs.is_dir():
+            shutil.rmtree(logs)
+
+
 def read_history(path: Path) -> Iterator[dict[str, Any]]:
     """The complete rows, in order; none when there is no file."""
     if not path.exists():
@@ -139,4 +150,4 @@ def write_model_file(model: AnyModel) -> None:
     described = model.model_dump(exclude={"inference_api_key", "config"})
     config = None if model.config is None else json.loads(model.config.model_dump_json())
     text = json.dumps(without_keys({**described, "config": config}), default=repr)
-    write_json(model._folder() / "model.json", json.loads(text))
+    write_json(ModelPaths(model._folder()).description, json.loads(text))

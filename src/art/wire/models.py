@@ -5,11 +5,13 @@ request that merges one into a whole model.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from art.errors import NotFoundError, did_you_mean
 from art.wire.records import Strict
 from art.wire.training import LoraSpec
 
@@ -55,6 +57,52 @@ class ModelInfo(Strict):
     phases: list[str] = Field(default_factory=list)
     """What is done so that it is served, in words for people: while it is being started, and in the reply of
     the registration that started it."""
+
+
+class ModelSummary(ModelInfo):
+    """A registered model with what its checkpoints are and hold."""
+
+    rewards: dict[int, float] = Field(default_factory=dict)
+    """The mean reward of the rollouts that each step was trained on, by step; of the steps that have a
+    checkpoint."""
+    size_bytes: int | None = None
+    """Of all checkpoints together."""
+    updated_at: float | None = None
+    """When the newest checkpoint was made, in seconds since 1970; None: there is no checkpoint."""
+
+    @property
+    def key(self) -> str:
+        """`project/name`."""
+        return f"{self.project}/{self.name}"
+
+    @property
+    def last_reward(self) -> float | None:
+        """Returns the mean reward of the newest step that has one."""
+        return self.rewards[max(self.rewards)] if self.rewards else None
+
+
+class ModelList(Strict):
+    """Reply of GET /art/models"""
+
+    models: list[ModelSummary]
+
+
+def find_summary(text: str, there: Sequence[ModelSummary]) -> ModelSummary:
+    """Returns the model that `project/name`, or a `name` of one project alone, names.
+
+    Raises NotFoundError, which lists the models.
+    """
+    fit = [one for one in there if text == one.key] or [one for one in there if text == one.name]
+    if len(fit) == 1:
+        return fit[0]
+    keys = [one.key for one in fit or there]
+    listed = ", ".join(keys) or "none"
+    if fit:
+        why = f"model {text!r} is in several projects: {listed}"
+    else:
+        hint = did_you_mean(text, keys)
+        why = f"no model {text!r} is registered{hint and f', {hint}'}; registered: {listed}"
+    raise NotFoundError(why, status=404, code="model_not_found")
 
 
 class DeleteCheckpointsRequest(Strict):

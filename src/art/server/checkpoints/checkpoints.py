@@ -186,6 +186,8 @@ class JobNote(Strict):
 
     job_id: str
     result: TrainResultInfo
+    reward: float | None = None
+    """The mean of the scored rollouts; None for a step without rewards."""
 
 
 class Checkpoints:

@@ -5,6 +5,7 @@ A base model's name (`resolve_base`) means a built-in model, a local folder, or 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from art.server.data_folder import DataLayout
 from art.wire.models import (
     ADAPTER_CONFIG_FILE,
     ADAPTER_FILE,
+    ModelInfo,
+    ModelSummary,
     RegisterRequest,
 )
 from art.wire.records import Bits, Strict, quantized_name, split_bits
@@ -244,6 +247,37 @@ class RegisteredModels:
         invalid name.
         """
         return Checkpoints(self._layout.checkpoints_dir(project, name))
+
+    def describe(self, model: Registration, inference_name: str) -> ModelInfo:
+        """Returns the description of a model that is served as `inference_name`."""
+        checkpoints = self.checkpoints(model)
+        steps = checkpoints.steps()
+        return ModelInfo(
+            project=model.project,
+            name=model.name,
+            base_model=model.base_model,
+            inference_name=inference_name,
+            step=max(steps, default=0),
+            checkpoints=steps,
+            checkpoint_dir=str(checkpoints.folder),
+        )
+
+    def summarize(self, info: ModelInfo) -> ModelSummary:
+        """Adds what the checkpoints hold. Blocks for a few file operations a step."""
+        checkpoints = self.checkpoints_of(info.project, info.name)
+        size, made, rewards = 0, list[float](), dict[int, float]()
+        for step in info.checkpoints:
+            # One that is being deleted, or whose note is damaged, keeps no other from being told.
+            with contextlib.suppress(FileNotFoundError, CheckpointError):
+                folder = checkpoints.path(step)
+                size += sum(file.stat().st_size for file in folder.iterdir())
+                made.append(folder.stat().st_mtime)
+                note = checkpoints.note(step)
+                if note is not None and note.reward is not None:
+                    rewards[step] = note.reward
+        return ModelSummary(
+            **info.model_dump(), rewards=rewards, size_bytes=size, updated_at=max(made, default=None)
+        )
 
 
 def _read(path: Path) -> Registration:

@@ -30,6 +30,10 @@ class StepJob(ABC):
     async def some_ids(self) -> Sequence[Sequence[int]]:
         """A few rows of what the job trains on: what a step is checked with after a restart."""
 
+    def mean_reward(self) -> float | None:
+        """Returns the mean reward of the job's rollouts; None where there is none."""
+        return None
+
     async def open(self) -> TrainedModel:
         """The model in the trainer, at its newest step. Raises RequestError when the job expects another."""
         opened = await self.served.workers.trainers.open(self.served.model, self.served.checkpoints)
@@ -66,8 +70,7 @@ class StepJob(ABC):
         """Make what the trainer holds the next step, and serve it."""
         step = opened.step + 1
         result = self._result(step, {**metrics, "trained": 1.0}, sheet)
-        note = JobNote(job_id=self.job.job_id, result=result)
-        promoted = await self.served.promote(opened, step, canary, note, self.progress)
+        promoted = await self.served.promote(opened, step, canary, self._note(result), self.progress)
         return result.model_copy(update={"metrics": {**result.metrics, **promotion_metrics(promoted)}})
 
     async def carry_forward(
@@ -79,7 +82,7 @@ class StepJob(ABC):
         served, result = self.served, self._result(step + 1, {**metrics, "trained": 0.0}, sheet)
         await self.progress("saving")
         served.checkpoints.carry_forward(step)
-        served.checkpoints.commit(step + 1, JobNote(job_id=self.job.job_id, result=result))
+        served.checkpoints.commit(step + 1, self._note(result))
         opened = await served.workers.trainers.open(served.model, served.checkpoints)
         scores = await opened.score(canary.rows)
         await served.serve(step + 1, Canary(rows=canary.rows), scores, progress=self.progress)
@@ -100,6 +103,9 @@ class StepJob(ABC):
             scores = await opened.score(rows)
             await served.serve(step, Canary(rows=rows), scores, progress=self.progress)
         return note.result
+
+    def _note(self, result: TrainResultInfo) -> JobNote:
+        return JobNote(job_id=self.job.job_id, result=result, reward=self.mean_reward())
 
     def _result(self, step: int, metrics: Mapping[str, float], sheet: BalanceSheet) -> TrainResultInfo:
         return TrainResultInfo(

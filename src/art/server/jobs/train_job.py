@@ -13,6 +13,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -307,6 +308,11 @@ class TrainJob(StepJob):
         self.ledger = ledger
         self.renderer = renderer
         self.teachers = teachers
+
+    def mean_reward(self) -> float | None:
+        rollouts = (one for group in self.request.groups for one in group.trajectories)
+        rewards = [one.reward for one in rollouts if one.reward is not None]
+        return fmean(rewards) if rewards else None
 
     async def run(self) -> TrainResultInfo:
         if (before := await self.committed()) is not None:

@@ -6,7 +6,7 @@ from asyncio import to_thread
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from art.errors import RequestError
@@ -21,13 +21,14 @@ from art.server.routes.endpoint import (
     record_reply,
     with_external_names,
 )
-from art.server.tenancy import Tenant, external_name, tenant_in, tenant_of
+from art.server.tenancy import Tenant, external_name, tenant_in
 from art.wire.jobs import LARGEST_SFT_BODY, JobEvent, SftJobRequest, TrainJobRequest
 from art.wire.models import (
     AdoptRequest,
     DeleteCheckpointsRequest,
     DeleteModelReply,
     ForkRequest,
+    ModelList,
     RegisterRequest,
     UnloadStepsRequest,
 )
@@ -86,9 +87,8 @@ def control_routes(control: Control) -> list[BaseRoute]:
 
     async def list_models(request: Request) -> Response:
         tenant = tenant_in(request.scope)
-        known = [m for m in control.models.list_models() if tenant in (None, tenant_of(m.project))]
-        models = [with_external_names(tenant, control.describe(model)).model_dump() for model in known]
-        return JSONResponse({"models": models})
+        models = [with_external_names(tenant, one) for one in await control.summaries(tenant)]
+        return Response(ModelList(models=models).model_dump_json(), media_type="application/json")
 
     async def get_model(request: Request) -> Response:
         project, name = model_asked(request)

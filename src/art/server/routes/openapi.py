@@ -38,6 +38,7 @@ from art.wire.models import (
     ForkRequest,
     Manifest,
     ModelInfo,
+    ModelList,
     RegisterRequest,
     UnloadStepsReply,
     UnloadStepsRequest,
@@ -72,12 +73,6 @@ class Operation:
 
 
 _SSE = "text/event-stream"
-_LISTED_MODELS: Schema = {
-    "type": "object",
-    "properties": {"models": {"type": "array", "items": {"$ref": "#/components/schemas/ModelInfo"}}},
-    "required": ["models"],
-    "additionalProperties": False,
-}
 _MODEL = "/art/models/{project}/{name}"
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
 
@@ -151,7 +146,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Close a scoped rollout", reply=RolloutExchanges
     ),
     ("POST", "/art/models"): Operation(summary="Register a model", body=RegisterRequest, reply=ModelInfo),
-    ("GET", "/art/models"): Operation(summary="The registered models", reply=_LISTED_MODELS),
+    ("GET", "/art/models"): Operation(summary="The registered models", reply=ModelList),
     ("GET", _MODEL): Operation(summary="One model", reply=ModelInfo),
     ("DELETE", _MODEL): Operation(summary="Delete a model", reply=DeleteModelReply),
     ("POST", f"{_MODEL}/train"): Operation(summary="Train a step", body=TrainJobRequest, reply=JobInfo),

@@ -1,0 +1,180 @@
+"""`art models`: the registered models of a data folder, or of a server that runs: list, show, delete.
+
+A list of a folder reads its files and needs no server. What changes a folder goes through its server, which
+runs already or is started for the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_format
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from art.cli.model_verbs import AsJson, DataDir, readable_errors
+from art.errors import ConfigurationError
+from art.process.environment import API_KEY, variable
+
+if TYPE_CHECKING:
+    from art.client.remote_backend import RemoteBackend
+    from art.wire.models import ModelSummary
+
+models = typer.Typer(
+    name="models", help="List, show and delete the models of a folder or of a server.", no_args_is_help=True
+)
+
+Named = Annotated[str, typer.Argument(help="The model, PROJECT/NAME.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The address of a server, instead of a data folder. Its key is read from ART_API_KEY.",
+    ),
+]
+DATA_DIR = Path(".art")
+SHOWN_REWARDS = 10
+
+
+@models.command("list")
+def list_models(data_dir: DataDir = DATA_DIR, url: Url = None, json: AsJson = False) -> None:
+    """List the registered models: base model, steps, last reward, size, time of the newest checkpoint."""
+    with readable_errors():
+        found = read_summaries(data_dir, url)
+    if json:
+        typer.echo(json_format.dumps([plain_summary(one) for one in found], indent=1))
+    elif found:
+        print_table(found)
+    else:
+        typer.echo(f"No models in {url or data_dir}.", err=True)
+
+
+@models.command("show")
+def show_model(name: Named, data_dir: DataDir = DATA_DIR, url: Url = None, json: AsJson = False) -> None:
+    """Show one model: its checkpoints, the mean reward of each step, and the commands that use it."""
+    from art.wire.models import find_summary
+
+    with readable_errors():
+        found = find_summary(name, read_summaries(data_dir, url))
+    if json:
+        typer.echo(json_format.dumps(plain_summary(found), indent=1))
+        return
+    for title, value in shown_facts(found):
+        typer.echo(f"{title + ':':<13} {value}")
+
+
+@models.command("delete")
+def delete_model(
+    name: Named,
+    data_dir: DataDir = DATA_DIR,
+    url: Url = None,
+    logs: Annotated[
+        bool, typer.Option("--logs", help="Also delete the folder's trajectories, history and state of it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete. Without it nothing is deleted.")] = False,
+) -> None:
+    """Delete a model with all its checkpoints. Without `--yes` it only tells what would be deleted.
+
+    A model with an unfinished training job is kept.
+    """
+    from art.wire.models import find_summary
+
+    with readable_errors():
+        if url is not None and logs:
+            raise ConfigurationError("--logs are those of a data folder: leave --url out")
+        found = find_summary(name, read_summaries(data_dir, url))
+        if yes:
+            asyncio.run(_delete(found.key, data_dir, url, logs=logs))
+    steps = f"{len(found.checkpoints)} checkpoint{'' if len(found.checkpoints) == 1 else 's'}"
+    what = f"{found.key}: {steps}, {size_text(found.size_bytes)}{', and its logs' if logs else ''}"
+    typer.echo(f"Deleted {what}." if yes else f"Would delete {what}. Add --yes to delete it.")
+
+
+async def _delete(key: str, data_dir: Path, url: str | None, *, logs: bool) -> None:
+    if url is not None:
+        async with server_backend(url) as backend:
+            await backend.delete_model(key)
+        return
+    from art.client.local_backend import LocalBackend
+
+    async with LocalBackend(path=data_dir) as local:
+        await local.delete_model(key, logs=logs)
+
+
+def server_backend(url: str) -> RemoteBackend:
+    """Returns the backend of a server that runs. Raises ConfigurationError without a key."""
+    from art.client.remote_backend import RemoteBackend
+
+    key = variable(API_KEY)
+    if key is None:
+        raise ConfigurationError(f"--url {url}: set {API_KEY} to the key of that server")
+    return RemoteBackend(url, key)
+
+
+def read_summaries(data_dir: Path, url: str | None) -> list[ModelSummary]:
+    """Returns the models of a server, or those of a folder as its files say. Raises ARTError."""
+    if url is not None:
+        return asyncio.run(_ask_server(url))
+    from art.server.checkpoints.registered_models import RegisteredModels
+    from art.server.data_folder import DataLayout
+
+    known = RegisteredModels(DataLayout(data_dir.resolve()))
+    return [known.summarize(known.describe(one, one.key)) for one in known.list_models()]
+
+
+async def _ask_server(url: str) -> list[ModelSummary]:
+    async with server_backend(url) as backend:
+        return await backend.list_models()
+
+
+def print_table(found: Iterable[ModelSummary]) -> None:
+    """Prints one line a model."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("model", "base model", "step", "checkpoints", "last reward", "size", "updated"):
+        table.add_column(title, overflow="fold", justify="left" if "model" in title else "right")
+    for one in found:
+        reward = "" if one.last_reward is None else f"{one.last_reward:.4g}"
+        steps = str(one.step), str(len(one.checkpoints))
+        when = time_text(one.updated_at)
+        table.add_row(*map(Text, (one.key, one.base_model, *steps, reward, size_text(one.size_bytes), when)))
+    Console().print(table, highlight=False)
+
+
+def shown_facts(one: ModelSummary) -> Iterable[tuple[str, str]]:
+    """Yields the lines of `art models show`."""
+    yield "model", one.key
+    yield "base model", one.base_model
+    yield "newest step", str(one.step)
+    yield "checkpoints", ", ".join(map(str, one.checkpoints)) or "none"
+    yield "size", size_text(one.size_bytes)
+    yield "updated", time_text(one.updated_at) or "never"
+    last = sorted(one.rewards.items())[-SHOWN_REWARDS:]
+    yield "rewards", ", ".join(f"step {step}: {value:.4g}" for step, value in last) or "none"
+    if one.checkpoint_dir is not None:
+        yield "folder", one.checkpoint_dir
+    yield "talk to it", f"art chat {one.key}"
+    yield "serve it", f"art serve --model {one.key}"
+
+
+def plain_summary(one: ModelSummary) -> dict[str, object]:
+    """Returns what `--json` prints."""
+    return {**one.model_dump(), "last_reward": one.last_reward}
+
+
+def size_text(size: int | None) -> str:
+    """Returns "1.5 MB"."""
+    from rich.filesize import decimal
+
+    return "" if size is None else decimal(size)
+
+
+def time_text(seconds: float | None) -> str:
+    """Returns "2026-03-04 17:30 UTC"."""
+    return "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
