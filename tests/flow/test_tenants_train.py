@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -167,7 +168,7 @@ async def test_a_checkpoint_comes_home_and_the_model_goes(server: Server, tmp_pa
         await model.register(backend)
         with pytest.raises(CheckpointMissingError):
             await backend.pull_checkpoint(model)
-        await learn(backend, model, 3)
+        learned = await learn(backend, model, 3)
         folder = Path(await backend._experimental_pull_model_checkpoint(model, step="latest"))
         assert folder == tmp_path / "frank" / "games" / "models" / "player" / "checkpoints" / "0002"
         there = server.folder / "frank~games" / "models" / "player" / "checkpoints" / "0002"
@@ -176,6 +177,9 @@ async def test_a_checkpoint_comes_home_and_the_model_goes(server: Server, tmp_pa
         for name in files:
             assert digest(folder / name) == digest(there / name)
         before = written_at(folder)
+        (told,) = [one for one in await backend.list_models() if one.key == "games/player"]
+        rewards = [len(said) + number % 6 for number, said in enumerate(learned.said)]
+        assert told.rewards == pytest.approx({1: fmean(rewards[:6]), 2: fmean(rewards[6:])})
         assert await backend.pull_checkpoint(model, step=2) == str(folder)
         assert written_at(folder) == before
         other = await backend.pull_checkpoint(model, step=1, local_path=tmp_path / "one")

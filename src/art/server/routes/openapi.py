@@ -188,6 +188,7 @@ _ERRORS = {
     "405": "Another method",
     "408": "The body did not come in time",
     "409": "Something else is in the way",
+    "410": "The rollout is closed or has expired",
     "413": "The body is too large",
     "429": "The queue is full; `Retry-After` says when to come back",
     "500": "The server failed; its log says why",
