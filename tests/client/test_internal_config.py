@@ -236,3 +236,31 @@ def test_the_server_s_configuration() -> None:
 def test_bits_that_cannot_be_are_refused(init_args: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigurationError, match=what):
         model_settings({"init_args": init_args})
+
+
+def test_the_defaults_of_older_releases_are_taken(tmp_path: Path) -> None:
+    """`get_model_config` spells out what those released programs got without asking."""
+    config = dict(art.dev.get_model_config("some/base", str(tmp_path), None))
+    assert "optim" in config["trainer_args"] and "report_to" in config["trainer_args"]
+    assert model_settings(config).lora is not None
+
+
+@pytest.mark.parametrize(
+    ("trainer_args", "remedy"),
+    [
+        ({"push_to_hub": True}, "Upload the folder `result.checkpoint_path`"),
+        ({"report_to": "tensorboard"}, r"set report_metrics=\['wandb'\] of the model"),
+        ({"temperature": 0.7}, "pass it to `chat.completions.create`"),
+        ({"top_k": 1}, "pass it to `chat.completions.create`"),
+        ({"max_completion_length": 256}, "pass max_tokens to `chat.completions.create`"),
+        ({"eval_strategy": "steps"}, "call `await model.log"),
+        ({"save_total_limit": 2}, "call `await model.delete_checkpoints"),
+        ({"num_train_epochs": 3}, "algorithm={'updates': {'epochs': ...}}"),
+        ({"optim": "sgd"}, "the optimizer is AdamW"),
+    ],
+)
+def test_what_a_user_of_other_trainers_relies_on_is_refused_with_what_does_it_here(
+    trainer_args: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"(?i){remedy}"):
+        model_settings({"trainer_args": trainer_args})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Literal
 
 from art.compat.dev import (
@@ -113,7 +114,8 @@ def meant_option(name: str, known: Collection[str], where: str = "docs/reference
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Returns whether a value is one of these. True and 1 are different values."""
+    """Returns whether a value is one of these. True and 1 are different values; a name of an enum is one."""
+    value = value.value if isinstance(value, Enum) else value
     return any(type(value) is type(one) and value == one for one in neutral)
 
 
@@ -251,6 +253,12 @@ ENGINE_ARGS = ForeignSection(
             "task runner convert",
             neutral=["auto", "generate", "none"],
         ),
+        **refused_options(
+            "use init_args={'load_in_4bit': True}, or give vLLM its own engine_args, "
+            "LocalBackend(server_options={'engine': {'name': 'vllm', 'options': {'engine_args': {...}}}}).",
+            "quantization",
+        ),
+        **refused_options("the tokenizer is that of the base model. Leave it out.", "tokenizer"),
         **refused_options(_NOT_BUILT, "override_pooler_config", neutral=[{}]),
         **refused_options(
             _NOT_BUILT, "enable_prompt_embeds enable_lora_bias enable_prompt_adapter", neutral=[False]
@@ -278,6 +286,12 @@ SERVER_ARGS = ForeignSection(
             "chat_template_content_format",
             neutral=["auto", "string"],
         ),
+        **refused_options(
+            "give LocalBackend(server_options={'allow_origins': [...]}).",
+            "allowed_origins",
+            neutral=[["*"], []],
+        ),
+        **refused_options("code of a plugin is never run. Leave it out.", "tool_parser_plugin", neutral=[""]),
         **refused_options("a reply's role is 'assistant'.", "response_role", neutral=["assistant"]),
         **refused_options(
             "the server uses plain HTTP on this machine. Put a proxy in front of it.",
@@ -290,6 +304,18 @@ SERVER_ARGS = ForeignSection(
 """`_openai_client_config["server_args"]`."""
 
 
+_ADAMW = (
+    "adamw_torch",
+    "adamw_torch_fused",
+    "adamw_hf",
+    "adamw_8bit",
+    "adamw_bnb_8bit",
+    "paged_adamw",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+)
+"""Optimizers that compute AdamW; how they store its state is the trainer's."""
+_SAMPLING = "sampling is set in each request: pass it to `chat.completions.create`."
 _TRAIN = "set it in backend.train, or in model.train(_config=...)"
 
 TRAINER_ARGS = ForeignSection(
@@ -309,6 +335,56 @@ TRAINER_ARGS = ForeignSection(
             seed="Seeds the adapter and the trainer, unless peft_args or init_args do.",
         ),
         **refused_options("the optimizer is AdamW. Leave it out.", "adafactor", neutral=[False]),
+        **refused_options("the optimizer is AdamW. Leave it out.", "optim", neutral=_ADAMW),
+        **refused_options(
+            "nothing is uploaded during training. Upload the folder `result.checkpoint_path`, which is in "
+            "PEFT's format, or call `await backend.push_model(model, bucket=...)`.",
+            "push_to_hub hub_always_push",
+            neutral=[False],
+        ),
+        **refused_options(
+            "set report_metrics=['wandb'] of the model, which also logs to files under its folder.",
+            "report_to",
+            neutral=["none", [], ["none"]],
+        ),
+        **refused_options(
+            "set it as a field of art.TrainableModel.", "run_name project", neutral=["huggingface"]
+        ),
+        **refused_options(
+            "your program runs the evaluation: gather validation rollouts and call `await model.log(groups, "
+            "split='val')`.",
+            "do_eval do_predict eval_on_start eval_strategy",
+            neutral=[False, "no"],
+        ),
+        **refused_options(
+            "each step keeps its checkpoint. Call `await model.delete_checkpoints()` to delete all but the "
+            "newest and the best.",
+            "save_total_limit",
+        ),
+        **refused_options(
+            "one call of train is one pass over its groups. For more, set "
+            "algorithm={'updates': {'epochs': ...}} in train.",
+            "num_train_epochs",
+            neutral=[1, 1.0],
+        ),
+        **refused_options(
+            "it is not implemented: one process trains on one device. Leave it out.",
+            "deepspeed fsdp",
+            neutral=["", [], {}],
+        ),
+        **refused_options(_SAMPLING, "temperature top_p repetition_penalty", neutral=[1.0, 1]),
+        **refused_options(_SAMPLING, "top_k min_p generation_kwargs", neutral=[0, 0.0, -1, {}]),
+        **refused_options(_SAMPLING, "vllm_guided_decoding_regex"),
+        **refused_options(
+            "the length is set in each request: pass max_tokens to `chat.completions.create`. "
+            "init_args={'max_seq_length': ...} limits prompt and completion together.",
+            "max_completion_length max_prompt_length",
+        ),
+        **refused_options(
+            "choose the engine of the server: LocalBackend(server_options={'engine': {'name': 'vllm'}}).",
+            "use_vllm",
+            neutral=[False],
+        ),
         **refused_options(
             "give adam_params of backend.train, or leave it out.", "lr_scheduler_kwargs", neutral=[{}]
         ),
