@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletion
 from wire_double import KEY, Double, error
 
 import art
-from art.client.openai_client import RolloutOpenAI, openai_client
+from art.client.openai_client import RolloutOpenAI, SampledTexts, openai_client
 from art.trajectories import in_rollout, rollout_scope
 from waiting import until
 
@@ -177,3 +179,22 @@ def test_other_hosts_and_https_take_the_ordinary_way(monkeypatch):
     assert openai_client(base_url="http://127.0.0.1:80/v1", api_key=KEY).lane is not None
     monkeypatch.setenv("http_proxy", "http://proxy.example.org:3128")
     assert openai_client(base_url="http://gpu.example.org/v1", api_key=KEY).lane is None
+
+
+def test_a_text_or_call_that_was_changed_after_its_reply_is_found_out() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"n": 1}'}}
+    message = {"role": "assistant", "content": "I look.", "tool_calls": [call]}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": message, "sample_id": "s1"}
+    told = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    texts, completion = SampledTexts(), ChatCompletion.model_validate(told)
+    texts.observe({}, completion)
+    (reply,) = completion.choices
+    respelled = json.loads(json.dumps(choice))
+    respelled["message"]["tool_calls"][0]["function"]["arguments"] = '{"n":1}'
+    assert not texts.is_edited(reply) and not texts.is_edited(reply.model_dump())
+    assert not texts.is_edited(respelled), "a client wrote the arguments again"
+    assert not texts.is_edited({**choice, "sample_id": "of another program", "message": {"content": "?"}})
+    reply.message.tool_calls[0].function.arguments = '{"n": 2}'
+    assert texts.is_edited(reply)
+    assert texts.is_edited({**choice, "message": {**message, "content": "I looked."}})
+    assert texts.is_edited({**choice, "message": {**message, "tool_calls": []}})

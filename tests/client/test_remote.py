@@ -486,3 +486,26 @@ def test_one_backend_in_several_event_loops(model, backend):
     asyncio.run(model.register(backend))
     for expected in (1, 2):
         assert asyncio.run(model.train(groups())).step == expected
+
+
+async def test_a_choice_that_was_edited_after_it_was_sampled_is_told_once_with_its_place(
+    registered, backend, double: Double, caplog
+):
+    async def rollout(streamed: bool = False) -> art.Trajectory:
+        said = art.Trajectory(messages_and_choices=[{"role": "user", "content": "x"}], reward=1.0)
+        ask = {"model": registered.get_inference_name(), "messages": said.messages()}
+        completion = await registered.openai_client().chat.completions.create(**ask)
+        said.messages_and_choices.append(completion.choices[0])
+        return said
+
+    (group,) = await art.gather_trajectory_groups([art.TrajectoryGroup(rollout() for _ in range(4))])
+    stored = art.Trajectory.model_validate_json(group.trajectories[0].model_dump_json())
+    group.trajectories[1].messages_and_choices[-1].message.content += " \n"  # white space is no edit
+    await registered.train([art.TrajectoryGroup([stored, *group.trajectories[1:]])])
+    assert "was edited" not in caplog.text
+    for edited in group.trajectories[2:]:
+        edited.messages_and_choices[-1].message.content = "what I would have said"
+    for _ in range(2):
+        await registered.train([group])
+    (line,) = [line for line in caplog.messages if "was edited" in line]
+    assert "group 0, trajectory 2, turn 1 (and 1 more)" in line and "as a dict, which is context" in line

@@ -6,7 +6,8 @@ names the rollout with each request and wastes no time to a server nearby.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
@@ -20,9 +21,10 @@ from art.client.capture import Listener, current_listener, listening
 from art.client.captured_reply import read_completion, watch_body
 from art.client.connection import CONNECT_S, TIMEOUT_S, PerLoop, file_budget
 from art.client.fast_http import Lane, Revive, complete_over_lane, lane_to, request_head
-from art.trajectories import current_rollout
+from art.trajectories import current_rollout, get_messages
+from art.types import sample_id
 from art.wire.nested import deep_merge
-from art.wire.rollouts import ROLLOUT_HEADER
+from art.wire.rollouts import ROLLOUT_HEADER, SAMPLE_FIELD
 
 REFRAMED = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 """Headers that describe a body as it travelled, not as it was read."""
@@ -226,6 +228,43 @@ def _observe(
     reading = watch_body(response, *tellers)
     if reading is not None and listener is not None:
         listener.on_close.append(partial(reading.hand_over, tellers[0]))
+
+
+KEPT_REPLIES = 65536
+"""Replies of which a client remembers what was said: about 8 MB."""
+
+
+class SampledTexts:
+    """The texts of the newest replies, by sample: one that was changed afterwards is found out."""
+
+    def __init__(self) -> None:
+        self._hashes: OrderedDict[str, int] = OrderedDict()
+
+    def observe(self, request: dict[str, Any], completion: ChatCompletion) -> None:
+        """Remembers the reply's choices."""
+        for choice in completion.choices:
+            sample = (choice.model_extra or {}).get(SAMPLE_FIELD)
+            if isinstance(sample, str):
+                calls = [getattr(call, "function", None) for call in choice.message.tool_calls or ()]
+                named = [(one.name, one.arguments) for one in calls if one is not None]
+                self._hashes[sample] = _text_hash(choice.message.content, named)
+        while len(self._hashes) > KEPT_REPLIES:
+            self._hashes.popitem(last=False)
+
+    def is_edited(self, choice: Any) -> bool:
+        """Returns whether the choice says something else than its reply said; False for an unknown one."""
+        sampled = self._hashes.get(sample_id(choice) or "")
+        if sampled is None:
+            return False
+        said: Any = get_messages([choice])[0]
+        calls = [call["function"] for call in said.get("tool_calls") or () if call.get("function")]
+        return sampled != _text_hash(said["content"], [(one["name"], one["arguments"]) for one in calls])
+
+
+def _text_hash(content: str | None, calls: Sequence[tuple[str, str]]) -> int:
+    """Equal in this process for one text and its calls; white space around it and in arguments is no text."""
+    spelled = tuple((name, "".join(str(arguments).split())) for name, arguments in calls)
+    return hash(((content or "").strip(), spelled))
 
 
 MAX_RETRIES = 10

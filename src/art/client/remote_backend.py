@@ -31,6 +31,7 @@ from art.client.train_request import (
     job_request,
     train_groups,
     warn_context_only,
+    warn_edited,
     warn_rate,
     warn_untrained,
 )
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     import openai
 
     from art.backend import AnyModel, AnyTrainableModel, SftExample
+    from art.client.openai_client import SampledTexts
     from art.trajectories import TrajectoryGroup
 
 
@@ -96,6 +98,9 @@ class RemoteBackend:
         """Steps."""
         self._told_context: set[tuple[str, str]] = set()
         self._told_rate: set[str] = set()
+        self._told_edits: set[str] = set()
+        self._sampled: SampledTexts | None = None
+        """Of all clients; made with the first, for it needs `openai`."""
         self._step_ended: dict[ModelKey, float] = {}
         """When the newest step of each model ended, by the monotonic clock."""
         self._watches: defaultdict[ModelKey, DivergenceWatch] = defaultdict(DivergenceWatch)
@@ -138,13 +143,16 @@ class RemoteBackend:
 
     def openai_client(self, model: AnyTrainableModel) -> openai.AsyncOpenAI:
         """A client that names the rollout with each request."""
-        from art.client.openai_client import openai_client
+        from art.client.openai_client import SampledTexts, openai_client
 
         if model.inference_base_url is None or model.inference_api_key is None:
             raise RuntimeError(f"model {model.name!r} has no endpoint; register it first")
-        return openai_client(
+        client = openai_client(
             base_url=model.inference_base_url, api_key=model.inference_api_key, revive=self._revive
         )
+        self._sampled = self._sampled or SampledTexts()
+        client.observers.append(self._sampled.observe)
+        return client
 
     @signed_with(KEYWORDS)
     async def train(
@@ -172,6 +180,8 @@ class RemoteBackend:
         sent = gathered(trajectory_groups, "train()")
         check_any_trajectory(sent)
         groups = train_groups(sent, given=given)
+        if self._sampled is not None:
+            warn_edited(sent, self._sampled.is_edited, model.name, self._told_edits)
         aside = train_groups(chosen.get("discarded_groups") or (), given=given, after=groups)
         job_id = chosen.get("job_id") or uuid4().hex
         request = job_request(job_id, groups, aside, model._internal_config, chosen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -108,6 +108,36 @@ def train_groups(
             TrainGroup(trajectories=trajectories, failed=len(group.exceptions), judge=_judge_figures(group))
         )
     return wire
+
+
+def warn_edited(
+    groups: Iterable[Any], is_edited: Callable[[Any], bool], model: str, warned: set[str]
+) -> None:
+    """A line in the log, once for each model, for choices whose text is not what was sampled any more.
+
+    warned: the models of which it was said before; grows.
+    """
+    if model in warned:
+        return
+    places = [
+        f"group {g}, trajectory {t}, turn {turn}"
+        for g, group in enumerate(groups)
+        for t, trajectory in enumerate(group or ())
+        for history in (trajectory, *trajectory.additional_histories)
+        for turn, item in enumerate(history.messages_and_choices)
+        if is_choice(item) and is_edited(item)
+    ]
+    if not places:
+        return
+    warned.add(model)
+    log.warning(
+        "the text of a choice was edited after it was sampled: %s%s. Training uses the sampled tokens, not "
+        "the edit. Append the choice as it came, and text of your own as a dict, which is context. Said once "
+        "for %s",
+        places[0],
+        f" (and {len(places) - 1} more)" if len(places) > 1 else "",
+        model,
+    )
 
 
 def check_any_trajectory(groups: Sequence[Any]) -> None:
