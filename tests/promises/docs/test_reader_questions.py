@@ -75,8 +75,8 @@ ANSWERS = {
         ["train_sft", "learning_rate"],
     ),
     "How do I use the trained model elsewhere?": (
-        "docs/concepts/checkpoints.md#where-things-are",
-        ["from_pretrained", "PEFT"],
+        "docs/guides/export.md#export-a-checkpoint",
+        ["art export", "vLLM", "Ollama"],
     ),
 }
 
