@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from art.cli.autorl import autorl
 from art.cli.keys import keys
 from art.cli.mcp import mcp
-from art.cli.model_verbs import export, show
+from art.cli.model_verbs import evaluate, export, show
 from art.cli.models import models
 from art.cli.run_options import settings_verb
 from art.cli.runtime import runtime
@@ -29,6 +29,7 @@ VERB_ORDER = (
     "run",
     "models",
     "show",
+    "eval",
     "export",
     "keys",
     "runtime",
@@ -272,6 +273,7 @@ app.add_typer(mcp)
 settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings")(autorl)
 app.add_typer(models)
 app.command()(show)
+app.command("eval")(evaluate)
 app.command()(export)
 app.add_typer(keys)
 app.add_typer(runtime)

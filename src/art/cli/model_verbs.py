@@ -111,6 +111,60 @@ def export(
         typer.echo(f"Pushed to {done.url}")
 
 
+Task = Annotated[str | None, typer.Option(help="A built-in task: tic-tac-toe, yes-no-maybe or mail.")]
+RolloutOption = Annotated[
+    str | None,
+    typer.Option(metavar="MODULE:FUNCTION", help="Your rollout function, called with (model, scenario)."),
+]
+Scenarios = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|MODULE:NAME", help="Your scenarios: JSON lines, a JSON list, or a list in a module."
+    ),
+]
+Rollouts = Annotated[
+    int | None,
+    typer.Option(min=1, help="Rollouts in all. Default: 100 of a task, one of each of your scenarios."),
+]
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="The model: PROJECT/NAME or PROJECT/NAME@STEP.")],
+    task: Task = None,
+    rollout: RolloutOption = None,
+    scenarios: Scenarios = None,
+    rollouts: Rollouts = None,
+    sampling: Annotated[str, typer.Option(help="sampled, greedy or both.")] = "sampled",
+    temperature: Annotated[float, typer.Option(min=0, help="The temperature of sampled rollouts.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The seed of the rollouts, for comparisons.")] = 0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent rollouts.")] = 16,
+    split: Annotated[str, typer.Option(help="The split to log to.")] = "val",
+    best: Best = None,
+    data_dir: DataDir = Path(".art"),
+    json: AsJson = False,
+) -> None:
+    """Evaluate a checkpoint: mean reward and metrics with their standard errors.
+
+    The result is added to the model's history, as `model.log` does. Without @STEP and --best it takes the
+    newest step.
+    """
+    from art.cli.evaluate import EvalChoices, evaluate_model
+
+    choices = EvalChoices(
+        task=task,
+        rollout=rollout,
+        scenarios=scenarios,
+        rollouts=rollouts,
+        sampling=sampling,
+        temperature=temperature,
+        seed=seed,
+        concurrency=concurrency,
+        split=split,
+    )
+    with readable_errors():
+        evaluate_model(model, choices, best=best, data_dir=data_dir, as_json=json)
+
+
 def show(
     target: Annotated[
         str, typer.Argument(help="The model, PROJECT/NAME or PROJECT/NAME@STEP, or a file of trajectories.")

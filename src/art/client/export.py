@@ -9,6 +9,7 @@ It works on the files of a project, without a server. Only a merge needs torch, 
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from art.errors import (
     require_extra,
 )
 from art.tracking.folders import NamedModel, find_model
-from art.tracking.model_files import best_step
+from art.tracking.model_files import best_step, read_json
 from art.wire.models import (
     ADAPTER_CONFIG_FILE,
     ADAPTER_FILE,
@@ -138,7 +139,7 @@ def write_weights(
     """Writes what the format has beside the card. Returns what a merge said; None for an adapter."""
     if format == "peft":
         check_adapter(checkpoint)
-        copy_adapter(checkpoint, folder, facts.chat_template)
+        copy_adapter(checkpoint, folder, facts)
         return None
     require_extra("local", f"art export --format {format}", remedy=", or export with --format peft")
     if program is None:
@@ -210,13 +211,16 @@ def check_adapter(checkpoint: Path) -> None:
         )
 
 
-def copy_adapter(checkpoint: Path, folder: Path, chat_template: str | None) -> None:
+def copy_adapter(checkpoint: Path, folder: Path, facts: CardFacts) -> None:
     """Copies the adapter and the tokenizer, without the trainer's own files."""
     for name in (ADAPTER_FILE, ADAPTER_CONFIG_FILE, *TOKENIZER_FILES):
         if (checkpoint / name).is_file():
             shutil.copyfile(checkpoint / name, folder / name)
-    if chat_template is not None:
-        (folder / TEMPLATE_FILE).write_text(chat_template, encoding="utf-8")
+    config = read_json(folder / ADAPTER_CONFIG_FILE) or {}
+    config["base_model_name_or_path"] = facts.base_model  # without the bits that it was trained in
+    (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if facts.chat_template is not None:
+        (folder / TEMPLATE_FILE).write_text(facts.chat_template, encoding="utf-8")
 
 
 def merge_in_process(checkpoint: Path, folder: Path, facts: CardFacts, dtype: Dtype) -> MergeReply:

@@ -21,6 +21,7 @@ from art.errors import CheckpointError
 from art.tracking.folders import NamedModel
 from art.tracking.model_files import read_history, read_json
 from art.wire.models import ADAPTER_CONFIG_FILE, JOB_FILE, STATE_FILE
+from art.wire.records import split_bits
 
 BUILT_IN = "art/"
 CURVE_ROWS = 21
@@ -78,6 +79,7 @@ def read_facts(model: NamedModel, step: int, *, license: str | None = None) -> C
         raise CheckpointError(
             f"{checkpoint} names no base model: {STATE_FILE} and {ADAPTER_CONFIG_FILE} are missing"
         )
+    base, _ = split_bits(base)  # an adapter of a quantized base fits the base as it is, too
     job = (read_json(checkpoint / JOB_FILE) or {}).get("job_id")
     trained = {} if job is None else job_settings(model.files.path.parents[2], job)
     trained = trained or ({"optimizer": state["optimizer"]} if state.get("optimizer") else {})

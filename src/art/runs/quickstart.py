@@ -122,7 +122,7 @@ def resumed_settings(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """The means over rollouts of new scenarios.
+    """The means over rollouts of new scenarios; of a metric, over the rollouts that have it.
 
     >>> Evaluation.of([{"reward": 1.0, "not_lost": 1.0}, {"reward": -1.0, "not_lost": 0.0}]).means
     {'reward': 0.0, 'not_lost': 0.5}
@@ -138,9 +138,10 @@ class Evaluation:
     def from_rows(cls, rows: Sequence[dict[str, float]]) -> Evaluation:
         if not rows:
             raise ValueError("an evaluation needs at least one rollout")
-        names = list(rows[0])
-        means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
-        errors = {name: _standard_error([row[name] for row in rows], means[name]) for name in names}
+        names = dict.fromkeys(name for row in rows for name in row)
+        values = {name: [row[name] for row in rows if name in row] for name in names}
+        means = {name: mean(values[name]) for name in names}
+        errors = {name: _standard_error(values[name], means[name]) for name in names}
         return cls(rollouts=len(rows), means=means, errors=errors)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""`art eval`: the mean reward of one checkpoint, sampled and greedy, in a table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from art.client.export import choose_step
+from art.errors import ConfigurationError
+from art.runs.evaluation import MODES, CheckpointScore, RolloutSource, evaluate, log_score, with_checkpoint
+from art.tracking.folders import NamedModel, find_model
+from art.tracking.names import check_split
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalChoices:
+    """The options of the verb."""
+
+    task: str | None
+    rollout: str | None
+    scenarios: str | None
+    rollouts: int | None
+    sampling: str
+    temperature: float
+    seed: int
+    concurrency: int
+    split: str
+
+    def source(self) -> RolloutSource:
+        """Raises ConfigurationError for options that do not fit each other, or name nothing."""
+        if self.sampling not in MODES:
+            raise ConfigurationError(f"--sampling {self.sampling!r}: choose one of {', '.join(MODES)}")
+        check_split(self.split)
+        given = (self.task is not None, self.rollout is not None, self.scenarios is not None)
+        if given == (True, False, False):
+            source = RolloutSource.of_task(str(self.task))
+        elif given == (False, True, True):
+            source = RolloutSource.of_function(str(self.rollout), str(self.scenarios))
+        else:
+            raise ConfigurationError(
+                "give either --task NAME, or --rollout MODULE:FUNCTION and --scenarios FILE"
+            )
+        if "greedy" in MODES[self.sampling]:
+            source.check_greedy()
+        return source
+
+
+def evaluate_model(
+    text: str, choices: EvalChoices, *, best: str | None, data_dir: Path, as_json: bool
+) -> None:
+    """Evaluates, logs and prints. Raises what the rollouts, the server or the options raise."""
+    source = choices.source()
+    named = find_model(text, data_dir)
+    step = choose_step(named, best=best)
+    scores = asyncio.run(score_checkpoint(named, step, source, choices, data_dir))
+    if as_json:
+        plain: dict[str, Any] = {"model": named.key, "step": step, "of": source.name}
+        typer.echo(json.dumps({**plain, **{name: one.to_dict() for name, one in scores.items()}}, indent=1))
+        return
+    Console().print(score_table(f"{named.key}@{step} on {source.name}", scores))
+
+
+async def score_checkpoint(
+    named: NamedModel, step: int, source: RolloutSource, choices: EvalChoices, data_dir: Path
+) -> dict[str, CheckpointScore]:
+    """Returns the scores by the name of the sampling. They are in the model's history then."""
+    scores: dict[str, CheckpointScore] = {}
+    async with with_checkpoint(named, step, data_dir) as model:
+        for sampling in MODES[choices.sampling]:
+            score, groups = await evaluate(
+                model,
+                source,
+                rollouts=choices.rollouts or source.count,
+                temperature=choices.temperature if sampling == "sampled" else 0.0,
+                concurrency=choices.concurrency,
+                seed=choices.seed,
+                title=f"{named.key}@{step} {sampling}",
+            )
+            await log_score(model, sampling, score, groups, split=choices.split, step=step)
+            scores[sampling] = score
+    return scores
+
+
+def score_table(title: str, scores: dict[str, CheckpointScore]) -> Table:
+    """Returns a line for each metric: mean and standard error."""
+    table = Table(title=Text(title), box=None, pad_edge=False, title_justify="left")
+    for heading in ("mean ± standard error", *scores):
+        table.add_column(heading, justify="left" if "±" in heading else "right")
+    names = dict.fromkeys(name for one in scores.values() for name in one.evaluation.means)
+    for name in names:
+        cells = [
+            f"{one.evaluation.means[name]:.4f} ± {one.evaluation.errors[name]:.4f}"
+            if name in one.evaluation.means
+            else ""
+            for one in scores.values()
+        ]
+        table.add_row(Text(name), *cells, style="bold" if name == "reward" else "")
+    for what in ("rollouts", "failed", "unscored"):
+        table.add_row(what, *(str(one.to_dict()[what]) for one in scores.values()), style="dim")
+    return table

@@ -1,0 +1,287 @@
+"""`art eval`: rollouts of one checkpoint, their means with standard errors, and a row of the model's history.
+
+    with_checkpoint(model, 20)     serves the checkpoint of a data folder: rollouts sample from it
+    RolloutSource.of_task(...)     what is rolled out: a built-in task, or a user's function and scenarios
+
+Sampled rollouts are logged as those of `model.log(split="val")`; greedy ones as numbers alone, under
+`val/greedy/`, so that the best step is still chosen among equals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import RootModel
+
+import art
+from art.environments import tasks
+from art.errors import CheckpointMissingError, ConfigurationError, RolloutsFailedError
+from art.runs.quickstart import ADDED_BY_GATHERING, EVALUATION_SEED, Evaluation
+from art.tracking.folders import NamedModel
+from art.tracking.model_files import read_json
+from art.wire.records import split_bits
+
+Sampling = Literal["sampled", "greedy"]
+MODES: dict[str, tuple[Sampling, ...]] = {
+    "sampled": ("sampled",),
+    "greedy": ("greedy",),
+    "both": ("sampled", "greedy"),
+}
+TASK_ROLLOUTS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSource:
+    """The scenarios of an evaluation and the function that rolls them out."""
+
+    name: str
+    scenario: Callable[[int], Any]
+    """By index."""
+    count: int
+    """How many scenarios there are; of a task, how many are used by default."""
+    endless: bool
+    run: Callable[..., Awaitable[Any]]
+    """`run(model, scenario)`, with `temperature` and `seed` where `takes` has them."""
+    takes: frozenset[str]
+
+    @classmethod
+    def of_task(cls, name: str) -> RolloutSource:
+        """Raises ConfigurationError with the known tasks."""
+        task = tasks.find(name)
+        return cls(
+            name=name,
+            scenario=partial(task.scenario, EVALUATION_SEED),
+            count=TASK_ROLLOUTS,
+            endless=True,
+            run=task.rollout,
+            takes=frozenset({"temperature", "seed"}),
+        )
+
+    @classmethod
+    def of_function(cls, function: str, scenarios: str) -> RolloutSource:
+        """function: "module:function", found from the current folder. scenarios: "module:name" of a list, or
+        a file of JSON lines or of a JSON list. Raises ConfigurationError.
+        """
+        run = named_object("--rollout", function)
+        if not callable(run):
+            raise ConfigurationError(f"--rollout {function!r} is {type(run).__name__}, not a function")
+        known = read_scenarios(scenarios)
+        return cls(
+            name=function,
+            scenario=known.__getitem__,
+            count=len(known),
+            endless=False,
+            run=run,
+            takes=frozenset({"temperature", "seed"} & inspect.signature(run).parameters.keys()),
+        )
+
+    async def rollout(self, model: art.Model, index: int, *, seed: int, temperature: float) -> Any:
+        """One rollout of the scenario at an index."""
+        given = {"temperature": temperature, "seed": seed}
+        return await self.run(
+            model, self.scenario(index), **{name: given[name] for name in sorted(self.takes)}
+        )
+
+    def check_greedy(self) -> None:
+        """Raises ConfigurationError where nothing can make the rollouts greedy."""
+        if "temperature" not in self.takes:
+            raise ConfigurationError(
+                f"{self.name} takes no `temperature`, so it cannot be asked for greedy rollouts: add the "
+                "parameter and pass it to your completions, or use --sampling sampled"
+            )
+
+
+def named_object(option: str, text: str) -> Any:
+    """Returns what "module:name" names, with the current folder searched first. Raises ConfigurationError."""
+    module, colon, name = text.partition(":")
+    if not colon or not module or not name:
+        raise ConfigurationError(f"{option} {text!r}: write module:name, such as rollout:rollout")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{option} {text!r}: {error}. Run the command in the folder of {module.partition('.')[0]}.py"
+        ) from error
+    except AttributeError as error:
+        raise ConfigurationError(f"{option} {text!r}: {error}") from error
+
+
+def read_scenarios(text: str) -> list[Any]:
+    """Returns the scenarios of a file, or of "module:name". Raises ConfigurationError."""
+    path = Path(text)
+    if path.suffix not in (".json", ".jsonl"):
+        found = named_object("--scenarios", text)
+        known = list(found() if callable(found) else found)
+    else:
+        try:
+            body = path.read_text(encoding="utf-8")
+            lines = body.splitlines()
+            known = (
+                json.loads(body)
+                if path.suffix == ".json"
+                else [json.loads(line) for line in lines if line.strip()]
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"--scenarios {text!r} cannot be read: {error}") from error
+    if not isinstance(known, list) or not known:
+        raise ConfigurationError(f"--scenarios {text!r} holds no list of scenarios")
+    return known
+
+
+def stored_model(named: NamedModel, data_dir: Path) -> art.TrainableModel[Any, Any]:
+    """Returns the model as its program made it, from the files of its folder.
+
+    Raises CheckpointMissingError where no file describes it.
+    """
+    saved = read_json(named.files.path / "model.json")
+    registration = read_json(named.files.path / "registration.json")
+    if saved is None and registration is None:
+        raise CheckpointMissingError(
+            f"{named.files.path} has neither model.json nor registration.json: nothing says how to serve the "
+            "model"
+        )
+    saved = saved if saved and saved.get("base_model") else described_by(registration or {})
+    config = saved.get("config")
+    return art.TrainableModel(
+        name=named.name,
+        project=named.project,
+        base_model=saved["base_model"],
+        config=None if config is None else RootModel[Any](config),
+        base_path=str(data_dir),
+        report_metrics=saved.get("report_metrics"),
+        _internal_config=saved.get("_internal_config"),
+        **{name: saved[name] for name in ("entity", "id", "run_id", "run_name") if saved.get(name)},
+    )
+
+
+def described_by(registration: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a program would have said to register the model so."""
+    base, bits = split_bits(registration["base_model"])
+    weights = {
+        "full_finetuning": registration.get("lora") is None,
+        **({f"load_in_{bits}bit": True} if bits < 16 else {}),
+    }
+    length = registration.get("max_context")
+    serving = ("chat_template", "chat_template_kwargs", "special_tokens_in_text")
+    config = {name: registration[name] for name in serving if registration.get(name)}
+    config["init_args"] = weights if length is None else {**weights, "max_seq_length": length}
+    return {"base_model": base, "_internal_config": config}
+
+
+@asynccontextmanager
+async def with_checkpoint(
+    named: NamedModel, step: int, data_dir: Path
+) -> AsyncIterator[art.TrainableModel[Any, Any]]:
+    """Serves a model of a data folder; inside the block `get_inference_name()` is the checkpoint's."""
+    model = stored_model(named, data_dir)
+    async with art.LocalBackend(path=data_dir) as backend:
+        await model.register(backend)
+        async with backend.adapter_lease(model, step):
+            yield model
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointScore:
+    """Means over the rollouts of one checkpoint that were scored."""
+
+    evaluation: Evaluation
+    failed: int
+    """Rollouts that ended with an error."""
+    unscored: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values."""
+        return {
+            "rollouts": self.evaluation.rollouts,
+            "failed": self.failed,
+            "unscored": self.unscored,
+            "means": self.evaluation.means,
+            "standard_errors": self.evaluation.errors,
+        }
+
+
+async def evaluate(
+    model: art.TrainableModel[Any, Any],
+    source: RolloutSource,
+    *,
+    rollouts: int,
+    temperature: float,
+    concurrency: int,
+    seed: int,
+    title: str | None = "evaluate",
+) -> tuple[CheckpointScore, list[art.TrajectoryGroup]]:
+    """Rolls out the scenarios in turn, until there are so many rollouts. The same seed asks for the same
+    sampling.
+
+    Returns the score, and the rollouts, a group for each scenario. Raises RolloutsFailedError where none was
+    scored.
+    """
+    slots = asyncio.Semaphore(concurrency)
+    scenarios = rollouts if source.endless else min(rollouts, source.count)
+
+    async def run_in_slot(place: int) -> Any:
+        async with slots:
+            return await source.rollout(model, place % scenarios, seed=seed + place, temperature=temperature)
+
+    groups = await art.gather_trajectory_groups(
+        [
+            art.TrajectoryGroup(
+                [run_in_slot(place) for place in range(index, rollouts, scenarios)],
+                metadata={"scenario_index": index},
+            )
+            for index in range(scenarios)
+        ],
+        pbar_desc=title,
+        max_exceptions=rollouts,
+    )
+    return score_of(groups), groups
+
+
+def score_of(groups: Sequence[art.TrajectoryGroup]) -> CheckpointScore:
+    """Raises RolloutsFailedError where no rollout was scored."""
+    rollouts = [one for group in groups for one in group]
+    errors = [error for group in groups for error in group.exceptions]
+    rows = [
+        {
+            "reward": float(one.reward),
+            **{name: float(value) for name, value in one.metrics.items() if name not in ADDED_BY_GATHERING},
+        }
+        for one in rollouts
+        if not isinstance(one.reward, art.Unscored)
+    ]
+    if not rows:
+        first = f": {errors[0].type}: {errors[0].message}" if errors else ""
+        raise RolloutsFailedError(f"none of {len(rollouts) + len(errors)} rollouts has a reward{first}")
+    return CheckpointScore(
+        evaluation=Evaluation.from_rows(rows), failed=len(errors), unscored=len(rollouts) - len(rows)
+    )
+
+
+async def log_score(
+    model: art.TrainableModel[Any, Any],
+    sampling: Sampling,
+    score: CheckpointScore,
+    groups: Sequence[art.TrajectoryGroup],
+    *,
+    split: str,
+    step: int,
+) -> None:
+    """Adds a row to the model's history, with the sampled rollouts beside it."""
+    if sampling == "sampled":
+        await model.log(groups, split=split, step=step)
+    else:
+        means = score.evaluation.means
+        await model.log(split=split, metrics={f"greedy/{name}": means[name] for name in means}, step=step)

@@ -1,0 +1,224 @@
+"""`art eval`: one checkpoint, a task or a function of a user's, means with standard errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from trained_project import KEY, art_command, train
+from typer.testing import CliRunner, Result
+
+import art
+from art.cli import app
+from art.errors import CheckpointMissingError
+from art.runs.evaluation import RolloutSource, read_scenarios, score_of, stored_model
+from art.runs.quickstart import Evaluation
+from art.tracking.folders import find_model
+from art.utils.trajectory_logging import read_trajectory_groups
+
+ROLLOUT = """
+import art
+
+async def rollout(model, scenario, temperature):
+    if scenario["question"] == "fail":
+        raise ValueError("no such game")
+    asked = {"role": "user", "content": scenario["question"]}
+    trajectory = art.Trajectory(messages_and_choices=[asked])
+    completion = await model.openai_client().chat.completions.create(
+        model=model.get_inference_name(), messages=[asked], temperature=temperature, max_tokens=8
+    )
+    trajectory.messages_and_choices.append(completion.choices[0])
+    if scenario["question"] == "unscored":
+        trajectory.reward = art.Unscored("the judge is down")
+        return trajectory
+    trajectory.reward = scenario["worth"]
+    trajectory.metrics["greedy"] = temperature == 0
+    if scenario["worth"] > 0.5:
+        trajectory.metrics["rare"] = 7
+    return trajectory
+"""
+SCENARIOS = [
+    {"question": "yes?", "worth": 0.25},
+    {"question": "no?", "worth": 0.75},
+    {"question": "fail"},
+    {"question": "unscored"},
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "art"
+    train(folder)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder, which the commands run in."""
+    (tmp_path / "play_rollout.py").write_text(ROLLOUT)
+    (tmp_path / "held_out.jsonl").write_text("".join(json.dumps(one) + "\n" for one in SCENARIOS))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def history(data_dir: Path) -> list[dict[str, Any]]:
+    lines = (data_dir / "games/models/player/history.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.slow
+def test_a_step_is_evaluated_on_a_task_sampled_and_greedy_and_is_in_the_history(
+    trained: Path, tmp_path: Path
+) -> None:
+    data_dir = shutil.copytree(trained, tmp_path / "art")
+    folder = data_dir / "games/models/player"
+    described = {**json.loads((folder / "model.json").read_text()), "config": {"mine": [1, {"a": None}]}}
+    (folder / "model.json").write_text(json.dumps(described))
+    arguments = (
+        "eval",
+        f"{KEY}@0",
+        "--task",
+        "yes-no-maybe",
+        "--rollouts",
+        "12",
+        "--sampling",
+        "both",
+        "--json",
+    )
+    done = art_command(*arguments, "--data-dir", str(data_dir))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["model"], told["step"], told["of"]) == (KEY, 0, "yes-no-maybe")
+
+    rollouts = [
+        one for group in read_trajectory_groups(folder / "trajectories/val/0000.parquet") for one in group
+    ]
+    assert len(rollouts) == told["sampled"]["rollouts"] == told["greedy"]["rollouts"] == 12
+    assert {one.messages_and_choices[-1].step for one in rollouts} == {
+        0
+    }  # sampled from it, not from the newest
+    rewards = [float(one.reward) for one in rollouts]
+    assert told["sampled"]["means"]["reward"] == pytest.approx(fmean(rewards))
+    spread = math.sqrt(fmean([(one - fmean(rewards)) ** 2 for one in rewards]) / 12)
+    assert told["sampled"]["standard_errors"]["reward"] == pytest.approx(spread)
+
+    rows = {key: value for row in history(data_dir) if row["step"] == 0 for key, value in row.items()}
+    assert rows["val/reward"] == pytest.approx(fmean(rewards))
+    assert rows["val/greedy/reward"] == pytest.approx(told["greedy"]["means"]["reward"])
+    again = json.loads((folder / "model.json").read_text())
+    assert (again["config"], again["base_model"]) == ({"mine": [1, {"a": None}]}, "art/nano-games")
+
+
+@pytest.mark.slow
+def test_a_function_of_ones_own_is_evaluated_on_a_file_of_scenarios(trained: Path, project: Path) -> None:
+    data_dir = shutil.copytree(trained, project / ".art")
+    arguments = (
+        "eval",
+        KEY,
+        "--rollout",
+        "play_rollout:rollout",
+        "--scenarios",
+        "held_out.jsonl",
+        "--rollouts",
+        "8",
+    )
+    done = art_command(*arguments, "--sampling", "both")
+    assert done.returncode == 0, done.stderr
+    table = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()}
+    assert table[f"{KEY}@2"] == ["on", "play_rollout:rollout"]
+    assert table["reward"] == ["0.5000", "±", "0.1250"] * 2
+    assert table["greedy"] == ["0.0000", "±", "0.0000", "1.0000", "±", "0.0000"]
+    assert table["rare"] == ["7.0000", "±", "0.0000"] * 2  # of the rollouts that have it
+    assert (table["rollouts"], table["failed"], table["unscored"]) == (["4"] * 2, ["2"] * 2, ["2"] * 2)
+    groups = read_trajectory_groups(data_dir / "games/models/player/trajectories/val/0002.parquet")
+    assert [group.metadata["scenario_index"] for group in groups] == [0, 1, 2, 3]
+    assert [len(group) + len(group.exceptions) for group in groups] == [2, 2, 2, 2]
+
+
+def run(data_dir: Path, *arguments: str) -> Result:
+    (data_dir / "games/models/player/checkpoints/0001").mkdir(parents=True, exist_ok=True)
+    return CliRunner().invoke(app, ["eval", KEY, "--data-dir", str(data_dir), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --task NAME, or --rollout"),
+        (["--task", "mail", "--rollout", "a:b"], "give either --task NAME, or --rollout"),
+        (["--task", "chess"], "unknown task 'chess'"),
+        (["--task", "mail", "--sampling", "best"], "--sampling 'best': choose one of sampled, greedy, both"),
+        (["--task", "mail", "--split", "a/b"], "split 'a/b' cannot name a folder"),
+        (["--rollout", "nowhere:f", "--scenarios", "held_out.jsonl"], "No module named 'nowhere'"),
+        (["--rollout", "play_rollout", "--scenarios", "held_out.jsonl"], "write module:name"),
+        (["--rollout", "play_rollout:game", "--scenarios", "held_out.jsonl"], "has no attribute 'game'"),
+        (["--rollout", "play_rollout:rollout", "--scenarios", "none.json"], "cannot be read"),
+        (["--rollout", "play_rollout:ROWS", "--scenarios", "held_out.jsonl"], "is list, not a function"),
+        (
+            ["--rollout", "play_rollout:plain", "--scenarios", "held_out.jsonl", "--sampling", "greedy"],
+            "takes no `temperature`",
+        ),
+    ],
+)
+def test_wrong_options_are_told_before_a_server_is_started(
+    project: Path, arguments: list[str], message: str
+) -> None:
+    (project / "play_rollout.py").write_text(f"{ROLLOUT}\nROWS = []\nasync def plain(model, scenario): ...\n")
+    done = run(project / "data", *arguments)
+    assert done.exit_code == 2 and message in done.stderr, done.output
+    assert not (project / "data" / "server").exists()
+
+
+def test_scenarios_are_lines_a_list_or_a_name_in_a_module(project: Path) -> None:
+    (project / "list.json").write_text('["a", {"b": 1}]')
+    (project / "play_scenarios.py").write_text("TEST = ('x', 'y')\ndef made():\n    return [1, 2]\n")
+    assert read_scenarios("held_out.jsonl") == SCENARIOS
+    assert read_scenarios("list.json") == ["a", {"b": 1}]
+    assert read_scenarios("play_scenarios:TEST") == ["x", "y"]
+    assert read_scenarios("play_scenarios:made") == [1, 2]
+    source = RolloutSource.of_function("play_rollout:rollout", "list.json")
+    assert (source.count, source.takes, source.scenario(1)) == (2, {"temperature"}, {"b": 1})
+
+
+def test_a_metric_that_some_rollouts_lack_is_the_mean_of_the_others() -> None:
+    found = Evaluation.from_rows([{"reward": 1.0}, {"reward": 0.0, "x": 3.0}, {"reward": 0.5, "x": 5.0}])
+    assert found.means == {"reward": 0.5, "x": 4.0} and found.rollouts == 3
+    assert found.errors["x"] == pytest.approx(1 / math.sqrt(2))
+
+
+def test_no_reward_at_all_names_the_first_error() -> None:
+    group = art.TrajectoryGroup([art.Trajectory(reward=art.Unscored("x")), ValueError("no such game")])
+    with pytest.raises(art.errors.RolloutsFailedError, match=r"none of 2 rollouts .* no such game"):
+        score_of([group])
+
+
+def test_a_model_is_served_as_its_program_registered_it(tmp_path: Path) -> None:
+    folder = tmp_path / "games/models/player"
+    folder.mkdir(parents=True)
+    named = find_model(KEY, tmp_path)
+    with pytest.raises(CheckpointMissingError, match=r"neither model\.json nor registration\.json"):
+        stored_model(named, tmp_path)
+    registration = {
+        "project": "games",
+        "name": "player",
+        "base_model": "org/base#4bit",
+        "lora": {"r": 8},
+        "max_context": 900,
+        "chat_template": "T",
+        "special_tokens_in_text": "text",
+    }
+    (folder / "registration.json").write_text(json.dumps(registration))
+    from art.client.registration import ServerConfig, register_request
+
+    request = register_request(stored_model(named, tmp_path), ServerConfig())
+    assert (request.base_model, request.max_context, request.chat_template) == ("org/base#4bit", 900, "T")
+    config = {"init_args": {"max_seq_length": 700}}
+    described = {"name": "player", "project": "games", "base_model": "org/own", "_internal_config": config}
+    (folder / "model.json").write_text(json.dumps({**described, "trainable": True}))
+    request = register_request(stored_model(named, tmp_path), ServerConfig())
+    assert (request.base_model, request.max_context, request.chat_template) == ("org/own", 700, None)
