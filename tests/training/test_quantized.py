@@ -15,9 +15,11 @@ from art.engine.builtin.quantized import is_quantized, unpacked_weight
 from art.engine.nano_models import resolve
 from art.engine.protocol import GenerateRequest, Sampling
 from art.errors import CheckpointError, ConfigurationError
+from art.training.merge import merge
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions
+from art.wire.models import MergeRequest
 from art.wire.records import Bits
 from art.wire.training import LoraSpec
 
@@ -140,3 +142,22 @@ def test_all_weights_of_a_quantized_base_are_not_trained() -> None:
         quantized_trainer(4).open(MODEL, None)
     with pytest.raises(ConfigurationError, match="quantizes in its own way"):
         load_policy(BASE, name="nano", bits=4, accelerator="unsloth")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_merged_model_computes_what_was_trained(bits: Bits, tmp_path: Path) -> None:
+    trainer = quantized_trainer(bits)
+    trainer.open(MODEL, LORA)
+    randomize(trainer.parameters(MODEL))
+    trainer.save(MODEL, tmp_path / "0000")
+    merged = tmp_path / "merged"
+    reply = merge(
+        MergeRequest(checkpoint=str(tmp_path / "0000"), base_model="art/nano-games", to=str(merged))
+    )
+    assert reply.dtype == "float32" and reply.difference is not None
+    rows = [[(7 * at + 3) % 60 for at in range(30)]]
+    limit = {4: 1e-3, 8: 0.1}[bits]  # in 8 bits, activations were rounded too
+    written = load_policy(str(merged), name="merged").row_logprobs(rows)[0]
+    assert written == pytest.approx(trainer.score(MODEL, rows)[0], abs=limit)
+    (config,) = merged.glob("config.json")
+    assert "quantization_config" not in config.read_text()

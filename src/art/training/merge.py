@@ -3,11 +3,13 @@
     python -m art.training.merge    reads one line, a `MergeRequest`, and writes one, a `MergeReply`
 
 Where the output layer shares its weight with the embedding and one of them is adapted, each gets its own.
+Of a base that was quantized, the weights are written that its layers computed with, in full precision.
 Before anything is written, the merged model must give the logits of the base with its adapter.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -20,12 +22,13 @@ from pydantic import ValidationError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from art.engine import nano_models
+from art.engine.builtin.quantized import is_quantized, unpacked_weight
 from art.errors import ARTError, CheckpointError
 from art.process.environment import die_with_parent
 from art.training.causal_lm import load_causal_lm
 from art.training.checkpoint import find_tokenizer
-from art.wire.models import ADAPTER_FILE, TEMPLATE_FILE, MergeReply, MergeRequest
-from art.wire.records import flaws_without_values
+from art.wire.models import ADAPTER_FILE, STATE_FILE, TEMPLATE_FILE, MergeReply, MergeRequest
+from art.wire.records import Bits, flaws_without_values, split_bits
 
 SMALL_PARAMETERS = 500_000_000
 """Below it, "auto" writes float32, which keeps all of an adapter; above it, the base's own dtype."""
@@ -38,7 +41,8 @@ def merge(request: MergeRequest) -> MergeReply:
     """Writes the whole model of a checkpoint. Raises CheckpointError, ConfigurationError, OSError."""
     checkpoint, to = Path(request.checkpoint), Path(request.to)
     is_adapter = (checkpoint / ADAPTER_FILE).is_file()
-    base = base_source(request.base_model)
+    named, _ = split_bits(request.base_model)
+    base = base_source(named)
     source = base if is_adapter else str(checkpoint)
     parameters = count_parameters(source)
     dtype = written_dtype(request.dtype, source, parameters)
@@ -46,6 +50,7 @@ def merge(request: MergeRequest) -> MergeReply:
     causal_lm = load_causal_lm(source, device="cpu", dtype=dtype_name)
     difference = None
     if is_adapter:
+        take_trained_weights(causal_lm, source, bits_of(checkpoint))
         adapted = PeftModel.from_pretrained(causal_lm, str(checkpoint)).eval()
         before = probe_logits(adapted)
         untie_adapted(causal_lm)
@@ -59,6 +64,27 @@ def merge(request: MergeRequest) -> MergeReply:
     if request.chat_template is not None:
         (to / TEMPLATE_FILE).write_text(request.chat_template, encoding="utf-8")
     return MergeReply(dtype=dtype_name, parameters=parameters, difference=difference)
+
+
+def bits_of(checkpoint: Path) -> Bits:
+    """Returns the bits of the base model that the checkpoint was trained on; 16 where nothing says."""
+    state = checkpoint / STATE_FILE
+    told = json.loads(state.read_bytes()).get("base_model") if state.is_file() else None
+    return split_bits(str(told))[1]
+
+
+@torch.no_grad()
+def take_trained_weights(causal_lm: Any, source: str, bits: Bits) -> None:
+    """Replaces the weights of a base by those that its adapter was trained on: of a quantized one, what its
+    layers compute with. The adapter has learned to make up for what quantizing lost.
+    """
+    if bits == 16:
+        return
+    own = str(causal_lm.dtype).removeprefix("torch.")
+    quantized = load_causal_lm(source, device="cpu", dtype=own, bits=bits)
+    for name, layer in quantized.named_modules():
+        if is_quantized(layer):
+            causal_lm.get_submodule(name).weight.copy_(unpacked_weight(layer))
 
 
 def write_tokenizer(base: str, checkpoint: Path, to: Path) -> None:
