@@ -91,7 +91,10 @@ def torch_findings() -> Iterator[Finding]:
         done = run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     except TimeoutExpired:
         yield Finding(
-            level="bad", subject="torch", what="did not load within 60 s", remedy="look at the disk's speed"
+            level="bad",
+            subject="torch",
+            what="did not load within 60 s",
+            remedy="check whether the disk is slow or the machine is busy",
         )
         return
     if done.returncode != 0:
@@ -125,7 +128,7 @@ def memory_findings() -> Iterator[Finding]:
             level="bad",
             subject="memory",
             what=f"{available:.1f} GiB available",
-            remedy=f"close something: the smallest model needs about {MEMORY_GIB:g} GiB",
+            remedy=f"close other programs: the smallest model needs about {MEMORY_GIB:g} GiB",
         )
     else:
         yield Finding(level="good", subject="memory", what=f"{available:.1f} GiB available")
@@ -199,7 +202,7 @@ def examine(base_model: str) -> int:
         findings.append(finding)
         show_finding(console, finding)
     if any(finding.level == "bad" for finding in findings):
-        console.print("The miniature step was not tried: mend the above first.")
+        console.print("The small training step was skipped. Fix the findings above first.")
         return 1
     healthy = asyncio.run(try_step(console, base_model))
     console.print(

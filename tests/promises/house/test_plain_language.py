@@ -21,6 +21,9 @@ TERMS = {
     r"knows the truth": "oracle",
     r"begins? anew": "restart",
     r"hyper-parameters?": "hyperparameter",
+    r"\battempts?\b": "rollout",
+    r"\b(?:is|are|was|were|be|been) (?:told|asked|said)\b": "reported, queried, passed",
+    r"\bbalance sheets?\b|\bbooks\b": "rollout accounting",
 }
 """A spelling that the pages do not use, and the one that they do."""
 _BLOCK = re.compile(r"^```.*?^```$|<!--.*?-->|^    .*$", re.M | re.S)

@@ -122,7 +122,7 @@ class PipelineOptions(LearningOptions, total=False):
     """The number of steps between two evaluations. `eval_fn(model, step, config)` runs beside the training,
     on the adapter of its own step: `model.get_inference_name()` is that step's. 0: evaluate only at the
     start. An evaluation that raises is run a second time, after the next one or at the end. After a second
-    failure the training goes on: `checkpoint/eval_failed` has a row at that step, `failed_eval_steps` in the
+    failure the training continues: `checkpoint/eval_failed` has a row at that step, `failed_eval_steps` in the
     state has the step, and the last line of the run names it.
     """
     eval_at_start: Annotated[bool, Keyword(True)]
@@ -138,7 +138,7 @@ class PipelineOptions(LearningOptions, total=False):
     checkpoint_retention_interval: Annotated[int, Keyword(1, least=1)]
     """The number of steps between two calls of the retention strategy."""
     resume: Annotated[bool, Keyword(True)]
-    """Continue where an earlier run of the model stopped. False: start new books at the model's newest step.
+    """Continue where an earlier run of the model stopped. False: start new counts at the model's newest step.
     """
     pipeline: PipelineRuntimeConfig | None
     """A `PipelineRuntimeConfig`: some of these numbers in one object. They win over the keywords."""
