@@ -122,8 +122,8 @@ class PipelineOptions(LearningOptions, total=False):
     """The number of steps between two evaluations. `eval_fn(model, step, config)` runs beside the training,
     on the adapter of its own step: `model.get_inference_name()` is that step's. 0: evaluate only at the
     start. An evaluation that raises is run a second time, after the next one or at the end. After a second
-    failure the training continues: `checkpoint/eval_failed` has a row at that step, `failed_eval_steps` in the
-    state has the step, and the last line of the run names it.
+    failure the training continues: `checkpoint/eval_failed` has a row at that step, `failed_eval_steps` in
+    the state has the step, and the last line of the run names it.
     """
     eval_at_start: Annotated[bool, Keyword(True)]
     """Evaluate before the first step."""

@@ -1,6 +1,6 @@
 """Prints docs/reference/cli.md from the commands of `art`.
 
-Run it with: python tests/promises/docs/make_cli_page.py
+Run it with: python tests/promises/house/make_cli_page.py
 
 The text above the first command is written by hand, in the page.
 """

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 def test_the_page_is_what_the_commands_declare() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == printed(page), "run python tests/promises/docs/make_cli_page.py"
+    assert page == printed(page), "run python tests/promises/house/make_cli_page.py"
 
 
 def test_each_command_has_a_section_with_its_options() -> None:
