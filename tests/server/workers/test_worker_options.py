@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
-from art.errors import ConfigurationError
-from art.server.settings import parse_settings
+from art.errors import ConfigurationError, MissingExtraError
+from art.server.checkpoints.registered_models import resolve_base
+from art.server.data_folder import DataLayout
+from art.server.settings import ControlSettings, parse_settings
+from art.server.workers.base_model import BaseModelWorkers
 from art.server.workers.supervisor import WorkerOptions, shared_gpu
 
 
@@ -48,3 +53,23 @@ def test_each_replica_has_its_device_or_none_has() -> None:
 def test_settings_outside_of_what_is_known_are_refused(settings: dict, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         parse_settings(json.dumps(settings))
+
+
+async def test_a_quantized_base_that_cannot_be_loaded_is_refused_before_a_worker_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def workers(base: str, engine: str = "builtin") -> BaseModelWorkers:
+        return BaseModelWorkers(
+            resolve_base(base),
+            options=WorkerOptions(engine=engine, engine_options={}, trainer_options={}),
+            layout=DataLayout(tmp_path),
+            settings=ControlSettings(),
+            restarted=lambda engine, adapters: None,
+        )
+
+    with pytest.raises(ConfigurationError, match="'vllm' cannot sample from a base model in 4 bits"):
+        workers("art/nano#4bit", engine="vllm")
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # type: ignore[arg-type]
+    with pytest.raises(MissingExtraError, match=r"'art/nano-games#8bit' needs 'bitsandbytes'.*\[quantized\]"):
+        workers("art/nano#8bit")
+    assert workers("art/nano").base.bits == 16

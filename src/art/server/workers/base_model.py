@@ -18,7 +18,7 @@ from art.engine.protocol import Deadlines, Engine, ServerOrder
 from art.engine.registry import check_bits, engine_kind, engine_options
 from art.engine.remote import RemoteEngine
 from art.engine.replicas import EnginePool, Replica, ReplicaWaits
-from art.errors import ARTError, ParityError, WorkerError
+from art.errors import ARTError, ParityError, WorkerError, require_extra
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import BaseModel
@@ -97,6 +97,8 @@ class EngineWorkers:
         name = f"engine-{base.label}" + (f"-{number}" if options.replicas > 1 else "")
         kind, checked = engine_kind(options.engine), engine_options(options.engine, options.engine_options)
         check_bits(options.engine, base.bits)
+        if base.bits != 16:
+            require_extra("quantized", f"the base model {base.name!r}")
         deadlines = Deadlines(control=self._settings.call, drain=self._settings.drain)
 
         def given_up(failure: ARTError) -> None:
