@@ -195,15 +195,25 @@ def init(
     raise typer.Exit(init_project(path, template=template, base_model=base_model, project=project))
 
 
+Host = Annotated[
+    str, typer.Option(help="The address to listen on. Other addresses than loopback need ART_API_KEY.")
+]
+DataDir = Annotated[Path, typer.Option(help="The folder of ledger, jobs, checkpoints and logs.")]
+BaseModels = Annotated[
+    list[str] | None,
+    typer.Option(help="Serve this base model under its own name at once. May be repeated."),
+]
+TrainedModels = Annotated[
+    list[str] | None,
+    typer.Option(help="Serve this trained model, PROJECT/NAME, instead of all in DATA_DIR. May be repeated."),
+]
+
+
 @app.command()
 def serve(
-    host: Annotated[
-        str, typer.Option(help="The address to listen on. Other addresses than loopback need ART_API_KEY.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 8000,
-    data_dir: Annotated[Path, typer.Option(help="The folder of ledger, jobs, checkpoints and logs.")] = Path(
-        ".art"
-    ),
+    data_dir: DataDir = Path(".art"),
     engine: Annotated[
         str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")
     ] = "builtin",
@@ -219,6 +229,8 @@ def serve(
             min=1, max=64, help="The number of engine processes per base model, behind one address."
         ),
     ] = 1,
+    base_model: BaseModels = None,
+    model: TrainedModels = None,
     new_ledger: Annotated[
         bool, typer.Option(help="Start with a new ledger if the folder's is lost. Its samples are lost too.")
     ] = False,
@@ -231,8 +243,8 @@ def serve(
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
-    The key is read from the environment variable ART_API_KEY. Without it the server generates one in
-    DATA_DIR/server/key.
+    All models of DATA_DIR are served, or those that --model names. The key is read from the environment
+    variable ART_API_KEY. Without it the server generates one in DATA_DIR/server/key.
     """
     _require_extra("local", "art serve")
     from art.cli.serve import serve_forever
@@ -247,19 +259,17 @@ def serve(
             replicas=replicas,
             new_ledger=new_ledger,
             allow_origins=allow_origin or [],
+            base_models=base_model or [],
+            models=model or [],
         )
     )
 
 
 @app.command()
 def run(
-    host: Annotated[
-        str, typer.Option(help="The address to listen on. Other addresses than loopback need ART_API_KEY.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 7999,
-    data_dir: Annotated[Path, typer.Option(help="The folder of ledger, jobs, checkpoints and logs.")] = Path(
-        ".art"
-    ),
+    data_dir: DataDir = Path(".art"),
 ) -> None:
     """Start the server on port 7999. This is the older name of `art serve`."""
     _require_extra("local", "art run")

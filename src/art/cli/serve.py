@@ -28,10 +28,13 @@ def serve_forever(
     replicas: int = 1,
     new_ledger: bool = False,
     allow_origins: Sequence[str] = (),
+    base_models: Sequence[str] = (),
+    models: Sequence[str] = (),
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
 
-    engine_options: `NAME=VALUE` words. new_ledger: begin one where the folder's is lost.
+    engine_options: `NAME=VALUE` words. new_ledger: begin one where the folder's is lost. base_models: served
+    under their own names. models: `project/name`; these alone of the folder's models are served at once.
     """
     from pydantic import ValidationError
 
@@ -39,26 +42,26 @@ def serve_forever(
     from art.server.settings import ControlSettings, ServerSettings, key_source
     from art.wire.records import flaws_without_values
 
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    try:
-        chosen = _engine_settings(engine, engine_options, replicas)
-    except ARTError as error:
-        typer.echo(str(error), err=True)
-        return 2
+    _log_to_stderr()
     try:
         settings = ServerSettings(
             host=host,
             port=port,
             data_dir=data_dir,
             allow_origins=list(allow_origins),
-            engine=chosen,
-            control=ControlSettings(serve_registered=True, new_ledger=new_ledger),
+            engine=_engine_settings(engine, engine_options, replicas),
+            control=ControlSettings(
+                serve_registered=True,
+                new_ledger=new_ledger,
+                base_models=list(base_models),
+                models=list(models),
+            ),
         )
     except ValidationError as error:
         typer.echo(flaws_without_values(error), err=True)
+        return 2
+    except ARTError as error:
+        typer.echo(str(error), err=True)
         return 2
 
     def show_address(ready: RunningServer) -> None:
@@ -75,6 +78,13 @@ def serve_forever(
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         return 1
     return 0
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def _engine_settings(name: str, words: Sequence[str], replicas: int) -> EngineSettings:

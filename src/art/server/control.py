@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from art.errors import ARTError, RequestError
+from art.errors import ARTError, ConfigurationError, RequestError, did_you_mean
 from art.process.in_use import InUse
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import (
+    BaseModel,
     RegisteredModels,
     Registration,
     adapter_folder,
@@ -176,14 +178,18 @@ class Control:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Resumes the jobs that an earlier server left unfinished."""
+        """Resumes the jobs that an earlier server left unfinished, and serves what the settings name.
+
+        Raises ConfigurationError for a name in the settings that is no model's.
+        """
+        bases, models = self._named_bases(), self._named_models()
         self.catalog.load_missing = self._served.load_missing
         for left in self.layout.removed_dirs():
             await asyncio.to_thread(shutil.rmtree, left)
         for job in await self.jobs.resume():
             _log.warning("job %s of %s is resumed", job.job_id, job.model)
-        if self.settings.serve_registered:
-            self._serving = asyncio.create_task(self._serve_registered())
+        if bases or models:
+            self._serving = asyncio.create_task(self._serve(bases, models))
 
     async def close(self) -> None:
         """End jobs and workers. Unfinished jobs go on at the next start."""
@@ -252,11 +258,29 @@ class Control:
             jobs=jobs, workers=self._workers.counts(), on_hold=self._workers.requests_on_hold()
         )
 
-    async def _serve_registered(self) -> None:
-        """Serve every model that the data folder knows; one that cannot be served keeps no other from it."""
-        for model in self.models.list_models():
+    def _named_bases(self) -> list[BaseModel]:
+        return [resolve_base(name) for name in self.settings.base_models]
+
+    def _named_models(self) -> list[Registration]:
+        known = {model.key: model for model in self.models.list_models()}
+        if not self.settings.models:
+            return list(known.values()) if self.settings.serve_registered else []
+        if unknown := [name for name in self.settings.models if name not in known]:
+            raise ConfigurationError(
+                f"{unknown[0]!r} is no model of {self.layout.data_dir}: "
+                + (did_you_mean(unknown[0], known) or f"it has {', '.join(known) or 'none'}")
+            )
+        return [known[name] for name in self.settings.models]
+
+    async def _serve(self, bases: Sequence[BaseModel], models: Sequence[Registration]) -> None:
+        """One that cannot be served keeps no other from it."""
+        named: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+            *((base.name, partial(self._served.ensure_base_served, base)) for base in bases),
+            *((model.key, partial(self._served.ensure_served, model)) for model in models),
+        ]
+        for name, serve in named:
             try:
-                await self._served.ensure_served(model)
-                _log.info("%s is served", model.key)
+                await serve()
+                _log.info("%s is served", name)
             except ARTError as error:
-                _log.error("%s cannot be served: %s", model.key, error)
+                _log.error("%s cannot be served: %s", name, error)

@@ -26,6 +26,10 @@ class ControlSettings(Strict):
 
     serve_registered: bool = False
     """Serve the models of the data folder from the start on, not only when they are registered again."""
+    base_models: list[str] = Field(default_factory=list)
+    """Base models served under their own names from the start on."""
+    models: list[str] = Field(default_factory=list)
+    """Names `project/name`: of the data folder's models, serve these from the start on. Empty: all."""
     new_ledger: bool = False
     """Begin a new ledger where the folder's is lost. Otherwise the server refuses to start without it."""
     start: float = Field(default=300.0, gt=0)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from art.errors import ARTError, CanaryError, NotFoundError
 from art.server.catalog import Catalog, Serving
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote, lock_within
-from art.server.checkpoints.registered_models import RegisteredModels, Registration, resolve_base
+from art.server.checkpoints.registered_models import BaseModel, RegisteredModels, Registration, resolve_base
 from art.server.checkpoints.sampler_agreement import (
     Canary,
     CanaryLimits,
@@ -259,6 +259,14 @@ class ServedModels:
         self._opening: dict[str, asyncio.Lock] = {}
         self.phases: dict[str, list[str]] = {}
         """By `project/name`, of those that are being started: what was begun so far, in words."""
+
+    async def ensure_base_served(self, base: BaseModel) -> None:
+        """Starts the workers of a base model, which is served under its own name from then on.
+
+        Raises ConfigurationError, WorkerError, DeadlineError.
+        """
+        async with self._opening.setdefault(base.name, asyncio.Lock()):
+            await self._workers.ensure_started(base, list[str]().append)
 
     async def ensure_served(self, model: Registration) -> ServedModel:
         """The model with its workers up and its newest step loaded.
