@@ -58,6 +58,12 @@ def test_unchosen_settings_come_from_the_task() -> None:
     assert settings.steps > 0 and settings.learning_rate > 0
 
 
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_a_learning_rate_that_is_not_above_0_is_refused(rate: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"--learning-rate .*: it is a number above 0"):
+        resolve_settings(QuickstartChoices(task="tic-tac-toe", learning_rate=rate))
+
+
 def test_an_unknown_task_lists_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match="tic-tac-toe"):
         resolve_settings(QuickstartChoices(task="chess"))

@@ -83,8 +83,12 @@ class QuickstartSettings:
 
 
 def resolve_settings(choices: QuickstartChoices) -> QuickstartSettings:
-    """Fill what was not chosen from the task's defaults."""
+    """Fill what was not chosen from the task's defaults. Raises ConfigurationError for a learning rate of 0
+    or less.
+    """
     task = tasks.find(choices.task)
+    if choices.learning_rate is not None and not choices.learning_rate > 0:
+        raise ConfigurationError(f"--learning-rate {choices.learning_rate:g}: it is a number above 0")
     defaults = task.DEFAULTS
     return QuickstartSettings(
         task=task.NAME,

@@ -45,3 +45,9 @@ async def test_single_rollouts_become_a_group() -> None:
     assert len(set(seen)) == 3 and None not in seen, "each attempt is a rollout of its own"
     with pytest.raises(ValueError, match="at least 1"):
         make_group_rollout_fn(attempt, n=0)
+
+    async def play(*given: Any) -> Any:
+        return art.Trajectory(), 1.0
+
+    group = await make_group_rollout_fn(play, n=1)("m", {}, None)
+    assert "play() returned a tuple, not a Trajectory" in group.exceptions[0].message

@@ -184,6 +184,17 @@ async def test_failed_groups_are_counted_and_equal_rewards_are_left_out(
     assert list(folder.iterdir()), "they can be looked at"
 
 
+async def test_a_rollout_function_that_returns_no_group_is_named(
+    backend: FastBackend, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(model: Any, scenario: dict[str, Any], config: Any) -> Any:
+        return art.Trajectory() if scenario["number"] == 0 else pair()
+
+    await PipelineTrainer(model, backend, play, scenarios(5), None).train()
+    assert state(model)["outcomes"]["failed"] == 1
+    assert "play() returned a Trajectory, not a TrajectoryGroup" in caplog.text
+
+
 async def ends_after(
     reward: float, before: tuple[float, float] | None, backend: FastBackend, model: Any, failing: int = -1
 ) -> dict[str, int]:

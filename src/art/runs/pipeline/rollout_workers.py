@@ -59,7 +59,11 @@ def make_group_rollout_fn(
         model: TrainableModel[Any, Any], scenario: ScenarioT, config: _ConfigT
     ) -> TrajectoryGroup:
         rollouts = (in_rollout(single_fn(model, scenario, config)) for _ in range(n))
-        return TrajectoryGroup(await asyncio.gather(*rollouts, return_exceptions=True))
+        ended = await asyncio.gather(*rollouts, return_exceptions=True)
+        name = f"{getattr(single_fn, '__name__', 'single_fn')}()"
+        return TrajectoryGroup(
+            one if isinstance(one, Trajectory | BaseException) else no_trajectory(one, name) for one in ended
+        )
 
     return rollout
 
