@@ -242,8 +242,13 @@ CLAIMS = {
     """,
     "A step whose rollouts all": """
         test_remote::a_step_whose_rollouts_all_failed_raises_the_first_failure
+        test_remote::a_step_without_any_group_is_refused
         test_sheet::a_step_that_trained_nothing_says_why
         test_remote::a_reward_that_is_no_number_is_refused
+    """,
+    "If you edit the text of": """
+        test_remote::a_choice_that_was_edited_after_it_was_sampled_is_told_once_with_its_place
+        test_openai_client::a_text_or_call_that_was_changed_after_its_reply_is_found_out
     """,
     "Rewards that differ by rounding": """
         test_advantages::equal_rewards_and_rounding_residues_give_exactly_zero
@@ -268,6 +273,7 @@ CLAIMS = {
     "A KL reference without a coefficient": """
         test_algorithm_options::what_would_not_act_is_refused_with_the_reason
         test_internal_config::what_would_change_results_is_refused_with_what_to_do
+        test_internal_config::what_a_user_of_other_trainers_relies_on_is_refused_with_what_does_it_here
     """,
     "`precalculate_logprobs=True`": """
         test_train_options::precalculated_logprobs_are_what_the_ratio_divides_by_where_there_are_more_updates_than_one
@@ -300,6 +306,7 @@ CLAIMS = {
     "A cancelled `train` goes on": """
         test_earlier::a_job_of_an_earlier_program_has_its_result
         test_trainer_worker::a_dropped_connection_does_not_stop_the_step_and_health_answers
+        test_local::after_close_nothing_starts_the_server_again
         test_local::a_cell_that_is_run_again_meets_the_server_it_began
         test_local::one_folder_has_no_two_servers_with_different_options
     """,
