@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hub_stand_in import TOKEN, Hub
-from trained_project import KEY, STEPS, art_command, train
+from trained_project import KEY, QUESTIONS, REPLY_TOKENS, STEPS, art_command, train
 
 import art
 from art.client.export import choose_step, convert
@@ -24,15 +22,17 @@ from serving import serving_in_a_thread
 
 pytestmark = pytest.mark.slow
 
-QUESTIONS = ["respond with yes, no or maybe", "answer with maybe, no or yes", "A B", "just say something"]
-REPLY_TOKENS = 12
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]]]:
+    """The data folder, and what the server said before it ended."""
+    folder = tmp_path_factory.mktemp("trained") / "art"
+    return folder, train(folder)
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained") / "art"
-    train(folder)
-    return folder
+def data_dir(trained: tuple[Path, list[list[int]]]) -> Path:
+    return trained[0]
 
 
 @pytest.fixture(scope="module")
@@ -72,31 +72,10 @@ def transformers_replies(folder: Path | str, adapter: Path | None = None) -> lis
     return replies
 
 
-def served_replies(data_dir: Path) -> list[list[int]]:
-    """What the server samples greedily from the newest step: ids."""
-
-    async def ask() -> list[list[int]]:
-        model = art.TrainableModel(name="player", project="games", base_model="art/nano-games")
-        async with art.LocalBackend(path=data_dir) as backend:
-            await model.register(backend)
-            return [await one_reply(model, question) for question in QUESTIONS]
-
-    async def one_reply(model: art.TrainableModel[Any, Any], question: str) -> list[int]:
-        completion = await model.openai_client().chat.completions.create(
-            model=model.get_inference_name(),
-            messages=[{"role": "user", "content": question}],
-            max_tokens=REPLY_TOKENS,
-            temperature=0,
-            extra_body={"return_token_ids": True},
-        )
-        ids: list[int] = completion.choices[0].model_extra["token_ids"]  # type: ignore[index]
-        return ids
-
-    return asyncio.run(ask())
-
-
-def test_the_merged_model_says_what_the_served_one_says(data_dir: Path, merged: Path) -> None:
-    served = served_replies(data_dir)
+def test_the_merged_model_says_what_the_served_one_said(
+    trained: tuple[Path, list[list[int]]], merged: Path
+) -> None:
+    served = trained[1]
     assert transformers_replies(merged) == served
     base = transformers_replies(str(nano_models.resolve("art/nano-games")))
     assert base != served, "the test shows nothing: training changed no greedy reply"

@@ -47,6 +47,24 @@ def test_a_local_backend_names_the_extra_and_the_remote_one() -> None:
     assert "art.RemoteBackend(" in str(refused.value)
 
 
+@pytest.mark.usefixtures("without_server")
+def test_an_export_names_the_extra_of_the_merge_and_of_the_push(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "games/models/player/checkpoints/0001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "art/nano"}')
+    (checkpoint / "adapter_model.safetensors").write_bytes(b"weights")
+    export = ["export", "player", "--data-dir", str(tmp_path), "--to", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, export)
+    assert done.exit_code == 2 and install_command("local") in done.stderr and "--format peft" in done.stderr
+    assert not (tmp_path / "out").exists()
+    assert CliRunner().invoke(app, [*export, "--format", "peft"]).exit_code == 0  # it needs neither
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # type: ignore[arg-type]
+    done = CliRunner().invoke(app, [*export, "--push", "hf://me/player"])
+    assert done.exit_code == 2 and install_command("hub") in done.stderr
+
+
 def test_an_extra_of_the_table_is_one_of_the_project_and_brings_the_modules() -> None:
     extras: dict[str, list[str]] = PROJECT["optional-dependencies"]
 

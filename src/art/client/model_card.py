@@ -79,7 +79,7 @@ def read_facts(model: NamedModel, step: int, *, license: str | None = None) -> C
         raise CheckpointError(
             f"{checkpoint} names no base model: {STATE_FILE} and {ADAPTER_CONFIG_FILE} are missing"
         )
-    base, _ = split_bits(base)  # an adapter of a quantized base fits the base as it is, too
+    base, bits = split_bits(base)
     job = (read_json(checkpoint / JOB_FILE) or {}).get("job_id")
     trained = {} if job is None else job_settings(model.files.path.parents[2], job)
     trained = trained or ({"optimizer": state["optimizer"]} if state.get("optimizer") else {})
@@ -90,7 +90,7 @@ def read_facts(model: NamedModel, step: int, *, license: str | None = None) -> C
         base_model=base,
         license=license or known_license(base),
         lora=lora_of(state, adapter),
-        settings={"seed": registration.get("seed"), **trained},
+        settings={"base_bits": bits if bits < 16 else None, "seed": registration.get("seed"), **trained},
         curve=read_curve(model.files.history, step),
         chat_template=registration.get("chat_template"),
     )

@@ -19,6 +19,7 @@ import torch
 from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from pydantic import ValidationError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from art.engine import nano_models
@@ -166,7 +167,7 @@ def main() -> int:
         reply = merge(MergeRequest.model_validate_json(line))
     except ValidationError as error:
         reply = MergeReply(error=flaws_without_values(error))
-    except (ARTError, OSError, ValueError, RuntimeError) as error:
+    except (ARTError, OSError, ValueError, RuntimeError, SafetensorError) as error:
         reply = MergeReply(
             error=f"{type(error).__name__}: {error}" if not isinstance(error, ARTError) else str(error)
         )
