@@ -164,8 +164,8 @@ def test_precalculated_logprobs_are_what_the_ratio_divides_by_where_there_are_mo
         ({"save_checkpoint": None}, "save_checkpoint=None.*True or False"),
         ({"verbose": 3}, "True, False, 0, 1 or 2"),
         ({"allow_training_without_logprobs": 1}, "True or False"),
-        ({"moe_routing_replay_strict": True}, "routing is computed anew"),
-        ({"moe_routing_replay_bundle": {}}, "routing is computed anew"),
+        ({"moe_routing_replay_strict": True}, "routing is computed again"),
+        ({"moe_routing_replay_bundle": {}}, "routing is computed again"),
         ({"packed_sequence_lenght": 3}, "did you mean 'packed_sequence_length'"),
     ],
 )

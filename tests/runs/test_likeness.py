@@ -26,5 +26,5 @@ def test_letters_of_one_word() -> None:
 
 def test_without_rapidfuzz_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rapidfuzz", None)
-    with pytest.raises(ConfigurationError, match=r"reinforcement-trainer\[autorl\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install .*\[autorl\]"):
         likeness("a b", "b a")
