@@ -139,7 +139,11 @@ def test_the_skeleton_trains_evaluates_and_resumes(tmp_path: Path) -> None:
 
     evaluated, log = run(2)
     assert evaluated == ["step 0", "step 2"]
-    phases = ["starting the server", "loading the tokenizer of art/nano-games", "starting the engine and"]
+    phases = [
+        "starting the server",
+        "loading the tokenizer of art/nano-games",
+        "loading art/nano-games into engine and trainer",
+    ]
     phases += ["checking that engine and trainer agree", "serving step 0", "ready in "]
     at = [log.index(f" art: agent-001: {phase}") for phase in phases]
     assert at == sorted(at), log

@@ -92,7 +92,8 @@ import logging
 from art.tracking.progress import open_phases, open_progress, show_log
 show_log()
 with open_phases("agent") as begin_phase:
-    begin_phase("starting the server")
+    for phase in ("starting the server", "serving step 0", "starting the server"):
+        begin_phase(phase)
 with open_progress("gather", 2) as outer, open_progress("judge", 2) as inner:
     outer.advance(1, {"reward": 0.5})
     logging.getLogger("art").info("a line [of] :art:")
@@ -117,7 +118,11 @@ def test_a_terminal_shows_bars_and_lines_above_them():
     os.close(leader)
     text = shown.decode()
     lines = text.splitlines()
-    assert "agent: starting the server" in text and any("art: agent: ready in" in line for line in lines)
+    assert 0 < text.find("agent: starting the server") < text.rfind("agent: serving step 0")
+    assert text.rfind("agent: starting the server") < text.rfind(
+        "agent: serving step 0"
+    )  # which is the present
+    assert "0/?" not in text and any("art: agent: ready in" in line for line in lines)
     assert "a line [of] :art:" in text and "reward=0.25" in text
     # One block: both bars stay, in their last state, and each once.
     assert "2/2" in lines[-3] and "gather" in lines[-3] and "judge" in lines[-2] and "2/2" in lines[-2]

@@ -382,5 +382,5 @@ async def _watch_phases(
             info = await connection.call("GET", path, ModelInfo, deadline_s=REGISTER_S)
         except (ARTError, ValidationError):
             continue  # it is not known yet, or what is wrong is said by the registration itself
-        for phase in [*info.phases, *info.phases[-1:]]:
+        for phase in info.phases:
             begin_phase(phase)

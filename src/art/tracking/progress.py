@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
+    from rich.progress import Task, TaskID
+    from rich.text import Text
 
 REFRESH_S = 0.2
 
@@ -99,8 +100,14 @@ def _rich_progress() -> RichProgress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    class CountColumn(MofNCompleteColumn):
+        def render(self, task: Task) -> Text:
+            """Returns `3/8`; nothing for what is not counted."""
+            return super().render(task) if task.total or task.completed else Text("")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), CountColumn(), TimeElapsedColumn())
     # The user's own print stays the user's: streams are not redirected.
     return RichProgress(
         *columns,
@@ -117,7 +124,7 @@ class ProgressBar:
 
     def __init__(self, block: RichProgress, task: TaskID, description: str) -> None:
         self.block, self.task, self._description = block, task, description
-        self._drawn = 0.0
+        self._drawn, self._shown = 0.0, description
 
     def advance(self, n: int, values: Mapping[str, float]) -> None:
         self.block.update(self.task, advance=n, values=_shown_values(values))
@@ -125,11 +132,12 @@ class ProgressBar:
 
     def move_to(self, done: int, total: int, phase: str) -> None:
         shown = f"{self._description} {phase}".rstrip()
+        at_once, self._shown = shown != self._shown, shown
         self.block.update(self.task, completed=done, total=total or None, description=shown)
-        self._draw()
+        self._draw(at_once=at_once)
 
-    def _draw(self) -> None:
-        if time.monotonic() - self._drawn > REFRESH_S:
+    def _draw(self, *, at_once: bool = False) -> None:
+        if at_once or time.monotonic() - self._drawn > REFRESH_S:
             self._drawn = time.monotonic()
             self.block.refresh()
 
@@ -214,8 +222,9 @@ class NotebookBar:
         self._view.draw()
 
     def move_to(self, done: int, total: int, phase: str) -> None:
+        at_once = phase != self._phase
         self._done, self._total, self._phase = done, total, phase
-        self._view.draw()
+        self._view.draw(at_once=at_once)
 
     def line(self) -> str:
         """Returns the bar as text."""
@@ -267,8 +276,8 @@ def open_progress(description: str | None, total: int | None, *, keep: bool = Tr
 def open_phases(title: str) -> Iterator[Callable[[str], None]]:
     """Shows the phases of a start: a line that changes where somebody watches, else lines of the log.
 
-    The function that it gives is called with each phase as it begins, and with the present one again to
-    move the clock. If there was a phase, the end of the block is logged with the seconds that it took.
+    The function that it gives is called with each phase as it begins, and with one of them again to move the
+    clock. If there was a phase, the end of the block is logged with the seconds that it took.
     """
     begun, phases, watched = time.monotonic(), list[str](), _view() is not None
     with ExitStack() as stack:
@@ -282,7 +291,7 @@ def open_phases(title: str) -> Iterator[Callable[[str], None]]:
                 phases.append(phase)
                 if not watched:
                     _log.info("%s: %s", title, phase)
-            open_bar().move_to(0, 0, phase)
+            open_bar().move_to(0, 0, phases[-1])
 
         yield begin_phase
     if phases:

@@ -407,7 +407,7 @@ class ServerWorkers:
         )
         begin_phase(f"loading the tokenizer of {base.name}")
         renderer = await asyncio.to_thread(_renderer, base)
-        begin_phase(f"starting the engine and the trainer, which load {base.name}")
+        begin_phase(f"loading {base.name} into engine and trainer")
         await workers.start()
         info = await workers.engine.info()
         self._catalog.add_base(
