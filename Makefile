@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-fast lint types contracts check docs format bench bench-% crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-fast lint types contracts check docs notebooks format bench bench-% crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -55,6 +55,9 @@ lint: $(VENV)/.installed              ## ruff: style and likely bugs
 
 types: $(VENV)/.installed             ## mypy, strict
 	$(BIN)/mypy
+
+notebooks: $(VENV)/.installed         ## make the notebooks under examples/notebooks of their sources
+	$(BIN)/python examples/notebooks/make_notebooks.py
 
 docs: $(VENV)/.installed              ## build the documentation as a site, in build/site
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
