@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from art.cli.autorl import autorl
+from art.cli.chat import chat
 from art.cli.keys import keys
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, export, show
@@ -27,6 +28,7 @@ VERB_ORDER = (
     "autorl",
     "serve",
     "run",
+    "chat",
     "models",
     "show",
     "eval",
@@ -281,6 +283,7 @@ def run(
 
 app.add_typer(mcp)
 settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings")(autorl)
+app.command()(chat)
 app.add_typer(models)
 app.command()(show)
 app.command("eval")(evaluate)

@@ -145,9 +145,14 @@ def plain_group(group: TrajectoryGroup) -> dict[str, Any]:
     }
 
 
+def printable(text: str) -> str:
+    """Returns the text with symbols for its control characters."""
+    return text.translate(_CONTROLS)
+
+
 def visible(value: object) -> Text:
     """Returns text for the terminal: no markup, and control characters as symbols."""
-    return Text(str(value).translate(_CONTROLS), overflow="fold")
+    return Text(printable(str(value)), overflow="fold")
 
 
 def facts_line(facts: dict[str, Any]) -> Text:

@@ -2,6 +2,7 @@
 
 POST of a dialect                straight to its handler (`_dialects`): it is on the way of every sample
 /r/{rollout}/v1/...              the same routes; the rollout is named by the address instead of a header
+GET  /                           open, a few lines for who opens the address in a browser
 GET  /health                     open, tells only that the server lives
 everything else                  a Starlette router: lookups, and the routes that `control` brings
 """
@@ -20,6 +21,7 @@ from typing import Any
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Route, Router
 
 from art.errors import (
@@ -65,6 +67,14 @@ from art.wire.rollouts import ROLLOUT_HEADER
 _log = logging.getLogger(__name__)
 
 _BY_ADDRESS = "/r/"
+_LANDING = """This is a server of ART, the Agent Reinforcement Trainer.
+
+It speaks OpenAI's protocol under /v1 to those who have a key:
+
+    curl -H "Authorization: Bearer $ART_API_KEY" <this address>/v1/models
+
+/health tells whether it is up. /openapi.json lists its routes.
+"""
 
 
 class _KeyRevokedError(Exception):
@@ -156,6 +166,10 @@ class App:
             await send(event)
 
         try:
+            if scope["path"] == "/":
+                seen.route = "/"
+                await _greet(scope, receive, send)
+                return
             if scope["path"] == "/health":
                 seen.route = "/health"
                 await self._tell_health(scope, send)
@@ -237,6 +251,13 @@ class App:
             health["forks"] = dict(self._stitcher.forks)
             health.update(self._control_health())
         return health
+
+
+async def _greet(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers who opens the address in a browser, with the same words on each server."""
+    if scope["method"] not in ("GET", "HEAD"):
+        raise MethodNotAllowedError(scope, "GET, HEAD")
+    await PlainTextResponse(_LANDING)(scope, receive, send)
 
 
 def _dialects(sampler: CompletionService, limits: LimitSettings) -> dict[str, Dialect]:

@@ -196,6 +196,11 @@ def _split(asked: str) -> tuple[str, int | None]:
 LoadMissing = Callable[[str, str, int], Awaitable[str | None]]
 """`(project, name, step)` -> adapter name of a step that it has loaded; NotFoundError if the step is gone."""
 
+_REGISTER = "Have one served: `await model.register(backend)`"
+_HOW_TO_SERVE = {
+    True: f"{_REGISTER}, `art serve --model PROJECT/NAME`, or `art serve --base-model NAME`",
+    False: _REGISTER,
+}
 _LISTED = 20
 """So many names are listed when one is unknown."""
 
@@ -415,7 +420,9 @@ class Catalog:
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         listed = ", ".join(map(repr, names[:_LISTED])) or "nothing yet"
         return NotFoundError(
-            f"model {name!r} is not served here; served: {listed}{more}", status=404, code="model_not_found"
+            f"model {name!r} is not served here; served: {listed}{more}. {_HOW_TO_SERVE[tenant is None]}",
+            status=404,
+            code="model_not_found",
         )
 
     # -- adapters in use --

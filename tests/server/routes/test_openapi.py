@@ -35,7 +35,7 @@ def test_the_document_lists_exactly_the_routes_that_exist(world: World) -> None:
         for method in route.methods - {"HEAD"}  # type: ignore[attr-defined]
     }
     dialects = {("POST", path) for path in world.app._dialects}
-    assert routed | dialects | {("GET", "/health")} == set(openapi_operations.OPERATIONS)
+    assert routed | dialects | {("GET", "/"), ("GET", "/health")} == set(openapi_operations.OPERATIONS)
     assert set(world.app._dialects) == set(openapi_operations.DIALECTS)
 
 

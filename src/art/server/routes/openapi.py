@@ -100,6 +100,9 @@ DIALECTS: dict[str, Operation] = {
 }
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("GET", "/"): Operation(
+        summary="What this address is, for people", reply=None, streams="text/plain", open=True
+    ),
     ("GET", "/health"): Operation(summary="Whether the server lives", reply=replies.HEALTH, open=True),
     ("GET", "/openapi.json"): Operation(summary="This document", reply=replies.DOCUMENT),
     **{("POST", path): operation for path, operation in DIALECTS.items()},
