@@ -102,6 +102,14 @@ async def test_health_tells_a_stranger_nothing(live: Live) -> None:
         assert json.loads(said).keys() == {"status", "version"}
 
 
+async def test_the_bare_address_greets_everybody_with_the_same_words(live: Live) -> None:
+    right = {"authorization": f"Bearer {KEY}"}
+    told = {await asyncio.to_thread(ask, live.url, "GET", "/", headers) for headers in (*EMPTY, right)}
+    ((status, said),) = told
+    assert status == 200 and "/v1" in said and "player" not in said and KEY not in said
+    assert (await asyncio.to_thread(ask, live.url, "POST", "/", right))[0] == 405
+
+
 def test_of_servers_that_start_at_once_each_has_the_same_key(tmp_path: Path) -> None:
     begin, keys = threading.Barrier(8), list[str]()
 
