@@ -79,8 +79,8 @@ class AnswerError(ARTError):
 
 
 @dataclass
-class Conversation:
-    """What was said so far, and who answers."""
+class ChatSession:
+    """The messages so far, and the client that asks for answers."""
 
     client: openai.OpenAI
     model: str
@@ -142,7 +142,7 @@ def say_aside(text: str) -> None:
     sys.stderr.flush()
 
 
-def converse(talk: Conversation) -> None:
+def converse(talk: ChatSession) -> None:
     """Reads messages from the terminal until the end."""
     with suppress(ImportError):  # line editing, where the platform has it
         import readline  # noqa: F401
@@ -174,14 +174,14 @@ def converse(talk: Conversation) -> None:
 @contextmanager
 def conversation(
     model: str, url: str | None, data_dir: Path, system: str | None, sampling: dict[str, Any]
-) -> Iterator[Conversation]:
+) -> Iterator[ChatSession]:
     """Yields a conversation with a model that is served. Raises ARTError where it cannot be."""
     import openai
 
     messages = [] if system is None else [{"role": "system", "content": system}]
     with endpoint(model, url, data_dir) as (address, key, name):
         with openai.OpenAI(base_url=f"{address}/v1", api_key=key, timeout=1200.0) as client:
-            yield Conversation(client, name, sampling, list(messages))
+            yield ChatSession(client, name, sampling, list(messages))
 
 
 @contextmanager
