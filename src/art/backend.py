@@ -240,7 +240,7 @@ class Backend(Protocol):
     async def train_sft(
         self,
         model: Any,
-        trajectories: Iterable[SftExample],
+        trajectories: Iterable[Any],  # of `SftExample`; a program's own backend may take fewer kinds
         config: TrainSFTConfig | None = None,
         *,
         verbose: bool = False,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 import art
 from art.environments.testing import LlmServer
-from art.errors import ConfigurationError, LlmError, NotRegisteredError
+from art.errors import ConfigurationError, LlmError, NotRegisteredError, install_command
 from art.rewards.llm import Request, base_of, resolve_llm
 from art.rewards.llm.endpoint import EndpointLlm
 from art.rewards.llm.names import PROVIDERS
@@ -69,7 +70,7 @@ async def test_with_an_address_any_name_is_sent_as_it_is() -> None:
         ("o3", "no provider before a slash"),
         ("openai/o3", "set OPENAI_API_KEY"),
         ("hosted_vllm/x", "HOSTED_VLLM_BASE_URL"),
-        ("litellm/bedrock/x", r"pip install 'agent-reinforcement-trainer\[litellm\]'"),
+        ("litellm/bedrock/x", re.escape(install_command("litellm"))),
         ("", "such as 'openai/o3'"),
         (7, "no model that can be asked"),
     ],

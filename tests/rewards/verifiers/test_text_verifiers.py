@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from art.errors import ConfigurationError, VerifierError
+from art.errors import ConfigurationError, VerifierError, install_command
 from art.rewards.verifiers import ExactMatch, JsonSchemaMatch, Limits, MathMatch, RegexMatch, last_answer
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
@@ -216,7 +216,7 @@ def test_a_verifier_works_in_one_event_loop_after_another() -> None:
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("art.errors.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"agent-reinforcement-trainer\[verifiers\]"):
+    with pytest.raises(ConfigurationError, match=re.escape(install_command("verifiers"))):
         MathMatch("3")
 
 
