@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import art
@@ -42,4 +41,4 @@ async def main(steps: int = 10, groups: int = 4, group_size: int = 16) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:])))
+    art.run(main(*map(int, sys.argv[1:])))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Any
 
@@ -87,4 +86,4 @@ async def main(steps: int = 15, groups: int = 8, group_size: int = 8) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:])))
+    art.run(main(*map(int, sys.argv[1:])))

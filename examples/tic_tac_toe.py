@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import art
@@ -44,4 +43,4 @@ async def main(steps: int = 30, groups: int = 16, group_size: int = 16) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:])))
+    art.run(main(*map(int, sys.argv[1:])))

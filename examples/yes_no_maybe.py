@@ -7,7 +7,6 @@ python examples/yes_no_maybe.py Qwen/Qwen3-0.6B 1e-4  # a model of the hub
 from __future__ import annotations
 
 import argparse
-import asyncio
 from itertools import permutations
 
 import openai
@@ -81,4 +80,4 @@ def read_options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(read_options()))
+    art.run(main(read_options()))
