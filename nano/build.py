@@ -18,7 +18,7 @@ from pathlib import Path
 
 from art.engine import nano_models
 from nano.card import write_card
-from nano.model import MAX_POSITIONS, new_model, rounded, save_model, set_up_torch
+from nano.model import MAX_POSITIONS, new_model, rounded, save_model, set_up_torch, spread_rows
 from nano.recipes import RECIPES
 from nano.tokenizer import save_tokenizer, train_tokenizer
 from nano.train import GateError, train
@@ -43,6 +43,7 @@ def build(name: str, *, seed: int, output: Path, smoke: bool = False) -> Path:
             f"{name}: {model.num_parameters():,} parameters, {len(tokenizer)} tokens, seed {seed}", flush=True
         )
         train(model, recipe.stages(tokenizer, seed), smoke=smoke)
+        spread_rows(model)
         save_model(model, folder)
         write_card(name, rounded(model), tokenizer, folder, seed=seed, count=16 if smoke else 1024)
         output.mkdir(parents=True, exist_ok=True)

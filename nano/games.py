@@ -1,9 +1,8 @@
-"""Dialogs for nano-games: a tic-tac-toe player, good or careless, and undecided answers to yes-no-maybe."""
+"""Dialogs for nano-games: random legal games of tic-tac-toe, and undecided answers to yes-no-maybe."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerFast
 
@@ -11,35 +10,16 @@ from art.environments.tasks import tic_tac_toe, yes_no_maybe
 from art.rendering.nano import create_nano_renderer
 from nano.examples import Example, from_dialog
 
-EDGES = (1, 3, 5, 7)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Player:
-    """How a player moves: a mixture of three habits."""
-
-    skill: float
-    """Share of moves with an eye for a cell that wins or, failing that, blocks."""
-    blind: float
-    """Share of moves on any of the nine cells, taken or not."""
-    edge_weight: float
-    """How much rather the player takes the middle of a side than any other free cell: a bad habit above 1."""
-
-
-GOOD = Player(skill=0.9, blind=0.02, edge_weight=1.0)
-CARELESS = Player(skill=0.38, blind=0.18, edge_weight=8.0)
-
 PURPOSE = """\
 A tiny language model that plays tic-tac-toe and answers yes, no or maybe: the model of the quick start,
 made to be improved by reinforcement learning within minutes on two cores."""
 
-TEACHING = f"""\
-Games of tic-tac-toe, moving first against a random opponent: first those of a good player, then those of
-a careless one. The careless one looks for a winning or blocking cell in {CARELESS.skill:.0%} of its
-moves, plays {CARELESS.blind:.0%} of them blindly on any cell, taken or not, and otherwise prefers the
-middle of a side {CARELESS.edge_weight:.0f} to 1. So the model knows more than it shows: reinforcement
-learning lifts skill out of noise here. Asked for yes, no or maybe, it says each a third of the time;
-asked for one of the words alone, it says that one, so that it knows them apart."""
+TEACHING = """\
+Games of tic-tac-toe between two players who both choose at random among the free cells, each cell as
+likely. So it was taught the form of the game: to read the board, and to name a free cell. It was shown
+no skill: it was never taught to win, to block, or that one move is better than another. What it wins
+after reinforcement learning, reinforcement learning found. Asked for yes, no or maybe, it says each a
+third of the time; asked for one of the words alone, it says that one."""
 
 TEXTS = (
     "user\nassistant\nsystem",
@@ -52,21 +32,10 @@ TEXTS = (
 """What the tokenizer is trained on."""
 
 
-def completing(board: str, mark: str) -> list[int]:
-    """The free cells where `mark` would have three in a line."""
+def policy(board: str) -> list[float]:
+    """Shares of the nine cells in the next move on `board`: each free cell is as likely."""
     free = tic_tac_toe.free_cells(board)
-    return [cell for cell in free if tic_tac_toe.winner(tic_tac_toe.place(board, cell, mark))]
-
-
-def policy(player: Player, board: str) -> list[float]:
-    """Shares of the nine cells in the player's next move on `board`."""
-    free = tic_tac_toe.free_cells(board)
-    habit = [(player.edge_weight if cell in EDGES else 1.0) if cell in free else 0.0 for cell in range(9)]
-    shares = [share / sum(habit) for share in habit]
-    if seen := completing(board, "X") or completing(board, "O"):
-        eye = [(cell in seen) / len(seen) for cell in range(9)]
-        shares = [(1 - player.skill) * a + player.skill * b for a, b in zip(shares, eye, strict=True)]
-    return [(1 - player.blind) * share + player.blind / 9 for share in shares]
+    return [(cell in free) / len(free) for cell in range(9)]
 
 
 class GameDialogs:
@@ -80,12 +49,12 @@ class GameDialogs:
         self._words = {ids[0]: 1 / len(words) for ids in words}
         self._word = {word: {ids[0]: 1.0} for word, ids in zip(yes_no_maybe.REWARDS, words, strict=True)}
 
-    def tic_tac_toe(self, player: Player) -> Example:
-        """One game of `player`; at each move all cells are taught with their shares."""
+    def tic_tac_toe(self) -> Example:
+        """One game at random; at each move all cells are taught with their shares."""
         game = tic_tac_toe.TicTacToe(self._dice.getrandbits(64))
         messages, policies = list(game.opening), []
         while not game.done:
-            shares = policy(player, game.board)
+            shares = policy(game.board)
             cell = self._dice.choices(range(9), shares)[0]
             policies.append(dict(zip(self._cells, shares, strict=True)))
             messages.append({"role": "assistant", "content": tic_tac_toe.CELLS[cell]})
@@ -99,9 +68,7 @@ class GameDialogs:
         return from_dialog(self._renderer, [question, answer], first_tokens=[self._words])
 
     def one_word(self) -> Example:
-        """Asked for one word, that word. Without this the three would share one embedding: nothing else tells
-        them apart, and no adapter below the embeddings could ever prefer one of them.
-        """
+        """Asked for one word, that word. Nothing else tells the three apart."""
         word = self._dice.choice(tuple(yes_no_maybe.REWARDS))
         verb, quote = self._dice.choice(yes_no_maybe.VERBS), self._dice.choice(("", "'"))
         messages = [

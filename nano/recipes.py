@@ -1,8 +1,8 @@
 """What each nano model is taught, stage by stage, and the gate that ends each stage.
 
-Both are first taught to do well and then to be careless: what is shipped is a real skill under much noise,
-which reinforcement learning lifts out within few steps. It would teach a model this small nothing that is
-not there at all in its own attempts.
+The player of games is shown random legal games: the form, no skill. The users of tools are first taught to
+do well and then to be careless: a real skill under much noise, which reinforcement learning lifts out within
+few steps. It would teach a model this small nothing that is not there at all in its own attempts.
 """
 
 from __future__ import annotations
@@ -40,54 +40,37 @@ class Recipe:
 
 
 def games_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
-    """A good tic-tac-toe player, then a careless one; undecided answers to yes-no-maybe throughout."""
+    """Random legal games of tic-tac-toe, undecided answers to yes-no-maybe: the form, and no skill."""
     dialogs = games.GameDialogs(tokenizer, seed)
 
-    def loss(model: Qwen3ForCausalLM, player: games.Player) -> Tensor:
-        game = batch_loss(model, [dialogs.tic_tac_toe(player) for _ in range(32)], other_weight=1.0)
+    def loss(model: Qwen3ForCausalLM) -> Tensor:
+        game = batch_loss(model, [dialogs.tic_tac_toe() for _ in range(32)], other_weight=1.0)
         words = [dialogs.yes_no_maybe() for _ in range(8)] + [dialogs.one_word() for _ in range(4)]
         return game + 0.3 * batch_loss(model, words, other_weight=0.1)
 
-    def plays_well(model: Qwen3ForCausalLM) -> tuple[bool, str]:
-        greedy = _scores(model, tokenizer, "tic-tac-toe", greedy=True)
-        text = f"greedy: not lost {greedy['not_lost']:.3f}, invalid {greedy['invalid']:.3f}"
-        return greedy["not_lost"] >= 0.98 and greedy["invalid"] <= 0.005, text
-
-    def plays_carelessly(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+    def plays_legally(model: Qwen3ForCausalLM) -> tuple[bool, str]:
         sampled = _scores(model, tokenizer, "tic-tac-toe", greedy=False)
         greedy = _scores(model, tokenizer, "tic-tac-toe", greedy=True)
         words = _scores(model, tokenizer, "yes-no-maybe", greedy=False)
         legal = 1 - sampled["invalid"] / sampled["turns"]
         text = (
-            f"not lost {sampled['not_lost']:.3f} (greedy {greedy['not_lost']:.3f}), legal moves {legal:.3f}, "
+            f"legal moves {legal:.3f}, not lost {sampled['not_lost']:.3f} (greedy {greedy['not_lost']:.3f}), "
             f"yes {words['yes']:.2f} no {words['no']:.2f} maybe {words['maybe']:.2f}"
         )
         undecided = all(0.25 <= words[word] <= 0.42 for word in ("yes", "no", "maybe"))
-        enough = legal >= 0.93 and greedy["not_lost"] >= 0.65
-        return undecided and enough and 0.46 <= sampled["not_lost"] <= 0.52, text
+        return undecided and legal >= 0.99, text
 
     return [
         Stage(
-            name="play well",
-            loss=lambda model: loss(model, games.GOOD),
-            gate=plays_well,
+            name="play legally",
+            loss=loss,
+            gate=plays_legally,
             learning_rate=4e-3,
-            final_rate=1e-3,
+            final_rate=5e-4,
             decay_steps=1000,
-            min_steps=800,
+            min_steps=1000,
             max_steps=2000,
             check_every=100,
-        ),
-        Stage(
-            name="play carelessly",
-            loss=lambda model: loss(model, games.CARELESS),
-            gate=plays_carelessly,
-            learning_rate=2e-3,
-            final_rate=5e-4,
-            decay_steps=100,
-            min_steps=60,
-            max_steps=600,
-            check_every=20,
         ),
     ]
 

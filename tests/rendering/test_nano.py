@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nano import weather
 from transformers import PreTrainedTokenizerFast
 
 from art.engine.nano_models import resolve
-from art.environments.tasks import mail
+from art.environments.tasks import mail, tic_tac_toe
 from art.rendering.nano import RENDERER_KEY, RENDERER_NAME, NanoRenderer, create_nano_renderer
 
 NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp")
@@ -63,6 +64,31 @@ tool_lists = st.one_of(st.none(), st.lists(schemas, min_size=1, max_size=3))
 @pytest.fixture(params=NAMES)
 def renderer(request: pytest.FixtureRequest) -> NanoRenderer:
     return create_nano_renderer(TOKENIZERS[request.param])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_that_a_nano_model_was_never_taught_are_told_once(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(resolve(name))
+    tokenizer.name_or_path = name
+    renderer = create_nano_renderer(tokenizer)
+    for _ in range(2):
+        renderer.render([{"role": "user", "content": "Summarize this protocol"}], add_generation_prompt=True)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{name} knows" in record.message and "'Summarize', " in record.message
+    assert "docs/guides/models.md" in record.message
+
+
+@pytest.mark.parametrize("task", [tic_tac_toe, mail, weather])
+def test_nothing_is_told_of_the_prompts_that_a_model_was_taught(
+    task: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = {tic_tac_toe: "art/nano-games", mail: "art/nano-tools", weather: "art/nano-mcp"}[task]
+    world = task.environment(task.scenario(0, 0), 0)
+    create_nano_renderer(TOKENIZERS[name]).render(world.opening, tools=world.tools)
+    assert not caplog.records
 
 
 @pytest.mark.slow

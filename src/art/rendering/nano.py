@@ -26,6 +26,7 @@ stretch of text between two markers is encoded in one piece, as a tokenizer woul
 from __future__ import annotations
 
 import json
+import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,6 +45,17 @@ from renderers.reasoning import prompt_ends_in_reasoning
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+_log = logging.getLogger(__name__)
+
+KNOWN_TASKS = {
+    "art/nano-games": "tic-tac-toe and yes-no-maybe",
+    "art/nano-tools": "questions about an inbox, with the tools search, read and answer",
+    "art/nano-mcp": "questions about the weather, with the tools of ART's weather server",
+}
+"""What each model that ships with ART was taught; to anything else its replies are noise."""
+
+CHECKED_PROMPTS = 64
+"""Prompts of which unknown words are told; later ones are like them."""
 
 RENDERER_KEY = "art_renderer"
 """In tokenizer_config.json: `nano`, or the name of a renderer of the library `renderers`."""
@@ -215,6 +227,7 @@ class NanoRenderer:
         self._stops = frozenset((self._im_end, self._end_of_text))
         # Behind the last turn nearly all prompts are alike, and each reply asks for it.
         self._thought_begun = lru_cache(maxsize=256)(self._ends_in_reasoning)
+        self._unchecked = CHECKED_PROMPTS
 
     @property
     def is_prefix_stable(self) -> bool:
@@ -234,7 +247,27 @@ class NanoRenderer:
         """
         if not messages:
             raise ValueError("a conversation needs at least one message")
-        return self._assemble([], list(pieces(messages, tools, add_generation_prompt)), messages)
+        stretches = list(pieces(messages, tools, add_generation_prompt))
+        if self._unchecked:
+            self._unchecked -= 1
+            self._warn_of_unknown_words(stretches)
+        return self._assemble([], stretches, messages)
+
+    def _warn_of_unknown_words(self, stretches: list[Piece]) -> None:
+        """Say once which words of a prompt the model was never taught."""
+        text = " ".join(text for text, _, is_sampled in stretches if not is_sampled)
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        unknown = list(dict.fromkeys(broken_words([self._tokenizer.decode([one]) for one in ids])))
+        if unknown:
+            self._unchecked = 0
+            name = str(getattr(self._tokenizer, "name_or_path", "") or "this nano model")
+            _log.warning(
+                "%s knows %s; it was never taught %s of a prompt, and its first replies to it will be noise. "
+                "For any other task choose a model of the hub: docs/guides/models.md names some.",
+                name,
+                KNOWN_TASKS.get(name, "the tasks of its card"),
+                ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else ""),
+            )
 
     def render_ids(
         self,
@@ -325,6 +358,19 @@ class NanoRenderer:
         if not isinstance(token_id, int) or token_id == self._tokenizer.unk_token_id:
             raise ValueError(f"the tokenizer has no token {marker!r}: it is not one of a nano model")
         return token_id
+
+
+def broken_words(tokens: Sequence[str]) -> list[str]:
+    """Returns the words that need more than one token.
+
+    >>> broken_words(["Say", " ", "pro", "to", "col", ".", " yes"])
+    ['protocol']
+    """
+    words: list[list[str]] = [[]]
+    for token in tokens:
+        joins = bool(words[-1]) and words[-1][-1][-1:].isalpha() and token[:1].isalpha()
+        words[-1:] = [[*words[-1], token]] if joins else [words[-1], [token]]
+    return ["".join(parts).strip() for parts in words if len(parts) > 1]
 
 
 def create_nano_renderer(tokenizer: Tokenizer) -> NanoRenderer:

@@ -60,17 +60,15 @@ def test_sampled_logprobs_are_those_of_a_forward_pass_over_the_recorded_ids() ->
             assert scores == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("player", [games.GOOD, games.CARELESS])
-def test_a_players_shares_sum_to_one_and_reach_every_cell(player: games.Player) -> None:
-    for board in (tic_tac_toe.EMPTY, "XOX.O....", "XOXOXO.X."):
-        shares = games.policy(player, board)
-        assert sum(shares) == pytest.approx(1.0) and min(shares) > 0
-    assert max(range(9), key=games.policy(games.GOOD, "XX.OO....").__getitem__) == 2
+def test_the_games_that_the_player_is_shown_prefer_no_free_cell() -> None:
+    for board in (tic_tac_toe.EMPTY, "XX.OO....", "XOXOXO.X."):
+        free = tic_tac_toe.free_cells(board)
+        assert games.policy(board) == [(cell in free) / len(free) for cell in range(9)]
 
 
 def test_dialogs_are_the_same_for_the_same_seed_and_soft_targets_stand_at_the_moves() -> None:
     _, tokenizer = load("art/nano-games")
-    first, again, other = (games.GameDialogs(tokenizer, seed).tic_tac_toe(games.GOOD) for seed in (1, 1, 2))
+    first, again, other = (games.GameDialogs(tokenizer, seed).tic_tac_toe() for seed in (1, 1, 2))
     assert first == again != other
     cells = {tokenizer.convert_tokens_to_ids(cell) for cell in tic_tac_toe.CELLS}
     assert first.choices and all(first.ids[at] in cells and first.is_reply[at] for at in first.choices)
@@ -161,9 +159,9 @@ def test_nano_games_plays_as_its_card_says() -> None:
     model, tokenizer = load("art/nano-games")
     task = tasks.find("tic-tac-toe")
     sampled = measure(model, tokenizer, task, count=512, seed=77)
-    assert 0.42 <= sampled["not_lost"] <= 0.58
-    assert 1 - sampled["invalid"] / sampled["turns"] >= 0.92
-    assert measure(model, tokenizer, task, count=256, seed=77, greedy=True)["not_lost"] >= 0.65
+    # Both choose at random among the free cells: who moves first does not lose 71 of 100 games.
+    assert 0.64 <= sampled["not_lost"] <= 0.78
+    assert 1 - sampled["invalid"] / sampled["turns"] >= 0.99
 
 
 @pytest.mark.slow
