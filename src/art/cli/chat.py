@@ -55,7 +55,7 @@ def chat(
     data_dir: DataDir = Path(".art"),
     url: Url = None,
 ) -> None:
-    """Talk to a model: with the server that runs in the data folder, or one that is started for the time.
+    """Talk to a model: through the server of the data folder, or one that is started and stopped.
 
     Text from standard input is sent as one message: `echo hello | art chat games/player`.
     """

@@ -76,7 +76,7 @@ def delete_model(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete. Without it nothing is deleted.")] = False,
 ) -> None:
-    """Delete a model with all its checkpoints. Without `--yes` it only tells what would be deleted.
+    """Delete a model with all its checkpoints. Without `--yes` it only prints what would be deleted.
 
     A model with an unfinished training job is kept.
     """

@@ -18,7 +18,9 @@ def project() -> dict[str, Any]:
 def extra_rows() -> dict[str, str]:
     """Extra -> its row in the table of the page."""
     section = PAGE.split("\n## Extras\n")[1].split("\n## ")[0]
-    return dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", section, re.M))
+    rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", section, re.M)
+    assert len(rows) == len(dict(rows)), "an extra has two rows"
+    return dict(rows)
 
 
 def test_each_extra_has_a_row_and_each_row_an_extra() -> None:
