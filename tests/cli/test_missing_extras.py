@@ -32,7 +32,9 @@ def without_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_server")
-@pytest.mark.parametrize("verb", ["quickstart", "serve", "run", "audit-model art/nano"])
+@pytest.mark.parametrize(
+    "verb", ["quickstart", "serve", "run", "audit-model art/nano", "chat art/nano --once hi"]
+)
 def test_a_verb_that_needs_the_server_names_the_extra(verb: str) -> None:
     done = CliRunner().invoke(app, verb.split())
     assert done.exit_code == 2

@@ -192,7 +192,7 @@ def endpoint(model: str, url: str | None, data_dir: Path) -> Iterator[tuple[str,
         yield address, key, model
         return
     registered, base = known_model(model, data_dir)
-    require_extra("local", "art chat")
+    require_extra("local", "art chat", remedy=". For a server on another machine, use --url")
     from art.client.local_backend import LocalBackend
     from art.process.running_server import find_server
 
