@@ -95,7 +95,7 @@ def test_a_template_trains_by_the_command_of_its_readme(tmp_path: Path, template
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "step 1: " in done.stdout
+    assert "step 1 of agent-001: " in done.stderr, "ART reports each step by itself"
     (row,) = [
         json.loads(line)
         for line in (tmp_path / ".art/skeleton/models/agent-001/history.jsonl").read_text().splitlines()

@@ -96,6 +96,7 @@ def test_from_the_wheel_to_a_trained_model(user: NewUser) -> None:
 
     user.type("art init my-agent --base-model art/nano-games")
     agent = user.folder / "my-agent"
+    assert install in (agent / "README.md").read_text()
     trained = user.type("python train.py --steps 2 --group-size 4", at=agent)
     assert [line.split(":")[0] for line in trained.splitlines() if "mean reward" in line] == [
         "step 0",

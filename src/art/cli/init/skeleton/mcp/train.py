@@ -38,8 +38,6 @@ async def main(options: argparse.Namespace) -> None:
                 max_exceptions=0.1,
             )
             await model.train(groups, config=art.TrainConfig(learning_rate=options.learning_rate))
-            rewards = [trajectory.reward for group in groups for trajectory in group]
-            print(f"step {step + 1}: mean reward {sum(rewards) / len(rewards):.2f}", flush=True)
 
 
 if __name__ == "__main__":
