@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,3 +163,16 @@ def test_a_merged_model_computes_what_was_trained(bits: Bits, tmp_path: Path) ->
     assert written == pytest.approx(trainer.score(MODEL, rows)[0], abs=limit)
     (config,) = merged.glob("config.json")
     assert "quantization_config" not in config.read_text()
+
+
+def test_a_trainer_of_a_plain_folder_does_without_bitsandbytes() -> None:
+    """PEFT loads it wherever it is installed, which costs seconds of each start."""
+    program = (
+        "import sys; from art.training.worker import _load; from art.wire.training import *; "
+        f"trainer = _load(TrainerConfig(base_model='nano', model_path={BASE!r}, key='-' * 16)); "
+        "trainer.open('p/m', LoraSpec()); print(sys.modules['bitsandbytes'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.stdout.strip() == "None", done.stderr

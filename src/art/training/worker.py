@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -45,7 +46,18 @@ def main() -> int:
     return 0
 
 
+def leave_out_bitsandbytes(config: TrainerConfig) -> None:
+    """Lets this process do without bitsandbytes where the base model is a folder that is not quantized.
+
+    PEFT imports it wherever it is installed, and it imports torch's compiler: two seconds of each start.
+    """
+    file = Path(config.model_path or config.base_model) / "config.json"
+    if config.bits == 16 and file.is_file() and b"quantization_config" not in file.read_bytes():
+        sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]
+
+
 def _load(config: TrainerConfig) -> Trainer:
+    leave_out_bitsandbytes(config)
     import torch
 
     from art.training.policy import choose_placement, load_policy
