@@ -110,5 +110,9 @@ def test_a_base_model_is_served_for_the_time_of_the_conversation(tmp_path: Path)
     code, out, said = chat("art/nano", *GREEDY, "--data-dir", str(tmp_path / "data"), text="hello")
     assert code == 0 and out.strip() and "starting a server for art/nano" in said
     assert not (tmp_path / "data").exists()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code, out, said = chat(str(empty), "--once", "x", "--data-dir", str(tmp_path / "data"))
+    assert code == 2 and not out and f"{empty} cannot be served: " in said
     code, out, said = chat("art/nono", "--once", "x", "--data-dir", str(tmp_path / "data"))
     assert code == 2 and not out and "art/nono" in said

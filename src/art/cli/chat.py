@@ -21,7 +21,7 @@ import typer
 from art.cli.model_verbs import DataDir, readable_errors
 from art.cli.models import Url, read_summaries, server_backend
 from art.cli.show import printable
-from art.errors import ARTError, ConfigurationError, NotFoundError, WorkerError, require_extra
+from art.errors import ARTError, ConfigurationError, DeadlineError, NotFoundError, require_extra
 
 if TYPE_CHECKING:
     import openai
@@ -209,7 +209,7 @@ def endpoint(model: str, url: str | None, data_dir: Path) -> Iterator[tuple[str,
             if registered is not None:
                 asyncio.run(serve_registered(backend, registered))
             elif folder is not None:
-                wait_until_served(address, key, base, Path(folder.name) / "server" / "logs" / "server.log")
+                wait_until_served(address, key, base)
             yield address, key, model
     finally:
         if folder is not None:
@@ -245,8 +245,8 @@ async def serve_registered(backend: LocalBackend, request: RegisterRequest) -> N
     await backend._connection.call("POST", "/art/models", ModelInfo, request, deadline_s=REGISTER_S)
 
 
-def wait_until_served(address: str, key: str, base: str, log: Path) -> None:
-    """Blocks until a base model is served. Raises WorkerError where it cannot be loaded."""
+def wait_until_served(address: str, key: str, base: str) -> None:
+    """Blocks until a base model is served. Raises ConfigurationError where it cannot be, DeadlineError."""
     import httpx
 
     deadline = time.monotonic() + LOAD_S
@@ -256,9 +256,8 @@ def wait_until_served(address: str, key: str, base: str, log: Path) -> None:
             health = client.get("/health").json()
             if base in health["models"]:
                 return
-            state = health.get("workers", {}).get(base, {}).get("engine", {}).get("state")
-            if state == "failed" or time.monotonic() > deadline:
-                lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-                errors = [line for line in lines if " ERROR " in line] or lines or ["it did not load in time"]
-                raise WorkerError(f"{base} cannot be served: {errors[-1]}")
+            if why := health.get("unserved", {}).get(base):
+                raise ConfigurationError(f"{base} cannot be served: {why}")
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"{base} was not loaded within {LOAD_S:g} s")
             time.sleep(POLL_S)

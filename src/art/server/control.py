@@ -176,6 +176,8 @@ class Control:
             in_use=self.in_use,
         )
         self._serving: asyncio.Task[None] | None = None
+        self.unserved: dict[str, str] = {}
+        """Why each model or base that was to be served from the start is not, by its name."""
 
     async def start(self) -> None:
         """Resumes the jobs that an earlier server left unfinished, and serves what the settings name.
@@ -283,4 +285,5 @@ class Control:
                 await serve()
                 _log.info("%s is served", name)
             except ARTError as error:
+                self.unserved[name] = str(error)
                 _log.error("%s cannot be served: %s", name, error)

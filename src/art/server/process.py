@@ -119,7 +119,7 @@ async def serve(
             limits=settings.limits,
             tenants=TenantKeys(settings.server_dir / TENANTS_FILE),
             control_routes=control_routes(control),
-            control_health=lambda: {"workers": control.health()},
+            control_health=lambda: {"workers": control.health(), "unserved": control.unserved},
             control_counts=control.counts,
             engine=settings.engine.name,
         )
