@@ -103,6 +103,19 @@ def test_from_the_wheel_to_a_trained_model(user: NewUser) -> None:
         "step 2",
     ]
 
+    model = "my-agent/agent-001"
+    assert "agent-001" in user.type("art models list", at=agent)
+    assert "reward" in user.type(f"art show {model}@2 0 0", at=agent)
+    user.type(f"art export {model} --to whole", at=agent)
+    load = "from transformers import AutoModelForCausalLM as M; M.from_pretrained('whole')"
+    user.type(f'python -c "{load}"', at=agent)
+    assert user.type(f"art chat {model} --once 'yes, no or maybe?'", at=agent).strip()
+
+    assert "--yes" in user.type(f"art models delete {model}", at=agent)
+    assert (agent / ".art" / "my-agent" / "models" / "agent-001" / "checkpoints" / "0002").is_dir()
+    user.type(f"art models delete {model} --yes", at=agent)
+    assert "agent-001" not in user.type("art models list", at=agent)
+
 
 @pytest.mark.slow
 def test_a_clone_tells_a_command_that_installs_the_clone(user: NewUser) -> None:
