@@ -37,6 +37,7 @@ Url = Annotated[
 ]
 DATA_DIR = Path(".art")
 SHOWN_REWARDS = 10
+_UNBOUNDED = 1000
 
 
 @models.command("list")
@@ -138,13 +139,16 @@ def print_table(found: Iterable[ModelSummary]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for title in ("model", "base model", "step", "checkpoints", "last reward", "size", "updated"):
-        table.add_column(title, overflow="fold", justify="left" if "model" in title else "right")
+        names = "model" in title  # a name is copied into the next command
+        table.add_column(title, overflow="fold", no_wrap=names, justify="left" if names else "right")
     for one in found:
         reward = "" if one.last_reward is None else f"{one.last_reward:.4g}"
         steps = str(one.step), str(len(one.checkpoints))
         when = time_text(one.updated_at)
         table.add_row(*map(Text, (one.key, one.base_model, *steps, reward, size_text(one.size_bytes), when)))
-    Console().print(table, highlight=False)
+    console = Console()
+    # Without a terminal nobody sees where a line ends.
+    console.print(table, highlight=False, width=None if console.is_terminal else _UNBOUNDED)
 
 
 def shown_facts(one: ModelSummary) -> Iterable[tuple[str, str]]:
