@@ -113,7 +113,7 @@ class Program:
         for number, own in enumerate(self.samples["alice"]):
             text = text.replace(own, f"own-{number}")
         text = re.sub(rf"{SAMPLE_PREFIX}[0-9a-f]{{24}}", "fresh", text)
-        text = re.sub(r'"created(_at)?": ?[0-9.e+]+', "", text)
+        text = re.sub(r'"(created|created_at|updated_at)": ?[0-9.e+]+', "", text)
         self.heard.append(f"{reply.status_code} {text}")
 
 
