@@ -18,8 +18,11 @@ SHORT = 50
 """Lines. A shorter file says in `WHY_SHORT` why it stands alone; a package's `__init__.py` that holds nothing
 but its docstring is no file in this sense: it cannot be joined with another."""
 
-MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 25, 400, 39, 7
+MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 26, 400, 39, 7
 """The agreed figures; circles and knots: none. CONTRIBUTING.md says the same."""
+
+LATER_ROOMS = {"ui": 16, "tracking/sinks": 8}
+"""Rooms under src/art with a wall of their own, which the wall of all files does not count -> most files."""
 
 WHY_SHORT = {
     "__init__.py": "the names that its package offers, each loaded on first use",
@@ -42,7 +45,8 @@ class Figures:
     """What is counted in `src/art`."""
 
     names: tuple[str, ...]  # files and folders directly under src/art
-    files: int
+    files: int  # without those of the later rooms
+    later_files: dict[str, int]
     lines: int
     short_files: tuple[str, ...]
     pass_throughs: tuple[str, ...]  # methods that call one other object with the same arguments
@@ -75,7 +79,8 @@ def measure(source: Path = SOURCE) -> Figures:
                 if p.suffix == ".py" or (p.is_dir() and p.name != "__pycache__")
             )
         ),
-        files=len(list(root.rglob("*.py"))),
+        files=len([path for path in root.rglob("*.py") if later_room(path.relative_to(root)) is None]),
+        later_files={room: len(list((root / room).rglob("*.py"))) for room in LATER_ROOMS},
         lines=sum(path.read_text().count("\n") for path in root.rglob("*.py")),
         short_files=tuple(sorted(_short(root))),
         pass_throughs=tuple(sorted(_pass_throughs(paths))),
@@ -84,6 +89,11 @@ def measure(source: Path = SOURCE) -> Figures:
             knot for package in _packages(paths) for knot in strong_components(rooms_of(package, graph))
         ),
     )
+
+
+def later_room(path: Path) -> str | None:
+    """Returns the later room that a file of `src/art` belongs to."""
+    return next((room for room in LATER_ROOMS if path.is_relative_to(room)), None)
 
 
 def modules(source: Path) -> dict[str, Path]:
@@ -230,6 +240,7 @@ def main() -> None:
     for text, value in (
         ("names under src/art", len(figures.names)),
         ("files", figures.files),
+        *((f"files in {room}", count) for room, count in figures.later_files.items()),
         ("lines", figures.lines),
         (f"files under {SHORT} lines", len(figures.short_files)),
         ("pass-through methods", len(figures.pass_throughs)),

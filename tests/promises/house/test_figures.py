@@ -25,6 +25,10 @@ def test_there_are_few_files(house: figures.Figures) -> None:
     assert house.files <= figures.MOST_FILES
 
 
+def test_later_rooms_have_few_files(house: figures.Figures) -> None:
+    assert all(count <= figures.LATER_ROOMS[room] for room, count in house.later_files.items())
+
+
 def test_short_files_are_few_and_have_a_reason(house: figures.Figures) -> None:
     without = [path for path in house.short_files if not any(why in path for why in figures.WHY_SHORT)]
     assert not without, f"join {without} with what is read together with them, or say in WHY_SHORT why not"
@@ -53,6 +57,7 @@ def test_contributing_says_the_same_figures() -> None:
         figures.MOST_SHORT_FILES,
         figures.SHORT,
         figures.MOST_PASS_THROUGHS,
+        *figures.LATER_ROOMS.values(),
     ]
 
 
