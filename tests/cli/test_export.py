@@ -21,6 +21,7 @@ from art.tracking.folders import find_model
 from serving import serving_in_a_thread
 
 pytestmark = pytest.mark.slow
+TASK = "Says yes, no or maybe."
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,11 @@ def data_dir(trained: tuple[Path, list[list[int]]]) -> Path:
 def merged(data_dir: Path) -> Path:
     """The newest step, by the command as typed."""
     folder = data_dir.parent / "merged"
-    arguments = ("export", KEY, "--to", str(folder), "--data-dir", str(data_dir))
+    arguments = ("export", KEY, "--to", str(folder), "--data-dir", str(data_dir), "--task", TASK)
     done = art_command(*arguments, PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0, done.stderr
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "art.client.export" in loaded and not loaded & {"torch", "transformers", "safetensors", "numpy"}
+    assert "art.client.export" in loaded and not loaded & {"torch", "transformers", "safetensors"}
     assert f"{KEY}@{STEPS}" in done.stdout and "model.safetensors" in done.stdout
     return folder
 
@@ -92,6 +93,7 @@ def test_the_adapter_folder_is_clean_and_says_the_same_through_peft(data_dir: Pa
         "README.md",
         "adapter_config.json",
         "adapter_model.safetensors",
+        "reward_curve.png",
         "tokenizer.json",
         "tokenizer_config.json",
     }
@@ -105,7 +107,8 @@ def test_the_card_tells_base_license_rewards_and_settings(data_dir: Path, merged
     text = (merged / "README.md").read_text()
     header = yaml.safe_load(text.split("---")[1])
     assert header["license"] == "apache-2.0" and header["library_name"] == "transformers"
-    assert f"`{KEY}`, step {STEPS}" in text and "art/nano-games" in text
+    assert f"`{KEY}`, step {STEPS}" in text and "art/nano-games" in text and f"## Task\n\n{TASK}" in text
+    assert "](reward_curve.png)" in text and (merged / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     rows = re.findall(r"^\| (\d+) \| (-?[\d.]*) ?\| (-?[\d.]*) ?\|$", text, re.M)
     assert [row[0] for row in rows] == ["1", "2"] and rows[0][2] and not rows[1][2]
     history = [
@@ -187,7 +190,7 @@ def test_gguf_is_what_the_converter_makes_of_the_merged_model(data_dir: Path, tm
         "pathlib.Path(outfile).write_bytes(pathlib.Path(folder, 'model.safetensors').read_bytes())\n"
     )
     done = art.export_model(KEY, tmp_path / "out", format="gguf", data_dir=data_dir, converter=program)
-    assert done.files == ("README.md", "player.gguf")
+    assert done.files == ("README.md", "player.gguf", "reward_curve.png")
     assert "llama-cli" in (done.folder / "README.md").read_text()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["convert_hf_to_gguf.py", "out"]
 

@@ -50,6 +50,7 @@ Dtype = Annotated[
 License = Annotated[
     str | None, typer.Option(help="The license for the model card. Default: the base model's, if known.")
 ]
+CardTask = Annotated[str | None, typer.Option(help="What the model was trained to do, for the model card.")]
 Converter = Annotated[
     str | None,
     typer.Option(help="llama.cpp's convert_hf_to_gguf.py, for gguf. Default: the one on the PATH."),
@@ -73,6 +74,7 @@ def export(
     data_dir: DataDir = Path(".art"),
     dtype: Dtype = "auto",
     license: License = None,
+    task: CardTask = None,
     converter: Converter = None,
     push: Push = None,
     public: Public = False,
@@ -99,6 +101,7 @@ def export(
             data_dir=data_dir,
             dtype=cast(Any, dtype),
             license=license,
+            task=task,
             converter=converter,
             push=push,
             private=not public,

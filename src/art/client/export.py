@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from art.client.model_card import CardFacts, ask_license, model_card, read_facts
+from art.client.model_card import CardFacts, ask_license, draw_curve, model_card, read_facts
 from art.errors import (
     CheckpointError,
     CheckpointMissingError,
@@ -86,6 +86,7 @@ def export_model(
     data_dir: str | Path | None = None,
     dtype: Dtype = "auto",
     license: str | None = None,
+    task: str | None = None,
     converter: str | Path | None = None,
     push: str | None = None,
     private: bool = True,
@@ -95,7 +96,8 @@ def export_model(
     model: "project/name", "project/name@step", or a model of your program. step, best: the checkpoint, by
     number or as the one with the highest mean of a metric in `history.jsonl`; by default the newest.
     data_dir: `.art`, or the model's `base_path`. dtype: of merged weights; "auto" is float32 below 500
-    million parameters and the base's own above. license: for the card; by default the base's, if known.
+    million parameters and the base's own above. license, task: for the card; the license is by default
+    the base's, if known, and the task what the model was trained to do, in your words.
     converter: llama.cpp's `convert_hf_to_gguf.py`, where it is not on the PATH. push: "hf://owner/name", with
     the token of `HF_TOKEN` or of `hf auth login`; private: whether a repository that push makes is private.
 
@@ -111,14 +113,15 @@ def export_model(
     target = Path(to).expanduser().absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigurationError(f"{str(target)!r} is there already: choose a new folder, or remove it")
-    facts = read_facts(named, chosen, license=license)
+    facts = read_facts(named, chosen, license=license, task=task)
     checkpoint = named.files.checkpoints / f"{chosen:04d}"
     program = find_converter(converter, named, chosen) if format == "gguf" else None
     with new_folder(target) as folder:
         merged = write_weights(format, program, checkpoint, folder, facts, dtype)
         if repository is not None and facts.license is None:
             facts = ask_license(facts)
-        card = model_card(facts, format, repository or target.name)
+        picture = draw_curve(facts.curve, folder)
+        card = model_card(facts, format, repository or target.name, picture=picture)
         (folder / CARD_FILE).write_text(card, encoding="utf-8")
     url = None if repository is None else push_folder(target, repository, private, f"{named.key}@{chosen}")
     return Exported(

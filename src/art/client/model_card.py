@@ -1,6 +1,7 @@
 """The model card of an export: what was trained on what, its reward curve, its settings, and how to load it.
 
-All facts come from the files of the project. The reward curve is a table.
+All facts but the task's words come from the files of the project. The reward curve is a table, and a picture
+where matplotlib is installed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from art.wire.records import split_bits
 BUILT_IN = "art/"
 CURVE_ROWS = 21
 CURVE_METRICS = ("train/reward", "val/reward")
+CURVE_FILE = "reward_curve.png"
 HUB_S = 10.0
 """How long the hub may take to tell a license."""
 _LICENSE = re.compile(r"^license:\s*(\S+)\s*$", re.M)
@@ -49,6 +51,8 @@ class CardFacts:
     """None: all weights were trained."""
     settings: dict[str, Any]
     """Of the last training job, as resolved."""
+    task: str | None = None
+    """What the model was trained to do, in the words of its owner."""
     curve: list[dict[str, float]] = field(default_factory=list)
     """One row a step, with `step` and means of the metrics of `CURVE_METRICS` that were logged."""
     chat_template: str | None = None
@@ -63,7 +67,9 @@ class CardFacts:
         return Path(self.base_model).is_absolute()
 
 
-def read_facts(model: NamedModel, step: int, *, license: str | None = None) -> CardFacts:
+def read_facts(
+    model: NamedModel, step: int, *, license: str | None = None, task: str | None = None
+) -> CardFacts:
     """Raises CheckpointError when the checkpoint names no base model."""
     checkpoint = model.files.checkpoints / f"{step:04d}"
     state = read_json(checkpoint / STATE_FILE) or {}
@@ -91,6 +97,7 @@ def read_facts(model: NamedModel, step: int, *, license: str | None = None) -> C
         license=license or known_license(base),
         lora=lora_of(state, adapter),
         settings={"base_bits": bits if bits < 16 else None, "seed": registration.get("seed"), **trained},
+        task=task,
         curve=read_curve(model.files.history, step),
         chat_template=registration.get("chat_template"),
     )
@@ -171,8 +178,10 @@ def ask_license(facts: CardFacts) -> CardFacts:
     return replace(facts, license=told if isinstance(told, str) else None)
 
 
-def model_card(facts: CardFacts, format: str, where: str) -> str:
-    """Returns the text of README.md, with the header that the hub reads. where: a repository or folder."""
+def model_card(facts: CardFacts, format: str, where: str, *, picture: bool = False) -> str:
+    """Returns the text of README.md, with the header that the hub reads. where: a repository or folder.
+    picture: whether `CURVE_FILE` is beside it.
+    """
     training = "supervised fine-tuning" if "batch_size" in facts.settings else "reinforcement learning"
     parts = [
         front_matter(facts, format),
@@ -180,8 +189,11 @@ def model_card(facts: CardFacts, format: str, where: str) -> str:
         f"`{facts.project}/{facts.name}`, step {facts.step}, trained with ART (Agent Reinforcement Trainer) "
         f"by {training} from **{facts.base_name}**.\n",
         base_text(facts),
+        *([f"## Task\n\n{facts.task}\n"] if facts.task else []),
         f"## How to load it\n\n{loading(facts, format, where)}",
-        f"## Rewards\n\n{curve_table(facts.curve)}",
+        "## Rewards\n",
+        *([f"![Mean reward by step]({CURVE_FILE})\n"] if picture else []),
+        curve_table(facts.curve),
         f"## Settings\n\n{settings_text(facts)}",
     ]
     return "\n".join(parts)
@@ -248,6 +260,28 @@ def loading(facts: CardFacts, format: str, where: str) -> str:
         f"With vLLM:\n\n```sh\nvllm serve {base} --enable-lora --max-lora-rank {rank} "
         f"--lora-modules {facts.name}={where}\n```\n"
     )
+
+
+def draw_curve(curve: Sequence[Mapping[str, float]], folder: Path) -> bool:
+    """Draws the picture of the card where matplotlib is installed and two steps have rewards. Returns whether
+    it is there.
+    """
+    if len(curve) < 2 or find_spec("matplotlib") is None:
+        return False
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for name in CURVE_METRICS:
+        rows = [row for row in curve if name in row]
+        if rows:
+            axes.plot([row["step"] for row in rows], [row[name] for row in rows], marker=".", label=name)
+    axes.set_xlabel("step")
+    axes.set_ylabel("mean reward")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(folder / CURVE_FILE, dpi=120)
+    return True
 
 
 def curve_table(curve: Sequence[Mapping[str, float]]) -> str:
