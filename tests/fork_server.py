@@ -31,6 +31,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from asyncio.base_subprocess import BaseSubprocessTransport
 from collections.abc import Callable, Iterator, Sequence
@@ -343,6 +344,7 @@ def _take_place(order: dict[str, Any], files: list[int]) -> None:
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
+    tempfile.tempdir = None  # asked for before the fork, in another environment
     for one, soft, hard in order["limits"]:
         resource.setrlimit(one, (soft, hard))
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ import pytest
 
 import art
 from art.process.running_server import find_server
+from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="it opens a pseudo-terminal")]
 
@@ -116,3 +118,15 @@ def test_a_base_model_is_served_for_the_time_of_the_conversation(tmp_path: Path)
     assert code == 2 and not out and f"{empty} cannot be served: " in said
     code, out, said = chat("art/nono", "--once", "x", "--data-dir", str(tmp_path / "data"))
     assert code == 2 and not out and "art/nono" in said
+
+
+def test_a_terminated_conversation_leaves_neither_files_nor_a_server(tmp_path: Path) -> None:
+    command = [ART, "chat", "art/nano", "--once", "hello", "--data-dir", str(tmp_path / "data")]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment) as program:
+        eventually(lambda: list(scratch.glob("art-chat-*/server/address.json")))
+        program.terminate()
+        assert program.wait(DEADLINE_S) == 128 + signal.SIGTERM
+    assert not list(scratch.glob("art-chat-*"))

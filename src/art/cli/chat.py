@@ -7,6 +7,7 @@ the time of the conversation. A base model needs no folder: its server works in 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import tempfile
 import time
@@ -59,6 +60,7 @@ def chat(
 
     Text from standard input is sent as one message: `echo hello | art chat games/player`.
     """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started is stopped
     text = once
     if text is None and not sys.stdin.isatty():
         text = sys.stdin.read().strip()
