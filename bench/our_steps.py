@@ -101,7 +101,7 @@ class OurSteps:
             optimizer=OptimizerSpec(learning_rate=1.0, max_grad_norm=1e9),
             normalizer=batch.normalizer,
         )
-        metrics = train_step(
+        metrics, _ = train_step(
             self._learner, batch.tree, batch.entries, request, learning_rate=0.0, token_budget=BUDGET
         )
         seconds = time.perf_counter() - begin

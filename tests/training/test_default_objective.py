@@ -22,7 +22,7 @@ from art.training.first_pass import References
 from art.training.losses.registry import make_loss
 from art.training.minibatches import minibatches
 from art.training.step import Learner, _Step
-from art.training.tally import Tally
+from art.training.tally import Tally, TokenRecord
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
@@ -90,7 +90,9 @@ def ours(rows: list[GroupRow], algorithm: Algorithm) -> torch.Tensor:
     )
     step = _Step(learner, batch.tree, batch.entries, request, 64)
     step.prepare()
-    tally, rows_E = Tally(1, lambda *_: None), minibatches(batch.entries, algorithm.updates)[0]
+    (rows_E,) = minibatches(batch.entries, algorithm.updates)
+    record = TokenRecord(batch.entries.logprob_E, step.columns.sampled_E, [rows_E], whole=False)
+    tally = Tally(1, lambda *_: None, record)
     for micro in step.begin_update(rows_E, tally, 64).micro_batches:
         step.loss(micro, tally).backward()
     return flat(made)

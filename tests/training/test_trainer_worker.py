@@ -14,14 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load as load_arrays
 from tiny_policies import MODEL, SHAPE, games, request
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from art.batch.batch_types import Batch
 from art.batch.encode import encode_batch
-from art.wire.training import LoraSpec, OpenRequest, SaveRequest, ScoreRequest, TrainerHealth
+from art.wire.training import (
+    TOKEN_COLUMNS,
+    CloseRequest,
+    LoraSpec,
+    OpenRequest,
+    SaveRequest,
+    ScoreRequest,
+    TokensRequest,
+    TrainerHealth,
+)
 
 pytestmark = pytest.mark.slow
 KEY = "a-key-that-is-long-enough"
@@ -72,6 +83,9 @@ class Child:
         reply = self.http.post("/train", content=encode_batch(batch, request(batch, step)))
         assert reply.status_code == 200, reply.text
         return [json.loads(line) for line in reply.text.splitlines()]
+
+    def tokens(self, step: int) -> httpx.Response:
+        return self.http.post("/tokens", content=TokensRequest(model=MODEL, step=step).model_dump_json())
 
     def end(self) -> None:
         self.http.close()
@@ -127,7 +141,7 @@ def test_a_model_is_opened_trained_scored_saved_and_restored(child: Child, tmp_p
 def test_every_route_asks_for_the_key(child: Child) -> None:
     for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": ""}):
         assert child.http.get("/health", headers=headers).status_code == 401
-        for route in ("/open", "/train", "/save", "/score", "/close"):
+        for route in ("/open", "/train", "/tokens", "/save", "/score", "/close"):
             reply = child.http.post(route, headers=headers, content=b"{}")
             assert reply.status_code == 401 and reply.json()["error"]["type"] == "AuthenticationError"
     assert child.http.get("/docs").status_code == 404
@@ -159,6 +173,25 @@ def test_a_step_asked_for_twice_is_trained_once(child: Child) -> None:
     other = games(4)
     reply = child.http.post("/train", content=encode_batch(other, request(other, 0)))
     assert reply.status_code == 409 and "from another batch already" in reply.json()["error"]["message"]
+
+
+def test_the_record_of_a_step_s_tokens_is_handed_out_until_the_next_step(child: Child) -> None:
+    assert child.tokens(0).status_code == 404
+    for step in range(2):
+        batch = games(step)
+        *_, result = child.train(batch, step)
+        reply = child.tokens(step)
+        assert reply.status_code == 200 and child.tokens(step).content == reply.content
+        columns = load_arrays(reply.content)
+        assert {name: one.dtype.name for name, one in columns.items()} == dict(TOKEN_COLUMNS)
+        assert {len(one) for one in columns.values()} == {len(batch.entries)}
+        difference_E = np.abs(columns["logprob"].astype(np.float64) - batch.entries.logprob_E)
+        assert result["metrics"]["loss/logprob_difference_max"] == pytest.approx(difference_E.max(), rel=1e-6)
+        assert result["metrics"]["loss/logprob_difference_mean"] == pytest.approx(difference_E.mean())
+    gone = child.tokens(0)
+    assert gone.status_code == 404 and gone.json()["error"]["code"] == "no_token_record"
+    child.post("/close", CloseRequest(model=MODEL))
+    assert child.tokens(1).json()["error"]["code"] == "model_not_open"
 
 
 def test_a_dropped_connection_does_not_stop_the_step_and_health_answers(child: Child) -> None:

@@ -32,7 +32,7 @@ from art.training.minibatches import (
 from art.training.optimizer import get_rng, has_gradient, set_rng, step_optimizer
 from art.training.packing.runs import MicroBatch, Packing
 from art.training.policy import EntryScores, Policy
-from art.training.tally import Progress, Tally
+from art.training.tally import Progress, Tally, TokenColumns, TokenRecord
 from art.training.token_advantages import shape_advantages
 from art.wire.training import TrainRequest
 
@@ -57,8 +57,9 @@ def train_step(
     learning_rate: float,
     token_budget: int,
     progress: Progress = lambda done, total: None,
-) -> dict[str, float]:
-    """Accumulate gradients over micro-batches, clip, step; as often as the algorithm says. Returns metrics.
+) -> tuple[dict[str, float], TokenColumns | None]:
+    """Accumulate gradients over micro-batches, clip, step; as often as the algorithm says. Returns metrics,
+    and the record of the loss entries where the request asks for one.
 
     Raises TrainingError before an optimizer moves when loss or gradient are not finite, or when memory runs
     out at half the budget too.
@@ -66,7 +67,13 @@ def train_step(
     step = _Step(learner, tree, entries, request, token_budget)
     updates = minibatches(entries, request.algorithm.updates)
     found = step.prepare()
-    tally = Tally(len(updates), progress)
+    record = TokenRecord(
+        entries.logprob_E,
+        step.columns.sampled_E,
+        updates[: len(updates) // request.algorithm.updates.epochs],
+        whole=request.records_tokens,
+    )
+    tally = Tally(len(updates), progress, record)
     for rows_E in updates:
         for attempt in step.attempts():
             with attempt as budget:
@@ -74,7 +81,7 @@ def train_step(
                     step.loss(micro, tally).backward()  # without a name: where memory ends, nothing holds it
                     tally.report_progress()
         tally.updated(step.update(learning_rate, tally))
-    return {**tally.metrics(learning_rate), **found}
+    return {**tally.metrics(learning_rate), **found}, record.arrays(step.columns.advantage_E)
 
 
 class _Step:
@@ -104,9 +111,7 @@ class _Step:
             candidates_E=entries.candidates_E,
             candidates=entries.candidates,
         )
-        known_E = ~np.isnan(entries.logprob_E)
-        self.known_E = None if known_E.all() else known_E
-        """Which entries were sampled; None: all."""
+        self.all_sampled = not np.isnan(entries.logprob_E).any()
         self.packed: tuple[int, Packing] | None = None
         self.retry = HalfBudgetRetry(token_budget, longest=int(tree.depth_T.max(initial=-1)) + 1)
 
@@ -128,7 +133,7 @@ class _Step:
                 columns.teacher_E = scores.logprobs_E
             else:
                 columns.reference_E = scores.logprobs_E
-        unknown = self.known_E is not None
+        unknown = not self.all_sampled
         if not needs_first_pass(algorithm) and not (unknown and update_count(algorithm) > 1):
             return {}
         first = self._first_pass(self.learner.critic)
@@ -159,7 +164,7 @@ class _Step:
         if self.slopes_E is None:
             output = self.learner.loss(inputs)
             total = output.loss
-            tally.add_loss(output)
+            tally.add_loss(micro.entry_E, inputs, output)
         else:
             rows_E = torch.as_tensor(micro.entry_E, device=self.slopes_E.device)
             total = (scores.logprobs_E * self.slopes_E[rows_E]).sum()
@@ -167,8 +172,7 @@ class _Step:
             value = self._value_loss(micro, scores, inputs)
             total = total + value.loss
             tally.add_metrics(value.metrics)
-        known_E = None if self.known_E is None else self.known_E[micro.entry_E]
-        tally.add(micro, plan, inputs, scores.entropies_E, known_E)
+        tally.add(micro, plan, scores.entropies_E)
         return total
 
     def update(self, learning_rate: float, tally: Tally) -> float | None:
@@ -205,8 +209,9 @@ class _Step:
         set_rng(rng)
         rows = torch.as_tensor(rows_E, device=first.logprobs_E.device)
         leaf_E = first.logprobs_E[rows].requires_grad_()
-        output = self.learner.loss(self._inputs(leaf_E, rows_E))
-        tally.add_loss(output)
+        inputs = self._inputs(leaf_E, rows_E)
+        output = self.learner.loss(inputs)
+        tally.add_loss(rows_E, inputs, output)
         slopes_E = torch.zeros_like(first.logprobs_E)
         slopes_E[rows] = torch.autograd.grad(output.loss, leaf_E)[0]
         return slopes_E
@@ -228,7 +233,7 @@ class _Step:
         columns, ratio = self.columns, self.algorithm.ratio
         inputs = columns.inputs(logprobs_E, entry_E, normalizer=self.normalizer, ratio=ratio)
         # One update: the policy before it is the one that computes now.
-        if self.known_E is not None:
+        if not self.all_sampled:
             inputs = inputs.with_own_logprobs()
         if self.algorithm.ratio_to == "trainer" and columns.proximal_E is None:
             return dataclasses.replace(inputs, proximal_logprobs_E=logprobs_E.detach())

@@ -1,19 +1,25 @@
-"""The metrics of one training step, added up over its micro-batches."""
+"""The metrics of one training step, added up over its micro-batches, and its record of every loss entry.
+
+Letters: E = loss entries; those of a micro-batch where `rows_E` says which of the batch they are.
+"""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from art.training.attention.pieces import TreePlan
-from art.training.losses.base import LossInputs, LossOutput
+from art.training.losses.base import MAX_LOG_RATIO, LossInputs, LossOutput
+from art.training.minibatches import Ints
 from art.training.packing.runs import MicroBatch, Packing
+from art.wire.training import TOKEN_COLUMNS
 
 Progress = Callable[[int, int], None]
 """Called with (forwarded tokens, all tokens of the step) after each micro-batch."""
@@ -22,13 +28,100 @@ Progress = Callable[[int, int], None]
 SHARES = frozenset({"loss/mismatch_dropped", "loss/clipped_share"})
 
 
+Floats = npt.NDArray[np.float64]
+TokenColumns = Mapping[str, npt.NDArray[np.generic]]
+"""Arrays by name, one value for each loss entry: `art.wire.training.TOKEN_COLUMNS`."""
+
+
+def sampler_agreement(logprob_E: Floats, sampled_E: Floats) -> dict[str, float]:
+    """Returns how far trainer and sampler agree on tokens that the sampler drew: `w` = trainer's probability
+    / sampler's of each.
+
+    logprob_difference_*  mean, 99th percentile (linear between ranks) and largest |log w|
+    mismatch_k3           mean of w - 1 - log w, an estimate of KL(sampler || trainer) that is never negative
+                          (Schulman, "Approximating KL Divergence", 2020)
+    ess                   (sum of w)^2 / (E x sum of w^2): the effective sample size of the weights as a share
+                          of the entries (Kong, "A note on importance sampling using standardized weights",
+                          1992). 1: all weights are equal; 1 / E: one entry has all the weight
+
+    `log w` is held within +-20 where it is the argument of `exp`.
+
+    >>> half = sampler_agreement(np.log([0.5, 0.5]), np.log([0.5, 0.25]))  # w = 1 and 2
+    >>> round(half["loss/ess"], 6), round(half["loss/mismatch_k3"], 6) == round((1 - np.log(2)) / 2, 6)
+    (0.9, True)
+    """
+    log_E = logprob_E - sampled_E
+    difference_E, log_E = np.abs(log_E), np.clip(log_E, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    weight_E = np.exp(log_E)
+    return {
+        "loss/logprob_difference_mean": float(difference_E.mean()),
+        "loss/logprob_difference_p99": float(np.percentile(difference_E, 99)),
+        "loss/logprob_difference_max": float(difference_E.max()),
+        "loss/mismatch_k3": float((np.expm1(log_E) - log_E).mean()),
+        "loss/ess": float(weight_E.sum() ** 2 / (len(weight_E) * np.square(weight_E).sum())),
+    }
+
+
+class TokenRecord:
+    """The values that were computed of each loss entry when it was trained first, in the batch's order.
+
+    The trainer's own logprobs are always kept, to be compared with the sampler's; the other columns where
+    the record is `whole`. A micro-batch that is tried again overwrites its entries.
+    """
+
+    def __init__(
+        self,
+        sampled_E: npt.NDArray[np.float32],
+        like_E: torch.Tensor,
+        updates: Sequence[Ints],
+        *,
+        whole: bool,
+    ) -> None:
+        """sampled_E: the sampler's logprobs, NaN where it has none. like_E: for device and precision.
+        updates: the entries of each update of the first epoch.
+        """
+        self._sampled_E, self._updates, self._whole = sampled_E, updates, whole
+        self._columns = {"logprob": torch.full_like(like_E, torch.nan)}
+        if whole:
+            self._columns |= {name: torch.full_like(like_E, torch.nan) for name in ("entropy", "ratio")}
+            flags = ("clipped", "masked")
+            self._columns |= {name: torch.zeros_like(like_E, dtype=torch.bool) for name in flags}
+
+    def fill(self, update: int, rows_E: Ints, **columns: torch.Tensor | None) -> None:
+        """Keep the values of some entries, unless an earlier update trained them. None: the step has none."""
+        if update >= len(self._updates):
+            return
+        at_E = torch.as_tensor(rows_E, device=self._columns["logprob"].device)
+        for name, value_E in columns.items():
+            column_E = self._columns.get(name)
+            if value_E is not None and column_E is not None:
+                column_E[at_E] = value_E.detach().to(column_E.dtype)
+
+    def agreement(self) -> dict[str, float]:
+        """Returns `sampler_agreement` of the first update: later ones have moved away, which is no fault of
+        the sampler's. Empty where it has no entry that was sampled.
+        """
+        rows_E = self._updates[0][~np.isnan(self._sampled_E[self._updates[0]])]
+        if not len(rows_E):
+            return {}
+        logprob_E = self._columns["logprob"].double().cpu().numpy()[rows_E]
+        return sampler_agreement(logprob_E, self._sampled_E[rows_E].astype(np.float64))
+
+    def arrays(self, advantage_E: torch.Tensor) -> TokenColumns | None:
+        """Returns all columns with the final advantages; None unless the record is whole."""
+        if not self._whole:
+            return None
+        columns = {**self._columns, "advantage": advantage_E}
+        return {name: columns[name].cpu().numpy().astype(kind) for name, kind in TOKEN_COLUMNS.items()}
+
+
 class Tally:
     """Sums and maxima over the micro-batches of all updates. Averages are over loss entries, so they do not
     depend on how the step was cut.
     """
 
-    def __init__(self, updates: int, progress: Progress) -> None:
-        self._updates, self._progress = updates, progress
+    def __init__(self, updates: int, progress: Progress, record: TokenRecord) -> None:
+        self._updates, self._progress, self._record = updates, progress, record
         self._started = time.perf_counter()
         self._packings: list[Packing] = []
         self._norms: list[float] = []
@@ -59,29 +152,11 @@ class Tally:
         self._norms.append(grad_norm or 0.0)
         self._updates_made += grad_norm is not None
 
-    @torch.no_grad()
-    def add(
-        self,
-        micro: MicroBatch,
-        plan: TreePlan,
-        inputs: LossInputs,
-        entropies_E: torch.Tensor,
-        known_E: np.ndarray | None = None,
-    ) -> None:
-        """Count one micro-batch. `known_E`: which entries a sampler gave logprobs for; None: all."""
+    def add(self, micro: MicroBatch, plan: TreePlan, entropies_E: torch.Tensor) -> None:
+        """Count one micro-batch."""
         totals = self._totals
-        ratio_E = inputs.log_ratio_E.exp()
-        difference_E = (inputs.logprobs_E - inputs.sampled_logprobs_E).abs()
         totals.entropy += float(entropies_E.sum())
-        totals.ratio += float(ratio_E.sum())
-        totals.ratio_max = max(totals.ratio_max, float(ratio_E.max()))
-        if known_E is not None:
-            difference_E = difference_E[torch.as_tensor(known_E, device=difference_E.device)]
-        if not self._norms and len(difference_E):
-            # Later updates have moved away: their difference is no fault of the sampler's.
-            totals.difference += float(difference_E.sum())
-            totals.difference_max = max(totals.difference_max, float(difference_E.max()))
-            totals.compared += len(difference_E)
+        self._record.fill(len(self._norms), micro.entry_E, entropy=entropies_E)
         totals.entries += len(micro.entry_E)
         totals.tokens += len(micro.tokens_T)
         totals.pairs += plan.pairs
@@ -91,10 +166,22 @@ class Tally:
         totals = self._totals
         self._progress(totals.tokens, max(totals.tokens, self._updates * self._packings[0].forwarded))
 
-    def add_loss(self, output: LossOutput) -> None:
-        """A share of an update's loss, and of the loss's metrics."""
+    @torch.no_grad()
+    def add_loss(self, rows_E: Ints, inputs: LossInputs, output: LossOutput) -> None:
+        """A share of an update's loss, and of the loss's metrics: that of the entries `rows_E`."""
+        totals, ratio_E = self._totals, inputs.log_ratio_E.exp()
         self.add_metrics({"loss/train": output.loss, **output.metrics})
-        self._totals.kept += 1 if output.kept is None else int(output.kept)
+        totals.ratio += float(ratio_E.sum())
+        totals.ratio_max = max(totals.ratio_max, float(ratio_E.max()))
+        totals.kept += 1 if output.masked_E is None else int((~output.masked_E).sum())
+        self._record.fill(
+            len(self._norms),
+            rows_E,
+            logprob=inputs.logprobs_E,
+            ratio=ratio_E,
+            clipped=output.clipped_E,
+            masked=output.masked_E,
+        )
 
     def add_metrics(self, shares: Mapping[str, torch.Tensor | float]) -> None:
         for name, share in shares.items():
@@ -129,14 +216,13 @@ class Tally:
 
     def _against_the_sampler(self, count: int) -> dict[str, float]:
         """Returns the figures against the sampler; nothing if no entry was sampled."""
-        totals = self._totals
-        if not totals.compared:
+        found = self._record.agreement()
+        if not found:
             return {}
         return {
-            "loss/ratio_mean": totals.ratio / count,
-            "loss/ratio_max": totals.ratio_max,
-            "loss/logprob_difference_mean": totals.difference / totals.compared,
-            "loss/logprob_difference_max": totals.difference_max,
+            "loss/ratio_mean": self._totals.ratio / count,
+            "loss/ratio_max": self._totals.ratio_max,
+            **found,
         }
 
 
@@ -147,13 +233,9 @@ class _Totals:
     shares: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     entropy: float = 0.0
     ratio: float = 0.0
-    difference: float = 0.0
     ratio_max: float = 0.0
-    difference_max: float = 0.0
     kept: int = 0
     """Entries that no mask dropped; where nothing masks, one for each share of the loss."""
     entries: int = 0
-    compared: int = 0
-    """Entries of the first update."""
     tokens: int = 0
     pairs: int = 0

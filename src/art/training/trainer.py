@@ -46,7 +46,7 @@ from art.training.optimizer import (
 )
 from art.training.policy import Policy
 from art.training.step import Learner, train_step
-from art.training.tally import Progress
+from art.training.tally import Progress, TokenColumns
 from art.training.weights import Weights, probe_weights
 from art.wire.training import RATE_BY_SIZE, LoraSpec, OptimizerSpec, ProbeReply, TrainingKind, TrainRequest
 
@@ -120,6 +120,8 @@ class OpenModel:
     """Updates of the step in the making; 0 between steps."""
     rng: Rng
     critic: Critic | None = None
+    recorded: tuple[int, TokenColumns] | None = None
+    """The step that the newest batch started from, and what was computed of its loss entries."""
 
     def restore(self, state: TrainerState, checkpoint: Path, make_critic: Callable[[], Critic]) -> None:
         """Restores everything except the weights. Raises: CheckpointError."""
@@ -221,6 +223,7 @@ class Trainer:
         """
         self.check(tree, request, entries)
         model = self._model(request.model)
+        model.recorded = None
         self._weights.activate(model.adapter, dropout=True)
         plan = self._planner.plan(
             model.parameters.values(), longest=int(tree.depth_T.max()) + 1, stepped=model.step > 0
@@ -234,7 +237,7 @@ class Trainer:
             fresh_moments(model.optimizer, when=request.kind != model.kind),
             unchanged_on_failure(model.parameters, model.optimizer, learner.critic, several=several),
         ):
-            metrics = train_step(
+            metrics, columns = train_step(
                 learner,
                 tree,
                 entries,
@@ -243,6 +246,7 @@ class Trainer:
                 token_budget=min(plan.token_budget, compute.max_length or plan.token_budget),
                 progress=progress,
             )
+        model.recorded = None if columns is None else (request.step, columns)
         metrics |= {RATE_BY_SIZE: self._rate_by_size(model)} if request.kind == "rl" else {}
         metrics = {**metrics, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
         if not metrics["data/step_num_gradient_steps"]:
@@ -305,6 +309,21 @@ class Trainer:
         self._check_ids(int(tree.tokens_T.min()), int(tree.tokens_T.max()))
         if entries.candidates is not None and len(entries.candidates):
             self._check_ids(int(entries.candidates.id_J.min()), int(entries.candidates.id_J.max()))
+
+    def token_columns(self, name: str, step: int) -> TokenColumns:
+        """Returns the record of the loss entries of the newest batch, which started from this step. It may be
+        called from any thread.
+
+        Raises NotFoundError where there is none: the batch asked for none, or another one was trained.
+        """
+        recorded = self._model(name).recorded
+        if recorded is None or recorded[0] != step:
+            raise NotFoundError(
+                f"The trainer has no record of tokens of a batch of {name!r} that started from step {step}.",
+                status=404,
+                code="no_token_record",
+            )
+        return recorded[1]
 
     def score(self, name: str, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Logprob of each id given those before it, temperature 1: `len(row) - 1` numbers a row."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
+from safetensors.numpy import save as save_arrays
 from starlette.applications import Starlette
 from starlette.authentication import AuthenticationBackend
 from starlette.authentication import AuthenticationError as NoKeyError
@@ -39,6 +40,7 @@ from art.wire.training import (
     SaveRequest,
     ScoreReply,
     ScoreRequest,
+    TokensRequest,
     TrainerConfig,
     TrainerHealth,
     TrainEvent,
@@ -182,6 +184,13 @@ class TrainerRoutes:
 
         return _reply(await self._in_thread(work))
 
+    async def tokens(self, request: Request) -> Response:
+        """The record of a step's loss entries. It waits for no step that is running."""
+        asked = await _parse(TokensRequest, request)
+        columns = self._trainer.token_columns(asked.model, asked.step)
+        body = await asyncio.to_thread(save_arrays, dict(columns))
+        return Response(body, media_type="application/octet-stream")
+
     async def probe(self, request: Request) -> Response:
         asked = await _parse(ProbeRequest, request)
 
@@ -207,7 +216,7 @@ class TrainerRoutes:
 def make_app(trainer: Trainer, thread: ThreadPoolExecutor, config: TrainerConfig) -> Starlette:
     """The application; every route asks for the configuration's key."""
     face = TrainerRoutes(trainer, thread, config)
-    posted = (face.open, face.train, face.save, face.score, face.probe, face.close)
+    posted = (face.open, face.train, face.tokens, face.save, face.score, face.probe, face.close)
     return Starlette(
         routes=[
             Route("/health", face.health, methods=["GET"]),

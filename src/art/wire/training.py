@@ -6,6 +6,7 @@ safetensors body. Its routes (all under a bearer key, loopback only):
     GET  /health            -> TrainerHealth
     POST /open              OpenRequest -> OpenReply            make or restore LoRA and optimizer of a model
     POST /train             safetensors (see BatchArrays)       -> one JSON object a line: TrainEvent
+    POST /tokens            TokensRequest -> safetensors        the record of a batch's loss entries (below)
     POST /save              SaveRequest -> SaveReply            write a checkpoint folder that must not exist
     POST /score             ScoreRequest -> ScoreReply          logprobs of given ids: canary, parity gate
     POST /probe             ProbeRequest -> ProbeReply          a LoRA to compare engine and trainer with
@@ -38,6 +39,12 @@ A logprob is NaN where nobody sampled the token (somebody wrote it for the assis
 before the step's first update, takes its place. Entries lie in the order in which each rollout sampled
 them. The header's metadata holds `request`: the JSON of a `TrainRequest`.
 
+The record (`TOKEN_COLUMNS`, where `TrainRequest.records_tokens`) has one value for each loss entry, in the
+order of the batch, as it was when the entry was trained first: in the step's first update, or in that of its
+minibatch in the first epoch. It is kept until the model's next batch, or until the model is closed; then,
+and where none was asked for, the answer is 404 with code `no_token_record`. Workers of earlier releases have
+no such route. The server writes it into a file with further columns and a header: `TOKEN_FILE`.
+
 Worked example. Prompt [5, 6], two completions [7, 8] and [7, 9], advantages +1 and -1:
 
     tokens 5 6 7 8 9    parent -1 0 1 2 2    end 5 5 5 4 5    depth 0 1 2 3 3
@@ -46,9 +53,18 @@ Worked example. Prompt [5, 6], two completions [7, 8] and [7, 9], advantages +1 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from art.wire.algorithm import Algorithm
@@ -95,6 +111,9 @@ class OptimizerSpec(Strict):
         return self
 
 
+RecordTokens = Literal["auto", "all", "none"]
+
+
 class ComputeSpec(Strict):
     """The computation of a step. Only `max_length` changes the result, because it leaves out longer
     samples.
@@ -107,6 +126,58 @@ class ComputeSpec(Strict):
     """At most so many rows of logits exist at once. None: as many as 64 MiB hold."""
     plot: bool = False
     """Draw the step's token tree into a PNG in the model's folder, `packed_tensors_plot_<step>.png`."""
+    record_tokens: RecordTokens = "auto"
+    """Which loss entries to record, in `steps/<step>/tokens.safetensors` of the model's folder. auto: all, or
+    of a step with more than 200,000 whole groups, drawn by a hash of job and group."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Servers and trainers of earlier releases refuse the name."""
+        said: dict[str, Any] = handler(self)
+        if said.get("record_tokens") == "auto":
+            del said["record_tokens"]
+        return said
+
+
+TOKEN_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "logprob": "float32",
+        "entropy": "float16",
+        "advantage": "float32",
+        "ratio": "float32",
+        "clipped": "bool",
+        "masked": "bool",
+    }
+)
+"""The trainer's columns and their numpy types. logprob: under the weights that were trained, in the
+distribution that the token was drawn from. entropy: of the model's own distribution, in nats. advantage: as
+the loss had it, after KL penalties, GAE or a teacher. ratio: to the sampler or the proximal policy, at the
+algorithm's level. clipped: the loss's clip acted on it. masked: a mismatch mask dropped it."""
+
+TOKEN_FILE = "tokens.safetensors"
+"""In `steps/<step>/` of the model's folder, the step being the one that was made. It has the columns of
+`TOKEN_COLUMNS`, and `PLACE_COLUMNS`; in the metadata `header`: the JSON of a `TokenFileHeader`."""
+
+PLACE_COLUMNS = ("rollout", "sample", "place")
+"""Unsigned integers as narrow as they can be: indices into the header's lists, and the token's place in its
+completion, from 0."""
+
+
+class TokenFileHeader(Strict):
+    """The lists that join the entries of a file with the ledger and with the step's rollouts."""
+
+    version: int = 1
+    job_id: str
+    step: int
+    """The one that was made."""
+    entries: int
+    """Of the whole step; the file has fewer where only some groups are recorded."""
+    samples: list[str]
+    """Ids in the ledger."""
+    rollouts: list[str]
+    """Names that are unique in the job."""
+    groups: list[int]
+    """Of each rollout, its group's index in the job."""
 
 
 RATE_BY_SIZE = "loss/learning_rate_by_size"
@@ -179,6 +250,17 @@ class TrainRequest(Strict):
     rate_factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """What the learning rate is multiplied by in this step."""
     compute: ComputeSpec = ComputeSpec()
+
+    @property
+    def records_tokens(self) -> bool:
+        """Returns whether the trainer records its loss entries: those of rewards, unless told not to."""
+        return self.kind == "rl" and self.compute.record_tokens != "none"
+
+
+class TokensRequest(Strict):
+    model: str
+    step: int
+    """The step that the batch started from."""
 
 
 class TrainEvent(Strict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -98,6 +98,8 @@ class LossOutput:
     """The micro-batch's share of the loss, and of metrics: shares of all micro-batches add up."""
 
     loss: torch.Tensor
-    metrics: Mapping[str, torch.Tensor]
-    kept: torch.Tensor | None = None
-    """How many entries no mismatch mask dropped; None: all of them."""
+    metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    clipped_E: torch.Tensor | None = None
+    """The entries that the loss's clip acted on; None: it has none."""
+    masked_E: torch.Tensor | None = None
+    """The entries that a mismatch mask dropped; None: nothing masks."""

@@ -21,7 +21,4 @@ class CispoParams:
 def cispo(x: LossInputs, params: CispoParams) -> LossOutput:
     ratio_E = x.log_ratio_E.detach().exp()
     clipped_E = ratio_E.clamp(1 - params.epsilon, 1 + params.epsilon_high)
-    return LossOutput(
-        loss=-x.mean(clipped_E * x.advantages_E * x.logprobs_E),
-        metrics={"loss/clipped_share": x.share(clipped_E != ratio_E)},
-    )
+    return LossOutput(loss=-x.mean(clipped_E * x.advantages_E * x.logprobs_E), clipped_E=clipped_E != ratio_E)

@@ -118,15 +118,17 @@ def compose(algorithm: Algorithm, term: Loss, *, has_ratio: bool) -> Loss:
 
     def loss(inputs: LossInputs) -> LossOutput:
         x = dataclasses.replace(inputs, ratio=algorithm.ratio)
-        weighted, metrics, kept = _weighted(algorithm, x, has_ratio=has_ratio)
+        weighted, metrics, masked_E = _weighted(algorithm, x, has_ratio=has_ratio)
         policy = term(weighted)
         metrics |= {**policy.metrics, "loss/policy": policy.loss.detach()}
+        if policy.clipped_E is not None:
+            metrics["loss/clipped_share"] = weighted.share(policy.clipped_E)
         total = policy.loss
         if algorithm.kl is not None and algorithm.kl.place == "loss":
             divergence = kl_loss(algorithm.kl, x)
             metrics["loss/kl"] = divergence.detach()
             total = total + algorithm.kl.coefficient * divergence
-        return LossOutput(loss=total, metrics=metrics, kept=kept)
+        return LossOutput(loss=total, metrics=metrics, clipped_E=policy.clipped_E, masked_E=masked_E)
 
     return loss
 
@@ -134,8 +136,8 @@ def compose(algorithm: Algorithm, term: Loss, *, has_ratio: bool) -> Loss:
 def _weighted(
     algorithm: Algorithm, x: LossInputs, *, has_ratio: bool
 ) -> tuple[LossInputs, dict[str, torch.Tensor], torch.Tensor | None]:
-    """The inputs as the policy term sees them (the KL term keeps the plain weights), metrics, and how many
-    entries are kept."""
+    """The inputs as the policy term sees them (the KL term keeps the plain weights), metrics, and the entries
+    that are dropped."""
     if not algorithm.mismatch:
         return x, {}, None
     to_sampler = algorithm.ratio_to == "sampler"
@@ -146,4 +148,4 @@ def _weighted(
         "loss/mismatch_weight_mean": x.share(correction.weights_E),
     }
     weighted = dataclasses.replace(x, weights_E=x.weights_E * correction.weights_E)
-    return weighted, metrics, (~correction.dropped_E).sum()
+    return weighted, metrics, correction.dropped_E

@@ -26,6 +26,4 @@ def dppo(x: LossInputs, params: DppoParams) -> LossOutput:
     moved_E = x.logprobs_E.detach().exp() - x.proximal_logprobs_E.exp()
     silent_E = torch.where(x.advantages_E > 0, moved_E > params.high, moved_E < -params.low)
     term_E = x.log_ratio_E.exp() * x.advantages_E
-    return LossOutput(
-        loss=-x.mean(torch.where(silent_E, 0.0, term_E)), metrics={"loss/clipped_share": x.share(silent_E)}
-    )
+    return LossOutput(loss=-x.mean(torch.where(silent_E, 0.0, term_E)), clipped_E=silent_E)

@@ -27,7 +27,4 @@ def gmpo(x: LossInputs, params: GmpoParams) -> LossOutput:
     clipped_E = log_E.clamp(-params.epsilon, params.epsilon_high)
     lower_E = torch.where(advantage_E > 0, torch.minimum(log_E, clipped_E), torch.maximum(log_E, clipped_E))
     ratio_E = x.sequence_mean(lower_E).exp()
-    return LossOutput(
-        loss=-x.mean(ratio_E * advantage_E),
-        metrics={"loss/clipped_share": x.share(lower_E.detach() != log_E.detach())},
-    )
+    return LossOutput(loss=-x.mean(ratio_E * advantage_E), clipped_E=lower_E.detach() != log_E.detach())

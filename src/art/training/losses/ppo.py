@@ -50,4 +50,4 @@ def ppo(x: LossInputs, params: PpoParams) -> LossOutput:
     bounded_E = ratio_E if params.bound is None else ratio_E.clamp(max=params.bound)
     surrogate_E = torch.minimum(bounded_E * x.advantages_E, clipped_E * x.advantages_E)
     silent_E = surrogate_E.detach() != (ratio_E * x.advantages_E).detach()
-    return LossOutput(loss=-x.mean(surrogate_E), metrics={"loss/clipped_share": x.share(silent_E)})
+    return LossOutput(loss=-x.mean(surrogate_E), clipped_E=silent_E)
