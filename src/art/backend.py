@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict, 
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainResult, TrainSFTConfig, Verbosity
 from art.wire.algorithm import Algorithm
+from art.wire.training import RecordTokens
 
 if TYPE_CHECKING:
     import openai
@@ -167,6 +168,10 @@ class LearningOptions(TypedDict, total=False):
     plot_tensors: Annotated[bool, Keyword(False)]
     """Draws the step's token tree into the model's folder, `packed_tensors_plot_<step>.png` (extra
     `plotting`).
+    """
+    record_tokens: Annotated[RecordTokens, Keyword("auto", takes="'auto', 'all' or 'none'")]
+    """The trained tokens that are recorded in `steps/<step>/tokens.safetensors` of the model's folder, each
+    with its logprob, entropy, advantage and ratio. 'auto': all up to 200,000 a step, above that whole groups.
     """
     allow_training_without_logprobs: Annotated[bool, Keyword(False)]
     """Also trains assistant messages that are dicts (and choices without a sample), with the trajectory's

@@ -74,6 +74,7 @@ async def sent(
         ({"logprob_calculation_chunk_size": 8}, "compute", "logit_rows", 8),
         ({"logprob_calculation_chunk_size": 1024}, "compute", "logit_rows", None),
         ({"plot_tensors": True}, "compute", "plot", True),
+        ({"record_tokens": "none"}, "compute", "record_tokens", "none"),
         ({"num_trajectories_learning_rate_multiplier_power": 0.5}, "rate", "rollouts_power", 0.5),
         ({"scale_learning_rate_by_reward_std_dev": True}, "rate", "by_reward_std", True),
         ({"grad_accumulation_sequences": 3}, "algorithm", "updates", {"sequences": 3}),
@@ -101,6 +102,14 @@ async def test_the_job_has_defaults_where_nothing_is_said(
     assert job == TrainJobRequest(
         job_id=job.job_id, groups=job.groups, algorithm=algorithm_of({}), optimizer={"learning_rate": 5e-6}
     )
+
+
+async def test_a_server_of_an_earlier_release_is_not_sent_a_field_that_it_refuses(
+    backend: RemoteBackend, double: Double, model: art.TrainableModel
+) -> None:
+    assert (await sent(backend, double, model)).compute.record_tokens == "auto"
+    (job,) = double.jobs.values()
+    assert set(job["compute"]) == {"max_length", "logit_rows", "plot"}
 
 
 async def test_without_save_checkpoint_the_result_names_none(
@@ -161,6 +170,7 @@ def test_precalculated_logprobs_are_what_the_ratio_divides_by_where_there_are_mo
         ({"num_trajectories_learning_rate_multiplier_power": math.inf}, "multiplier_power=inf"),
         ({"truncated_importance_sampling": 0}, "above 0"),
         ({"plot_tensors": 1}, "True or False"),
+        ({"record_tokens": "some"}, "'auto', 'all' or 'none'"),
         ({"save_checkpoint": None}, "save_checkpoint=None.*True or False"),
         ({"verbose": 3}, "True, False, 0, 1 or 2"),
         ({"allow_training_without_logprobs": 1}, "True or False"),

@@ -181,6 +181,18 @@ class LossEntries:
         return len(self.token_E)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedSample:
+    """The source of some loss entries: a sample's lie together, in the order of its completion."""
+
+    sample_id: str
+    rollout: str
+    group: int
+    """Index in the job."""
+    tokens: int
+    """Its loss entries."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Batch:
     """All inputs of one training step, and the fate of every rollout."""
@@ -195,6 +207,8 @@ class Batch:
     rewards: list[list[tuple[float, int]]] | None = None
     """See `TrainRequest.rewards`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    samples: Sequence[TrainedSample] = ()
+    """In the order of the entries; none in a supervised job."""
 
     @property
     def empty(self) -> bool:

@@ -16,7 +16,15 @@ from art.batch.advantages import BY_TRAINER, Advantage, advantages
 from art.batch.aggregation import Weighed, trains_without_advantage, weigh
 from art.batch.algorithms.facts import taken_off_rewards
 from art.batch.balance_sheet import CONTEXT, UNTRAINABLE, SheetAccount, check_balance
-from art.batch.batch_types import Batch, CandidateSets, GroupRow, IntArray, LossEntries, SampleRow
+from art.batch.batch_types import (
+    Batch,
+    CandidateSets,
+    GroupRow,
+    IntArray,
+    LossEntries,
+    SampleRow,
+    TrainedSample,
+)
 from art.batch.checked_rollouts import CheckedRollout, check_rollouts
 from art.batch.token_tree import build_tree
 from art.errors import ConfigurationError
@@ -269,6 +277,16 @@ def _lay_out(
             **_advantage_metrics(entries, algorithm),
             **metrics,
         },
+        samples=[
+            TrainedSample(
+                sample_id=row.sample_id,
+                rollout=one.attempt.rollout.rollout,
+                group=one.attempt.group,
+                tokens=len(row.completion_ids),
+            )
+            for one in trained
+            for row in one.attempt.samples
+        ],
     )
 
 

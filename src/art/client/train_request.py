@@ -311,6 +311,7 @@ def compute_of(options: TrainOptions, internal_config: Mapping[str, Any] | None)
         max_length=length,
         logit_rows=None if rows == UNSAID_ROWS else rows,
         plot=options["plot_tensors"],
+        record_tokens=options["record_tokens"],
     )
 
 

@@ -69,6 +69,11 @@ class ControlSettings(Strict):
     max_off_policy_steps: int = Field(default=16, ge=0)
     """Rollouts with samples of older steps than so many before the current one are not trained: they are
     stale, whatever a job allows."""
+    token_steps: int = Field(default=100, ge=0)
+    """So many of a model's newest steps have their record of tokens; those of older steps are deleted. 0: no
+    step has one."""
+    token_record: float = Field(default=30.0, gt=0)
+    """Longest wait for the trainer to hand out the record of a step's tokens; without it the step goes on."""
 
 
 class TeacherSettings(Strict):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from art.errors import ConfigurationError, DeadlineError, did_you_mean
 from art.process.files import take_lock
+from art.wire.training import TOKEN_FILE
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
@@ -83,6 +84,15 @@ class ModelPaths:
     def trajectories(self) -> Path:
         """Logs, a folder for each split."""
         return self.path / "trajectories"
+
+    @property
+    def steps(self) -> Path:
+        """The record of each training step, a folder for each."""
+        return self.path / "steps"
+
+    def tokens(self, step: int) -> Path:
+        """Returns the file of a step's trained tokens; the step is the one that was made."""
+        return self.steps / f"{step:04d}" / TOKEN_FILE
 
     def under_way(self, job_id: str) -> Path:
         """Returns the folder of the data that a training job logs after it has made its step."""

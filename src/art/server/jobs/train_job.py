@@ -42,6 +42,7 @@ from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.checkpoints.sampler_agreement import canary_rows
 from art.server.jobs.job_store import TrainingJob
 from art.server.jobs.step_job import StepJob
+from art.server.jobs.token_files import keep_tokens
 from art.server.jobs.train_rows import (
     check_origin,
     group_rows,
@@ -351,6 +352,9 @@ class TrainJob(StepJob):
             )
         if self.request.compute.plot:
             await asyncio.to_thread(plot_batch, batch, self.served.checkpoints.folder.parent, opened.step + 1)
+        if request.records_tokens:
+            steps, settings = self.served.checkpoints.folder.parent / "steps", self.served.settings
+            await keep_tokens(opened, batch, self.request, steps=steps, settings=settings)
         metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **trained.metrics}
         if not metrics[UPDATES]:
             return await self.carry_forward(opened.step, canary, metrics, masked(batch.sheet))

@@ -41,6 +41,7 @@ from art.wire.training import (
     SaveRequest,
     ScoreReply,
     ScoreRequest,
+    TokensRequest,
     TrainerConfig,
     TrainEvent,
 )
@@ -118,6 +119,24 @@ class TrainerClient:
             self._trouble(died)
             raise died from error
         raise TrainingError("the trainer ended its answer without a result")
+
+    async def tokens(self, model: str, step: int, *, timeout: float) -> bytes | None:
+        """The record of the loss entries of the batch that started from `step`, as safetensors. None: the
+        worker has none, or is of a release that makes none.
+
+        Raises WorkerError. Nobody is told of it: the record is not worth another trainer.
+        """
+        self._check_open()
+        asked = TokensRequest(model=model, step=step).model_dump_json()
+        try:
+            reply = await self._http.post("/tokens", content=asked, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise WorkerError(f"the trainer did not hand out the record of tokens: {error!r}") from error
+        if reply.status_code == 404:
+            return None
+        if reply.status_code != 200:
+            raise worker_error(reply.status_code, reply.content)
+        return reply.content
 
     async def aclose(self) -> None:
         """Every later call raises WorkerDiedError."""
