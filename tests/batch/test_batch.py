@@ -11,7 +11,8 @@ from art.batch.batch_types import GroupRow
 from art.batch.build import build_batch
 from art.errors import TokenMismatchError, UnbalancedSheetError
 from art.wire.algorithm import AdvantageSpec, Algorithm
-from art.wire.jobs import BalanceSheet, ContextRow, SheetRow
+from art.wire.jobs import BalanceSheet
+from art.wire.rollout_record import ContextRow, SheetRow
 
 
 def test_two_rollouts_of_two_turns_by_hand() -> None:

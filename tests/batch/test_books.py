@@ -15,7 +15,7 @@ from art.batch.aggregation import trains_without_advantage
 from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
 from art.batch.build import build_batch
 from art.wire.algorithm import Algorithm, Estimator
-from art.wire.jobs import ContextRow, SheetRow
+from art.wire.rollout_record import ContextRow, SheetRow
 
 pytestmark = pytest.mark.slow
 

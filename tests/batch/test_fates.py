@@ -10,7 +10,7 @@ from art.batch.batch_types import GroupRow, RolloutRow
 from art.batch.build import build_batch
 from art.errors import ConfigurationError
 from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, CriticSpec, OverlongSpec
-from art.wire.jobs import ContextRow, SheetRow
+from art.wire.rollout_record import ContextRow, SheetRow
 from art.wire.training import SamplingSpec
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from art.wire.jobs import BalanceSheet, JobEvent, SheetRow, TrainResultInfo
+from art.wire.jobs import BalanceSheet, JobEvent, TrainResultInfo
 from art.wire.records import read_reply
+from art.wire.rollout_record import SheetRow
 
 SHEET = BalanceSheet(
     started=SheetRow(rollouts=2, tokens=9), fates={"trained": SheetRow(rollouts=2, tokens=9)}

@@ -11,7 +11,8 @@ from art.client.train_request import (
     warn_untrained,
 )
 from art.types import TrainConfig
-from art.wire.jobs import BalanceSheet, ContextRow, SheetRow, TrainResultInfo
+from art.wire.jobs import BalanceSheet, TrainResultInfo
+from art.wire.rollout_record import ContextRow, SheetRow
 from art.wire.training import RATE_BY_SIZE
 
 

@@ -7,7 +7,8 @@ import pytest
 import art
 from art.tracking.step_lines import log_sft_step, log_step
 from art.types import Unscored
-from art.wire.jobs import BalanceSheet, SheetRow
+from art.wire.jobs import BalanceSheet
+from art.wire.rollout_record import SheetRow
 
 
 def group(*rewards: float | Unscored, failed: int = 0) -> art.TrajectoryGroup:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from art.errors import UnbalancedSheetError
-from art.wire.jobs import BalanceSheet, ContextRow, SheetRow
+from art.wire.jobs import BalanceSheet
+from art.wire.rollout_record import ContextRow, SheetRow
 
 UNTRAINABLE, CONTEXT = "untrainable", "context"
 """Fates of samples whose distribution the trainer does not compute: whole rollouts, parts of trained ones."""

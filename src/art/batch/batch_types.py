@@ -193,6 +193,17 @@ class TrainedSample:
     """Its loss entries."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutFate:
+    """The end of one rollout in a step, and what it weighed."""
+
+    fate: str
+    tokens: int
+    """Sampled, over all its samples."""
+    advantage: float | None
+    """The mean over its trained tokens; None where the trainer computes it, and where there is none."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Batch:
     """All inputs of one training step, and the fate of every rollout."""
@@ -200,6 +211,8 @@ class Batch:
     tree: TokenTree
     entries: LossEntries
     sheet: BalanceSheet
+    fates: list[list[RolloutFate]]
+    """Of each group, its rollouts, discarded groups included; those that failed have none."""
     normalizer: float
     """What the sum of weighted entry losses is divided by."""
     sampling: Sequence[SamplingSpec] = (PLAIN_SAMPLING,)

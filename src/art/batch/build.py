@@ -22,6 +22,7 @@ from art.batch.batch_types import (
     GroupRow,
     IntArray,
     LossEntries,
+    RolloutFate,
     SampleRow,
     TrainedSample,
 )
@@ -149,9 +150,9 @@ def build_batch(
     named twice), ConfigurationError (a reward that is not finite or too large), UnbalancedSheetError.
     """
     account = SheetAccount()
-    attempts = list(check_rollouts(groups, algorithm, max_length))
-    _open(account, groups, attempts)
-    attempts = [attempts_G for group, attempts_G in zip(groups, attempts, strict=True) if not group.discarded]
+    checked = list(check_rollouts(groups, algorithm, max_length))
+    _open(account, groups, checked)
+    attempts = [attempts_G for group, attempts_G in zip(groups, checked, strict=True) if not group.discarded]
     judged = _judge(attempts, algorithm, account)
     trained = [one for one in judged if one.trained]
     counting = judged if algorithm.zero_advantage == "count" else trained
@@ -162,10 +163,35 @@ def build_batch(
     )
     weights = [weight for one, weight in zip(counting, weighed.weight_S.tolist(), strict=True) if one.trained]
     metrics = _reward_metrics(attempts, algorithm)
-    batch = _lay_out(trained, weights, weighed, account, algorithm, metrics)
+    fates = _fates(checked, judged, algorithm)
+    batch = _lay_out(trained, weights, weighed, account, algorithm, fates, metrics)
     if not taken_off_rewards(algorithm):
         return batch
     return replace(batch, rewards=_rewards(attempts, [one.attempt for one in trained]))
+
+
+def _fates(
+    checked: Sequence[Sequence[CheckedRollout]], judged: Sequence[_Judged], algorithm: Algorithm
+) -> list[list[RolloutFate]]:
+    """The fate of each rollout by itself; the account has their sums from other counts."""
+    values = {id(one.attempt): one for one in judged}
+
+    def fate_of(attempt: CheckedRollout) -> RolloutFate:
+        one = values.get(id(attempt))
+        if one is None:
+            return RolloutFate(fate=attempt.fate or "unscored", tokens=attempt.tokens, advantage=None)
+        return RolloutFate(
+            fate="trained" if one.trained else "zero_advantage",
+            tokens=attempt.tokens,
+            advantage=None if _shaped_by_trainer(algorithm) else float(np.mean(one.advantage)),
+        )
+
+    return [[fate_of(attempt) for attempt in attempts_G] for attempts_G in checked]
+
+
+def _shaped_by_trainer(algorithm: Algorithm) -> bool:
+    """Returns whether the advantages of the entries are not yet what is trained with."""
+    return algorithm.advantage.kind in BY_TRAINER or taken_off_rewards(algorithm)
 
 
 def _rewards(
@@ -242,6 +268,7 @@ def _lay_out(
     weighed: Weighed,
     account: SheetAccount,
     algorithm: Algorithm,
+    fates: list[list[RolloutFate]],
     metrics: Mapping[str, float],
 ) -> Batch:
     owners = [number for number, one in enumerate(trained) for _ in one.attempt.samples]
@@ -266,6 +293,7 @@ def _lay_out(
         tree=tree,
         entries=entries,
         sheet=check_balance(account.sheet()),
+        fates=fates,
         normalizer=weighed.normalizer,
         sampling=tuple(numbers) or (PLAIN_SAMPLING,),
         metrics={
@@ -291,7 +319,7 @@ def _lay_out(
 
 
 def _advantage_metrics(entries: LossEntries, algorithm: Algorithm) -> dict[str, float]:
-    if algorithm.advantage.kind in BY_TRAINER or taken_off_rewards(algorithm):
+    if _shaped_by_trainer(algorithm):
         return {}
     return {"loss/advantage_abs": float(np.abs(entries.advantage_E).mean()) if len(entries) else 0.0}
 

@@ -31,6 +31,7 @@ from art.wire.jobs import (
     TrainResultInfo,
     TrainTrajectory,
 )
+from art.wire.rollout_record import RolloutFailure, RolloutNotes
 from art.wire.rollouts import SAMPLE_FIELD
 from art.wire.samples import UNTRAINABLE
 from art.wire.training import RATE_BY_SIZE, ComputeSpec
@@ -101,11 +102,23 @@ def train_groups(
                 "art.gather_trajectory_groups, or put trajectories into art.TrajectoryGroup([...])"
             )
         trajectories = [
-            _train_trajectory(trajectory, _rollout_name(trajectory, f"g{g}.t{t}", taken), given=given)
+            _train_trajectory(
+                trajectory,
+                _rollout_name(trajectory, f"g{g}.t{t}", taken),
+                given=given,
+                scenario=trajectory.metadata.get("scenario_id", group.metadata.get("scenario_id")),
+            )
             for t, trajectory in enumerate(group)
         ]
         wire.append(
-            TrainGroup(trajectories=trajectories, failed=len(group.exceptions), judge=_judge_figures(group))
+            TrainGroup(
+                trajectories=trajectories,
+                failed=len(group.exceptions),
+                failures=[
+                    RolloutFailure(type=failure.type, message=failure.message) for failure in group.exceptions
+                ],
+                judge=_judge_figures(group),
+            )
         )
     return wire
 
@@ -181,7 +194,9 @@ def _rollout_name(trajectory: Trajectory, fallback: str, taken: set[str]) -> str
     return name
 
 
-def _train_trajectory(trajectory: Trajectory, rollout: str, *, given: bool) -> TrainTrajectory:
+def _train_trajectory(
+    trajectory: Trajectory, rollout: str, *, given: bool, scenario: object
+) -> TrainTrajectory:
     unscored = trajectory.reward.reason if isinstance(trajectory.reward, Unscored) else None
     for name, value in trajectory.metrics.items():  # the log would refuse it, after the step
         if value is not None:
@@ -193,6 +208,18 @@ def _train_trajectory(trajectory: Trajectory, rollout: str, *, given: bool) -> T
         unscored_reason=unscored,
         samples=[one.sample for one in samples],
         given=_given_histories(trajectory, rollout, samples) if given else [],
+        notes=_notes(trajectory, scenario),
+    )
+
+
+def _notes(trajectory: Trajectory, scenario: object) -> RolloutNotes:
+    """The part of the step's record that only this program knows."""
+    seconds = trajectory.metrics.get("duration")
+    return RolloutNotes(
+        scenario=None if scenario is None else str(scenario),
+        reward_parts={name: value for name, value in trajectory.metrics.items() if value is not None},
+        started_at=trajectory.start_time.timestamp(),
+        seconds=None if seconds is None else float(seconds),
     )
 
 

@@ -3,6 +3,7 @@
     {data_dir}/server/jobs.sqlite, tenants.json, logs/
     {data_dir}/{tenant}~{project}/models/...                       a tenant's project
     {data_dir}/{project}/models/{name}/registration.json
+    {data_dir}/{project}/models/{name}/steps/0007/                 the record of a step
     {data_dir}/{project}/models/{name}/checkpoints/0007/           one committed step
     {data_dir}/{project}/models/{name}/checkpoints/.0008.saving    being written: no step yet
     {data_dir}/{project}/models/{name}/checkpoints/.0008.rejected-1
@@ -84,6 +85,14 @@ class DataLayout:
 
     def checkpoints_dir(self, project: str, name: str) -> Path:
         return self.model_dir(project, name) / "checkpoints"
+
+    def steps_dir(self, project: str, name: str) -> Path:
+        """Returns the folder of the record of each step."""
+        return self.model_dir(project, name) / "steps"
+
+    def origin_file(self, project: str, name: str) -> Path:
+        """Returns the file with the checkpoint that the model was forked from, once it was."""
+        return self.model_dir(project, name) / ".origin"
 
     def removals_file(self, project: str, name: str) -> Path:
         """Returns how many models of this name were removed, once one was."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from art.errors import ConfigurationError, DeadlineError, did_you_mean
 from art.process.files import take_lock
+from art.wire.rollout_record import ROLLOUT_FILE
 from art.wire.training import TOKEN_FILE
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ class ModelPaths:
     def tokens(self, step: int) -> Path:
         """Returns the file of a step's trained tokens; the step is the one that was made."""
         return self.steps / f"{step:04d}" / TOKEN_FILE
+
+    def rollouts(self, step: int) -> Path:
+        """The file with what became of each rollout of the step that was made."""
+        return self.steps / f"{step:04d}" / ROLLOUT_FILE
 
     def under_way(self, job_id: str) -> Path:
         """Returns the folder of the data that a training job logs after it has made its step."""

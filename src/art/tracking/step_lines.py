@@ -14,7 +14,8 @@ from statistics import fmean, stdev
 
 from art.tracking.averages import scores
 from art.trajectories import TrajectoryGroup
-from art.wire.jobs import BalanceSheet, SheetRow
+from art.wire.jobs import BalanceSheet
+from art.wire.rollout_record import SheetRow
 
 _log = logging.getLogger(__name__)
 

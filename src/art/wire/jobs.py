@@ -19,6 +19,7 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from art.wire.algorithm import Algorithm
 from art.wire.records import Strict
+from art.wire.rollout_record import ContextRow, RolloutFailure, RolloutNotes, SheetRow
 from art.wire.training import ComputeSpec, OptimizerSpec
 
 
@@ -44,6 +45,8 @@ class TrainTrajectory(Strict):
     """Sample ids of the main history, then of each additional history."""
     given: list[GivenHistory] = Field(default_factory=list)
     """All histories with their messages, where what was not sampled is trained too."""
+    notes: RolloutNotes = RolloutNotes()
+    """For the record of the step; training ignores them."""
 
 
 JUDGE_PREFIX = "judge/"
@@ -55,6 +58,8 @@ class TrainGroup(Strict):
 
     trajectories: list[TrainTrajectory]
     failed: int = Field(0, ge=0)
+    failures: list[RolloutFailure] = Field(default_factory=list)
+    """Of the failed rollouts, for the record of the step; it may name fewer of them."""
     judge: dict[str, FiniteFloat] = Field(default_factory=dict)
     """How far the judge of the rewards can be trusted (`judge/agreement` ...). The step's record keeps the
     mean over its groups, as `group_judge/agreement`."""
@@ -84,20 +89,6 @@ class TrainJobRequest(Strict):
     server's bound, which holds in any case."""
     discarded: list[TrainGroup] = Field(default_factory=list)
     """Groups that the program left out: on the sheet, and nowhere else."""
-
-
-class SheetRow(Strict):
-    """Rollouts and sampled tokens that met one fate."""
-
-    rollouts: int = 0
-    tokens: int = 0
-
-
-class ContextRow(Strict):
-    """Samples that were not trained for one reason, and their sampled tokens."""
-
-    samples: int = 0
-    tokens: int = 0
 
 
 class BalanceSheet(Strict):

@@ -19,7 +19,8 @@ from art.server.jobs.train_job import rate_factor, reference_folder
 from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, plot_batch
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm, KlSpec, TeacherSpec, UpdatesSpec
-from art.wire.jobs import RateSpec, SheetRow, TrainGroup, TrainJobRequest
+from art.wire.jobs import RateSpec, TrainGroup, TrainJobRequest
+from art.wire.rollout_record import SheetRow
 from art.wire.training import SamplingSpec, TrainRequest
 
 

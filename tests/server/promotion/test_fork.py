@@ -106,6 +106,30 @@ async def test_a_fork_that_is_asked_for_twice_is_made_once(tmp_path: Path) -> No
     assert models.checkpoints_of("games", "new").steps() == [1]
 
 
+async def test_the_registration_says_where_a_model_was_forked_from(tmp_path: Path) -> None:
+    trained(tmp_path, "games", "old", (0, 1))
+    forks, models = arrivals(tmp_path)
+    request = RegisterRequest(project="games", name="early", base_model="org/base", lora=LoraSpec(**LORA))
+    assert models.register(request, "org/base").origin is None
+    await forks.fork("games", "early", fork_of("old"))
+    await forks.fork("games", "late", fork_of("old"))
+    models.register(request.model_copy(update={"name": "late"}), "org/base")
+    reread = RegisteredModels(DataLayout(tmp_path))
+    assert {one.name: one.origin for one in reread.list_models()} == {
+        "early": "games/old@1",
+        "late": "games/old@1",
+    }
+    steps = tmp_path / "games/models/late/steps/0001"
+    steps.mkdir(parents=True)
+    doomed = reread.forget(reread.get("games", "late"))
+    assert doomed is not None and sorted(path.name for path in doomed.iterdir()) == ["0001", "steps"]
+    assert not steps.exists()
+    again = RegisteredModels(DataLayout(tmp_path)).register(
+        request.model_copy(update={"name": "late"}), "org/base"
+    )
+    assert again.origin is None and again.removals == 1
+
+
 async def test_a_fork_survives_the_deletion_of_its_source(tmp_path: Path) -> None:
     source = trained(tmp_path, "games", "old", (0, 1))
     forks, models = arrivals(tmp_path)

@@ -41,7 +41,7 @@ from art.wire.models import (
     manifest_entry,
 )
 from art.wire.records import Strict, first_flaw
-from art.wire.training import LoraSpec
+from art.wire.training import LoraSpec, TrainingKind
 
 DEFAULT_LORA = LoraSpec()
 
@@ -188,6 +188,8 @@ class JobNote(Strict):
     result: TrainResultInfo
     reward: float | None = None
     """The mean of the scored rollouts; None for a step without rewards."""
+    kind: TrainingKind | None = None
+    """From rewards or from examples; None: an older release did not say."""
 
 
 class Checkpoints:

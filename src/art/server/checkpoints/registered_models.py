@@ -145,6 +145,8 @@ class Registration(Strict):
     special_tokens_in_text: Literal["text", "parse"] = "text"
     removals: int = 0
     """How many models of this name were removed before: their adapters' names are not used again."""
+    origin: str | None = None
+    """`project/name@step` of the checkpoint that the model was forked from."""
 
     @property
     def key(self) -> str:
@@ -195,6 +197,7 @@ class RegisteredModels:
             seed=request.seed,
             **{name: getattr(request, name) for name in SERVING},
             removals=_count(self._layout.removals_file(request.project, request.name)),
+            origin=_text(self._layout.origin_file(request.project, request.name)),
         )
         path = self._layout.registration_file(request.project, request.name)
         known = self._models.get((request.project, request.name))
@@ -224,16 +227,31 @@ class RegisteredModels:
             self._models[known.project, known.name] = known
         return known
 
+    def note_origin(self, project: str, name: str, origin: str) -> None:
+        """Keep where a model's first checkpoint was forked from, also of one that is registered later."""
+        write_whole(self._layout.origin_file(project, name), origin)
+        known = self._models.get((project, name))
+        if known is not None and known.origin != origin:
+            known = known.model_copy(update={"origin": origin})
+            write_whole(self._layout.registration_file(project, name), known.model_dump_json(indent=2))
+            self._models[project, name] = known
+
     def forget(self, model: Registration) -> Path | None:
         """The model is known no more. Returns the folder with what were its checkpoints, to be removed.
 
-        A client's files beside them stay. A crash in the middle leaves a model without checkpoints.
+        The record of its steps goes with them, a client's files beside them stay. A crash in the middle
+        leaves a model without checkpoints.
         """
         folder = self._layout.checkpoints_dir(model.project, model.name)
         doomed = self._layout.removed_dir(model.project, model.name)
         write_whole(self._layout.removals_file(model.project, model.name), str(model.removals + 1))
+        self._layout.origin_file(model.project, model.name).unlink(missing_ok=True)
         if folder.exists():
             folder.rename(doomed)
+        records = self._layout.steps_dir(model.project, model.name)
+        if records.exists():
+            doomed.mkdir(exist_ok=True)
+            records.rename(doomed / records.name)
         self._layout.registration_file(model.project, model.name).unlink()
         flush(folder.parent)
         del self._models[model.project, model.name]
@@ -292,6 +310,10 @@ def _read(path: Path) -> Registration:
 
 def _count(path: Path) -> int:
     return int(path.read_text()) if path.exists() else 0
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
 
 
 def _shown(value: object) -> str:

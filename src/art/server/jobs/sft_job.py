@@ -32,7 +32,8 @@ from art.server.ledger.stitching import BRIDGE_REFUSED, NO_NEW_MESSAGE, Conversa
 from art.server.promotion.promote import Progress, ServedModel
 from art.server.tenancy import tenant_of
 from art.server.workers.trainer_worker import TrainedModel
-from art.wire.jobs import BalanceSheet, SftConversation, SftJobRequest, SheetRow, TrainResultInfo
+from art.wire.jobs import BalanceSheet, SftConversation, SftJobRequest, TrainResultInfo
+from art.wire.rollout_record import SheetRow
 from art.wire.training import TrainRequest
 
 
@@ -214,6 +215,8 @@ class _Update:
 
 class SftJob(StepJob):
     """Trains one step on what the assistant says in conversations."""
+
+    kind = "sft"
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from art.errors import ARTError, RequestError
 from art.server.checkpoints.checkpoints import JobNote
@@ -12,6 +13,7 @@ from art.server.jobs.job_store import TrainingJob
 from art.server.promotion.promote import Progress, Promotion, ServedModel
 from art.server.workers.trainer_worker import TrainedModel
 from art.wire.jobs import BalanceSheet, TrainResultInfo
+from art.wire.training import TrainingKind
 
 
 class StepJob(ABC):
@@ -21,6 +23,9 @@ class StepJob(ABC):
         self.job = job
         self.served = served
         self.progress = progress
+
+    kind: ClassVar[TrainingKind]
+    """What the step learns from."""
 
     @abstractmethod
     async def run(self) -> TrainResultInfo:
@@ -105,7 +110,7 @@ class StepJob(ABC):
         return note.result
 
     def _note(self, result: TrainResultInfo) -> JobNote:
-        return JobNote(job_id=self.job.job_id, result=result, reward=self.mean_reward())
+        return JobNote(job_id=self.job.job_id, result=result, reward=self.mean_reward(), kind=self.kind)
 
     def _result(self, step: int, metrics: Mapping[str, float], sheet: BalanceSheet) -> TrainResultInfo:
         return TrainResultInfo(

@@ -41,6 +41,7 @@ from art.rendering.chat_renderer import ChatRenderer
 from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.checkpoints.sampler_agreement import canary_rows
 from art.server.jobs.job_store import TrainingJob
+from art.server.jobs.rollout_files import rollout_records, write_rollouts
 from art.server.jobs.step_job import StepJob
 from art.server.jobs.token_files import keep_tokens
 from art.server.jobs.train_rows import (
@@ -293,6 +294,8 @@ UPDATES = "data/step_num_gradient_steps"
 class TrainJob(StepJob):
     """Trains one step on groups of rollouts."""
 
+    kind = "rl"
+
     def __init__(
         self,
         job: TrainingJob,
@@ -338,6 +341,7 @@ class TrainJob(StepJob):
         canary = await self.canary(opened, canary_rows(seen))
         judged = judge_figures(self.request.groups)
         if batch.empty:
+            await self._keep_rollouts(opened.step + 1, rows, batch)
             return await self.carry_forward(opened.step, canary, {**judged, **batch.metrics}, batch.sheet)
         if teacher is not None:
             batch = await _taught(batch, teacher)
@@ -355,10 +359,18 @@ class TrainJob(StepJob):
         if request.records_tokens:
             steps, settings = self.served.checkpoints.folder.parent / "steps", self.served.settings
             await keep_tokens(opened, batch, self.request, steps=steps, settings=settings)
+        await self._keep_rollouts(opened.step + 1, rows, batch, masked=not trained.metrics[UPDATES])
         metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **trained.metrics}
         if not metrics[UPDATES]:
             return await self.carry_forward(opened.step, canary, metrics, masked(batch.sheet))
         return await self.finish(opened, canary, metrics, batch.sheet)
+
+    async def _keep_rollouts(
+        self, step: int, rows: Sequence[GroupRow], batch: Batch, *, masked: bool = False
+    ) -> None:
+        steps = self.served.checkpoints.folder.parent / "steps"
+        records = rollout_records(self.request, rows, batch, masked=masked)
+        await asyncio.to_thread(write_rollouts, steps, step, records)
 
     async def some_ids(self) -> Sequence[Sequence[int]]:
         trajectories = (trajectory for group in self.request.groups for trajectory in group.trajectories)

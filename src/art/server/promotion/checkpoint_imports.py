@@ -106,10 +106,12 @@ class CheckpointImports:
             if step and step == target.newest() and target.note(step) is None:
                 same = await asyncio.to_thread(same_files, source.path(step), target.path(step))
                 if same:  # asked twice: a reply was lost
+                    self._models.note_origin(project, name, f"{from_project}/{request.from_name}@{step}")
                     return ForkReply(step=step, checkpoint_path=str(target.path(step)))
             _refuse_own_steps(target, f"{project}/{name}")
             write = {step: lambda: target.link(source.path(step), step)}
             await self._arrive(project, name, write, set_aside=[step] if step in target.steps() else [])
+            self._models.note_origin(project, name, f"{from_project}/{request.from_name}@{step}")
         _log.info("%s/%s is forked from %s/%s@%d", project, name, from_project, request.from_name, step)
         return ForkReply(step=step, checkpoint_path=str(target.path(step)))
 

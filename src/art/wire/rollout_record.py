@@ -1,0 +1,192 @@
+"""The record of a step's rollouts: one JSON object a line of `steps/NNNN/rollouts.jsonl` in a model's folder.
+
+The server writes the file when it makes step NNNN, whole. From then on lines are added only: one that lacks
+`fate` is an annotation, whose fields replace those of the rollout that it names. A line that is no JSON (its
+writer was killed) is left out by `fold_lines`.
+
+    {"rollout":"r-1","group":0,"place":0,"fate":"trained","reward":1.0,"advantage":0.5,"tokens":12,...}
+    {"rollout":"r-1","judge":{"name":"second-opinion","words":"It invented a date."}}
+
+The lines of a step add up to its balance sheet (`sum_of_lines`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+
+from art.wire.records import Strict
+
+ROLLOUT_FILE = "rollouts.jsonl"
+CONTEXT_FATE = "context"
+LONGEST_NAME, LONGEST_TEXT, MOST_PARTS = 200, 4_000, 64
+
+
+def cut(text: object, longest: int) -> object:
+    """Returns the text, or its beginning with the number of characters that were left out.
+
+    >>> cut("abcdefghijklmnopqrstuvwxyz", 20)
+    'abc ... (23 more)'
+    """
+    if not isinstance(text, str) or len(text) <= longest:
+        return text
+    kept = max(0, longest - 17)
+    return f"{text[:kept]} ... ({len(text) - kept} more)"
+
+
+def _finite_parts(values: object) -> object:
+    """Keeps finite numbers, and at most so many: a figure that nobody can draw must not stop a step."""
+    if not isinstance(values, dict):
+        return values
+    finite = ((name, float(value)) for name, value in values.items() if _is_finite(value))
+    return {str(cut(name, LONGEST_NAME)): value for name, value in [*finite][:MOST_PARTS]}
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < float("inf") and not math.isnan(value)
+
+
+Name = Annotated[str, BeforeValidator(lambda text: cut(text, LONGEST_NAME))]
+Text = Annotated[str, BeforeValidator(lambda text: cut(text, LONGEST_TEXT))]
+Parts = Annotated[dict[str, float], BeforeValidator(_finite_parts)]
+
+
+class ContextRow(Strict):
+    """Samples that were not trained for one reason, and their sampled tokens."""
+
+    samples: int = 0
+    tokens: int = 0
+
+
+class SheetRow(Strict):
+    """Rollouts and sampled tokens that met one fate."""
+
+    rollouts: int = 0
+    tokens: int = 0
+
+
+class RolloutFailure(Strict):
+    """The exception that ended a rollout."""
+
+    type: Name
+    message: Text = ""
+
+
+class JudgeNote(Strict):
+    """The judgement behind a reward."""
+
+    name: Name | None = None
+    """The judge's model."""
+    words: Text | None = None
+    """Its explanation."""
+    order: int | None = None
+    """The rollout's place among those that the judge was shown, from 0."""
+    price_usd: float | None = None
+    """Of the question about the whole group."""
+
+
+class RolloutNotes(Strict):
+    """The part of a record that only the program knows which rolled out. Long texts are cut."""
+
+    scenario: Name | None = None
+    """The id of the scenario."""
+    reward_parts: Parts = Field(default_factory=dict)
+    """The metrics of the trajectory."""
+    judge: JudgeNote | None = None
+    started_at: float | None = None
+    """Seconds since the epoch."""
+    seconds: float | None = None
+
+
+class RolloutRecord(RolloutNotes):
+    """One rollout of a training step. Fields of a later release are left out when it is read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    rollout: str
+    """The name of the rollout in its job."""
+    group: int
+    """The index of its group in the job; discarded groups come after the others."""
+    place: int
+    """The index in its group; failed rollouts come after the others."""
+    fate: str
+    """A reason code of `art.wire.jobs.BalanceSheet`."""
+    discarded: bool = False
+    """Its group was left out by the program."""
+    reward: float | None = None
+    unscored_reason: Text | None = None
+    failure: RolloutFailure | None = None
+    advantage: float | None = None
+    """The mean over its trained tokens; None where the trainer computes it, and where there is none."""
+    tokens: int = 0
+    """Sampled, those of `context` among them."""
+    context: dict[str, ContextRow] = Field(default_factory=dict)
+    """Samples that are not trained, by reason, of a rollout that is trained or would be."""
+    policy_steps: tuple[int, int] | None = None
+    """The oldest and the newest adapter that sampled it; None: the base model, or nothing was sampled."""
+    forks: dict[str, int] = Field(default_factory=dict)
+    """Prompts that did not extend the ids before them, by reason."""
+    truncated: bool = False
+    """Its last completion ended at the limit of tokens."""
+    samples: list[str] = Field(default_factory=list)
+    """The ids of its samples in the ledger, a turn each, in order."""
+
+    @property
+    def turns(self) -> int:
+        return len(self.samples)
+
+    def line(self) -> str:
+        """Returns the line of the file, with its end. What is at its default is left out."""
+        return self.model_dump_json(exclude_defaults=True) + "\n"
+
+
+def fold_lines(lines: Iterable[str | bytes]) -> list[RolloutRecord]:
+    """Returns the records in the order of their first lines, each with its annotations."""
+    records: dict[tuple[int, int], dict[str, Any]] = {}
+    annotations: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(found, dict):
+            continue
+        if "fate" in found:
+            records.setdefault((found.get("group", -1), found.get("place", -1)), {}).update(found)
+        else:
+            annotations.setdefault(str(found.get("rollout")), {}).update(found)
+    return [
+        record
+        for found in records.values()
+        if (record := _readable(found | annotations.get(str(found.get("rollout")), {}))) is not None
+    ]
+
+
+def _readable(found: dict[str, Any]) -> RolloutRecord | None:
+    try:
+        return RolloutRecord.model_validate(found)
+    except ValidationError:
+        return None
+
+
+def sum_of_lines(records: Iterable[RolloutRecord]) -> dict[str, SheetRow]:
+    """Returns the fates of a balance sheet: rollouts and tokens by reason code.
+
+    The tokens of a trained rollout that are context are booked as such, with no rollout.
+    """
+    fates: dict[str, SheetRow] = {}
+
+    def book(fate: str, rollouts: int, tokens: int) -> None:
+        row = fates.get(fate, SheetRow())
+        fates[fate] = SheetRow(rollouts=row.rollouts + rollouts, tokens=row.tokens + tokens)
+
+    for one in records:
+        context = 0 if one.fate == "untrainable" else sum(row.tokens for row in one.context.values())
+        book(one.fate, 1, one.tokens - context)
+        if context:
+            book(CONTEXT_FATE, 0, context)
+    return fates
