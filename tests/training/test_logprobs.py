@@ -7,7 +7,7 @@ import torch
 from tiny_policies import SHAPE, causal_lm, policy
 from transformers import CohereConfig, Gemma2Config, GraniteConfig, PreTrainedConfig
 
-from art.training.logprobs import LogitHead, target_logprobs
+from art.training.logprobs import LogitHead, norms_and_entropies, target_logprobs
 
 
 def inputs(rows: int = 7) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -86,3 +86,13 @@ def test_soft_capped_logits_have_the_gradient_of_autograd() -> None:
     exact_N = torch.log_softmax(head(hidden_PD), -1)[predictor_N, id_N]
     (expected,) = torch.autograd.grad(exact_N.sum(), hidden_PD)
     assert torch.allclose(got, expected, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 300.0])
+def test_norms_and_entropies_are_those_of_the_softmax_however_large_the_logits(scale: float) -> None:
+    logits_CV = torch.randn(5, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * scale
+    norm_C, entropy_C = norms_and_entropies(logits_CV)
+    exact_CV = torch.log_softmax(logits_CV, -1)
+    assert torch.allclose(norm_C, logits_CV.logsumexp(-1), rtol=1e-14)
+    assert torch.allclose(entropy_C, -(exact_CV.exp() * exact_CV).sum(-1), rtol=1e-9, atol=1e-11)
+    assert bool((entropy_C > -1e-11).all())

@@ -119,6 +119,15 @@ class _Chunk:
     """Of those."""
 
 
+def norms_and_entropies(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logsumexp of each row [C], and the entropy of its softmax in nats [C]. One `exp` serves both."""
+    most_C = logits_CV.amax(-1)
+    scale_CV = (logits_CV - most_C[:, None]).exp_()
+    sum_C = scale_CV.sum(-1)
+    norm_C = most_C + sum_C.log()
+    return norm_C, norm_C - scale_CV.mul_(logits_CV).sum(-1) / sum_C
+
+
 class _Logprobs(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -128,16 +137,15 @@ class _Logprobs(torch.autograd.Function):
         for chunk in batch.chunks(len(hidden_PD)):
             logits_CV = batch.head(hidden_PD[chunk.predictors])
             tempered = None if chunk.where_M is None else _tempered(logits_CV, chunk)
-            norm_C = torch.logsumexp(logits_CV, dim=-1)
+            norm_C, entropy_C = norms_and_entropies(logits_CV)
             logprob_N = logits_CV[chunk.row_N, chunk.id_N] - norm_C[chunk.row_N]
             if tempered is not None and chunk.where_M is not None:
                 logprob_N[chunk.where_M] = tempered[0]
                 processed.append(tempered[1:])
-            probability_CV = (logits_CV - norm_C[:, None]).exp_()
-            entropies.append(norm_C - probability_CV.mul_(logits_CV).sum(-1))
+            entropies.append(entropy_C)
             logprobs.append(logprob_N)
             norms.append(norm_C)
-            del logits_CV, probability_CV  # before the next chunk's are made
+            del logits_CV  # before the next chunk's are made
         ctx.batch, ctx.processed = batch, processed
         ctx.save_for_backward(hidden_PD, torch.cat(norms), *trained)
         entropy_P = torch.cat(entropies)
