@@ -34,6 +34,8 @@ async def test_a_deleted_model_is_gone_and_its_name_begins_anew(world: World, tm
     alice, folder = world.clients["alice"], tmp_path / "alice~games" / "models" / "player"
     history = folder / "history.jsonl"
     history.write_text("{}\n")
+    (folder / "steps" / "0003").mkdir(parents=True)
+    (folder / "steps" / "0003" / "tokens.safetensors").write_bytes(b"of the model that is deleted")
     reply = await alice.delete(MODEL)
     assert reply.json() == {"project": "games", "name": "player"}
     for asked in (
