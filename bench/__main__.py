@@ -16,6 +16,7 @@ BENCHES = (
     "learning",
     "train",
     "packing",
+    "tokens",
     "memory",
     "gateway",
     "together",
