@@ -399,7 +399,7 @@ def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
 
     A turn's tokens are those of its logprobs, or without these what the server counted.
     """
-    turns = [_token_count(item) for item in trajectory.messages_and_choices if is_choice(item)]
+    turns = [sampled_tokens(item) for item in trajectory.messages_and_choices if is_choice(item)]
     if known := [tokens for tokens in turns if tokens is not None]:
         trajectory.metrics["completion_tokens"] = sum(known) / len(known)
     shown: dict[str, Any] = {} if isinstance(trajectory.reward, Unscored) else {"reward": trajectory.reward}
@@ -409,7 +409,8 @@ def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
         context.metric_divisors[name] += 1
 
 
-def _token_count(choice: Any) -> int | None:
+def sampled_tokens(choice: Any) -> int | None:
+    """Returns how many tokens of a choice were sampled; None where it does not say."""
     logprobs = getattr(choice, "logprobs", None)
     if logprobs is not None and logprobs.content is not None:
         return len(logprobs.content)

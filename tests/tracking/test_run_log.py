@@ -45,6 +45,8 @@ async def test_the_row_of_the_reference_key_by_key(model):
         "val/acc": 0.5,
         "val/group_judge": 0.4,
         "val/reward_std_dev": 0.5,
+        "val/all_good_groups": 0.0,
+        "val/all_bad_groups": 0.0,
         "data/step_num_scenarios": 1,
         "data/step_num_trajectories": 2,
         "data/step_num_groups_submitted": 1,

@@ -37,6 +37,8 @@ class Parsed:
     content: str
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    malformed_calls: int = 0
+    """Begun calls that cannot be read; their text is in the content."""
 
 
 class ChatRenderer(Protocol):

@@ -401,14 +401,16 @@ def read_completion(
         rest = tokenizer.decode(body[span[0] :]) if span else "\n".join(c.raw for c in parsed.tool_calls)
         return Parsed(content=_join(content, rest), reasoning=reasoning)
     calls: list[ToolCall] = []
+    malformed = 0
     for attempt in parsed.tool_calls:
         call = _read_call(attempt)
         if call is not None:
             calls.append(call)
             continue
+        malformed += 1
         span = attempt.token_span
         content = _join(content, tokenizer.decode(body[span[0] : span[1]]) if span else attempt.raw)
-    return Parsed(content=content, reasoning=reasoning, tool_calls=tuple(calls))
+    return Parsed(content=content, reasoning=reasoning, tool_calls=tuple(calls), malformed_calls=malformed)
 
 
 def _ids_before_stop(stops: Container[int], ids: list[int]) -> list[int]:

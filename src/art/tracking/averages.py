@@ -9,6 +9,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from art.tracking.names import SPLITS, check_name, is_managed, number
+from art.tracking.rollout_figures import rollout_figures
 from art.trajectories import Trajectory, TrajectoryGroup, gathered
 from art.types import Unscored
 
@@ -63,7 +64,8 @@ def summarize(groups: list[TrajectoryGroup], split: str) -> Summary:
 
     reward: mean over all scored trajectories. reward_std_dev: mean over groups with more than one of their
     population standard deviation. exception_rate: failed of all. unscored_rate: unscored of the trajectories,
-    if there are any. A rollout's own metric with one of these names is logged as `metric_<name>`. Example:
+    if there are any. A rollout's own metric with one of these names is logged as `metric_<name>`. Beside
+    them: `art.tracking.rollout_figures`. Example:
     rewards [1, 0] and [1, Unscored] give reward 0.667, reward_std_dev 0.5, unscored_rate 0.25.
     """
     trajectories = [trajectory for group in groups for trajectory in group]
@@ -72,6 +74,8 @@ def summarize(groups: list[TrajectoryGroup], split: str) -> Summary:
     spreads = [pstdev(found) for found in rewards if len(found) > 1]
     own = _means(trajectory.metrics for trajectory in trajectories)
     averages = {f"metric_{name}" if name in BUILT_IN else name: mean for name, mean in own.items()}
+    # A metric of the user's own with the name of such a figure stays what it is.
+    averages = {**rollout_figures(groups), **averages}
     averages |= {f"group_{name}": mean for name, mean in _means(g.metrics for g in groups if len(g)).items()}
     averages["reward_std_dev"] = fmean(spreads) if spreads else 0.0
     scored = [reward for found in rewards for reward in found]

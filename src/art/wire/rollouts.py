@@ -18,6 +18,8 @@ SAMPLE_FIELD = "sample_id"
 STEP_FIELD = "step"
 TOKENS_FIELD = "completion_tokens"
 """Extra fields of each `Choice` of a reply; the tokens only of a choice that is complete."""
+MALFORMED_FIELD = "malformed_calls"
+"""Extra field of a complete choice: tool calls that cannot be read and stayed in the content, if any."""
 
 
 ANY_NAME = "*"

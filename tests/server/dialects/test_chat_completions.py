@@ -163,6 +163,13 @@ async def test_malformed_tool_calls_stay_in_the_content(live: Live, text: str) -
     assert reply.choices[0].message.tool_calls is None
     assert reply.choices[0].message.content == text
     assert reply.choices[0].finish_reason == "stop"
+    assert reply.choices[0].model_extra["malformed_calls"] == 1
+    stream = await live.client.chat.completions.create(model="tiny", messages=HELLO, tools=TOOLS, stream=True)
+    told = [chunk.choices[0].model_extra.get("malformed_calls") async for chunk in stream if chunk.choices]
+    assert [number for number in told if number is not None] == [1]
+    says(live, "plain<|im_end|>")
+    reply = await live.client.chat.completions.create(model="tiny", messages=HELLO, tools=TOOLS)
+    assert "malformed_calls" not in reply.choices[0].model_extra
 
 
 async def test_without_tools_nothing_is_read_as_a_call(live: Live) -> None:

@@ -21,7 +21,7 @@ from art.server.chat.messages import call_id
 from art.server.ledger.stitching import Stitched
 from art.server.tenancy import Tenant, external_name, internal_name
 from art.wire.request_values import refuse
-from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+from art.wire.rollouts import MALFORMED_FIELD, SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 
 @dataclass(kw_only=True, slots=True)
@@ -39,6 +39,8 @@ class Completion:
     stop_string: str | None = None
     named_call: bool = False
     """The request demanded a call of one tool by its name."""
+    malformed_calls: int = 0
+    """Set when the whole reply is read."""
 
 
 def message_of(
@@ -125,6 +127,8 @@ def partial_choice(
     }
     if finish is not None:
         choice[TOKENS_FIELD] = len(completion.token_ids)
+        if completion.malformed_calls:
+            choice[MALFORMED_FIELD] = completion.malformed_calls
     return choice
 
 
@@ -250,7 +254,10 @@ class PreparedRequest:
         if least and completion.stop_string is not None:
             kept = self.parse(completion.token_ids[:least], partial=True)
         keep_stop = self.request.include_stop_str_in_output
-        return message_of(completion, self.parse(completion.token_ids), kept, keep_stop=keep_stop)
+        parsed = self.parse(completion.token_ids)
+        if completion.finish_reason != "length":  # a call that was cut off is none of the model's mistakes
+            completion.malformed_calls = parsed.malformed_calls
+        return message_of(completion, parsed, kept, keep_stop=keep_stop)
 
 
 def constraint_of(

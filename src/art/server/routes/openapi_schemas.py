@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from art.wire.request_values import Schema
-from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+from art.wire.rollouts import MALFORMED_FIELD, SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
@@ -52,12 +52,13 @@ CHAT_COMPLETION = _record(
     model=TEXT,
     choices=listed(
         _record(
+            (MALFORMED_FIELD,),
             index=_WHOLE,
             message=_MESSAGE,
             logprobs=_NO_OBJECT,
             finish_reason=_FINISH,
             **_SAMPLE,
-            **{TOKENS_FIELD: _WHOLE},
+            **{TOKENS_FIELD: _WHOLE, MALFORMED_FIELD: _WHOLE},
         )
     ),
     usage=_USAGE,

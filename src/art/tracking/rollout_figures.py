@@ -1,0 +1,128 @@
+"""Figures about the rollouts of a step: how sure the mean reward is, how long replies are, what groups say.
+
+Pure functions. A figure that the data does not determine is left out, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean, quantiles
+from typing import Any
+
+from art.trajectories import Trajectory, TrajectoryGroup, is_choice, sampled_tokens
+from art.types import Unscored
+from art.wire.rollouts import MALFORMED_FIELD
+
+PERCENTILES = (50, 90, 99)
+
+
+def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Returns all figures of this file by their names, without the split."""
+    rewards = [[float(one.reward) for one in _scored(group)] for group in groups]
+    found: dict[str, float | None] = {
+        "reward_sem": standard_error(rewards),
+        "reward_length_correlation": reward_length_correlation(groups),
+        **reply_figures([one for group in groups for one in group]),
+        **equal_groups(rewards),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def standard_error(rewards: Sequence[Sequence[float]]) -> float | None:
+    """The standard error of the mean over all rewards; rewards of one group may depend on each other.
+
+    With the mean R of all N rewards and e_g = sum over group g of (reward - R), it is
+    sqrt(G / (G - 1) * sum of e_g^2) / N: the estimator for clusters of unequal size (Liang and Zeger 1986;
+    Miller, "Adding error bars to evals", arXiv:2411.00640). None with fewer than two groups.
+
+    >>> standard_error([[1.0, 1.0], [0.0, 0.0]])
+    0.5
+    """
+    groups = [group for group in rewards if group]
+    if len(groups) < 2:
+        return None
+    count = sum(map(len, groups))
+    mean = math.fsum(reward for group in groups for reward in group) / count
+    errors = [math.fsum(reward - mean for reward in group) for group in groups]
+    factor = len(groups) / (len(groups) - 1)
+    return math.sqrt(factor * math.fsum(error * error for error in errors)) / count
+
+
+def reward_length_correlation(groups: Iterable[TrajectoryGroup]) -> float | None:
+    """Pearson's correlation of reward and sampled tokens within groups: both less their group's mean, pooled.
+
+    None where no group has two lengths and two rewards.
+    """
+    pairs: list[tuple[float, float]] = []
+    for group in groups:
+        known = [
+            (float(one.reward), float(sum(lengths)))
+            for one in _scored(group)
+            if (lengths := [*_lengths(one)])
+        ]
+        if known:
+            reward, length = fmean(pair[0] for pair in known), fmean(pair[1] for pair in known)
+            pairs += [(one - reward, other - length) for one, other in known]
+    spread_r = math.fsum(reward * reward for reward, _ in pairs)
+    spread_l = math.fsum(length * length for _, length in pairs)
+    if min(spread_r, spread_l) < 1e-12:  # rounding residues of equal values
+        return None
+    return math.fsum(reward * length for reward, length in pairs) / math.sqrt(spread_r * spread_l)
+
+
+def reply_figures(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
+    """Returns percentiles of the tokens of a reply, the share of rollouts whose last reply was cut at its
+    limit of tokens, and the share of replies with a tool call that cannot be read.
+    """
+    choices: list[list[Any]] = [
+        [item for item in one.messages_and_choices if is_choice(item)] for one in trajectories
+    ]
+    replies = [choice for said in choices for choice in said]
+    lasts = [said[-1] for said in choices if said]
+    tokens = sorted(float(length) for one in trajectories for length in _lengths(one))
+    malformed = [bool(getattr(reply, MALFORMED_FIELD, 0)) for reply in replies]
+    return {
+        **{f"completion_tokens_p{percent}": percentile(tokens, percent) for percent in PERCENTILES},
+        "completion_tokens_max": tokens[-1] if tokens else None,
+        "truncated_rate": fmean(last.finish_reason == "length" for last in lasts) if lasts else None,
+        "malformed_call_rate": fmean(malformed) if malformed else None,
+    }
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float | None:
+    """Returns the percentile of rising values, interpolated between two; None of no values.
+
+    >>> percentile([1.0, 2.0, 3.0], 50), percentile([1.0, 2.0], 90), percentile([7.0], 99)
+    (2.0, 1.9, 7.0)
+    """
+    if len(ordered) < 2:
+        return ordered[0] if ordered else None
+    return quantiles(ordered, n=100, method="inclusive")[percent - 1]
+
+
+def equal_groups(rewards: Iterable[Sequence[float]]) -> dict[str, float | None]:
+    """Returns the shares of the groups of two and more whose rewards are all the step's highest, or lowest.
+
+    Where the whole step has one reward, it is the highest if it is above 0, else the lowest.
+
+    >>> equal_groups([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    {'all_good_groups': 0.25, 'all_bad_groups': 0.5}
+    """
+    groups = [group for group in rewards if len(group) > 1]
+    if not groups:
+        return {"all_good_groups": None, "all_bad_groups": None}
+    highest, lowest = max(map(max, groups)), min(map(min, groups))
+    good = sum(min(group) == highest and (highest != lowest or highest > 0) for group in groups)
+    bad = sum(max(group) == lowest and (highest != lowest or highest <= 0) for group in groups)
+    return {"all_good_groups": good / len(groups), "all_bad_groups": bad / len(groups)}
+
+
+def _scored(group: TrajectoryGroup) -> list[Any]:
+    return [one for one in group if not isinstance(one.reward, Unscored)]
+
+
+def _lengths(trajectory: Trajectory) -> Iterator[int]:
+    """The sampled tokens of each of its replies, where they are known."""
+    said: list[Any] = [item for item in trajectory.messages_and_choices if is_choice(item)]
+    return (tokens for choice in said if (tokens := sampled_tokens(choice)) is not None)

@@ -1,0 +1,125 @@
+"""Figures of rollouts against independent computations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_groups import reply
+
+import art
+from art.tracking.averages import summarize
+from art.tracking.rollout_figures import (
+    equal_groups,
+    percentile,
+    reply_figures,
+    reward_length_correlation,
+    rollout_figures,
+    standard_error,
+)
+
+REWARDS = st.lists(st.lists(st.sampled_from([0.0, 0.25, 1.0, -3.0]), max_size=5), max_size=6)
+
+
+def said(reward: float | art.Unscored, *lengths: int, **extra: Any) -> art.Trajectory:
+    turns = [reply(completion_tokens=length, **extra) for length in lengths]
+    return art.Trajectory(reward=reward, messages_and_choices=[{"role": "user", "content": "?"}, *turns])
+
+
+@given(REWARDS)
+def test_the_standard_error_is_that_of_a_regression_on_a_constant_with_clusters(
+    rewards: list[list[float]],
+) -> None:
+    groups = [np.array(group) for group in rewards if group]
+    if len(groups) < 2:
+        assert standard_error(rewards) is None
+        return
+    y = np.concatenate(groups)
+    x = np.ones((len(y), 1))
+    bread = np.linalg.inv(x.T @ x)
+    residual = y - x @ (bread @ x.T @ y)
+    ends = np.cumsum([len(group) for group in groups])[:-1]
+    scores = [
+        np.outer(s := xg.T @ eg, s)
+        for xg, eg in zip(np.split(x, ends), np.split(residual, ends), strict=True)
+    ]
+    sandwich = bread @ sum(scores) @ bread * len(groups) / (len(groups) - 1)
+    assert standard_error(rewards) == pytest.approx(float(np.sqrt(max(0.0, sandwich[0, 0]))), abs=1e-9)
+
+
+def test_rollouts_that_say_the_same_count_once() -> None:
+    """Eight equal rollouts of a scenario tell no more than one: the naive error is too small by sqrt(8)."""
+    groups = [[1.0] * 8, [0.0] * 8, [1.0] * 8, [0.0] * 8]
+    naive = float(np.std(np.concatenate(groups), ddof=1) / np.sqrt(32))
+    assert standard_error(groups) == pytest.approx(standard_error([[1.0], [0.0], [1.0], [0.0]]))
+    assert (standard_error(groups) or 0.0) > 3 * naive
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.sampled_from([50, 90, 99]))
+def test_percentiles_are_numpys(values: list[float], percent: int) -> None:
+    assert percentile(sorted(values), percent) == pytest.approx(float(np.percentile(values, percent)))
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 9)), max_size=4), max_size=5)
+)
+def test_the_correlation_is_that_of_what_is_left_without_the_groups_means(
+    drawn: list[list[tuple[float, int]]],
+) -> None:
+    groups = [art.TrajectoryGroup([said(reward, length) for reward, length in group]) for group in drawn]
+    rest = [np.array(group, float) - np.mean(group, axis=0) for group in drawn if group]
+    found = reward_length_correlation(groups)
+    pooled = np.concatenate(rest) if rest else np.zeros((0, 2))
+    if len(pooled) == 0 or min(np.abs(pooled).max(axis=0)) < 1e-9:
+        assert found is None
+    else:
+        assert found == pytest.approx(float(np.corrcoef(pooled.T)[0, 1]), abs=1e-9)
+
+
+def test_replies_that_were_cut_and_calls_that_cannot_be_read() -> None:
+    trajectories = [
+        said(1.0, 4, 6),
+        said(0.0, 8, finish_reason="length"),
+        said(art.Unscored("x"), 2, malformed_calls=2),
+        art.Trajectory(reward=0.0, messages_and_choices=[{"role": "user", "content": "?"}]),
+    ]
+    assert reply_figures(trajectories) == {
+        "completion_tokens_p50": 5.0,
+        "completion_tokens_p90": pytest.approx(7.4),
+        "completion_tokens_p99": pytest.approx(7.94),
+        "completion_tokens_max": 8.0,
+        "truncated_rate": pytest.approx(1 / 3),
+        "malformed_call_rate": 0.25,
+    }
+
+
+def test_what_the_data_does_not_determine_is_left_out() -> None:
+    assert rollout_figures([]) == {}
+    assert rollout_figures([art.TrajectoryGroup([art.Trajectory(reward=1.0)])]) == {}
+    unscored = art.TrajectoryGroup([art.Trajectory(reward=art.Unscored("x")) for _ in range(3)])
+    assert rollout_figures([unscored, unscored]) == {}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "good", "bad"),
+    [
+        ([[1.0, 1.0], [1.0, 1.0]], 1.0, 0.0),
+        ([[0.0, 0.0], [0.0, 0.0]], 0.0, 1.0),
+        ([[0.5, 0.5], [0.0, 1.0]], 0.0, 0.0),
+        ([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [1.0]], 1 / 3, 1 / 3),
+        ([[1.0]], None, None),
+    ],
+)
+def test_groups_of_one_reward(rewards: list[list[float]], good: float | None, bad: float | None) -> None:
+    assert equal_groups(rewards) == {"all_good_groups": good, "all_bad_groups": bad}
+
+
+def test_a_users_own_metric_of_the_same_name_stays() -> None:
+    group = art.TrajectoryGroup(
+        [art.Trajectory(reward=float(n), metrics={"truncated_rate": 0.5}) for n in range(2)]
+    )
+    averages = summarize([group, group], "val").averages
+    assert averages["truncated_rate"] == 0.5 and averages["reward_sem"] == 0.0
