@@ -15,6 +15,7 @@ from tiny_policies import MODEL, causal_lm, games, ids_to, policy, qwen3, random
 
 from art.batch.batch_types import Batch
 from art.errors import NotFoundError
+from art.training.packing.plain_rows import pack_rows
 from art.training.packing.runs import MicroBatch
 from art.training.step import _Step
 from art.training.tally import Tally, TokenColumns, sampler_agreement
@@ -96,8 +97,13 @@ def by_hand(logprob_E: np.ndarray, sampled_E: np.ndarray) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [9999, 40])
-def test_it_equals_plain_rows_through_a_stock_model(budget: int) -> None:
+@pytest.mark.parametrize(("budget", "in_rows"), [(9999, False), (40, False), (60, True)])
+def test_it_equals_plain_rows_through_a_stock_model(
+    budget: int, in_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed into trees, cut, and packed into rows that share nothing."""
+    if in_rows:
+        monkeypatch.setattr("art.training.policy.pack", pack_rows)
     batch = near(games(3, groups=2, size=3))
     mask = MismatchSpec(kind="token_mask", low=0.8, high=1.3)
     metrics, found = trained(batch, PPO.model_copy(update={"mismatch": [mask]}), budget)

@@ -169,14 +169,14 @@ def test_columns_of_another_batch_are_refused(tmp_path: Path) -> None:
 
 
 def test_old_records_are_deleted_and_nothing_else(tmp_path: Path) -> None:
-    for step in range(1, 6):
+    for step in (1, 2, 3, 200, 201):
         (tmp_path / f"{step:04d}").mkdir()
         (tmp_path / f"{step:04d}" / "tokens.safetensors").write_bytes(b"t")
         (tmp_path / f"{step:04d}" / "rollouts.jsonl").write_bytes(b"r")
     (tmp_path / "notes").mkdir()
-    delete_old_tokens(tmp_path, 3)
+    delete_old_tokens(tmp_path, 200)
     left = sorted(path.parent.name for path in tmp_path.glob("*/tokens.safetensors"))
-    assert left == ["0004", "0005"] and len(list(tmp_path.glob("*/rollouts.jsonl"))) == 5
+    assert left == ["0201"] and len(list(tmp_path.glob("*/rollouts.jsonl"))) == 5
 
 
 async def test_the_record_is_fetched_and_the_one_out_of_retention_goes(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 AUTO_TOKENS = 200_000
 """Of a step, that `record_tokens="auto"` keeps."""
+MOST_GAP = 256
+"""With so many steps in a row without a record, there is none before them."""
 
 
 async def keep_tokens(
@@ -143,7 +145,13 @@ def chosen_groups(
 
 
 def delete_old_tokens(steps: Path, newest: int) -> None:
-    """Delete the records of tokens of step `newest` and of all before it; other files of a step are kept."""
-    for folder in steps.iterdir():
-        if folder.name.isdecimal() and int(folder.name) <= newest:
-            (folder / TOKEN_FILE).unlink(missing_ok=True)
+    """Delete the records of tokens of step `newest` and of those before it; a step's other files are kept."""
+    missing = 0
+    for step in range(newest, -1, -1):
+        try:
+            (steps / f"{step:04d}" / TOKEN_FILE).unlink()
+            missing = 0
+        except FileNotFoundError:  # deleted before, or nothing was trained in it
+            missing += 1
+        if missing == MOST_GAP:
+            return
