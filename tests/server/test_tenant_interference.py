@@ -33,6 +33,9 @@ STEP = st.one_of(
                 "/v1/rollouts/r1",
                 "/v1/models/nobody",
                 "/art/models/games/player",
+                "/art/jobs",
+                "/art/jobs?model=games/player&limit=1",
+                "/art/jobs?before=bob~j",
                 "/art/jobs/j",
                 "/art/jobs/bob~j",
                 "/art/models/bob~games/player",
@@ -113,7 +116,7 @@ class Program:
         for number, own in enumerate(self.samples["alice"]):
             text = text.replace(own, f"own-{number}")
         text = re.sub(rf"{SAMPLE_PREFIX}[0-9a-f]{{24}}", "fresh", text)
-        text = re.sub(r'"(created|created_at|updated_at)": ?[0-9.e+]+', "", text)
+        text = re.sub(r'"(created|created_at|started_at|ended_at|updated_at)": ?[0-9.e+]+', "", text)
         self.heard.append(f"{reply.status_code} {text}")
 
 

@@ -99,6 +99,7 @@ async def test_the_routes_above_are_all_of_them(world: World) -> None:
         "/version",
         "/v1/models",
         "/art/models",
+        "/art/jobs",
         "/v1/rollouts/{rollout_id:path}",
     }
     operators = {"/art/models/{project}/{name}/adopt"}

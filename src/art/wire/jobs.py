@@ -2,6 +2,7 @@
 
     POST /art/models/{project}/{name}/train        TrainJobRequest -> JobInfo      idempotent by `job_id`
     POST /art/models/{project}/{name}/train_sft    SftJobRequest -> JobInfo        idempotent by `job_id`
+    GET  /art/jobs?model=&state=&before=&limit=    -> JobList, newest first
     GET  /art/jobs/{job_id}                        -> JobInfo
     GET  /art/jobs/{job_id}/events?after=N         -> one JobEvent a line, from number N + 1 on
 
@@ -20,7 +21,7 @@ from pydantic import Field, FiniteFloat, model_validator
 from art.wire.algorithm import Algorithm
 from art.wire.records import Strict
 from art.wire.rollout_record import ContextRow, RolloutFailure, RolloutNotes, SheetRow
-from art.wire.training import ComputeSpec, OptimizerSpec
+from art.wire.training import ComputeSpec, OptimizerSpec, TrainingKind
 
 
 class GivenHistory(Strict):
@@ -121,13 +122,59 @@ class TrainResultInfo(Strict):
     checkpoint_path: str | None = None
 
 
+JobState = Literal["queued", "running", "done", "failed"]
+
+
 class JobInfo(Strict):
     job_id: str
-    state: Literal["queued", "running", "done", "failed"]
+    state: JobState
     model: str
     result: TrainResultInfo | None = None
     error: str | None = None
     error_code: str | None = None
+
+
+class JobSummary(Strict):
+    """One line of the list of jobs. Times in seconds since 1970."""
+
+    job_id: str
+    model: str
+    kind: TrainingKind | None = None
+    """From rewards or from examples; None: an older release wrote the job down."""
+    state: JobState
+    phase: str
+    """As in `JobEvent`; of an ended job its state."""
+    done: int = 0
+    total: int = 0
+    """The progress of a running job in its phase."""
+    step: int | None = None
+    """The step that it made."""
+    error_code: str | None = None
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+MOST_LISTED_JOBS = 500
+
+
+class JobListing(Strict):
+    """Query of GET /art/jobs."""
+
+    model: str | None = None
+    """`project/name`."""
+    state: JobState | None = None
+    before: str | None = None
+    """The id of a job: those that were asked for before it."""
+    limit: int = Field(default=100, ge=1, le=MOST_LISTED_JOBS)
+
+
+class JobList(Strict):
+    """Reply of GET /art/jobs."""
+
+    jobs: list[JobSummary]
+    before: str | None = None
+    """Ask again with this job's id for the jobs before it; None: there are none."""
 
 
 class JobEvent(Strict):

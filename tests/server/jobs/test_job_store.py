@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from art.errors import RequestError
-from art.server.jobs.job_store import JobStore
+from art.errors import NotFoundError, RequestError
+from art.server.jobs.job_store import _LISTED, JobStore
 from art.wire.jobs import SftJobRequest, TrainJobRequest, TrainResultInfo
 
 OPTIMIZER = {"learning_rate": None}
@@ -68,3 +68,80 @@ async def test_a_large_request_is_dropped_when_its_job_has_ended(tmp_path: Path)
     with pytest.raises(RequestError, match="exists with other content"):
         await store.submit("p", "n", learn("large", "y" * 2_000_000))
     await store.close()
+
+
+RESULT = TrainResultInfo(step=3, metrics={}, sheet={})
+
+
+async def test_the_list_of_jobs_newest_first_with_what_is_known_of_each(tmp_path: Path) -> None:
+    store = JobStore(tmp_path / "jobs.sqlite")
+    for name in ("done", "failed", "running", "queued"):
+        await store.submit("p", "n", learn(name) if name == "failed" else group_job(name))
+    await store.progress("done", "training")
+    await store.finish("done", RESULT)
+    await store.fail("failed", "it broke", "TrainingError")
+    await store.progress("running", "training", done=5, total=9)
+    queued, running, failed, done = (await store.listed(None)).jobs
+    assert [one.job_id for one in (queued, running, failed, done)] == ["queued", "running", "failed", "done"]
+    assert (queued.state, queued.phase, queued.started_at, queued.kind) == ("queued", "queued", None, "rl")
+    assert (running.state, running.phase, running.done, running.total) == ("running", "training", 5, 9)
+    assert (failed.kind, failed.error_code, failed.step) == ("sft", "TrainingError", None)
+    assert (done.state, done.step, done.model) == ("done", 3, "p/n")
+    assert done.started_at is not None and done.ended_at is not None
+    assert done.created_at <= done.started_at <= done.ended_at
+    assert [one.job_id for one in (await store.listed(None, state="running")).jobs] == ["running"]
+    await store.close()
+
+
+async def test_pages_of_jobs_leave_none_out(tmp_path: Path) -> None:
+    store = JobStore(tmp_path / "jobs.sqlite")
+    for number in range(23):
+        await store.submit("alice~p" if number % 2 else "p", f"m{number % 3}", group_job(f"j{number}"))
+    seen, before = [], None
+    while True:
+        page = await store.listed(None, before=before, limit=5)
+        seen += [one.job_id for one in page.jobs]
+        await store.submit("p", "m0", group_job(f"later{len(seen)}"))  # new ones move no page
+        if (before := page.before) is None:
+            break
+    assert seen == [f"j{number}" for number in reversed(range(23))]
+    with pytest.raises(NotFoundError, match="no job 'nobody'"):
+        await store.listed(None, before="nobody")
+    mine = await store.listed("alice", limit=500)
+    assert {one.model.partition("~")[0] for one in mine.jobs} == {"alice"} and len(mine.jobs) == 11
+    assert not (await store.listed("ali")).jobs and not (await store.listed("alice_")).jobs
+    of_model = await store.listed(None, model="p/m0")
+    assert {one.model for one in of_model.jobs} == {"p/m0"}
+    await store.close()
+
+
+async def test_the_list_reads_no_request(tmp_path: Path) -> None:
+    """Of ten thousand jobs with large requests a page is read from the index alone."""
+    store = JobStore(tmp_path / "jobs.sqlite")
+    await store.submit("p", "n", learn("large", "x" * 200_000))
+    query = f"SELECT {', '.join(_LISTED)} FROM jobs INDEXED BY listed WHERE number < 9 ORDER BY number DESC"
+    plan = store._database.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
+    assert "USING COVERING INDEX listed" in plan[0][3] and len(plan) == 1, plan
+    await store.close()
+
+
+async def test_a_table_of_an_older_release_is_extended(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    store = JobStore(path)
+    await store.submit("p", "n", group_job("old"))
+    await store.close()
+    with sqlite3.connect(path) as older:
+        older.execute("DROP INDEX listed")
+        for column in ("kind", "started_at", "step"):
+            older.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+    older.close()
+    store = JobStore(path)
+    (old,) = (await store.listed(None)).jobs
+    assert (old.job_id, old.kind, old.state) == ("old", None, "queued")
+    await store.finish("old", RESULT)
+    assert (await store.listed(None)).jobs[0].step == 3
+    await store.close()
+
+
+def group_job(job_id: str) -> TrainJobRequest:
+    return TrainJobRequest(job_id=job_id, groups=[], optimizer=OPTIMIZER)

@@ -23,13 +23,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
 from art.process.fair_queue import FairQueue
 from art.process.files import disk_error, disk_trouble
-from art.server.tenancy import tenant_of
-from art.wire.jobs import JobEvent, JobInfo, SftJobRequest, TrainJobRequest, TrainResultInfo
+from art.server.tenancy import SEPARATOR, Tenant, tenant_of
+from art.wire.jobs import (
+    MOST_LISTED_JOBS,
+    JobEvent,
+    JobInfo,
+    JobList,
+    JobState,
+    JobSummary,
+    SftJobRequest,
+    TrainJobRequest,
+    TrainResultInfo,
+)
 from art.wire.records import PieceError, read_pieces, write_pieces
 
 
@@ -77,8 +87,7 @@ class JobQueue:
 
 
 T = TypeVar("T")
-State = Literal["queued", "running", "done", "failed"]
-STATES: tuple[State, ...] = ("queued", "running", "done", "failed")
+STATES: tuple[JobState, ...] = get_args(JobState)
 
 JobRequest = TrainJobRequest | SftJobRequest
 """What may be asked; each has fields that no other has, so that its JSON tells which it is."""
@@ -101,7 +110,10 @@ CREATE TABLE IF NOT EXISTS jobs (
     error       TEXT,
     error_code  TEXT,
     created_at  REAL NOT NULL,
-    ended_at    REAL
+    ended_at    REAL,
+    kind        TEXT,
+    started_at  REAL,
+    step        INTEGER
 );
 CREATE INDEX IF NOT EXISTS unfinished ON jobs (number) WHERE state IN ('queued', 'running');
 CREATE INDEX IF NOT EXISTS by_state ON jobs (state);
@@ -112,6 +124,13 @@ CREATE TABLE IF NOT EXISTS events (
     PRIMARY KEY (job_id, number)
 ) WITHOUT ROWID;
 """
+_LISTED = (
+    *("number", "job_id", "project", "name", "kind", "state", "phase", "step", "error_code"),
+    *("created_at", "started_at", "ended_at"),
+)
+"""What the list of jobs says. An index holds it, so that no request, which may be large, is passed over."""
+_LATER_COLUMNS = {"kind": "TEXT", "started_at": "REAL", "step": "INTEGER"}
+"""Columns that tables of older releases lack; these releases go on working with a table that has them."""
 
 
 class JobStoreError(ARTError):
@@ -176,9 +195,10 @@ class JobStore:
         with self._database as db:
             row = db.execute("SELECT digest FROM jobs WHERE job_id = ?", (request.job_id,)).fetchone()
             if row is None:
-                values = (request.job_id, project, name, text, digest, "queued", "queued", time.time())
-                columns = "job_id, project, name, request, digest, state, phase, created_at"
-                db.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                kind = "sft" if isinstance(request, SftJobRequest) else "rl"
+                values = (request.job_id, project, name, text, digest, "queued", "queued", time.time(), kind)
+                columns = "job_id, project, name, request, digest, state, phase, created_at, kind"
+                db.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
                 _append(db, request.job_id, JobEvent(number=1, type="state", phase="queued"))
                 return True
         if bytes(row[0]) != digest:
@@ -219,6 +239,44 @@ class JobStore:
         return {state: found.get(state, 0) for state in STATES}
 
     @_in_thread
+    def listed(
+        self,
+        tenant: Tenant,
+        *,
+        model: str | None = None,
+        state: str | None = None,
+        before: str | None = None,
+        limit: int = MOST_LISTED_JOBS,
+    ) -> JobList:
+        """Returns the newest jobs that the tenant may see. model, before: as they are called inside.
+
+        Raises NotFoundError for an unknown job.
+        """
+        last = None if before is None else self._one_row("SELECT number FROM jobs WHERE job_id = ?", before)
+        conditions = {
+            "substr(project, 1, ?) = ?": tenant and (len(tenant) + 1, f"{tenant}{SEPARATOR}"),
+            "project || '/' || name = ?": model and (model,),
+            "state = ?": state and (state,),
+            "number < ?": last,
+        }
+        asked = {text: values for text, values in conditions.items() if values}
+        where = f"WHERE {' AND '.join(asked)} " if asked else ""
+        query = f"SELECT {', '.join(_LISTED)} FROM jobs INDEXED BY listed {where}ORDER BY number DESC LIMIT ?"
+        values = [value for given in asked.values() for value in given]
+        rows = self._database.execute(query, (*values, limit + 1)).fetchall()
+        jobs = [self._summary(dict(zip(_LISTED, row, strict=True))) for row in rows[:limit]]
+        return JobList(jobs=jobs, before=jobs[-1].job_id if len(rows) > limit else None)
+
+    def _summary(self, row: dict[str, Any]) -> JobSummary:
+        model, _ = f"{row.pop('project')}/{row.pop('name')}", row.pop("number")
+        if row["state"] != "running":
+            return JobSummary(model=model, **row)
+        query = "SELECT body FROM events WHERE job_id = ? ORDER BY number DESC LIMIT 1"
+        (body,) = self._database.execute(query, (row["job_id"],)).fetchone()
+        event = JobEvent.model_validate_json(body)
+        return JobSummary(model=model, done=event.done, total=event.total, **row)
+
+    @_in_thread
     def job(self, job_id: str) -> TrainingJob:
         """Returns the request of an unfinished job. Raises NotFoundError."""
         row = self._one_row("SELECT project, name, request FROM jobs WHERE job_id = ?", job_id)
@@ -252,14 +310,18 @@ class JobStore:
     def progress(self, job_id: str, phase: str, *, done: int = 0, total: int = 0) -> None:
         """Records that a job is running, and its progress."""
         with self._database as db:
-            db.execute("UPDATE jobs SET state = 'running', phase = ? WHERE job_id = ?", (phase, job_id))
+            started = "started_at = coalesce(started_at, ?)"
+            db.execute(
+                f"UPDATE jobs SET state = 'running', phase = ?, {started} WHERE job_id = ?",
+                (phase, time.time(), job_id),
+            )
             event = JobEvent(number=1, type="progress", phase=phase, done=done, total=total)
             _append(db, job_id, event)
 
     @_in_thread
     def finish(self, job_id: str, result: TrainResultInfo) -> None:
         with self._database as db:
-            _end(db, job_id, "done", result=result.model_dump_json())
+            _end(db, job_id, "done", result=result.model_dump_json(), step=result.step)
             _append(db, job_id, JobEvent(number=1, type="result", result=result))
 
     @_in_thread
@@ -292,6 +354,11 @@ def _open(path: Path) -> sqlite3.Connection:
                 f"data folder"
             )
         database.executescript(_SCHEMA)
+        there = {row[1] for row in database.execute("PRAGMA table_info(jobs)")}
+        for column, kind in _LATER_COLUMNS.items():
+            if column not in there:
+                database.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
+        database.execute(f"CREATE INDEX IF NOT EXISTS listed ON jobs ({', '.join(_LISTED)})")
         database.execute(f"PRAGMA user_version = {_VERSION}")
         database.commit()
         # What a start needs is read now: a damaged file is to be told before anybody is served.
@@ -325,14 +392,15 @@ def _append(db: sqlite3.Connection, job_id: str, event: JobEvent) -> None:
 def _end(
     db: sqlite3.Connection,
     job_id: str,
-    state: State,
+    state: JobState,
     *,
     result: str | None = None,
     error: str | None = None,
     code: str | None = None,
+    step: int | None = None,
 ) -> None:
     db.execute(
-        "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, ended_at = ?, "
-        "request = CASE WHEN length(request) > ? THEN '' ELSE request END WHERE job_id = ?",
-        (state, state, result, error, code, time.time(), _KEPT_REQUEST, job_id),
+        "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, step = ?, "
+        "ended_at = ?, request = CASE WHEN length(request) > ? THEN '' ELSE request END WHERE job_id = ?",
+        (state, state, result, error, code, step, time.time(), _KEPT_REQUEST, job_id),
     )

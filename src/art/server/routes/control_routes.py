@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import AsyncIterator
 
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
@@ -21,8 +22,8 @@ from art.server.routes.endpoint import (
     record_reply,
     with_external_names,
 )
-from art.server.tenancy import Tenant, external_name, tenant_in
-from art.wire.jobs import LARGEST_SFT_BODY, JobEvent, SftJobRequest, TrainJobRequest
+from art.server.tenancy import Tenant, external_name, internal_name, tenant_in
+from art.wire.jobs import LARGEST_SFT_BODY, JobEvent, JobList, JobListing, SftJobRequest, TrainJobRequest
 from art.wire.models import (
     AdoptRequest,
     DeleteCheckpointsRequest,
@@ -32,6 +33,7 @@ from art.wire.models import (
     RegisterRequest,
     UnloadStepsRequest,
 )
+from art.wire.records import Strict, first_flaw
 
 
 def checkpoint_routes(control: Control) -> list[BaseRoute]:
@@ -88,7 +90,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
     async def list_models(request: Request) -> Response:
         tenant = tenant_in(request.scope)
         models = [with_external_names(tenant, one) for one in await control.summaries(tenant)]
-        return Response(ModelList(models=models).model_dump_json(), media_type="application/json")
+        return json_reply(ModelList(models=models))
 
     async def get_model(request: Request) -> Response:
         project, name = model_asked(request)
@@ -110,6 +112,9 @@ def control_routes(control: Control) -> list[BaseRoute]:
         asked = await read_body(request, SftJobRequest, largest=LARGEST_SFT_BODY, advice=_SMALLER_SFT)
         return record_reply(request, await control.jobs.submit(*model_asked(request), asked))
 
+    async def jobs(request: Request) -> Response:
+        return json_reply(await _listed_jobs(control, tenant_in(request.scope), _read_listing(request)))
+
     async def job(request: Request) -> Response:
         return record_reply(request, await control.jobs.info(job_asked(request)))
 
@@ -126,6 +131,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
         Route(MODEL_ROUTE, delete_model, methods=["DELETE"]),
         Route(f"{MODEL_ROUTE}/train", train, methods=["POST"]),
         Route(f"{MODEL_ROUTE}/train_sft", train_sft, methods=["POST"]),
+        Route("/art/jobs", jobs, methods=["GET"]),
         Route("/art/jobs/{job_id}", job, methods=["GET"]),
         Route("/art/jobs/{job_id}/events", events, methods=["GET"]),
         *checkpoint_routes(control),
@@ -142,6 +148,31 @@ async def _event_lines(tenant: Tenant, lines: AsyncIterator[bytes]) -> AsyncIter
                 with_external_names(tenant, JobEvent.model_validate_json(line)).model_dump_json().encode()
                 + b"\n"
             )
+
+
+async def _listed_jobs(control: Control, tenant: Tenant, asked: JobListing) -> JobList:
+    named = {name: getattr(asked, name) for name in ("model", "before")}
+    inside = {name: internal_name(tenant, text) for name, text in named.items() if text is not None}
+    found = await control.jobs.store.listed(tenant, **asked.model_copy(update=inside).model_dump())
+    before = None if found.before is None else external_name(tenant, found.before)
+    return JobList(jobs=[with_external_names(tenant, one) for one in found.jobs], before=before)
+
+
+def json_reply(record: Strict) -> Response:
+    """Returns a record whose names are those of who asked already."""
+    return Response(record.model_dump_json(), media_type="application/json")
+
+
+def _read_listing(request: Request) -> JobListing:
+    try:
+        return JobListing.model_validate(dict(request.query_params))
+    except ValidationError as error:
+        raise RequestError(
+            f"the list of jobs cannot be asked for so: {first_flaw(error)}",
+            status=400,
+            code="invalid_request",
+            param=str(error.errors()[0]["loc"][0]),
+        ) from error
 
 
 def _read_after(request: Request) -> int:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 from pydantic.json_schema import models_json_schema
@@ -27,7 +27,7 @@ from art.server.dialects.responses_request import RESPONSES
 from art.server.routes import openapi_schemas as replies
 from art.server.routes.gateway_routes import DETOKENIZE, TOKENIZE
 from art.server.routes.openapi_schemas import ANTHROPIC_ERROR, OPENAI_ERROR
-from art.wire.jobs import JobInfo, SftJobRequest, TrainJobRequest
+from art.wire.jobs import JobInfo, JobList, JobState, SftJobRequest, TrainJobRequest
 from art.wire.models import (
     AdoptReply,
     AdoptRequest,
@@ -171,6 +171,16 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", f"{_MODEL}/checkpoints/{{step}}/files"): Operation(summary="A step's files", reply=Manifest),
     ("GET", f"{_MODEL}/checkpoints/{{step}}/files/{{file}}"): Operation(
         summary="One file of a step", reply=None
+    ),
+    ("GET", "/art/jobs"): Operation(
+        summary="Training jobs, newest first",
+        reply=JobList,
+        query=(
+            ("model", replies.TEXT),
+            ("state", {"enum": [*get_args(JobState)]}),
+            ("before", replies.TEXT),
+            ("limit", _NUMBER),
+        ),
     ),
     ("GET", "/art/jobs/{job_id}"): Operation(summary="A training job", reply=JobInfo),
     ("GET", "/art/jobs/{job_id}/events"): Operation(
