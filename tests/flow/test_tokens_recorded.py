@@ -10,6 +10,7 @@ import pytest
 
 import art
 from art.tracking.folders import ModelPaths
+from art.tracking.step_record import read_rollouts
 from art.tracking.token_record import read_tokens
 
 pytestmark = pytest.mark.slow
@@ -58,6 +59,13 @@ async def test_each_trained_token_is_recorded_and_joined_with_its_sample(tmp_pat
         assert metrics["loss/ess"] == pytest.approx(1, abs=1e-3) and 0 <= metrics["loss/mismatch_k3"] < 1e-6
         assert metrics["loss/logprob_difference_p99"] <= metrics["loss/logprob_difference_max"] < 1e-3
         assert np.abs(table.columns["advantage"]).mean() == pytest.approx(metrics["loss/advantage_abs"])
+        rollouts = {one.rollout: one for one in read_rollouts(paths.path, step)}
+        assert list(rollouts) == table.header.rollouts, "the two files of a step are one record"
+        for number, (name, group) in enumerate(zip(rollouts, table.header.groups, strict=True)):
+            one, mine = rollouts[name], table.columns["rollout"] == number
+            assert (one.fate, one.group, one.samples) == ("trained", group, table.samples_of(name))
+            assert one.tokens == mine.sum()
+            assert one.advantage == pytest.approx(table.columns["advantage"][mine].mean())
         mean = float(table.columns["entropy"].astype(np.float64).mean())
         assert mean == pytest.approx(metrics["loss/entropy"], abs=1e-2)
     assert {"loss/ess", "loss/mismatch_k3"} <= set(results[1].metrics), "with no record, too"

@@ -164,16 +164,22 @@ completion, from 0."""
 
 
 class TokenFileHeader(Strict):
-    """The lists that join the entries of a file with the ledger and with the step's rollouts."""
+    """The lists that join the entries of a file with the ledger and with the step's rollouts.
+
+    Fields of a later release are left out when it is read.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
     version: int = 1
+    """Another one is of a format that older readers do not know."""
     job_id: str
     step: int
     """The one that was made."""
     entries: int
     """Of the whole step; the file has fewer where only some groups are recorded."""
     samples: list[str]
-    """Ids in the ledger."""
+    """Ids in the ledger; of a text that nobody sampled, a name of the job's own."""
     rollouts: list[str]
     """Names that are unique in the job."""
     groups: list[int]

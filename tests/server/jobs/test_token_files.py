@@ -225,6 +225,15 @@ async def test_what_fails_is_one_warning(
         assert "No space left on device" in line
 
 
+def test_fields_of_a_later_release_are_left_out(tmp_path: Path) -> None:
+    content = encode_tokens(columns_for(24), batch_of().samples, frozenset({1, 2}), job_id="j", step=1)
+    later = content.replace(b'\\"job_id\\":\\"j\\",', b'\\"job_id\\":\\"j\\",\\"n\\":1,')
+    size = len(later) - len(content) + int.from_bytes(content[:8], "little")
+    (tmp_path / "file").write_bytes(size.to_bytes(8, "little") + later[8:])
+    table = read_tokens(tmp_path / "file")
+    assert len(later) > len(content) and table is not None and table.header.job_id == "j"
+
+
 @pytest.mark.parametrize("damage", ["cut", "text", "version", "header"])
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, damage: str) -> None:
     content = encode_tokens(columns_for(24), batch_of().samples, frozenset({1, 2}), job_id="j", step=1)
