@@ -33,6 +33,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 environments: $(VENV)/.installed .venv-frameworks/.installed .venv-vllm/.installed  ## all that the tests need
+	@sh tests/ui/install_browser.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
 	$(BIN)/art quickstart $(ARGS)

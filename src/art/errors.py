@@ -154,6 +154,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "quantized": (*_LOCAL, "bitsandbytes"),
         "vllm": (*_LOCAL, "aiohttp"),
         "wandb": ("wandb",),
+        "ui": ("uvicorn", "starlette", "jinja2"),
     }
 )
 """Extra -> the modules that tell whether it is installed."""

@@ -31,6 +31,7 @@ VERB_ORDER = (
     "chat",
     "models",
     "show",
+    "ui",
     "eval",
     "export",
     "keys",
@@ -286,6 +287,27 @@ settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings")(autorl)
 app.command()(chat)
 app.add_typer(models)
 app.command()(show)
+
+
+@app.command()
+def ui(
+    folder: Annotated[
+        Path, typer.Argument(help="A data folder (.art), a run's folder, or a folder of runs.")
+    ] = Path(".art"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the pages in your browser.")] = False,
+) -> None:
+    """Show runs, steps, rollouts and tokens in a browser. No server has to run: the files are read.
+
+    Prints an address that opens one browser of this machine. Nothing in FOLDER changes, except the index
+    `ui-index.sqlite`, which you can delete.
+    """
+    _require_extra("ui", "art ui")
+    from art.cli.ui import show_pages
+
+    raise typer.Exit(show_pages(folder, port=port, open_browser=open_browser))
+
+
 app.command("eval")(evaluate)
 app.command()(export)
 app.add_typer(keys)

@@ -1,0 +1,62 @@
+"""`art ui`: the pages of the runs below a folder, for one browser of this machine."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import webbrowser
+from pathlib import Path
+
+import typer
+
+HOST = "127.0.0.1"
+
+
+def show_pages(folder: Path, *, port: int, open_browser: bool) -> int:
+    """Serves the pages until Ctrl-C. Returns 0, or 2 where the folder or the port cannot be used."""
+    import uvicorn
+
+    from art.ui.app import guarded_pages
+
+    if not folder.is_dir():
+        typer.echo(
+            f"there is no folder {str(folder)!r}: name a data folder (.art) or a folder of runs", err=True
+        )
+        return 2
+    try:
+        listener = _listen(port)
+    except OSError as error:
+        typer.echo(f"port {port} cannot be used ({error.strerror}): choose another with --port", err=True)
+        return 2
+    bound = listener.getsockname()[1]
+
+    def print_next(token: str) -> None:
+        typer.echo(f"For another browser: http://{HOST}:{bound}/?token={token}")
+
+    pages = guarded_pages(folder, port=bound, on_use=print_next)
+    typer.echo(f"The runs below {folder}: http://{HOST}:{bound}/?token={pages.access.token}")
+    typer.echo("The address opens one browser. Press Ctrl-C to end.")
+    if open_browser:
+        webbrowser.open(f"http://{HOST}:{bound}/?token={pages.access.token}")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    config = uvicorn.Config(pages, log_level="warning", access_log=False, lifespan="off", server_header=False)
+    server = uvicorn.Server(config)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        pages.close()
+    return 0
+
+
+def _listen(port: int) -> socket.socket:
+    """Returns a socket of loopback. Raises OSError."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,208 @@
+"""The application: addresses, and what each page is made of.
+
+/                                               the runs below the folder
+/compare?run=...&run=...                        their curves in one chart
+/runs/PLACE/PROJECT/NAME                        a run: curves, steps, checkpoints, settings
+/runs/PLACE/PROJECT/NAME/rollouts               all rollouts of a run
+/runs/PLACE/PROJECT/NAME/SPLIT/STEP             a step: accounting, times, groups, rollouts
+/runs/PLACE/PROJECT/NAME/SPLIT/STEP/GROUP       a group: its rollouts side by side
+/runs/PLACE/PROJECT/NAME/SPLIT/STEP/GROUP/PLACE a rollout: conversation, tokens, judge, forks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from art.errors import ARTError
+from art.trajectories import History, Trajectory
+from art.types import get_messages
+from art.ui import formats
+from art.ui.access import BrowserAccess, GuardedPages
+from art.ui.conversation import content_text, visible
+from art.ui.index import ORDERS, ListQuery
+from art.ui.pages import compare_page, group_page, rollout_page, run_page, runs_page, step_page
+from art.ui.run_files import RunFiles
+from art.ui.run_reader import LONGEST_TEXT, RunReader, list_cells
+
+RUN = "/runs/{place}/{project}/{name}"
+STEP = RUN + "/{split}/{step:int}"
+
+
+class RunPages:
+    """The pages of the runs below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.reader = RunReader(root)
+        self._templates = Environment(
+            loader=PackageLoader("art.ui"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= formats.FILTERS
+
+    def app(self) -> Starlette:
+        """Returns the application without its guard."""
+        routes = [
+            Route("/", self.runs),
+            Route("/compare", self.compare),
+            Route(RUN, self.run),
+            Route(RUN + "/rollouts", self.rollouts),
+            Route(RUN + "/rollouts.json", self.rollouts_json),
+            Route(RUN + "/version", self.version),
+            Route(STEP, self.step),
+            Route(STEP + "/{group:int}", self.group),
+            Route(STEP + "/{group:int}/{index:int}", self.rollout),
+            Route(STEP + "/{group:int}/{index:int}/text", self.text),
+            Mount("/static", StaticFiles(packages=[("art.ui", "static")])),
+        ]
+        return Starlette(
+            routes=routes, exception_handlers={HTTPException: self._refused, ARTError: self._unreadable}
+        )
+
+    # Pages. Each is a plain function: Starlette runs it in a thread, as it reads files.
+
+    def runs(self, request: Request) -> Response:
+        """All runs below the folder."""
+        return self._page(request, "runs.html", runs_page(self.reader, list(self.reader.runs().values())))
+
+    def compare(self, request: Request) -> Response:
+        """The curves of several runs."""
+        found = self.reader.runs()
+        named = request.query_params.getlist("run")
+        chosen = [found[key] for key in named if key in found]
+        content = compare_page(self.reader, chosen, request.query_params)
+        missing = [key for key in named if key not in found]
+        return self._page(request, "compare.html", {**content, "missing": missing, "runs": found.values()})
+
+    def run(self, request: Request) -> Response:
+        """One run."""
+        run = self._run(request)
+        return self._page(request, "run.html", run_page(self.reader, run), run)
+
+    def rollouts(self, request: Request) -> Response:
+        """All rollouts of a run."""
+        run = self._run(request)
+        query, version = self._query(request, run), self.reader.index(run).refresh(run)
+        return self._page(request, "rollouts.html", self.reader.list_of(run, query, version), run)
+
+    def rollouts_json(self, request: Request) -> Response:
+        """One page of a list, for its script."""
+        run = self._run(request)
+        index = self.reader.index(run)
+        version = index.refresh(run)
+        query = self._query(request, run)
+        rows = index.page(query, formats.whole_number(request.query_params.get("page")) or 0, version)
+        return JSONResponse(
+            {"version": version, "count": index.count(query), "rows": [list_cells(row) for row in rows]}
+        )
+
+    def version(self, request: Request) -> Response:
+        """A word that changes when the run does."""
+        run = self._run(request)
+        return JSONResponse({"version": f"{run.last_change()}", "step": max(run.history.steps, default=0)})
+
+    def step(self, request: Request) -> Response:
+        """One step of a split."""
+        run, split, step = self._step(request)
+        return self._page(request, "step.html", step_page(self.reader, run, split, step), run)
+
+    def group(self, request: Request) -> Response:
+        """One group: its rollouts side by side."""
+        run, split, step = self._step(request)
+        content = group_page(self.reader, run, split, step, request.path_params["group"])
+        return self._page(request, "group.html", content, run)
+
+    def rollout(self, request: Request) -> Response:
+        """One rollout."""
+        run, split, step = self._step(request)
+        where = request.path_params["group"], request.path_params["index"]
+        return self._page(request, "rollout.html", rollout_page(self.reader, run, split, step, *where), run)
+
+    def text(self, request: Request) -> Response:
+        """One message in full, as plain text."""
+        run, split, step = self._step(request)
+        one = self.reader.trajectory(
+            run, split, step, request.path_params["group"], request.path_params["index"]
+        )
+        history = formats.whole_number(request.query_params.get("history")) or 0
+        place = formats.whole_number(request.query_params.get("turn")) or 0
+        histories: list[Trajectory | History] = [one, *one.additional_histories] if one is not None else []
+        messages = get_messages(histories[history].messages_and_choices) if history < len(histories) else []
+        if place >= len(messages):
+            raise HTTPException(404, f"This rollout has no turn {place}.")
+        return PlainTextResponse(content_text(dict(messages[place])).encode("utf-8", "backslashreplace"))
+
+    # What routes share.
+
+    def _run(self, request: Request) -> RunFiles:
+        key = "/".join(request.path_params[part] for part in ("place", "project", "name"))
+        run = self.reader.runs().get(key)
+        if run is None:
+            raise HTTPException(404, f"There is no run {key} below {self.root}.")
+        return run
+
+    def _step(self, request: Request) -> tuple[RunFiles, str, int]:
+        run, split, step = self._run(request), request.path_params["split"], request.path_params["step"]
+        known = run.splits().get(split, [])
+        if step not in known and not (split == "train" and step in run.history.steps):
+            raise HTTPException(404, f"Step {step} of {split} is not recorded in {run.key}.")
+        return run, split, step
+
+    def _query(self, request: Request, run: RunFiles) -> ListQuery:
+        asked = request.query_params
+        order = asked.get("order", "step")
+        return ListQuery(
+            run=run.key,
+            split=asked.get("split") or None,
+            step=formats.whole_number(asked.get("step")),
+            group=formats.whole_number(asked.get("group")),
+            fate=asked.get("fate") or None,
+            text=(asked.get("text") or "")[:LONGEST_TEXT] or None,
+            order=order if order in ORDERS else "step",
+            descending=asked.get("way") == "down",
+        )
+
+    def _page(
+        self, request: Request, template: str, content: Mapping[str, Any], run: RunFiles | None = None
+    ) -> Response:
+        base = request.scope.get("root_path", "")
+        text = self._templates.get_template(template).render(
+            base=base, run=run, root=str(self.root), **content
+        )
+        return HTMLResponse(text)
+
+    def _refused(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        words = error.detail if isinstance(error, HTTPException) else str(error)
+        return self._words(request, status, words)
+
+    def _unreadable(self, request: Request, error: Exception) -> Response:
+        return self._words(request, 200, str(error))
+
+    def _words(self, request: Request, status: int, words: str) -> Response:
+        base = request.scope.get("root_path", "")
+        page = self._templates.get_template("words.html").render(
+            base=base, run=None, root=str(self.root), status=status, words=visible(words)
+        )
+        return HTMLResponse(page, status)
+
+
+def guarded_pages(root: Path, *, port: int, on_use: Callable[[str], None]) -> GuardedPages:
+    """Returns the pages as they are served on a port of loopback, to browsers that used a printed address."""
+    hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+    access = BrowserAccess(hosts=hosts, cookie=f"art-ui-{port}", on_use=on_use)
+    pages = RunPages(root)
+    return GuardedPages(pages.app(), access, on_close=pages.reader.close)

@@ -1,0 +1,149 @@
+"""Curves of a run: a number for each step, with the interval of its mean; accounting and times of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from art.ui.run_files import RunFiles
+
+Z_95 = 1.96
+SMALL_CHARTS = (
+    ("loss/entropy", "Entropy", "nats"),
+    ("loss/grad_norm", "Gradient norm", ""),
+    ("train/completion_tokens", "Completion tokens", "mean of a rollout"),
+    ("loss/kl", "KL to the reference", "nats"),
+    ("train/exception_rate", "Failed rollouts", "share"),
+)
+"""Metric, title and unit of the charts below the reward."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a chart, with its band."""
+
+    label: str
+    values: list[float | None]
+    low: list[float | None] = field(default_factory=list)
+    high: list[float | None] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain values for the chart's script."""
+        return {"label": self.label, "values": self.values, "low": self.low, "high": self.high}
+
+
+def standard_error(groups: Sequence[tuple[float, int]]) -> float | None:
+    """Returns the standard error of the mean reward; rollouts of a group are not independent.
+
+    groups: sum and number of the rewards of each. None: there are less than two groups.
+
+    >>> round(standard_error([(2.0, 2), (0.0, 2)]), 3)
+    0.5
+    """
+    total = sum(count for _, count in groups)
+    if len(groups) < 2 or not total:
+        return None
+    mean = sum(one for one, _ in groups) / total
+    spread = sum((one - count * mean) ** 2 for one, count in groups)
+    return math.sqrt(spread * len(groups) / (len(groups) - 1)) / total
+
+
+def reward_curve(run: RunFiles, split: str, groups: Mapping[int, Sequence[tuple[float, int]]]) -> Curve:
+    """Returns the mean reward of each step of a split with its 95 % interval.
+
+    groups: sums and numbers of the rewards of the groups, by step, where the history has no standard error.
+    """
+    values: list[float | None] = []
+    low: list[float | None] = []
+    high: list[float | None] = []
+    for step, row in run.history.steps.items():
+        value, error = row.get(f"{split}/reward"), reward_error(row, split, groups.get(step, ()))
+        values.append(value)
+        low.append(None if value is None or error is None else value - Z_95 * error)
+        high.append(None if value is None or error is None else value + Z_95 * error)
+    return Curve(f"{split} reward", values, low, high)
+
+
+def reward_error(row: Mapping[str, float], split: str, groups: Sequence[tuple[float, int]]) -> float | None:
+    """Returns the standard error that a row of the history has, else that of the groups."""
+    known = row.get(f"{split}/reward_sem")
+    return standard_error(groups) if known is None else known
+
+
+def smooth(values: Sequence[float | None], weight: float) -> list[float | None]:
+    """Returns an exponential mean without the bias of its beginning. weight: of what was before, 0 to 1."""
+    smoothed: list[float | None] = []
+    total, norm = 0.0, 0.0
+    for value in values:
+        if value is None:
+            smoothed.append(None)
+            continue
+        total, norm = total * weight + value * (1 - weight), norm * weight + (1 - weight)
+        smoothed.append(total / norm if norm else value)
+    return smoothed
+
+
+def chart_json(steps: Sequence[int], curves: Sequence[Curve], title: str) -> dict[str, Any]:
+    """Returns what the chart's script draws."""
+    return {"title": title, "steps": list(steps), "curves": [one.to_json() for one in curves]}
+
+
+def small_charts(run: RunFiles) -> list[dict[str, Any]]:
+    """Returns the charts of the metrics of `SMALL_CHARTS` that the run has."""
+    steps = list(run.history.steps)
+    charts = []
+    for name, title, unit in SMALL_CHARTS:
+        values = run.history.column(name)
+        known = [value for value in values if value is not None]
+        if len(known) > 1 and any(known):
+            charts.append(
+                {
+                    "title": title,
+                    "unit": unit,
+                    "metric": name,
+                    "last": known[-1],
+                    "data": chart_json(steps, [Curve(title, values)], title),
+                }
+            )
+    return charts
+
+
+def sparkline(values: Sequence[float | None], width: int = 120, height: int = 28) -> str:
+    """Returns the points of an SVG line; empty with less than two values."""
+    known = [(number, value) for number, value in enumerate(values) if value is not None]
+    if len(known) < 2:
+        return ""
+    lowest, highest = min(v for _, v in known), max(v for _, v in known)
+    wide, tall = (len(values) - 1) or 1, (highest - lowest) or 1.0
+    points = (
+        f"{2 + (width - 4) * number / wide:.1f},{height - 3 - (height - 6) * (value - lowest) / tall:.1f}"
+        for number, value in known
+    )
+    return " ".join(points)
+
+
+def sheet_of(row: Mapping[str, float]) -> dict[str, dict[str, int]]:
+    """Returns the step's accounting from its row of the history: rollouts and tokens by fate.
+
+    `started` is among them, first; empty where the row has none.
+    """
+    sheet: dict[str, dict[str, int]] = {}
+    for name, value in row.items():
+        what = name.removeprefix("data/sheet/")
+        fate, _, unit = what.rpartition("_")
+        if name != what and unit in ("rollouts", "tokens") and fate:
+            sheet.setdefault(fate, {"rollouts": 0, "tokens": 0})[unit] = int(value)
+    order = sorted(sheet, key=lambda fate: (fate != "started", fate != "trained", -sheet[fate]["rollouts"]))
+    return {fate: sheet[fate] for fate in order}
+
+
+def times_of(row: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Returns the seconds of a step by their name, the longest first."""
+    found = [
+        (name.removeprefix("time/").removesuffix("_s").replace("_", " "), value)
+        for name, value in row.items()
+        if name.startswith("time/") and name.endswith("_s") and "/cum/" not in name
+    ]
+    return sorted(found, key=lambda one: -one[1])

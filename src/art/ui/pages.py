@@ -1,0 +1,384 @@
+"""What each page shows: one function a page, which returns the values of its template."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+
+from art.errors import ARTError
+from art.trajectories import Trajectory, TrajectoryGroup
+from art.ui.conversation import common_turns, reward_of, show_turns, unusual_turns, visible
+from art.ui.curves import (
+    Z_95,
+    Curve,
+    chart_json,
+    reward_curve,
+    reward_error,
+    sheet_of,
+    small_charts,
+    smooth,
+    sparkline,
+    times_of,
+)
+from art.ui.index import ListQuery
+from art.ui.rollout_rows import ListedRollout
+from art.ui.run_files import RunFiles, life_sign, plain_json
+from art.ui.run_reader import RunReader
+from art.ui.tokens import SIGNALS, samples_of_rollout, show_samples
+
+MOST_TOKENS = 32_000
+"""Coloured tokens of a page."""
+MOST_COLUMNS = 32
+"""Rollouts of a group side by side."""
+SMOOTHING = (0.0, 0.6, 0.9)
+
+
+def runs_page(reader: RunReader, runs: Sequence[RunFiles]) -> dict[str, Any]:
+    """Returns the rows of the list of runs, the one that changed last first."""
+    return {"runs": sorted((_run_row(run) for run in runs), key=lambda row: -row["changed"])}
+
+
+def _run_row(run: RunFiles) -> dict[str, Any]:
+    rewards = run.history.column("train/reward")
+    known = [value for value in rewards if value is not None]
+    return {
+        "run": run,
+        "life": life_sign(run),
+        "base_model": visible(run.base_model() or ""),
+        "step": max(run.history.steps, default=None),
+        "reward": known[-1] if known else None,
+        "best": max(known, default=None),
+        "line": sparkline(rewards),
+        "changed": run.last_change(),
+        "age": time.time() - run.last_change(),
+    }
+
+
+def run_page(reader: RunReader, run: RunFiles) -> dict[str, Any]:
+    """Returns curves, steps, checkpoints and settings of a run."""
+    index = reader.index(run)
+    index.refresh(run)
+    splits = run.splits()
+    steps = run.history.steps
+    scored = [
+        split for split in ("train", "val", "test") if any(f"{split}/reward" in row for row in steps.values())
+    ]
+    sums = {split: index.group_sums(run.key, split) for split in scored}
+    curves = [reward_curve(run, split, sums[split]) for split in scored]
+    shown = sorted({*steps, *splits.get("train", ())}, reverse=True)
+    rows = [_step_row(step, steps.get(step, {}), sums.get("train", {}).get(step, ())) for step in shown]
+    return {
+        "life": life_sign(run),
+        "base_model": visible(run.base_model() or ""),
+        "splits": splits,
+        "last": rows[0] if rows else None,
+        "reward_chart": chart_json(list(steps), curves, "Reward") if curves else None,
+        "charts": small_charts(run),
+        "steps": rows,
+        "checkpoints": run.checkpoints()[::-1],
+        "settings": {name: visible(plain_json(value)) for name, value in run.settings().items()},
+        "changed": run.last_change(),
+        "recorded": reader.index(run).count(ListQuery(run=run.key)),
+    }
+
+
+def _step_row(step: int, row: Mapping[str, float], groups: Sequence[tuple[float, int]]) -> dict[str, Any]:
+    error = reward_error(row, "train", groups)
+    return {
+        "step": step,
+        "reward": row.get("train/reward"),
+        "interval": None if error is None else Z_95 * error,
+        "validation": row.get("val/reward"),
+        "spread": row.get("train/reward_std_dev"),
+        "trained": _count(row.get("data/sheet/trained_rollouts")),
+        "started": _count(row.get("data/sheet/started_rollouts")),
+        "tokens": _count(row.get("data/step_trainer_tokens")),
+        "entropy": row.get("loss/entropy"),
+        "rate": row.get("loss/learning_rate"),
+        "seconds": row.get("time/step_wall_s"),
+        "cost": row.get("costs/cum/all"),
+    }
+
+
+def _count(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def step_page(reader: RunReader, run: RunFiles, split: str, step: int) -> dict[str, Any]:
+    """Returns accounting, times, groups and rollouts of a step."""
+    index = reader.index(run)
+    version = index.refresh(run)
+    query = ListQuery(run=run.key, split=split, step=step)
+    rows = index.rows(query)
+    steps = sorted({*run.splits().get(split, ()), *(run.history.steps if split == "train" else ())})
+    place = steps.index(step)
+    row = run.history.steps.get(step, {})
+    sheet = sheet_of(row) if split == "train" else {}
+    times = times_of(row) if split == "train" else []
+    rewards = [one.reward for one in rows if one.reward is not None]
+    return {
+        "split": split,
+        "step": step,
+        "before": steps[place - 1] if place else None,
+        "after": steps[place + 1] if place + 1 < len(steps) else None,
+        "row": _step_row(step, row, index.group_sums(run.key, split).get(step, ())),
+        "mean": fmean(rewards) if rewards else None,
+        "sheet": sheet,
+        "bars": _bars(sheet),
+        "times": times,
+        "longest": max((seconds for _, seconds in times), default=1.0) or 1.0,
+        "groups": _group_strips(rows),
+        "problem": _log_problem(reader, run, split, step) if not rows else None,
+        "metrics": sorted(row.items()),
+        **reader.list_of(run, query, version),
+    }
+
+
+def _bars(sheet: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+    """Fates as pieces of a bar of 1000."""
+    total = sheet.get("started", {}).get("rollouts", 0)
+    pieces, at = [], 0.0
+    for fate, numbers in sheet.items():
+        if fate == "started" or not total or not numbers["rollouts"]:
+            continue
+        width = 1000 * numbers["rollouts"] / total
+        pieces.append({"fate": fate, "x": round(at, 2), "width": round(width, 2), **numbers})
+        at += width
+    return pieces
+
+
+def _group_strips(rows: Sequence[ListedRollout]) -> list[dict[str, Any]]:
+    """Groups with a square for each rollout, whose class says where its reward lies among all of the step."""
+    rewards = [row.reward for row in rows if row.reward is not None]
+    lowest, highest = min(rewards, default=0.0), max(rewards, default=0.0)
+    groups: dict[int, list[ListedRollout]] = {}
+    for row in rows:
+        groups.setdefault(row.grp, []).append(row)
+    return [
+        {
+            "group": group,
+            "what": visible(ours[0].scenario or ours[0].about or ""),
+            "size": len(ours),
+            "mean": fmean(known)
+            if (known := [one.reward for one in ours if one.reward is not None])
+            else None,
+            "spread": pstdev(known) if known else None,
+            "squares": [{"row": one, "level": _level(one.reward, lowest, highest)} for one in ours],
+        }
+        for group, ours in sorted(groups.items())
+    ]
+
+
+def _level(reward: float | None, lowest: float, highest: float) -> str:
+    """The class of a reward's square: q0 to q4, or none."""
+    if reward is None:
+        return "none"
+    share = (reward - lowest) / (highest - lowest) if highest > lowest else 0.5
+    return f"q{min(4, int(share * 5))}"
+
+
+def _log_problem(reader: RunReader, run: RunFiles, split: str, step: int) -> str | None:
+    """Returns the reason why the log of a step cannot be shown."""
+    try:
+        reader.groups(run, split, step)
+    except ARTError as error:
+        return visible(error)
+    return None
+
+
+def group_page(reader: RunReader, run: RunFiles, split: str, step: int, group: int) -> dict[str, Any]:
+    """Returns the rollouts of a group side by side: how all begin, then what differs."""
+    index = reader.index(run)
+    index.refresh(run)
+    rows = index.rows(ListQuery(run=run.key, split=split, step=step, group=group))
+    if not rows:
+        raise HTTPException(404, f"Step {step} of {split} has no group {group} that is recorded.")
+    numbers = sorted({row.grp for row in index.rows(ListQuery(run=run.key, split=split, step=step))})
+    logged = reader.groups(run, split, step)
+    found = logged[group] if group < len(logged) else None
+    shown = rows[:MOST_COLUMNS]
+    turns = [show_turns(one) if (one := _logged(found, row)) else [] for row in shown]
+    same = common_turns([one for one in turns if one])
+    first = next((one for one in turns if one), [])
+    place = numbers.index(group)
+    compared = _compared_metrics(found, shown)
+    differing = [line for line in compared if line["differs"] and line["name"] not in ("turns", "reward")]
+
+    return {
+        "split": split,
+        "step": step,
+        "group": group,
+        "before": numbers[place - 1] if place else None,
+        "after": numbers[place + 1] if place + 1 < len(numbers) else None,
+        "rows": rows,
+        "common": first[:same],
+        "columns": [
+            {
+                "row": row,
+                "turns": list(zip(ours[same:], unusual_turns(turns, at)[same:], strict=True)),
+                "logged": bool(ours),
+                "metrics": [(line["name"], line["cells"][at]) for line in differing],
+            }
+            for at, (row, ours) in enumerate(zip(shown, turns, strict=True))
+        ],
+        "omitted": len(rows) - len(shown),
+        "rewards": [row.reward for row in rows if row.reward is not None],
+        "facts": _facts(found),
+        "logs": [visible(line) for line in found.logs] if found is not None else [],
+        "exceptions": [visible(f"{one.type}: {one.message}") for one in found.exceptions] if found else [],
+    }
+
+
+def _logged(group: TrajectoryGroup | None, row: ListedRollout) -> Trajectory | None:
+    if group is None or not row.logged or row.place >= len(group.trajectories):
+        return None
+    return group.trajectories[row.place]
+
+
+def _facts(found: Trajectory | TrajectoryGroup | None) -> list[tuple[str, str]]:
+    values: dict[str, object] = {**found.metadata} if found is not None else {}
+    return [(visible(name), visible(value)) for name, value in values.items()]
+
+
+def _compared_metrics(found: TrajectoryGroup | None, rows: Sequence[ListedRollout]) -> list[dict[str, Any]]:
+    """One line for each metric of the rollouts, with a cell for each."""
+    ours = [_logged(found, row) for row in rows]
+    names = list(dict.fromkeys(name for one in ours if one for name in one.metrics))
+    lines = []
+    for name in names:
+        cells = [one.metrics.get(name) if one else None for one in ours]
+        lines.append(
+            {"name": visible(name), "cells": cells, "differs": len({str(cell) for cell in cells}) > 1}
+        )
+    return lines
+
+
+def rollout_page(
+    reader: RunReader, run: RunFiles, split: str, step: int, group: int, place: int
+) -> dict[str, Any]:
+    """Returns a rollout as a conversation and as tokens, with what the judge said and where it forked."""
+    index = reader.index(run)
+    index.refresh(run)
+    rows = index.rows(ListQuery(run=run.key, split=split, step=step, group=group))
+    row = next((one for one in rows if one.place == place), None)
+    if row is None:
+        raise HTTPException(404, f"Group {group} of step {step} has no rollout {place} that is recorded.")
+    places = [one.place for one in rows]
+    at = places.index(place)
+    found = reader.trajectory(run, split, step, group, place) if row.logged else None
+    turns = show_turns(found) if found is not None else []
+    record = reader.record(run, step, group, row) if split == "train" else None
+    ids = list(record.samples) if record is not None else [one.sample for one in turns if one.sample]
+    if not ids and row.rollout:
+        ids = samples_of_rollout(run.data_dir, row.rollout)
+    samples = show_samples(run, step if split == "train" else None, ids)
+    tokens = sum(len(one.tokens) for one in samples)
+    return {
+        "split": split,
+        "step": step,
+        "group": group,
+        "place": place,
+        "before": places[at - 1] if at else None,
+        "after": places[at + 1] if at + 1 < len(places) else None,
+        "row": row,
+        "record": record,
+        "turns": turns,
+        "histories": 1 + max((one.history for one in turns), default=0),
+        "reward": reward_of(found) if found is not None else (row.reward, row.unscored),
+        "parts_of_reward": _reward_parts(found, record),
+        "facts": _facts(found),
+        "judge": _judge_lines(found, record),
+        "logs": [visible(line) for line in found.logs] if found is not None else [],
+        "samples": samples if tokens <= MOST_TOKENS else [],
+        "missing_samples": len(ids) - len(samples),
+        "known_samples": len(ids),
+        "token_count": tokens,
+        "most_tokens": MOST_TOKENS,
+        "signals": [one for one in SIGNALS if one == "logprob" or _has_signal(samples, one)],
+        "forks": [one for one in samples if one.ledger.fork],
+    }
+
+
+def _reward_parts(found: Trajectory | None, record: Any) -> list[tuple[str, Any]]:
+    parts = (
+        dict(found.metrics) if found is not None else dict(record.reward_parts) if record is not None else {}
+    )
+    return [(visible(name), value) for name, value in parts.items()]
+
+
+def _judge_lines(found: Trajectory | None, record: Any) -> list[tuple[str, str]]:
+    """Returns the judges and their words on the rollout."""
+    lines: list[tuple[str, str]] = []
+    if record is not None and record.judge is not None and record.judge.words:
+        lines.append((visible(record.judge.name or "judge"), visible(record.judge.words)))
+    for line in found.logs if found is not None else ():
+        head, colon, words = line.partition(" explanation:")
+        if colon and not any(words.strip() == visible(known) for _, known in lines):
+            lines.append((visible(head), visible(words.strip())))
+    return lines
+
+
+def _has_signal(samples: Sequence[Any], name: str) -> bool:
+    return any(name in token.numbers for one in samples for token in one.tokens)
+
+
+def compare_page(reader: RunReader, runs: Sequence[RunFiles], asked: QueryParams) -> dict[str, Any]:
+    """Returns the curves of several runs for one metric, smoothed as asked."""
+    metrics = sorted({name for run in runs for name in run.history.names()})
+    metric = asked.get("metric") or "train/reward"
+    weight = float(asked["smooth"]) if asked.get("smooth") in [str(one) for one in SMOOTHING] else 0.0
+    steps = sorted({step for run in runs for step in run.history.steps})
+    curves = []
+    for run in runs:
+        values: list[float | None] = [run.history.steps.get(step, {}).get(metric) for step in steps]
+        curve = Curve(visible(run.key), smooth(values, weight))
+        if metric == "train/reward":
+            index = reader.index(run)
+            index.refresh(run)
+            known = reward_curve(run, "train", index.group_sums(run.key, "train"))
+            curve = _on_steps(curve, known, list(run.history.steps), steps)
+        curves.append(curve)
+    return {
+        "chosen": list(runs),
+        "metric": metric,
+        "metrics": metrics,
+        "smoothing": SMOOTHING,
+        "weight": weight,
+        "chart": chart_json(steps, curves, metric) if curves and steps else None,
+        "differences": _setting_differences(runs),
+    }
+
+
+def _on_steps(curve: Curve, known: Curve, its_steps: Sequence[int], steps: Sequence[int]) -> Curve:
+    """The curve with the band of another one, which has steps of its own."""
+    bands = dict(zip(its_steps, zip(known.values, known.low, known.high, strict=True), strict=True))
+    low: list[float | None] = []
+    high: list[float | None] = []
+    for step, value in zip(steps, curve.values, strict=True):
+        mean, lower, upper = bands.get(step, (None, None, None))
+        whole = value is not None and mean is not None and lower is not None and upper is not None
+        low.append(value - (mean - lower) if whole else None)  # type: ignore[operator]
+        high.append(value + (upper - mean) if whole else None)  # type: ignore[operator]
+    return Curve(curve.label, curve.values, low, high)
+
+
+def _setting_differences(runs: Sequence[RunFiles]) -> list[tuple[str, list[str]]]:
+    """Settings that not all runs share, with the value of each."""
+    flat = [_flatten(run.settings()) for run in runs]
+    names = sorted({name for one in flat for name in one})
+    cells = [(visible(name), [visible(one.get(name, "")) for one in flat]) for name in names]
+    return [(name, values) for name, values in cells if len(set(values)) > 1]
+
+
+def _flatten(value: Any, name: str = "") -> dict[str, str]:
+    if isinstance(value, dict):
+        found: dict[str, str] = {}
+        for key, part in value.items():
+            found |= _flatten(part, f"{name}.{key}" if name else str(key))
+        return found
+    return {name: str(value)}

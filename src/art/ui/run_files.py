@@ -1,0 +1,252 @@
+"""The runs below a folder, read from their files alone. A run is one model in one data folder.
+
+    .art/<project>/models/<name>/history.jsonl          its curves
+    .art/<project>/models/<name>/steps/0007/             what became of each rollout
+    .art/<project>/models/<name>/trajectories/train/     what was said
+    .art/server/jobs.sqlite, lock                        whether it lives
+
+Nothing is written, and no name of an address becomes a path: runs are looked up among those that were found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from art.process.running_server import is_in_use
+from art.tracking.folders import ModelPaths, model_folders
+from art.tracking.model_files import read_history, read_json
+
+LOG_SUFFIXES = (".parquet", ".jsonl")
+SPLITS_FIRST = ("train", "val", "test")
+HERE = "-"
+"""The place of the data folder that the pages were opened for."""
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """One model of one data folder, as addresses name it: /runs/<place>/<project>/<name>."""
+
+    place: str
+    project: str
+    name: str
+    data_dir: Path
+    files: ModelPaths
+
+    @property
+    def key(self) -> str:
+        """`place/project/name`."""
+        return f"{self.place}/{self.project}/{self.name}"
+
+    @cached_property
+    def history(self) -> HistoryTable:
+        """The rows of `history.jsonl`, read once."""
+        return HistoryTable.read(self.files.history)
+
+    def splits(self) -> dict[str, list[int]]:
+        """Returns the steps that have logged trajectories or a record, oldest first, by split."""
+        found: dict[str, set[int]] = {}
+        for split in _folders(self.files.trajectories):
+            logs = (path for path in split.iterdir() if path.suffix in LOG_SUFFIXES)
+            steps = {int(path.stem) for path in logs if path.stem.isdecimal()}
+            if steps:
+                found[_shown(split)] = steps
+        recorded = {int(path.name) for path in _folders(self.files.path / "steps") if path.name.isdecimal()}
+        if recorded:
+            found["train"] = found.get("train", set()) | recorded
+        first = [name for name in SPLITS_FIRST if name in found]
+        return {name: sorted(found[name]) for name in [*first, *sorted(found.keys() - set(first))]}
+
+    def trajectory_log(self, split: str, step: int) -> Path:
+        """Returns the path that `read_trajectory_groups` takes."""
+        return self.files.trajectories / split / f"{step:04d}.parquet"
+
+    def checkpoints(self) -> list[CheckpointFacts]:
+        """Returns the checkpoints that are kept, oldest first."""
+        found = (path for path in _folders(self.files.checkpoints) if path.name.isdecimal())
+        return [CheckpointFacts.read(path) for path in sorted(found, key=lambda path: int(path.name))]
+
+    def settings(self) -> dict[str, Any]:
+        """Returns what the files say of the model and of its run, by file."""
+        files = {
+            "registration.json": self.files.path / "registration.json",
+            "model.json": self.files.description,
+            "settings.json": self.data_dir.parent / "settings.json",
+        }
+        read = {name: _read_object(path) for name, path in files.items()}
+        return {name: value for name, value in read.items() if value}
+
+    def base_model(self) -> str | None:
+        """Returns the name of the base model, as the registration or the program says it."""
+        for path in (self.files.path / "registration.json", self.files.description):
+            if isinstance(base := _read_object(path).get("base_model"), str):
+                return base
+        return None
+
+    def tokenizer(self) -> Path | None:
+        """Returns the newest checkpoint's tokenizer file."""
+        found = (
+            path / "tokenizer.json" for path in _folders(self.files.checkpoints) if path.name.isdecimal()
+        )
+        return max((path for path in found if path.is_file()), default=None)
+
+    def last_change(self) -> float:
+        """Returns when its history was last written, seconds since the epoch; 0: never."""
+        times = [_changed(path) for path in (self.files.history, self.files.description, self.files.path)]
+        return next((time for time in times if time), 0.0)
+
+
+@dataclass(frozen=True)
+class HistoryTable:
+    """The numbers of each step. Rows of one step, of several splits, are one."""
+
+    steps: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> HistoryTable:
+        steps: dict[int, dict[str, float]] = {}
+        with suppress(OSError, ValueError):  # what was read before the damage is shown
+            for row in read_history(path):
+                step = row.get("step")
+                if isinstance(step, int) and not isinstance(step, bool):
+                    numbers = {name: float(value) for name, value in row.items() if _is_number(value)}
+                    steps.setdefault(step, {}).update(numbers)
+        return cls(dict(sorted(steps.items())))
+
+    def column(self, name: str) -> list[float | None]:
+        """Returns one number for each step, None where the step has none."""
+        return [row.get(name) for row in self.steps.values()]
+
+    def names(self) -> list[str]:
+        """Returns the names of all numbers, in order."""
+        return sorted({name for row in self.steps.values() for name in row})
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """One checkpoint that is kept."""
+
+    step: int
+    size: int
+    """Bytes."""
+    made_at: float
+    job: dict[str, Any]
+    """The job that made it; empty for the first."""
+
+    @classmethod
+    def read(cls, path: Path) -> CheckpointFacts:
+        sizes = [file.stat().st_size for file in path.iterdir() if file.is_file()]
+        return cls(int(path.name), sum(sizes), _changed(path), _read_object(path / "job.json"))
+
+
+@dataclass(frozen=True)
+class LifeSign:
+    """The state of a run, `alive`, `dead` (it ended in the middle) or `finished`, and its evidence."""
+
+    state: str
+    words: str
+
+
+def find_runs(root: Path) -> dict[str, RunFiles]:
+    """Returns the runs of a data folder, of a run's folder, or of a folder of such folders, by their keys."""
+    found = {}
+    for place, data_dir in _data_folders(root):
+        for path in model_folders(data_dir).values():
+            run = RunFiles(place, _shown(path.parents[1]), _shown(path), data_dir, ModelPaths(path))
+            found[run.key] = run
+    return found
+
+
+def life_sign(run: RunFiles) -> LifeSign:
+    """Returns whether a run lives, by its server's lock and its jobs."""
+    try:
+        serving = is_in_use(run.data_dir / "server")
+    except OSError:
+        serving = False
+    jobs = unfinished_jobs(run)
+    if serving:
+        return LifeSign("alive", f"training: {jobs[0]['phase']}" if jobs else "its server runs")
+    if jobs:
+        return LifeSign("dead", f"its server is gone, with a job {jobs[0]['state']}")
+    wanted = _read_object(run.data_dir.parent / "settings.json").get("steps")
+    made = max(run.history.steps, default=0)
+    if isinstance(wanted, int) and made < wanted and not (run.data_dir.parent / "result.json").exists():
+        return LifeSign("dead", f"it ended at step {made} of {wanted}")
+    return LifeSign("finished", "no server runs, no job waits")
+
+
+def unfinished_jobs(run: RunFiles) -> list[dict[str, Any]]:
+    """Returns the training jobs of a model that are queued or running: id, state, phase, created_at."""
+    query = (
+        "SELECT job_id, state, phase, created_at FROM jobs "
+        "WHERE project = ? AND name = ? AND state IN ('queued', 'running') ORDER BY number"
+    )
+    rows = read_rows(run.data_dir / "server" / "jobs.sqlite", query, (run.project, run.name))
+    return [dict(zip(("job_id", "state", "phase", "created_at"), row, strict=True)) for row in rows]
+
+
+def read_rows(path: Path, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """Returns the rows of a query of a SQLite file that is never written; none where it cannot be read."""
+    if not path.is_file():
+        return []
+    for mode in ("mode=ro", "mode=ro&immutable=1"):  # a folder that is read-only has no place for -shm
+        with suppress(sqlite3.Error), closing(_open_read_only(path, mode)) as connection:
+            return connection.execute(query, values).fetchall()
+    return []
+
+
+def _open_read_only(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=2.0)
+
+
+def _data_folders(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yields places and data folders: the folder itself, that of the run that it is, those of runs in it."""
+    taken = set()
+    for parent in (root, *_folders(root)):
+        for folder in (parent, parent / ".art", parent / "art"):
+            if folder in taken or not any(folder.glob("*/models/*/")):
+                continue
+            taken.add(folder)
+            yield HERE if parent == root else _shown(parent), folder
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(one for one in path.iterdir() if one.is_dir())
+    except OSError:
+        return []
+
+
+def _shown(path: Path) -> str:
+    """The last name of a path; bytes that are no text are spelt out."""
+    return os.fsencode(path.name).decode("utf-8", "backslashreplace")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        value = read_json(path) if path.is_file() else None
+        return value if isinstance(value, dict) else {}
+    return {}
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def plain_json(value: object) -> str:
+    """Returns indented JSON of settings, for people to read."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)

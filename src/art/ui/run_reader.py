@@ -1,0 +1,102 @@
+"""What pages ask for of a run's files, with what was read kept: the index, the logs that were opened last."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from art.errors import ARTError
+from art.tracking.step_record import read_rollouts
+from art.trajectories import Trajectory, TrajectoryGroup
+from art.ui.conversation import LogReader, visible
+from art.ui.formats import fate_kind, fate_words, number, signed
+from art.ui.index import ORDERS, PAGE, ListQuery, RolloutIndex, step_stamp
+from art.ui.rollout_rows import ListedRollout
+from art.ui.run_files import RunFiles, find_runs
+from art.wire.rollout_record import RolloutRecord
+
+FIRST_ROWS, LONGEST_TEXT = 40, 200
+
+
+class RunReader:
+    """The runs below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._logs = LogReader()
+        self._indexes: dict[Path, RolloutIndex] = {}
+        self._lock = threading.Lock()
+
+    def runs(self) -> dict[str, RunFiles]:
+        """Returns the runs that are there now, by their keys."""
+        return find_runs(self.root)
+
+    def index(self, run: RunFiles) -> RolloutIndex:
+        """Returns the index of a run's data folder."""
+        with self._lock:
+            if run.data_dir not in self._indexes:
+                self._indexes[run.data_dir] = RolloutIndex(run.data_dir)
+            return self._indexes[run.data_dir]
+
+    def trajectory(self, run: RunFiles, split: str, step: int, group: int, place: int) -> Trajectory | None:
+        """Returns the logged trajectory, None where there is none. Raises ARTError."""
+        groups = self.groups(run, split, step)
+        if group < len(groups) and place < len(groups[group].trajectories):
+            return groups[group].trajectories[place]
+        return None
+
+    def groups(self, run: RunFiles, split: str, step: int) -> list[TrajectoryGroup]:
+        """Returns the logged groups of a step; none where no log is. Raises ARTError."""
+        log = run.trajectory_log(split, step)
+        if not log.exists() and not log.with_suffix(".jsonl").exists():
+            return []
+        return self._logs.groups(run, split, step, step_stamp(run, split, step))
+
+    def record(self, run: RunFiles, step: int, group: int, row: ListedRollout) -> RolloutRecord | None:
+        """Returns what is recorded of a rollout of a training step."""
+        with suppress(ARTError, OSError, ValueError):
+            records = read_rollouts(run.files.path, step)
+            for one in records:
+                if one.rollout == row.rollout:
+                    return one
+            return next((one for one in records if (one.group, one.place) == (group, row.place)), None)
+        return None
+
+    def list_of(self, run: RunFiles, query: ListQuery, version: str) -> dict[str, Any]:
+        """Returns what the template of a list needs; its first rows are in the page."""
+        index = self.index(run)
+        return {
+            "query": query,
+            "count": index.count(query),
+            "page_size": PAGE,
+            "first_rows": [list_cells(row) for row in index.page(query, 0, version)[:FIRST_ROWS]],
+            "fates": index.fates(ListQuery(run=run.key, split=query.split, step=query.step)),
+            "orders": ORDERS,
+        }
+
+    def close(self) -> None:
+        """Closes the indexes."""
+        for index in self._indexes.values():
+            index.close()
+
+
+def list_cells(row: ListedRollout) -> dict[str, Any]:
+    """Returns what a list shows of a rollout."""
+    return {
+        "split": row.split,
+        "step": row.step,
+        "group": row.grp,
+        "place": row.place,
+        "what": visible(" · ".join(filter(None, (row.scenario, row.about))) or row.rollout or "")[
+            :LONGEST_TEXT
+        ],
+        "reward": "none" if row.reward is None and row.unscored else number(row.reward),
+        "unscored": visible(row.unscored)[:LONGEST_TEXT] if row.unscored else None,
+        "fate": fate_words(row.fate),
+        "kind": fate_kind(row.fate),
+        "advantage": signed(row.advantage),
+        "tokens": number(row.tokens),
+        "turns": number(row.turns),
+    }

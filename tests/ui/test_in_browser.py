@@ -1,0 +1,229 @@
+"""The pages in a real Chromium: by keyboard alone, in both schemes, on a phone, and with hostile texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from made_run import MadeRun, made_run, trajectory
+
+from conftest import ServedPages
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+pytestmark = pytest.mark.slow
+
+AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
+FINDINGS = (
+    "axe.run().then(found => "
+    "JSON.stringify(found.violations.map(one => [one.id, one.nodes.map(node => node.html)])))"
+)
+RUN = "/runs/-/games/player"
+PAGES = ("/", RUN, f"{RUN}/rollouts", f"{RUN}/train/2", f"{RUN}/train/2/0", f"{RUN}/train/2/0/0")
+COMPARED = "/compare?run=-/games/player"
+HOSTILE = (
+    "<script>document.title='owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    '"><svg/onload=document.title=`owned`>',
+    "</pre></span></article></main><h1>owned</h1>",
+    "'-document.title='owned'-'",
+    "{{7*7}}${7*7}<%= 7*7 %>",
+    "\u202egnp.exe\u202c \u200b\u2066 \x00\x1b[31m\x9b \ufeff",
+    "javascript:document.title='owned'",
+    "]]><!--",
+    "\\u003cscript>",
+    "a" * 30_000,
+    "../../../../etc/passwd",
+)
+NAMES = ("<svg onload=alert(1)>", "a'b\"c", "\u202edrowssap", "%2e%2e", "x?y#z&token=1", "{{7*7}}")
+
+
+class Watched:
+    """A page of a browser that has a cookie, with all that its console said."""
+
+    def __init__(self, context: BrowserContext, served: ServedPages) -> None:
+        self.page: Page = context.new_page()
+        self.served, self.reports = served, list[str]()
+        self.page.on("console", lambda message: self.reports.append(message.text))
+        self.page.on("pageerror", lambda error: self.reports.append(str(error)))
+        self.page.goto(served.door)
+        self.page.wait_for_url(f"{served.address}/")
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.served.address + path)
+        self.page.wait_for_load_state("networkidle")
+        return self.page
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression, past the page's policy, as the developer's tools would."""
+        session = self.page.context.new_cdp_session(self.page)
+        found = session.send(
+            "Runtime.evaluate", {"expression": expression, "awaitPromise": True, "returnByValue": True}
+        )
+        session.detach()
+        return found["result"].get("value")
+
+
+@pytest.fixture
+def watch(browser: Browser, serve: Callable[[Path], ServedPages]) -> Iterator[Callable[..., Watched]]:
+    contexts = []
+
+    def watched(root: Path, **options: Any) -> Watched:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        return Watched(context, serve(root))
+
+    yield watched
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing(tmp_path: Path, watch: Callable[..., Watched], scheme: str, width: int) -> None:
+    made_run(tmp_path / "full")
+    (tmp_path / "empty").mkdir()
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+    shown, empty = (watch(tmp_path / folder, **options) for folder in ("full", "empty"))
+    for one, paths in ((shown, (*PAGES, COMPARED, "/nothing")), (empty, ("/",))):
+        for path in paths:
+            page = one.open(path)
+            if path.endswith("/0/0"):
+                page.keyboard.press("?")  # the help is on top of this one
+            one.evaluate(AXE)
+            assert json.loads(one.evaluate(FINDINGS)) == [], path
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is too wide"
+
+
+def test_from_runs_to_a_token_by_keyboard_alone(tmp_path: Path, watch: Callable[..., Watched]) -> None:
+    made_run(tmp_path)
+    shown = watch(tmp_path)
+    page = shown.open("/")
+    for key, then in (("ArrowDown", RUN), ("ArrowDown", f"{RUN}/train/2"), ("End", f"{RUN}/train/2/1")):
+        page.keyboard.press(key)
+        page.keyboard.press("Enter")
+        page.wait_for_url(shown.served.address + then)
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url(f"**{RUN}/train/2/0")
+    page.get_by_role("link", name="Rollout 0").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{RUN}/train/2/0/0")
+    page.locator("[data-tokens]").focus()
+    page.keyboard.press("End")
+    assert '"<|im_end|>"' in page.locator("[data-inspector]").inner_text()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    inspector = page.locator("[data-inspector]").inner_text()
+    assert inspector.startswith('"h"') and "logprob -1.01" in inspector and "p 0.364" in inspector
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#help").is_visible()
+    page.keyboard.press("u")
+    page.wait_for_url(f"**{RUN}/train/2/0")
+    assert shown.reports == []
+
+
+def test_the_list_has_few_rows_jumps_anywhere_and_opens_by_enter(
+    tmp_path: Path, watch: Callable[..., Watched]
+) -> None:
+    made = MadeRun(tmp_path)
+    groups = [[trajectory(f"r{g}.{t}", float(t), f"w{g}") for t in range(5)] for g in range(120)]
+    made.step(1, groups)
+    shown = watch(tmp_path)
+    page = shown.open(f"{RUN}/rollouts")
+    body, rows = page.locator(".list-body"), page.locator(".list-row")
+    body.focus()
+    page.keyboard.press("End")
+    page.locator("#row-600").get_by_text("train 1 · 119 · 4").wait_for()
+    assert rows.count() < 60 and page.locator(".list-row.active").get_attribute("id") == "row-600"
+    page.locator("[name=order]").select_option("reward")
+    page.locator("[name=way]").select_option("down")
+    page.locator("#row-0").get_by_text("4.000").wait_for()
+    page.locator("[name=text]").fill("no such text")
+    page.get_by_text("No rollout fits").wait_for()
+    page.locator("[name=text]").fill("")
+    page.locator("[name=fate]").select_option("failed")
+    page.locator("[data-count]").get_by_text("1 rollouts").wait_for()
+    body.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{RUN}/train/1/0/5")
+    assert "TimeoutError: too slow" in page.inner_text("main") and shown.reports == []
+
+
+def test_the_colour_of_tokens_is_another_signal(tmp_path: Path, watch: Callable[..., Watched]) -> None:
+    made_run(tmp_path)
+    shown = watch(tmp_path)
+    page = shown.open(f"{RUN}/train/2/0/0")
+    colour = "getComputedStyle(document.querySelectorAll('#sample-1 .line span')[{}]).backgroundColor"
+    plain = page.evaluate(colour.format(0))
+    seen = {plain}
+    for signal in ("ratio", "advantage", "entropy", "mask"):
+        page.get_by_label(signal, exact=True).check()
+        seen.add(page.evaluate(colour.format(6)))
+    assert len(seen) >= 4 and page.evaluate(colour.format(0)) != plain
+
+
+def hostile_run(root: Path, name: str) -> None:
+    """Every text and name of a run is hostile."""
+    made = MadeRun(root, project=name, name=name)
+    trajectories = []
+    for number, text in enumerate(HOSTILE):
+        one = trajectory(f"r{number}", 1.0, text, text=text)
+        one.metadata = {"scenario_id": text, text[:200]: text}
+        one.metrics = {text[:200]: 1.0}
+        one.logs = [f"{text[:200]} explanation: {text}", text]
+        trajectories.append(one)
+    made.step(1, [trajectories])
+    lines = (made.model / "steps" / "0001" / "rollouts.jsonl").read_text().splitlines()
+    for place, text in enumerate(HOSTILE):
+        found = json.loads(lines[place])
+        found |= {"judge": {"name": text[:100], "words": text}, "fate": text[:100], "forks": {text[:100]: 1}}
+        lines[place] = json.dumps(found)
+    (made.model / "steps" / "0001" / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
+    made.history(1, **{HOSTILE[0]: 1.0, "train/reward": 1.0})
+    made.history(2, **{"train/reward": 1.0})
+    (made.model / "registration.json").write_text(json.dumps({"base_model": HOSTILE[0], HOSTILE[2]: HOSTILE}))
+    printable = "".join(c for c in "".join(HOSTILE[:6]) if "!" <= c <= "~")
+    made.samples({"r0-0": (printable, printable), "r0-1": (printable, printable)}, fork=HOSTILE[1])
+
+
+def test_hostile_texts_and_names_stay_text(tmp_path: Path, watch: Callable[..., Watched]) -> None:
+    for number, name in enumerate(NAMES):
+        hostile_run(tmp_path / f"{number}{name}", name)
+    shown = watch(tmp_path)
+    page = shown.open("/")
+    runs = page.locator("tbody th a").evaluate_all("links => links.map(one => one.getAttribute('href'))")
+    assert len(runs) == len(NAMES)
+    visited = ["/", *(f"/compare?run={run.removeprefix('/runs/')}" for run in runs)]
+    for run in runs:
+        visited += [run, f"{run}/train/1", f"{run}/rollouts"]
+    visited += [f"{runs[0]}/train/1/0", *(f"{runs[0]}/train/1/0/{place}" for place in range(len(HOSTILE)))]
+    for path in visited:
+        page = shown.open(path)
+        assert page.title().endswith("· ART") and "owned" not in page.title().split("·")[0], path
+        assert page.locator("h1").count() == 1 and page.locator("main > h1:text('owned')").count() == 0, path
+        assert (
+            page.evaluate("document.scripts.length") == 5 and page.locator("svg[onload], img").count() == 0
+        ), path
+        shows = page.inner_text("body")
+        assert not re.search("[\u202e\u2066\u200b\x1b\x9b]", shows), path
+    assert shown.reports == []
+
+
+def test_without_a_cookie_a_browser_gets_words_and_no_page(
+    tmp_path: Path, browser: Browser, serve: Callable[[Path], ServedPages]
+) -> None:
+    made_run(tmp_path)
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(serve(tmp_path).address + RUN)
+    assert "has not opened the address" in page.inner_text("main") and "games" not in page.content().replace(
+        RUN, ""
+    )
+    context.close()

@@ -1,0 +1,158 @@
+"""What each page says of a made run, without a browser; and of runs that lack one file or another."""
+
+from __future__ import annotations
+
+import html
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from made_run import MadeRun, made_run, trajectory
+from starlette.testclient import TestClient
+
+import art
+import art.ui
+from art.tracking.trajectory_log import append_groups
+from art.ui.app import RunPages
+from art.ui.curves import smooth
+
+RUN = "/runs/-/games/player"
+MOST_BYTES = 200_000
+"""So much may the pages add to the wheel."""
+
+Read = Callable[[str], str]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Iterator[Read]:
+    """The words of a page, without its markup; the content of attributes is left out."""
+    pages = RunPages(tmp_path)
+    client = TestClient(pages.app(), raise_server_exceptions=True)
+
+    def words(path: str) -> str:
+        text = re.sub(r"<(script|style)\b.*?</\1>", "", client.get(path).text, flags=re.S)
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+    yield words
+    pages.reader.close()
+
+
+def test_the_pages_are_small_in_the_wheel() -> None:
+    (folder,) = art.ui.__path__
+    files = [path for path in Path(folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert {".html", ".css", ".js"} <= {path.suffix for path in files}
+    assert sum(len(zlib.compress(path.read_bytes())) for path in files) < MOST_BYTES
+
+
+def test_no_page_has_an_inline_script_or_style() -> None:
+    (folder,) = art.ui.__path__
+    for path in (Path(folder) / "templates").glob("*.html"):
+        text = path.read_text()
+        assert not re.search(
+            r"<style|\sstyle=|\son\w+=|javascript:|<script(?![^>]*\ssrc=)|\|\s*safe", text
+        ), path
+
+
+def test_runs_are_listed_with_state_and_reward(tmp_path: Path, read: Read) -> None:
+    made_run(tmp_path)
+    said = read("/")
+    assert "games/player" in said and "finished" in said and "art/nano" in said and "0.750" in said
+
+
+def test_an_empty_folder_says_what_to_do(read: Read) -> None:
+    assert "No run is here yet" in read("/") and "art quickstart" in read("/")
+
+
+def test_a_run_has_steps_checkpoints_and_settings(tmp_path: Path, read: Read) -> None:
+    made_run(tmp_path)
+    said = read(RUN)
+    assert "4 of 5" in said and "Checkpoints" in said and "job job-2" in said and "registration.json" in said
+
+
+def test_a_step_says_where_its_rollouts_went(tmp_path: Path, read: Read) -> None:
+    made_run(tmp_path)
+    said = read(f"{RUN}/train/2")
+    assert "trained 4 36" in said and "failed 1 0" in said and "started 5 36" in said
+    assert "step wall 4.5 s" in said and "step trainer 500 ms" in said
+    assert "5 in 2 groups" in said
+
+
+def test_a_group_has_its_rollouts_side_by_side(tmp_path: Path, read: Read) -> None:
+    made_run(tmp_path)
+    said = read(f"{RUN}/train/2/0")
+    assert "2 equal turns" in said and said.count("You answer.") == 1
+    assert "word: tea" in said and "word: the" in said and "TimeoutError: too slow" in said
+
+
+def test_a_rollout_has_conversation_tokens_judge_and_forks(tmp_path: Path, read: Read) -> None:
+    made_run(tmp_path)
+    said = read(f"{RUN}/train/2/0/0")
+    assert "It found it." in said and "judge-1" in said and "shown as number 1" in said
+    assert "fork: edited" in said and "completion 2 : its prompt does not extend" in said
+    assert "+0.500" in said and "policy step 0" in said.lower()
+    assert all(signal in said for signal in ("ratio", "advantage", "entropy", "mask"))
+    assert "c a f é B <|im_end|>" in said
+
+
+def test_what_is_missing_is_said(tmp_path: Path, read: Read) -> None:
+    bare = MadeRun(tmp_path)
+    group = art.TrajectoryGroup([trajectory("x", art.Unscored("no judge"), "y")])
+    append_groups(bare.model / "trajectories" / "val" / "0003.parquet", [group])
+    assert "No curve yet" in read(RUN) and "None is kept in this folder" in read(RUN)
+    said = read(f"{RUN}/val/3/0/0")
+    assert "not recorded" in said and "No reward: no judge" in said
+    assert "The ledger of this folder no longer has its 2 completions" in said
+    bare.history(4, **{"train/reward": 0.5})
+    said = read(f"{RUN}/train/4")
+    assert "Not recorded for this step." in said and "No rollout of this step is logged or recorded" in said
+
+
+def test_a_damaged_log_is_named(tmp_path: Path, read: Read) -> None:
+    made = made_run(tmp_path)
+    file = made.model / "trajectories" / "train" / "0002.parquet"
+    file.write_bytes(b"PAR1")
+    for page in (f"{RUN}/train/2/0/0", f"{RUN}/train/2/0"):
+        assert "0002.parquet" in read(page) or "Its conversation is not logged" in read(page)
+    (made.model / "steps" / "0002" / "rollouts.jsonl").unlink()
+    assert "cannot be read" in read(f"{RUN}/train/2")
+
+
+@pytest.mark.parametrize(
+    "path", ["/runs/-/games/other", f"{RUN}/train/9", f"{RUN}/val/1", f"{RUN}/train/1/7"]
+)
+def test_what_is_not_there_is_named(tmp_path: Path, read: Read, path: str) -> None:
+    made_run(tmp_path)
+    assert "Not found" in read(path) and "All runs" in read(path)
+
+
+def test_runs_are_compared_on_the_steps_of_all(tmp_path: Path) -> None:
+    made_run(tmp_path / "a")
+    made_run(tmp_path / "b").history(3, **{"train/reward": 0.75})
+    pages = RunPages(tmp_path)
+    text = TestClient(pages.app()).get("/compare?run=a/games/player&run=b/games/player&run=c").text
+    (chart,) = re.findall(r'data-chart="([^"]*)"', text)
+    drawn = html.unescape(chart)
+    assert '"steps":[1,2,3]' in drawn and "There is no run c here" in text
+    assert '"values":[0.625,0.75,null]' in drawn and '"values":[0.625,0.75,0.75]' in drawn
+    pages.reader.close()
+
+
+def test_a_smoothed_constant_is_the_constant_from_its_first_value_on() -> None:
+    assert smooth([None, 2.0, None, 2.0], 0.9) == [None, pytest.approx(2.0), None, pytest.approx(2.0)]
+    assert smooth([1.0, 0.0], 0.0) == [1.0, 0.0]
+
+
+def test_a_long_text_is_cut_and_whole_a_link_away(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path)
+    text = "w" * 1_000_000
+    made.step(1, [[trajectory("x", 1.0, "y", text=text), trajectory("z", 0.0, "y", text=text)]])
+    pages = RunPages(tmp_path)
+    client = TestClient(pages.app())
+    page = client.get(f"{RUN}/train/1/0/0").text
+    assert len(page) < 100_000 and "980,000 more characters" in page
+    whole = client.get(f"{RUN}/train/1/0/0/text?history=0&turn=1")
+    assert whole.text == text and whole.headers["content-type"] == "text/plain; charset=utf-8"
+    assert client.get(f"{RUN}/train/1/0/0/text?history=5&turn=1").status_code == 404
+    pages.reader.close()
