@@ -155,6 +155,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "vllm": (*_LOCAL, "aiohttp"),
         "wandb": ("wandb",),
         "ui": ("uvicorn", "starlette", "jinja2"),
+        "tensorboard": ("tensorboard",),
     }
 )
 """Extra -> the modules that tell whether it is installed."""

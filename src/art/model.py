@@ -30,7 +30,7 @@ from art.tracking.names import SECTIONS as METRIC_SECTIONS
 from art.tracking.names import SPLITS as METRIC_SPLITS
 from art.tracking.prices import CostCalculator, no_costs
 from art.tracking.run_log import LogEntry, RunLog
-from art.tracking.wandb import check_sinks
+from art.tracking.sinks.registry import check_sinks
 from art.trajectories import Trajectory, TrajectoryGroup, gathered
 from art.types import TrainConfig, TrainResult, TrainSFTConfig, Verbosity
 from art.wire.nested import MASK, HiddenKey, with_keys_hidden, without_keys
@@ -52,8 +52,8 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
     It may live anywhere that speaks OpenAI's protocol: `inference_base_url`, `inference_api_key` and
     `inference_model_name` say where. The key is shown nowhere, and `model_dump_json` leaves it out. config: a
-    pydantic model of your own. report_metrics: ["wandb"], [] for nothing; None reports to W&B if
-    WANDB_API_KEY is set. Metrics and state are files under `base_path/project/models/name`. Unknown fields
+    pydantic model of your own. report_metrics: ["wandb", "tensorboard"], [] for nothing; None reports to W&B
+    if WANDB_API_KEY is set. Metrics and state are files under `base_path/project/models/name`. Unknown fields
     are ignored with a warning.
     """
 

@@ -14,7 +14,7 @@ from offline_run import OfflineRun, offline_runs
 import art
 from art.errors import ConfigurationError, install_command
 from art.process.environment import WANDB_API_KEY
-from art.tracking.wandb import open_runs
+from art.tracking.sinks.wandb import open_runs
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ async def test_without_a_network_a_key_in_the_environment_does_not_stop_the_prog
 ):
     import wandb
 
-    monkeypatch.setattr("art.tracking.wandb.UNASKED_PATIENCE_S", 1.0)
+    monkeypatch.setattr("art.tracking.sinks.wandb.UNASKED_PATIENCE_S", 1.0)
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens
     monkeypatch.setenv(WANDB_API_KEY, "0" * 40)

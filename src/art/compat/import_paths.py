@@ -304,7 +304,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.client.sft_dataset:iterate_dataset",
         "art.retrying:limit_concurrency log_http_errors retry",
         "art.tracking.folders:get_model_step",
-        "art.tracking.wandb:record_provenance",
+        "art.tracking.sinks.wandb:record_provenance",
         "art.trajectories:format_message",
     ),
     "art.utils.benchmark_rollout": names("art.runs.benchmarking:benchmark_rollout"),
@@ -411,7 +411,7 @@ PATHS: Mapping[str, str | Names] = {
         "get_output_dir_from_model_properties get_step_checkpoint_dir get_trajectories_dir "
         "get_trajectories_split_dir"
     ),
-    "art.utils.record_provenance": names("art.tracking.wandb:record_provenance"),
+    "art.utils.record_provenance": names("art.tracking.sinks.wandb:record_provenance"),
     "art.utils.retry": names("art.retrying:retry"),
     "art.utils.s3": names(
         "art.client.bucket_pull:Wanted commit_here pull_model",

@@ -99,6 +99,11 @@ class ModelPaths:
         """The file with what became of each rollout of the step that was made."""
         return self.steps / f"{step:04d}" / ROLLOUT_FILE
 
+    @property
+    def tensorboard(self) -> Path:
+        """Event files."""
+        return self.path / "tensorboard"
+
     def under_way(self, job_id: str) -> Path:
         """Returns the folder of the data that a training job logs after it has made its step."""
         return self.path / "under_way" / job_id

@@ -16,7 +16,8 @@ from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import append_history_row, read_sums, write_sums
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
-from art.tracking.wandb import WandbSink
+from art.tracking.sinks.registry import OpenSinks
+from art.tracking.sinks.wandb import WandbSink
 
 if TYPE_CHECKING:
     from art.backend import AnyModel
@@ -46,7 +47,7 @@ class RunLog:
     """
 
     def __init__(self) -> None:
-        self.wandb = WandbSink()
+        self.wandb, self._sinks = WandbSink(), OpenSinks()
         self._builder = MetricsBuilder("train")
         self._contexts: set[str] = set()
         self._folder: Path | None = None
@@ -63,10 +64,10 @@ class RunLog:
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_sinks")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+        self.__dict__.update(state, _lock=threading.Lock(), _sinks=OpenSinks())
 
     def builder(self, folder: Path, cost_context: str | None) -> MetricsBuilder:
         """The builder whose amounts the next row takes up. Each cost context waits for a row of its own
@@ -109,6 +110,7 @@ class RunLog:
                 row = self._row(entry, {**averages, **amounts})
                 append_history_row(ModelPaths(folder).history, row)
         self.wandb.log(model, row)
+        self._sinks.log(model, row, entry.groups or [], entry.split)
 
     def _go_on(self, folder: Path, found: dict[str, Any]) -> None:
         """Go on from the sums in the file, if it is another file or another program has added to it."""

@@ -141,27 +141,10 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-SINKS = ("wandb",)
 UNASKED_PATIENCE_S = 15.0
 """Of a run that was not asked for by name: without a network, W&B itself tries for 100 s and more."""
 
 _log = logging.getLogger(__name__)
-
-
-def check_sinks(names: list[str] | None) -> None:
-    """Warns, once per process, of an unknown name in `report_metrics`."""
-    for name in names or ():
-        if name not in SINKS:
-            _warn_unknown(str(name))
-
-
-@lru_cache(maxsize=1024)
-def _warn_unknown(name: str) -> None:
-    _log.warning(
-        "report_metrics has %r: nothing is sent there; known: %s. Rows are in history.jsonl as ever.",
-        name,
-        ", ".join(SINKS),
-    )
 
 
 class WandbSink:
