@@ -26,8 +26,8 @@ BENCHES = (
     "mcp",
     "autorl",
 )
-ON_REQUEST = ("algorithms", "curves", "gpu")
-"""Only when named: half an hour that writes into docs, and what needs a CUDA device."""
+ON_REQUEST = ("algorithms", "curves", "gpu", "ui")
+"""Only when named: half an hour that writes into docs, what needs a CUDA device, and what needs a browser."""
 
 
 def main(arguments: list[str]) -> int:

@@ -24,6 +24,8 @@ from art.ui.run_files import RunFiles
 INDEX_FILE = "ui-index.sqlite"
 PAGE = 200
 """Rollouts of a page of a list."""
+_SMALLEST = -1e300
+"""Stands for a missing number in an order: it comes last in a descending list."""
 _VERSION = 1
 _COLUMNS = tuple(ListedRollout.__annotations__)
 _CREATE = f"""
@@ -31,15 +33,13 @@ CREATE TABLE files (run TEXT, split TEXT, step INTEGER, stamp TEXT, PRIMARY KEY 
 CREATE TABLE rollouts (
     run TEXT, {", ".join(_COLUMNS)}, PRIMARY KEY (run, split, step, grp, place)
 ) WITHOUT ROWID;
-CREATE INDEX by_reward ON rollouts (run, reward);
+CREATE INDEX by_reward ON rollouts (run, coalesce(reward, {_SMALLEST}), step, grp, place, split);
 PRAGMA user_version = {_VERSION};
 """
 ORDERS = ("step", "reward", "advantage", "tokens", "turns", "seconds")
 """What a list can be sorted by."""
 _KEY = ("step", "grp", "place", "split")
 _BOUNDARIES_KEPT = 64
-_SMALLEST = -1e300
-"""Stands for a missing number in an order: it comes last in a descending list."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,7 +162,7 @@ def _group_strips(rows: Sequence[ListedRollout]) -> list[dict[str, Any]]:
     return [
         {
             "group": group,
-            "what": visible(ours[0].scenario or ours[0].about or ""),
+            "what": visible(" · ".join(filter(None, (ours[0].scenario, ours[0].about)))),
             "size": len(ours),
             "mean": fmean(known)
             if (known := [one.reward for one in ours if one.reward is not None])
