@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fork_server
+from art.process import failures
 
 VLLM_ENVIRONMENT = Path(__file__).parents[1] / ".venv-vllm"
 
@@ -52,6 +53,7 @@ sys.addaudithook(lambda event, given: started.append(f"{event}{given[:2]}") if e
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     started.clear()
+    failures._seen_kinds.cache_clear()  # each test is a program that has logged no failure yet
     return (yield)
 
 
