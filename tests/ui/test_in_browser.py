@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from made_run import MadeRun, made_run, trajectory
 
+from art.ui.app import export_runs
 from conftest import ServedPages
 
 if TYPE_CHECKING:
@@ -226,4 +228,36 @@ def test_without_a_cookie_a_browser_gets_words_and_no_page(
     assert "has not opened the address" in page.inner_text("main") and "games" not in page.content().replace(
         RUN, ""
     )
+    context.close()
+
+
+def test_exported_pages_open_from_a_folder_without_a_server(tmp_path: Path, browser: Browser) -> None:
+    made_run(tmp_path / "one")
+    hostile_run(tmp_path / "two", NAMES[0])
+    kept = tmp_path / "kept"
+    with ThreadPoolExecutor(1) as thread:  # the browser has an event loop in this one
+        assert thread.submit(export_runs, tmp_path, kept).result() > 20
+    context = browser.new_context(offline=True)
+    page, reports = context.new_page(), list[str]()
+    page.on("console", lambda message: reports.append(message.text))
+    page.on("pageerror", lambda error: reports.append(str(error)))
+    page.goto((kept / "index.html").as_uri())
+    page.get_by_role("link", name="games/player").click()
+    page.locator(".uplot canvas").first.wait_for()
+    page.locator("section[aria-labelledby=steps-title] tbody th a").first.click()
+    page.locator("[name=fate]").select_option("failed")
+    page.get_by_text("1 rollouts").wait_for()
+    page.locator("[name=fate]").select_option("")
+    page.locator("[name=order]").select_option("reward")
+    page.locator("[name=way]").select_option("down")
+    page.locator("#row-0").get_by_text("1.000").wait_for()
+    page.locator(".list-body").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/one/games/player/train/2/*/*/index.html")
+    assert "Conversation" in page.inner_text("main")
+    page.locator(".crumbs .brand").click()
+    page.locator("tbody th a").filter(has_text="onload").click()
+    assert page.locator("h1").inner_text().startswith(NAMES[0]) and page.title().endswith("· ART")
+    assert reports == []
     context.close()

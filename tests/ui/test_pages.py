@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from made_run import MadeRun, made_run, trajectory
@@ -14,9 +15,11 @@ from starlette.testclient import TestClient
 
 import art
 import art.ui
+from art.errors import ConfigurationError
 from art.tracking.trajectory_log import append_groups
-from art.ui.app import RunPages
+from art.ui.app import RunPages, export_runs
 from art.ui.curves import smooth
+from art.ui.export import file_name
 
 RUN = "/runs/-/games/player"
 MOST_BYTES = 200_000
@@ -156,3 +159,25 @@ def test_a_long_text_is_cut_and_whole_a_link_away(tmp_path: Path) -> None:
     assert whole.text == text and whole.headers["content-type"] == "text/plain; charset=utf-8"
     assert client.get(f"{RUN}/train/1/0/0/text?history=5&turn=1").status_code == 404
     pages.reader.close()
+
+
+def test_an_export_keeps_every_page_and_every_link_leads_to_a_file(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs")
+    kept = tmp_path / "kept"
+    count = export_runs(tmp_path / "runs", kept)
+    pages = list(kept.rglob("*.html"))
+    assert len(pages) == count == 2 + 2 * (1 + 2 + 5)
+    for page in pages:
+        for link in re.findall(r'(?:href|src)="([^"#][^"]*)"', page.read_text()):
+            target = (page.parent / unquote(html.unescape(link).partition("#")[0])).resolve()
+            assert target.is_file() and target.is_relative_to(kept), (page, link)
+    with pytest.raises(ConfigurationError, match="not an empty folder"):
+        export_runs(tmp_path / "runs", kept)
+
+
+@pytest.mark.parametrize(
+    "address", ["/runs/%2E%2E/a", "/runs/a/" + "x" * 900, "/runs/-/a%2Fb/c%00", "/a/../../b"]
+)
+def test_no_address_names_a_file_outside(address: str) -> None:
+    parts = Path(file_name(address)).parts
+    assert ".." not in parts and not Path(file_name(address)).is_absolute() and max(map(len, parts)) < 200

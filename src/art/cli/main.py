@@ -296,6 +296,10 @@ def ui(
     ] = Path(".art"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the pages in your browser.")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the pages as files into this new folder instead."),
+    ] = None,
 ) -> None:
     """Show runs, steps, rollouts and tokens in a browser. No server has to run: the files are read.
 
@@ -303,8 +307,10 @@ def ui(
     `ui-index.sqlite`, which you can delete.
     """
     _require_extra("ui", "art ui")
-    from art.cli.ui import show_pages
+    from art.cli.ui import show_pages, write_pages
 
+    if export is not None:
+        raise typer.Exit(write_pages(folder, export))
     raise typer.Exit(show_pages(folder, port=port, open_browser=open_browser))
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import typer
 
+from art.errors import ConfigurationError
+
 HOST = "127.0.0.1"
 
 
@@ -47,6 +49,19 @@ def show_pages(folder: Path, *, port: int, open_browser: bool) -> int:
         return 0
     finally:
         pages.close()
+    return 0
+
+
+def write_pages(folder: Path, target: Path) -> int:
+    """Writes the pages as files. Returns 0, or 2 where a folder cannot be used."""
+    from art.ui.app import export_runs
+
+    try:
+        count = export_runs(folder, target)
+    except (ConfigurationError, OSError) as error:
+        typer.echo(str(error), err=True)
+        return 2
+    typer.echo(f"{count} pages: open {target / 'index.html'}")
     return 0
 
 

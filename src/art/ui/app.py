@@ -29,6 +29,7 @@ from art.types import get_messages
 from art.ui import formats
 from art.ui.access import BrowserAccess, GuardedPages
 from art.ui.conversation import content_text, visible
+from art.ui.export import EXPORTED, export_pages
 from art.ui.index import ORDERS, ListQuery
 from art.ui.pages import compare_page, group_page, rollout_page, run_page, runs_page, step_page
 from art.ui.run_files import RunFiles
@@ -117,7 +118,8 @@ class RunPages:
     def step(self, request: Request) -> Response:
         """One step of a split."""
         run, split, step = self._step(request)
-        return self._page(request, "step.html", step_page(self.reader, run, split, step), run)
+        whole = EXPORTED in request.headers
+        return self._page(request, "step.html", step_page(self.reader, run, split, step, whole=whole), run)
 
     def group(self, request: Request) -> Response:
         """One group: its rollouts side by side."""
@@ -198,6 +200,18 @@ class RunPages:
             base=base, run=None, root=str(self.root), status=status, words=visible(words)
         )
         return HTMLResponse(page, status)
+
+
+def export_runs(root: Path, folder: Path) -> int:
+    """Writes the pages of the runs below `root` as files. Returns how many pages there are.
+
+    Raises: ConfigurationError when `folder` has files, OSError.
+    """
+    pages = RunPages(root)
+    try:
+        return export_pages(pages.app(), folder)
+    finally:
+        pages.reader.close()
 
 
 def guarded_pages(root: Path, *, port: int, on_use: Callable[[str], None]) -> GuardedPages:

@@ -109,8 +109,10 @@ def _count(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def step_page(reader: RunReader, run: RunFiles, split: str, step: int) -> dict[str, Any]:
-    """Returns accounting, times, groups and rollouts of a step."""
+def step_page(
+    reader: RunReader, run: RunFiles, split: str, step: int, *, whole: bool = False
+) -> dict[str, Any]:
+    """Returns accounting, times, groups and rollouts of a step. whole: with all rows of the list."""
     index = reader.index(run)
     version = index.refresh(run)
     query = ListQuery(run=run.key, split=split, step=step)
@@ -135,7 +137,7 @@ def step_page(reader: RunReader, run: RunFiles, split: str, step: int) -> dict[s
         "groups": _group_strips(rows),
         "problem": _log_problem(reader, run, split, step) if not rows else None,
         "metrics": sorted(row.items()),
-        **reader.list_of(run, query, version),
+        **reader.list_of(run, query, version, whole=whole),
     }
 
 

@@ -17,7 +17,8 @@ from art.ui.rollout_rows import ListedRollout
 from art.ui.run_files import RunFiles, find_runs
 from art.wire.rollout_record import RolloutRecord
 
-FIRST_ROWS, LONGEST_TEXT = 40, 200
+FIRST_ROWS, MOST_ROWS, LONGEST_TEXT = 40, 20_000, 200
+"""Rows of a list in the page: of one that is served, and of one that is kept as a file."""
 
 
 class RunReader:
@@ -64,14 +65,17 @@ class RunReader:
             return next((one for one in records if (one.group, one.place) == (group, row.place)), None)
         return None
 
-    def list_of(self, run: RunFiles, query: ListQuery, version: str) -> dict[str, Any]:
-        """Returns what the template of a list needs; its first rows are in the page."""
+    def list_of(
+        self, run: RunFiles, query: ListQuery, version: str, *, whole: bool = False
+    ) -> dict[str, Any]:
+        """Returns what the template of a list needs. whole: all its rows are in the page, not the first."""
         index = self.index(run)
+        shown = index.rows(query)[:MOST_ROWS] if whole else index.page(query, 0, version)[:FIRST_ROWS]
         return {
             "query": query,
-            "count": index.count(query),
+            "count": min(index.count(query), len(shown)) if whole else index.count(query),
             "page_size": PAGE,
-            "first_rows": [list_cells(row) for row in index.page(query, 0, version)[:FIRST_ROWS]],
+            "first_rows": [list_cells(row) for row in shown],
             "fates": index.fates(ListQuery(run=run.key, split=query.split, step=query.step)),
             "orders": ORDERS,
         }

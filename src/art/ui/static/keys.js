@@ -58,7 +58,7 @@
   });
 
   const live = document.querySelector("[data-live]");
-  if (live && location.protocol !== "file:") {
+  if (live && document.documentElement.dataset.exported === undefined) {
     const timer = setInterval(async () => {
       if (document.hidden) return;
       try {

@@ -2,6 +2,14 @@
 "use strict";
 {
   const WAIT_MS = 150, AHEAD = 6;
+  const KEPT = document.documentElement.dataset.exported !== undefined; // a file: all rows are in the page
+  const DASH = "–";
+
+  // A number as the page wrote it; what is none lies below all.
+  const amount = (text) => {
+    const plain = String(text).replaceAll(",", "");
+    return plain === DASH || Number.isNaN(Number(plain)) ? -Infinity : Number(plain);
+  };
   class List {
     constructor(node) {
       this.node = node;
@@ -99,7 +107,7 @@
         return row;
       }
       const link = document.createElement("a");
-      link.href = `${this.node.dataset.run}/${encodeURIComponent(found.split)}/${found.step}/${found.group}/${found.place}`;
+      link.href = `${this.node.dataset.run}/${encodeURIComponent(found.split)}/${found.step}/${found.group}/${found.place}${KEPT ? "/index.html" : ""}`;
       link.tabIndex = -1;
       link.textContent = this.node.dataset.step ? `${found.group} · ${found.place}` : `${found.split} ${found.step} · ${found.group} · ${found.place}`;
       cell(null).append(link);
@@ -147,7 +155,22 @@
       this.reset();
     }
 
+    filterKept() {
+      this.kept ??= [...this.rows.values()];
+      const { fate, text, order, way } = Object.fromEntries(new FormData(this.form));
+      const words = fate && this.form.querySelector("[name=fate]").selectedOptions[0].textContent.replace(/ \([^)]*\)$/, "");
+      const fits = (row) => (!fate || row.fate === words) && row.what.toLowerCase().includes(text.toLowerCase());
+      const found = this.kept.filter(fits);
+      if (order !== "step") found.sort((a, b) => amount(a[order]) - amount(b[order]));
+      if (way === "down") found.reverse();
+      this.rows = new Map(found.entries());
+      this.active = 0;
+      this.body.scrollTop = 0;
+      this.take(found.length);
+    }
+
     filter() {
+      if (KEPT) return this.filterKept();
       this.serial += 1;
       this.pages.clear();
       this.rows.clear();
