@@ -28,11 +28,16 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	if command -v npm >/dev/null; then npm ci --prefix tests/integrations/node --no-audit --no-fund --loglevel=error; fi
 	@touch $@
 
+.venv-trackers/.installed: tests/tracking/sinks/requirements.txt
+	$(PYTHON) -m venv .venv-trackers
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/tracking/sinks/requirements.txt
+	@touch $@
+
 .venv-vllm/.installed: src/art/engine/vllm/runtime.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed
 	$(BIN)/art runtime install --at .venv-vllm
 	@touch $@
 
-environments: $(VENV)/.installed .venv-frameworks/.installed .venv-vllm/.installed  ## all that the tests need
+environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-vllm/.installed  ## all that the tests need
 	@sh tests/ui/install_browser.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
@@ -88,4 +93,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-mcp
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs

@@ -154,6 +154,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "quantized": (*_LOCAL, "bitsandbytes"),
         "vllm": (*_LOCAL, "aiohttp"),
         "wandb": ("wandb",),
+        "trackio": ("trackio",),
+        "mlflow": ("mlflow",),
         "ui": ("uvicorn", "starlette", "jinja2"),
         "tensorboard": ("tensorboard",),
     }

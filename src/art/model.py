@@ -52,9 +52,9 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
     It may live anywhere that speaks OpenAI's protocol: `inference_base_url`, `inference_api_key` and
     `inference_model_name` say where. The key is shown nowhere, and `model_dump_json` leaves it out. config: a
-    pydantic model of your own. report_metrics: ["wandb", "tensorboard"], [] for nothing; None reports to W&B
-    if WANDB_API_KEY is set. Metrics and state are files under `base_path/project/models/name`. Unknown fields
-    are ignored with a warning.
+    pydantic model of your own. report_metrics: any of "wandb", "tensorboard", "trackio", "mlflow"; [] for
+    nothing; None reports to W&B if WANDB_API_KEY is set. Metrics and state are files under
+    `base_path/project/models/name`. Unknown fields are ignored with a warning.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -277,11 +277,11 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         self._costs.calculator = calculator or no_costs
 
     def update_wandb_config(self, config: Mapping[str, Any]) -> None:
-        """Adds to the config of the W&B run; kept until there is one.
+        """Adds to the config of the W&B run, and of other trackers' runs; kept until there is one.
 
         Raises ConfigurationError (a ValueError) for a value that was set to another, TypeError for no dict.
         """
-        self._run_log.wandb.update_config(self, config)
+        self._run_log.update_config(self, config)
 
     def _log_metrics(self, metrics: Mapping[str, float], split: str, step: int) -> None:
         """One row of numbers, for programs that call `log`'s inner part themselves. Blocking."""
@@ -384,7 +384,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         """
         self._openai_client_config = dict(_openai_client_config) if _openai_client_config else None
         await super().register(backend)
-        await asyncio.to_thread(self._run_log.wandb.open, self)
+        await asyncio.to_thread(self._run_log.open_trackers, self)
 
     def _make_client(self) -> openai.AsyncOpenAI:
         if self._backend is not None:

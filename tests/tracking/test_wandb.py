@@ -81,6 +81,18 @@ async def test_rows_config_and_axes(tmp_path, runs):
 
 
 @pytest.mark.slow
+async def test_trajectories_are_shown_where_they_are_asked_for(tmp_path, runs, monkeypatch):
+    model = model_of(tmp_path, report_metrics=["wandb"])
+    turn = art.Trajectory(messages_and_choices=[{"role": "user", "content": "hello \udc80"}], reward=1.0)
+    await model.log([turn, turn], split="val", step=1)
+    monkeypatch.setenv("ART_TRACKED_TRAJECTORIES", "1")
+    await model.log([turn, turn], split="val", step=2)
+    (run,) = runs()
+    shown = [(row["training_step"], row.get("val/trajectories.nrows")) for row in run.rows]
+    assert shown == [(1, None), (2, 1)]
+
+
+@pytest.mark.slow
 async def test_who_reports(tmp_path, runs, monkeypatch):
     monkeypatch.setenv(WANDB_API_KEY, "k" * 40)
     for name, sinks in (("by-key", None), ("asked", ["wandb"]), ("silent", [])):

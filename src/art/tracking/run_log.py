@@ -16,7 +16,7 @@ from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import append_history_row, read_sums, write_sums
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
-from art.tracking.sinks.registry import OpenSinks
+from art.tracking.sinks.registry import configure, report, tables_of
 from art.tracking.sinks.wandb import WandbSink
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RunLog:
     """
 
     def __init__(self) -> None:
-        self.wandb, self._sinks = WandbSink(), OpenSinks()
+        self.wandb = WandbSink()
         self._builder = MetricsBuilder("train")
         self._contexts: set[str] = set()
         self._folder: Path | None = None
@@ -64,10 +64,20 @@ class RunLog:
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_sinks")}
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _sinks=OpenSinks())
+        self.__dict__.update(state, _lock=threading.Lock())
+
+    def open_trackers(self, model: AnyModel) -> None:
+        """Opens the model's runs at its trackers before there is a row. Blocking."""
+        self.wandb.open(model)
+        configure(model, self.wandb.config)
+
+    def update_config(self, model: AnyModel, config: Mapping[str, Any]) -> None:
+        """Adds to the config of the model's runs at all its trackers."""
+        self.wandb.update_config(model, config)
+        configure(model, self.wandb.config)
 
     def builder(self, folder: Path, cost_context: str | None) -> MetricsBuilder:
         """The builder whose amounts the next row takes up. Each cost context waits for a row of its own
@@ -92,6 +102,7 @@ class RunLog:
         """
         check_split(entry.split)
         folder = model._folder()
+        shown = tables_of(entry.groups, entry.split)
         with self._lock:
             summary = Summary() if entry.groups is None else summarize(entry.groups, entry.split)
             averages, amounts = _numbers(entry, summary)
@@ -109,8 +120,8 @@ class RunLog:
                     write_sums(folder, self._sums)
                 row = self._row(entry, {**averages, **amounts})
                 append_history_row(ModelPaths(folder).history, row)
-        self.wandb.log(model, row)
-        self._sinks.log(model, row, entry.groups or [], entry.split)
+        self.wandb.log(model, row, shown.everywhere)
+        report(model, row, self.wandb.config, shown)
 
     def _go_on(self, folder: Path, found: dict[str, Any]) -> None:
         """Go on from the sums in the file, if it is another file or another program has added to it."""

@@ -28,6 +28,7 @@ WHY_SHORT = {
     "__init__.py": "the names that its package offers, each loaded on first use",
     "__main__.py": "the entry point of `python -m`",
     "losses/": "one loss, one file",
+    "tracking/sinks/": "one tracker, one file",
     "skeleton/": "a file of the project that `art init` writes",
     "engine/builtin/worker.py": "the entry point of a process, which loads nothing before its orders",
     "process/child.py": "the entry point of a process, which loads nothing before its orders",

@@ -1,1 +1,1 @@
-"""Trackers that a model's rows are reported to: one tracker, one file; `registry` knows them by name."""
+"""Trackers of other projects that a model's rows are reported to: one tracker, one file."""

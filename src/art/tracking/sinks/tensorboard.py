@@ -1,95 +1,71 @@
-"""Rows of the log as TensorBoard event files, in `tensorboard/` of the model's folder. It needs no torch.
+"""Rows as event files of TensorBoard, under the model's folder: `tensorboard --logdir .art` shows all models.
 
-    tensorboard --logdir .art
-
-Each process writes a file of its own, and TensorBoard shows them as one run. Rollouts are texts. They are
-written as code blocks, since their content is a model's and must not be read as Markdown.
+Written by TensorBoard's own `EventFileWriter`: neither torch nor TensorFlow is needed. A later process adds
+a file to the run's folder, which TensorBoard reads as one run.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
-from tensorboard.util.tensor_util import make_tensor_proto
 
 from art.tracking.folders import ModelPaths
-from art.trajectories import Trajectory, is_choice
-from art.types import Unscored
+from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name, writable
 
-if TYPE_CHECKING:
-    from art.backend import AnyModel
-    from art.trajectories import TrajectoryGroup
+_UNSAFE = re.compile(r"[^\w.\- ]")
 
-SHOWN_GROUPS, SHOWN_ROLLOUTS = 2, 2
-"""Of a step's groups, and of the rollouts of each, that are shown as texts."""
-LONGEST_TEXT = 20_000
-_TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+
+def folder_of(run: ReportedRun) -> Path:
+    """Returns the folder of a run's event files: `tensorboard/` of the model, or one in it for another id."""
+    folder = ModelPaths(run.folder).tensorboard
+    told = run.run_id or run.name
+    return folder if told == run.folder.name else folder / safe_name(told, _UNSAFE, 100)
 
 
 class TensorBoardSink:
-    """Writes the scalars and texts of one model."""
+    """The event files of one run."""
 
-    def __init__(self, model: AnyModel) -> None:
-        folder = ModelPaths(model._folder()).tensorboard
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(folder))
+    def open(self, run: ReportedRun, config: Mapping[str, Any]) -> None:
+        """Begins a new event file in the run's folder."""
+        self._name = run.name
+        self._writer = EventFileWriter(str(folder_of(run)))
+        self.config(config)
 
-    def log(self, row: Mapping[str, Any], step: int) -> None:
-        """Writes each number as a scalar under its own name."""
-        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-        self._write(
-            [
-                Summary.Value(tag=name, simple_value=value)
-                for name, value in numbers.items()
-                if name not in ("step", "training_step")
-            ],
-            step,
-        )
+    def config(self, values: Mapping[str, Any]) -> None:
+        """Reports the config as hyperparameters and, for reading, as text."""
+        if values:
+            named = flat(values)
+            lines = "\n".join(f"    {name} = {value}" for name, value in named.items())
+            self._write(0, hparams_pb(named, trial_id=writable(self._name)), text_pb("config", lines))
 
-    def log_rollouts(self, groups: Sequence[TrajectoryGroup], split: str, step: int) -> None:
-        """Writes the first rollouts of the first groups as texts."""
-        self._write(
-            [
-                Summary.Value(
-                    tag=f"{split}/rollout {number}.{place}",
-                    tensor=make_tensor_proto([code_block(rollout_text(trajectory))]),
-                    metadata=_TEXT,
-                )
-                for number, group in enumerate(groups[:SHOWN_GROUPS])
-                for place, trajectory in enumerate(group.trajectories[:SHOWN_ROLLOUTS])
-            ],
-            step,
-        )
+    def log(self, step: int, row: Mapping[str, float]) -> None:
+        """Reports scalars; TensorBoard keeps them as 32-bit numbers."""
+        values = [Summary.Value(tag=writable(name), simple_value=value) for name, value in row.items()]
+        self._write(step, Summary(value=values))
+
+    def table(self, name: str, step: int, rows: Sequence[TableRow]) -> None:
+        """Reports conversations as text, indented: what a model wrote is not read as Markdown."""
+        texts = [
+            f"group {row.group}, rollout {row.place}, reward {row.reward}\n\n"
+            + "\n".join(f"    {line}" for line in row.text.splitlines())
+            for row in rows
+        ]
+        self._write(step, text_pb(writable(name), texts))
 
     def close(self) -> None:
+        """Closes the event file."""
         self._writer.close()
 
-    def _write(self, values: list[Summary.Value], step: int) -> None:
-        if values:
-            self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-            self._writer.flush()
-
-
-def rollout_text(trajectory: Trajectory) -> str:
-    """Returns the conversation as plain text, a line for who speaks; the end of a long one is left out."""
-    reward = trajectory.reward
-    lines = [f"reward: {'unscored' if isinstance(reward, Unscored) else reward}"]
-    items: list[Any] = list(trajectory.messages_and_choices)
-    for item in items:
-        message = item.message.model_dump(exclude_none=True) if is_choice(item) else dict(item)
-        lines.append(f"\n{message.get('role')}:\n{message.get('content') or ''}")
-        lines += [f"call: {call['function']}" for call in message.get("tool_calls") or ()]
-    text = "\n".join(lines)
-    return (
-        text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} ... ({len(text) - LONGEST_TEXT} more)"
-    )
-
-
-def code_block(text: str) -> str:
-    """Returns Markdown that shows a text as it is."""
-    return "\n".join(f"    {line}" for line in text.splitlines())
+    def _write(self, step: int, *summaries: Summary) -> None:
+        for summary in summaries:
+            self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        self._writer.flush()

@@ -10,15 +10,17 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from art.errors import ConfigurationError, install_command
 from art.process.environment import WANDB_API_KEY, variable
 from art.tracking.names import SECTIONS, SPLITS
+from art.tracking.sinks.sink import TableRow
 from art.wire.nested import deep_merge, without_keys
 
 if TYPE_CHECKING:
@@ -168,9 +170,14 @@ class WandbSink:
         """Start the model's run now, if it reports at all. Returns W&B's run, or None."""
         return self._log_row(model, None)
 
-    def log(self, model: AnyModel, row: Mapping[str, Any]) -> None:
-        """Report a row; its x axis is `training_step`, so that rows may come out of order."""
-        self._log_row(model, row)
+    def log(
+        self,
+        model: AnyModel,
+        row: Mapping[str, Any],
+        tables: Mapping[str, Sequence[TableRow]] = MappingProxyType({}),
+    ) -> None:
+        """Report a row and tables; the x axis is `training_step`, so that rows may come out of order."""
+        self._log_row(model, row, tables)
 
     def update_config(self, model: AnyModel, config: Mapping[str, Any]) -> None:
         """Add to the run's config, without keys. A value that was set cannot be changed."""
@@ -182,7 +189,17 @@ class WandbSink:
         if self.wanted(model):
             open_runs().configure(_key(model), self._config)
 
-    def _log_row(self, model: AnyModel, row: Mapping[str, Any] | None) -> Any:
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Returns what `update_config` was told, without keys."""
+        return self._config
+
+    def _log_row(
+        self,
+        model: AnyModel,
+        row: Mapping[str, Any] | None,
+        tables: Mapping[str, Sequence[TableRow]] = MappingProxyType({}),
+    ) -> Any:
         if not self.wanted(model):
             return None
         asked = model.report_metrics is not None
@@ -196,7 +213,8 @@ class WandbSink:
         try:
             if row is None:
                 return open_runs().open(_key(model), self._config, patience)
-            open_runs().log(_key(model), self._config, row, patience)
+            shown = {name: _table(rows) for name, rows in tables.items()}
+            open_runs().log(_key(model), self._config, {**row, **shown}, patience)
         except Exception as error:  # W&B raises errors of many kinds; none may end a training unasked
             if asked:
                 raise
@@ -209,6 +227,11 @@ class WandbSink:
     def _give_up(self, why: str) -> None:
         self._given_up = True
         _log.warning(why)
+
+
+def _table(rows: Sequence[TableRow]) -> Any:
+    data = [[row.group, row.place, row.reward, row.text] for row in rows]
+    return import_module("wandb").Table(columns=["group", "place", "reward", "text"], data=data)
 
 
 def _key(model: AnyModel) -> RunKey:

@@ -1,0 +1,49 @@
+"""Rows in Trackio's local database (`TRACKIO_DIR`): `trackio show --project ...` shows them.
+
+Written by Trackio's own storage. `trackio.init` would start a server and a run that the whole process
+shares; here two models report side by side, and nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trackio.sqlite_storage import SQLiteStorage
+
+from art.tracking.sinks.sink import ReportedRun, TableRow, flat, writable
+
+
+class TrackioSink:
+    """One run in the database of its project."""
+
+    def open(self, run: ReportedRun, config: Mapping[str, Any]) -> None:
+        """Makes the project's database if there is none. The run begins with its first row."""
+        self._project = writable(f"{run.entity}-{run.project}" if run.entity else run.project)
+        self._name, self._id = writable(run.name), run.digest
+        self._config = flat(config)
+        SQLiteStorage.validate_project_name(self._project)
+        SQLiteStorage.init_db(self._project)
+
+    def config(self, values: Mapping[str, Any]) -> None:
+        """Takes the config, which goes with the next row."""
+        self._config = flat(values)
+
+    def log(self, step: int, row: Mapping[str, float]) -> None:
+        """Stores one row, in one transaction."""
+        self._store(step, {writable(name): value for name, value in row.items()})
+
+    def table(self, name: str, step: int, rows: Sequence[TableRow]) -> None:
+        """Stores conversations as a table of Trackio."""
+        values = [
+            {"group": row.group, "place": row.place, "reward": row.reward, "text": row.text} for row in rows
+        ]
+        self._store(step, {writable(name): {"_type": "trackio.table", "_value": values}})
+
+    def close(self) -> None:
+        """Does nothing: each row was stored when it came."""
+
+    def _store(self, step: int, values: dict[str, Any]) -> None:
+        SQLiteStorage.bulk_log(
+            self._project, self._name, [values], steps=[step], config=self._config or None, run_id=self._id
+        )

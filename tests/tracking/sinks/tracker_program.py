@@ -1,0 +1,118 @@
+"""A program that reports to one tracker, and its reader, each a process of its own.
+
+python tracker_program.py write  NAME FOLDER     two models report rows, config, a conversation
+python tracker_program.py killed NAME FOLDER     the first goes on with its run; SIGKILL
+python tracker_program.py read   NAME FOLDER     what the tracker's own reader finds, as JSON
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+HOSTILE = "val/<script>alert('1')</script> \udc80 ../../x\n" + "y" * 300
+WORDS = "<img src=x onerror=alert(1)> \udc80 [[link]](javascript:1)"
+FIGURES = ("val/acc", "val/low")
+Found = dict[str, dict[str, Any]]
+
+
+def model_of(name: str, sink: str, folder: Path) -> Any:
+    import art
+
+    return art.Model(name=name, project="games", base_path=str(folder), report_metrics=[sink])
+
+
+async def write(sink: str, folder: Path) -> None:
+    import art
+
+    first, second = (model_of(name, sink, folder) for name in ("first", "second"))
+    first.update_wandb_config({"lr": {"peak": 0.1}, "note": WORDS})
+    turn = art.Trajectory(messages_and_choices=[{"role": "user", "content": WORDS}], reward=1.0)
+    for step in (3, 1):  # out of order
+        await first.log([turn], split="val", step=step, metrics={"acc": step / 4, "low": -1e-3 * step})
+    await first.log(metrics={"acc": 0.5, "nan": math.nan, "inf": math.inf}, split="val", step=2)
+    await first.log(metrics={HOSTILE: 1.0, "acc": 0.25}, split="val", step=4)
+    await second.log(metrics={"acc": -7.0}, split="val", step=1)
+
+
+async def killed(sink: str, folder: Path) -> None:
+    model = model_of("first", sink, folder)
+    for step in (5, 6):
+        await model.log(metrics={"acc": float(step)}, split="val", step=step)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_tensorboard(folder: Path) -> Found:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found: Found = {}
+    for name in ("first", "second"):
+        events = EventAccumulator(str(folder / "games" / "models" / name / "tensorboard"), {"tensors": 0})
+        events.Reload()
+        tags = events.Tags()
+        texts = [
+            part.decode()
+            for tag in tags["tensors"]
+            for event in events.Tensors(tag)
+            for part in event.tensor_proto.string_val
+        ]
+        found[name] = {
+            "rows": {tag: [[one.step, one.value] for one in events.Scalars(tag)] for tag in tags["scalars"]},
+            "words": "\n".join(text for text in texts if "lr.peak" not in text),
+            "config": "\n".join(text for text in texts if "lr.peak" in text),
+        }
+    return found
+
+
+def read_trackio(folder: Path) -> Found:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    found: Found = {}
+    for record in SQLiteStorage.get_run_records("games"):
+        rows: dict[str, list[list[float]]] = {}
+        words = ""
+        for row in SQLiteStorage.get_logs("games", run_id=record["id"]):
+            words += json.dumps([value for value in row.values() if isinstance(value, dict)])
+            for tag, value in row.items():
+                if isinstance(value, float):
+                    rows.setdefault(tag, []).append([row["step"], value])
+        config = SQLiteStorage.get_run_config("games", record["name"], run_id=record["id"])
+        assert record["name"] is not None and record["name"] not in found
+        found[record["name"]] = {"rows": rows, "words": words, "config": json.dumps(config)}
+    return found
+
+
+def read_mlflow(folder: Path) -> Found:
+    from mlflow import MlflowClient
+    from mlflow.artifacts import load_text
+
+    client, found = MlflowClient(), {}
+    experiment = client.get_experiment_by_name("games")
+    for run in client.search_runs([experiment.experiment_id]):
+        histories = {tag: client.get_metric_history(run.info.run_id, tag) for tag in run.data.metrics}
+        tables = client.list_artifacts(run.info.run_id, "val/trajectories")
+        name = run.info.run_name
+        assert name not in found
+        found[name] = {
+            "rows": {tag: [[one.step, one.value] for one in history] for tag, history in histories.items()},
+            "words": "".join(load_text(f"{run.info.artifact_uri}/{table.path}") for table in tables),
+            "config": json.dumps(dict(run.data.params)),
+        }
+    return found
+
+
+READERS = {"tensorboard": read_tensorboard, "trackio": read_trackio, "mlflow": read_mlflow}
+
+
+if __name__ == "__main__":
+    what, sink, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    if what == "read":
+        print(json.dumps(READERS[sink](folder)))
+    else:
+        asyncio.run({"write": write, "killed": killed}[what](sink, folder))
