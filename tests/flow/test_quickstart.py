@@ -58,6 +58,7 @@ def test_a_whole_small_run(tmp_path: Path) -> None:
         "after",
         "not lost",
         "What to try next",
+        "art ui",
         "run/reward.png",
     ):
         assert shown in done.stdout, shown

@@ -208,6 +208,7 @@ def next_steps(settings: QuickstartSettings, folder: QuickstartFolder) -> str:
         "[bold]What to try next[/bold]\n"
         f"  art quickstart {other:<12}   another task\n"
         f"  {escape(more)}   train this one further\n"
+        f"  art ui {escape(shlex.quote(str(folder.path)))}   see its rollouts and tokens in a browser\n"
         f"  art serve --data-dir {escape(shlex.quote(str(folder.data_dir)))}   talk to what you trained\n"
         "  examples/tic_tac_toe.py   the program you would write yourself"
     )
