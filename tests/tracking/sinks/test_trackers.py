@@ -81,3 +81,11 @@ def test_a_server_that_refuses_connections_stops_nothing(tmp_path):
     assert wrote.returncode == 0 and wrote.stderr.count("mlflow failed, the run goes on") == 2  # two models
     rows = (tmp_path / "games" / "models" / "first" / "history.jsonl").read_text().splitlines()
     assert len(rows) == 4
+
+
+@apart
+def test_a_server_that_never_answers_stops_nothing(tmp_path):
+    ended = start("hang", "mlflow", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("mlflow takes over 0.1 s") == 1
+    assert "2 rows of 'first' had not arrived when the program ended" in ended.stderr

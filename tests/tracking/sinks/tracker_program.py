@@ -2,6 +2,7 @@
 
 python tracker_program.py write  NAME FOLDER     two models report rows, config, a conversation
 python tracker_program.py killed NAME FOLDER     the first goes on with its run; SIGKILL
+python tracker_program.py hang   NAME FOLDER     rows for a server that never answers
 python tracker_program.py read   NAME FOLDER     what the tracker's own reader finds, as JSON
 """
 
@@ -12,7 +13,11 @@ import json
 import math
 import os
 import signal
+import socket
 import sys
+import time
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +51,23 @@ async def killed(sink: str, folder: Path) -> None:
     for step in (5, 6):
         await model.log(metrics={"acc": float(step)}, split="val", step=step)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(sink: str, folder: Path) -> None:
+    """Rows for a server that takes connections and never answers."""
+    from art.tracking.sinks.delivery import Delivery
+    from art.tracking.sinks.registry import _make
+    from art.tracking.sinks.sink import ReportedRun
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        os.environ["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{server.getsockname()[1]}"
+        run = ReportedRun(entity=None, project="games", name="first", run_id=None, folder=folder)
+        sent = Delivery(sink, partial(_make, sink), run)
+        sent.put(methodcaller("log", 0, {"acc": 1.0}), 0.1)
+        connection = server.accept()  # the tracker has connected, and waits for an answer
+        sent.put(methodcaller("log", 1, {"acc": 1.0}), 600)  # does not wait: the one before is late
+        sent.close(time.monotonic() + 0.1)
+        connection[0].close()
 
 
 def read_tensorboard(folder: Path) -> Found:
@@ -114,5 +136,7 @@ if __name__ == "__main__":
     what, sink, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     if what == "read":
         print(json.dumps(READERS[sink](folder)))
+    elif what == "hang":
+        hang(sink, folder)
     else:
         asyncio.run({"write": write, "killed": killed}[what](sink, folder))
