@@ -20,6 +20,8 @@ from art.wire.nested import deep_merge
 
 PATIENCE_S = 5.0
 """How long a row may hold up the training, until the tracker has caught up again."""
+OPENING_S = 30.0
+"""The same for the first row: the library is loaded, and a server found or a database made."""
 MOST_WAITING = 10_000
 """Rows and tables. Beyond that the oldest are dropped."""
 CLOSING_S = 10.0
@@ -50,9 +52,11 @@ class Delivery:
             self._config = merged
         self.put(methodcaller("config", merged))
 
-    def put(self, call: Callable[[Sink], None], patience_s: float = PATIENCE_S) -> None:
+    def put(self, call: Callable[[Sink], None], patience_s: float | None = None) -> None:
         """Hands the tracker a call, and waits for it as long as the tracker keeps up."""
         with self._changed:
+            if patience_s is None:
+                patience_s = OPENING_S if self._sink is None else PATIENCE_S
             if self._closing:
                 return
             if len(self._waiting) >= self._most:
