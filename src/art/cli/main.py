@@ -15,7 +15,7 @@ from art.cli.autorl import autorl
 from art.cli.chat import chat
 from art.cli.keys import keys
 from art.cli.mcp import mcp
-from art.cli.model_verbs import evaluate, export, show
+from art.cli.model_verbs import evaluate, explain, export, show
 from art.cli.models import models
 from art.cli.run_options import settings_verb
 from art.cli.runtime import runtime
@@ -32,6 +32,7 @@ VERB_ORDER = (
     "models",
     "show",
     "ui",
+    "explain",
     "eval",
     "export",
     "keys",
@@ -314,6 +315,7 @@ def ui(
     raise typer.Exit(show_pages(folder, port=port, open_browser=open_browser))
 
 
+app.command()(explain)
 app.command("eval")(evaluate)
 app.command()(export)
 app.add_typer(keys)
