@@ -91,6 +91,7 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-games
 	$(BIN)/python -m nano.build --model nano-tools
 	$(BIN)/python -m nano.build --model nano-mcp
+	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
 	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs

@@ -2,7 +2,8 @@
 
     python -m nano.build --model nano-games                     into the package, as it ships
     python -m nano.build --model nano-tools --seed 1 --output /tmp/try
-    python -m nano.build --model nano-games --smoke --output /tmp/try    a few steps of everything, no gates
+    python -m nano.build --model nano-words                     half an hour of one core
+    python -m nano.build --model nano-games --smoke --output /tmp/try    a few steps of all stages, no gates
 
 One thread, seeded, deterministic: two builds on one machine give identical files. It prints what each gate
 measured and fails when a stage does not pass its gate within its limit of steps.
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from art.engine import nano_models
 from nano.card import write_card
-from nano.model import MAX_POSITIONS, new_model, rounded, save_model, set_up_torch, spread_rows
+from nano.model import MAX_POSITIONS, SIZES, new_model, rounded, save_model, set_up_torch, spread_rows
 from nano.recipes import RECIPES
 from nano.tokenizer import save_tokenizer, train_tokenizer
 from nano.train import GateError, train
@@ -35,15 +36,17 @@ def build(name: str, *, seed: int, output: Path, smoke: bool = False) -> Path:
     set_up_torch(seed)
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
+        positions = SIZES[name].get("max_position_embeddings", MAX_POSITIONS)
         tokenizer = save_tokenizer(
-            train_tokenizer(recipe.pattern, list(recipe.texts)), folder, max_length=MAX_POSITIONS
+            train_tokenizer(recipe.pattern, list(recipe.texts)), folder, max_length=positions
         )
         model = new_model(name, tokenizer)
         print(
             f"{name}: {model.num_parameters():,} parameters, {len(tokenizer)} tokens, seed {seed}", flush=True
         )
         train(model, recipe.stages(tokenizer, seed), smoke=smoke)
-        spread_rows(model)
+        if not smoke:
+            spread_rows(model)
         save_model(model, folder)
         write_card(name, rounded(model), tokenizer, folder, seed=seed, count=16 if smoke else 1024)
         output.mkdir(parents=True, exist_ok=True)

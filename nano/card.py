@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from nano.play import measure
-from nano.recipes import RECIPES, find_task
+from nano.reading import accuracy
+from nano.recipes import RECIPES, find_task, word_scores
+from nano.words import WordDialogs
 
 EVAL_SEED = 20_000
 """Stream of scenarios that no gate and no training dialog uses."""
+
+FILLERS = {1000: 64, 4000: 16, 16_000: 4}
+"""Tokens about other words before facts, and how many dialogs are measured so."""
 
 CARD = """\
 # art/{name}
@@ -33,6 +39,10 @@ It knows nothing else: it cannot hold a conversation, and to other prompts its r
 
 ## How well it does before reinforcement learning
 
+{skill}
+"""
+
+TASKS = """\
 {count} attempts at the scenarios 0 to {last} of stream {stream}, on token level without a server,
 computed in float32 from the shipped weights. Sampled: temperature 1. Greedy: always the likeliest token.
 The standard error of a share near one half is {error:.1%}.
@@ -41,8 +51,19 @@ The standard error of a share near one half is {error:.1%}.
 |---|---|---|---|
 {rows}
 
-Shares of attempts, except `reward` (mean) and `turns` (mean number of replies).
-"""
+Shares of attempts, except `reward` (mean) and `turns` (mean number of replies)."""
+
+FAMILIES = """\
+Shares of {count} new dialogs in which every token of every reply is right when the likeliest is taken,
+computed in float32 from the shipped weights. `say`: one thing or a few words. `facts`: up to six facts about
+words, up to three questions. `odd facts`: the same with coined words and numbers. `tools`: a named tool of
+any name with up to three arguments, the call and what is told of its result; `the call`: that alone.
+`list`: a list said again. `place`: the first, second or last item of a list. `... tokens before`: facts
+behind a system prompt of that many tokens about other words.
+
+| dialogs | right |
+|---|---|
+{rows}"""
 
 
 def write_card(
@@ -56,13 +77,10 @@ def write_card(
 ) -> None:
     """Measure `count` attempts at each task, sampled and greedy, and write README.md."""
     recipe, config = RECIPES[name], model.config
-    rows = []
-    for task_name in recipe.tasks:
-        task = find_task(task_name)
-        sampled = measure(model, tokenizer, task, count=count, seed=EVAL_SEED)
-        greedy = measure(model, tokenizer, task, count=count, seed=EVAL_SEED, greedy=True)
-        rows += [f"| {task_name} | {key} | {sampled[key]:.3f} | {greedy[key]:.3f} |" for key in sampled]
-    print("\n".join(rows), flush=True)
+    skill = (
+        _tasks(recipe.tasks, model, tokenizer, count) if recipe.tasks else _families(model, tokenizer, count)
+    )
+    print(skill, flush=True)
     card = CARD.format(
         name=name,
         purpose=recipe.purpose,
@@ -76,10 +94,28 @@ def write_card(
         context=config.max_position_embeddings,
         vocabulary=len(tokenizer),
         seed=seed,
-        count=count,
-        last=count - 1,
-        stream=EVAL_SEED,
-        error=0.5 / count**0.5,
-        rows="\n".join(rows),
+        skill=skill,
     )
     (folder / "README.md").write_text(card)
+
+
+def _tasks(
+    tasks: Sequence[str], model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int
+) -> str:
+    rows = []
+    for task_name in tasks:
+        task = find_task(task_name)
+        sampled = measure(model, tokenizer, task, count=count, seed=EVAL_SEED)
+        greedy = measure(model, tokenizer, task, count=count, seed=EVAL_SEED, greedy=True)
+        rows += [f"| {task_name} | {key} | {sampled[key]:.3f} | {greedy[key]:.3f} |" for key in sampled]
+    last, error = count - 1, 0.5 / count**0.5
+    return TASKS.format(count=count, last=last, stream=EVAL_SEED, error=error, rows="\n".join(rows))
+
+
+def _families(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int) -> str:
+    scores = word_scores(model, tokenizer, count=count, seed=EVAL_SEED)
+    for filler, few in FILLERS.items() if count >= 1000 else ():
+        right = accuracy(model, tokenizer, WordDialogs(EVAL_SEED), "facts", few, filler=filler)
+        scores[f"facts, {filler:,} tokens before ({few} dialogs)"] = right
+    rows = "\n".join(f"| {name} | {score:.3f} |" for name, score in scores.items())
+    return FAMILIES.format(count=count, rows=rows)

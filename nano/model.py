@@ -1,17 +1,20 @@
-"""The two model sizes, and writing a model as a folder that `transformers` and vLLM load."""
+"""The model sizes, and writing a model as a folder that `transformers` and vLLM load."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from nano import circuits
+
 MAX_POSITIONS = 1024
 
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "nano-games": {
         "hidden_size": 64,
         "num_attention_heads": 2,
@@ -26,6 +29,17 @@ SIZES = {
     },
 }
 SIZES["nano-mcp"] = SIZES["nano-tools"]
+SIZES["nano-words"] = {
+    "hidden_size": circuits.WIDTH,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 32_768,
+    "rope_parameters": {"rope_type": "default", "rope_theta": circuits.ROPE_THETA},
+}
+COPIERS = frozenset({"nano-words"})
+"""Models that begin with heads that copy and look up (`nano.circuits`)."""
 EARLY_READERS = frozenset({"nano-games"})
 """Models whose embeddings begin with a norm of one: they read the board after 200 steps, not after 400."""
 
@@ -33,22 +47,27 @@ EARLY_READERS = frozenset({"nano-games"})
 def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     """An untrained model of the size `name`, drawn from torch's generator. Heads of 32: vLLM's CPU kernels
     take no smaller ones."""
+    common = {
+        "num_hidden_layers": 3,
+        "max_position_embeddings": MAX_POSITIONS,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+    }
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        num_hidden_layers=3,
         head_dim=32,
-        max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=True,
         attention_bias=False,
-        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        **SIZES[name],
+        **(common | SIZES[name]),
     )
     model = Qwen3ForCausalLM(config).float()
     if name in EARLY_READERS:
         torch.nn.init.normal_(model.get_input_embeddings().weight, std=config.hidden_size**-0.5)
+    if name in COPIERS:
+        circuits.draw_copying_circuits(model, tokenizer)
+        circuits.share_rows(model, tokenizer)
     return model
 
 
@@ -74,23 +93,32 @@ def spread_rows(model: Qwen3ForCausalLM, least: float = 0.95) -> None:
 
 
 @torch.enable_grad()
-def best_probabilities(model: Qwen3ForCausalLM, steps: int = 60) -> Tensor:
-    """Returns for each token (V,) the largest probability that any hidden state gives it, found by ascent.
+def best_probabilities(model: Qwen3ForCausalLM, steps: int = 60, enough: float = 0.95) -> Tensor:
+    """Returns for each token (V,) a probability that some hidden state gives it, found by ascent.
 
-    The rows are rounded to bfloat16, as they ship.
+    The ascent starts at the token's own row, and is left out where that is `enough`. The rows are rounded to
+    bfloat16, as they ship.
     """
     rows_VE = model.get_input_embeddings().weight.bfloat16().float()
     rows_VE = (rows_VE * model.model.norm.weight.bfloat16().float()).detach()
-    states_VE = (rows_VE - rows_VE.mean(dim=0)).requires_grad_()
-    optimizer = torch.optim.Adam([states_VE], lr=0.05)
+    start_VE = rows_VE - rows_VE.mean(dim=0)
+
+    def logprobs(states_RE: Tensor, tokens_R: Tensor) -> Tensor:
+        logits_RV = F.normalize(states_RE, dim=1) * rows_VE.shape[1] ** 0.5 @ rows_VE.T
+        return logits_RV.log_softmax(-1).gather(1, tokens_R[:, None])[:, 0]
+
+    best_V = logprobs(start_VE, torch.arange(len(rows_VE))).exp()
+    (weak_W,) = torch.where(best_V < enough)
+    if not len(weak_W):
+        return best_V
+    states_WE = start_VE[weak_W].requires_grad_()
+    optimizer = torch.optim.Adam([states_WE], lr=0.05)
     for _ in range(steps):
-        logits_VV = F.normalize(states_VE, dim=1) * rows_VE.shape[1] ** 0.5 @ rows_VE.T
-        loss = -logits_VV.log_softmax(-1).diagonal().mean()
+        loss = -logprobs(states_WE, weak_W).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    logits_VV = F.normalize(states_VE.detach(), dim=1) * rows_VE.shape[1] ** 0.5 @ rows_VE.T
-    return logits_VV.softmax(-1).diagonal()
+    return best_V.index_copy(0, weak_W, logprobs(states_WE.detach(), weak_W).exp())
 
 
 def rounded(model: Qwen3ForCausalLM) -> Qwen3ForCausalLM:

@@ -16,15 +16,20 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from art.environments import tasks
 from art.environments.tasks import Task
-from nano import games, tools, weather
+from nano import games, tools, weather, words
 from nano.examples import batch_loss
 from nano.model import rounded
 from nano.play import measure
-from nano.tokenizer import GAMES_PATTERN, MCP_PATTERN, TOOLS_PATTERN
+from nano.reading import WordBatches, accuracy
+from nano.tokenizer import GAMES_PATTERN, MCP_PATTERN, TOOLS_PATTERN, WORDS_PATTERN
 from nano.train import Stage
+from nano.vocabulary import HELD_OUT
 
 GATE_SEED = 10_000
 """Stream of the scenarios that gates measure."""
+WORD_GATES = {
+    "say": 0.93, "facts": 0.97, "facts held out": 0.96, "tools": 0.7, "tools, the call": 0.87, "list": 0.87,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +172,82 @@ def mcp_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
     ]
 
 
+def words_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
+    """Lookups among few facts first, then everything, then everything at a falling rate."""
+    dialogs = words.WordDialogs(seed)
+    batches = WordBatches(tokenizer, dialogs, seed)
+    others = WordBatches(tokenizer, words.WordDialogs(seed + 1), seed + 1)
+
+    def few_facts(model: Qwen3ForCausalLM) -> Tensor:
+        dialogs.shares, dialogs.rows = words.FACTS_FIRST, (1, 2, 3)
+        return batches.loss(model)
+
+    def everything(model: Qwen3ForCausalLM) -> Tensor:
+        dialogs.shares, dialogs.rows = words.SHARES, words.ROWS
+        return batches.loss(model)
+
+    def gate(least: dict[str, float]) -> Callable[[Qwen3ForCausalLM], tuple[bool, str]]:
+        def passed(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+            scores = word_scores(model, tokenizer, count=400)
+            text = ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
+            return all(scores[name] >= share for name, share in least.items()), text
+
+        return passed
+
+    return [
+        Stage(
+            name="look up",
+            loss=few_facts,
+            gate=gate({"facts": 0.7}),
+            learning_rate=2e-3,
+            final_rate=2e-3,
+            decay_steps=1,
+            min_steps=500,
+            max_steps=1500,
+            check_every=250,
+            warmup_steps=50,
+        ),
+        Stage(
+            name="follow",
+            loss=everything,
+            gate=gate({"facts": 0.95, "facts held out": 0.95}),
+            learning_rate=2e-3,
+            final_rate=1e-4,
+            decay_steps=5500,
+            min_steps=2500,
+            max_steps=5500,
+            check_every=500,
+        ),
+        Stage(
+            name="settle",
+            loss=others.loss,
+            gate=gate(WORD_GATES),
+            learning_rate=1.1e-3,
+            final_rate=3e-5,
+            decay_steps=1500,
+            min_steps=1500,
+            max_steps=2500,
+            check_every=250,
+            fresh=True,
+        ),
+    ]
+
+
+def word_scores(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, count: int, seed: int = GATE_SEED
+) -> dict[str, float]:
+    """By family: the share of dialogs whose every reply is right, greedily."""
+    model = rounded(model)
+    scores = {
+        family: accuracy(model, tokenizer, words.WordDialogs(seed), family, count)
+        for family in ("say", "facts", "odd facts", "tools", "list", "place")
+    }
+    calls = accuracy(model, tokenizer, words.WordDialogs(seed), "tools", count, first_reply=True)
+    held_out = words.WordDialogs(seed, known=HELD_OUT)
+    found = accuracy(model, tokenizer, held_out, "facts", count)
+    return {**scores, "tools, the call": calls, "facts held out": found}
+
+
 def careless_stage(
     loss: Callable[[Qwen3ForCausalLM], Tensor], gate: Callable[[Qwen3ForCausalLM], tuple[bool, str]]
 ) -> Stage:
@@ -225,5 +306,13 @@ RECIPES = {
         pattern=MCP_PATTERN,
         texts=weather.TEXTS,
         stages=mcp_stages,
+    ),
+    "nano-words": Recipe(
+        purpose=words.PURPOSE,
+        teaching=words.TEACHING,
+        tasks=(),
+        pattern=WORDS_PATTERN,
+        texts=words.texts(),
+        stages=words_stages,
     ),
 }

@@ -32,6 +32,13 @@ TOOLS_PATTERN = r'\n\{"name": "|", "arguments": \{"|": "|"\}\}\n|[A-Za-z]+' + RE
 MCP_PATTERN = r'\n\{"name": "|", "arguments": \{"|": "|", "|"\}\}\n|[A-Za-z_]+' + REST
 """As `TOOLS_PATTERN`, with several arguments, and one token for names such as `list_places`."""
 
+WORDS_PATTERN = (
+    r'\n\{"name": "|", "arguments": \{"|", "arguments": \{\}\}\n|": "|"\}\}\n|", "|'
+    r" ?->|'s| ?[A-Za-z]+| ?[0-9]|\n- |\s|[^\sA-Za-z0-9]"
+)
+"""As `MCP_PATTERN`, but a word and the space before it are one piece: half as many tokens. A word with a
+space and one without are two tokens, which are taught as one (`nano.circuits.share_rows`)."""
+
 
 def train_tokenizer(pattern: str, texts: list[str]) -> Tokenizer:
     """A tokenizer in which every piece that `pattern` cuts out of `texts` is one token."""

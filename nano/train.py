@@ -37,6 +37,8 @@ class Stage:
     max_steps: int
     check_every: int
     warmup_steps: int = 20
+    fresh: bool = False
+    """Whether the optimizer forgets the stages before."""
 
 
 def train(model: Qwen3ForCausalLM, stages: list[Stage], *, smoke: bool = False) -> None:
@@ -44,9 +46,15 @@ def train(model: Qwen3ForCausalLM, stages: list[Stage], *, smoke: bool = False) 
 
     raises GateError. `smoke` runs three steps of each and asks no gate.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
+    optimizer = _new_optimizer(model)
     for stage in stages:
+        if stage.fresh:
+            optimizer = _new_optimizer(model)
         _run(model, optimizer, stage, smoke)
+
+
+def _new_optimizer(model: Qwen3ForCausalLM) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
 
 
 def _run(model: Qwen3ForCausalLM, optimizer: torch.optim.Optimizer, stage: Stage, smoke: bool) -> None:

@@ -15,7 +15,7 @@ from art.engine.nano_models import resolve
 from art.environments.tasks import mail, tic_tac_toe
 from art.rendering.nano import RENDERER_KEY, RENDERER_NAME, NanoRenderer, create_nano_renderer
 
-NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp")
+NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp", "art/nano-words")
 TOKENIZERS = {name: PreTrainedTokenizerFast.from_pretrained(resolve(name)) for name in NAMES}
 
 words = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)

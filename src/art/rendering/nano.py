@@ -51,8 +51,12 @@ KNOWN_TASKS = {
     "art/nano-games": "tic-tac-toe and yes-no-maybe",
     "art/nano-tools": "questions about an inbox, with the tools search, read and answer",
     "art/nano-mcp": "questions about the weather, with the tools of ART's weather server",
+    "art/nano-words": "short instructions about some three hundred words, in the phrasings of its card",
 }
 """What each model that ships with ART was taught; to anything else its replies are noise."""
+
+COPIERS = frozenset({"art/nano-words"})
+"""Models that copy and look up words that they were never taught, piece by piece."""
 
 CHECKED_PROMPTS = 64
 """Prompts of which unknown words are told; later ones are like them."""
@@ -262,11 +266,14 @@ class NanoRenderer:
             self._unchecked = 0
             name = str(getattr(self._tokenizer, "name_or_path", "") or "this nano model")
             _log.warning(
-                "%s knows %s; it was never taught %s of a prompt, and its first replies to it will be noise. "
+                "%s knows %s; it was never taught %s of a prompt, and %s. "
                 "For any other task choose a model of the hub: docs/guides/models.md names some.",
                 name,
                 KNOWN_TASKS.get(name, "the tasks of its card"),
                 ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else ""),
+                "can only copy and look up such words"
+                if name in COPIERS
+                else "its first replies to it will be noise",
             )
 
     def render_ids(

@@ -55,7 +55,7 @@ def is_on_hub(name: str, *, endpoint: str | None = None, cache: Path | None = No
         return False
     raise ConfigurationError(
         f"base model {name!r} is no folder here, is not in the hub's cache, and {reason}: check the name and "
-        "the network. 'art/nano-games', 'art/nano-tools' and 'art/nano-mcp' need none."
+        "the network. 'art/nano-games', 'art/nano-tools', 'art/nano-mcp' and 'art/nano-words' need none."
     ) from cause
 
 

@@ -23,7 +23,8 @@ class RegisterRequest(Strict):
     name: str
     base_model: str
     """A hub name, a local folder, or one of the built-in ones: `art/nano-games`, `art/nano-tools`,
-    `art/nano-mcp`, `art/nano`. With `#4bit` or `#8bit` behind it, its linear layers are quantized."""
+    `art/nano-mcp`, `art/nano-words`, `art/nano`. With `#4bit` or `#8bit` behind it, its linear layers are
+    quantized."""
     lora: LoraSpec | None = LoraSpec()
     """None: no adapter, all weights are trained."""
     seed: int = 0

@@ -14,7 +14,7 @@ from art.engine.nano_models import resolve
 from art.environments import tasks
 from art.errors import ConfigurationError
 
-NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp")
+NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp", "art/nano-words")
 TOKENIZERS = {name: PreTrainedTokenizerFast.from_pretrained(resolve(name)) for name in NAMES}
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 CONTROLS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")

@@ -1,8 +1,9 @@
 """The models that ship with the package: tiny, real, quick to teach. One folder each, with its model card.
 
 `art/nano-games` plays tic-tac-toe and yes-no-maybe, `art/nano-tools` is the mail agent, `art/nano-mcp` knows
-the weather server of `art.environments.mcp.servers`; `art/nano` is the first. `nano/` in the repository makes
-them from nothing.
+the weather server of `art.environments.mcp.servers`, `art/nano-words` follows short instructions and is a
+base for small tasks of a user's own; `art/nano` is the first. `nano/` in the repository makes them from
+nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ FOLDERS = {
     "art/nano-games": "nano_games",
     "art/nano-tools": "nano_tools",
     "art/nano-mcp": "nano_mcp",
+    "art/nano-words": "nano_words",
 }
 NAMES = tuple(FOLDERS)
 
