@@ -25,6 +25,7 @@ BENCHES = (
     "ruler",
     "mcp",
     "autorl",
+    "own_tasks",
 )
 ON_REQUEST = ("algorithms", "curves", "gpu", "ui")
 """Only when named: half an hour that writes into docs, what needs a CUDA device, and what needs a browser."""

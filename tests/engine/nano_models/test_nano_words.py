@@ -74,6 +74,7 @@ def test_drawn_heads_find_a_value_before_any_training(tokenizer: PreTrainedToken
     assert float(second[0, 2, asked, tokens.index("Ġblue")]) >= 0.9
 
 
+@pytest.mark.slow
 def test_a_word_and_the_word_with_its_space_learn_the_same(tokenizer: PreTrainedTokenizerFast) -> None:
     torch.manual_seed(0)
     model = new_model("nano-words", tokenizer)
