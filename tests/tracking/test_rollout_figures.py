@@ -91,6 +91,7 @@ def test_replies_that_were_cut_and_calls_that_cannot_be_read() -> None:
         "completion_tokens_p90": pytest.approx(7.4),
         "completion_tokens_p99": pytest.approx(7.94),
         "completion_tokens_max": 8.0,
+        "completion_tokens_mean": 5.0,
         "truncated_rate": pytest.approx(1 / 3),
         "malformed_call_rate": 0.25,
     }

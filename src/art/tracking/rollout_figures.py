@@ -72,8 +72,8 @@ def reward_length_correlation(groups: Iterable[TrajectoryGroup]) -> float | None
 
 
 def reply_figures(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
-    """Returns percentiles of the tokens of a reply, the share of rollouts whose last reply was cut at its
-    limit of tokens, and the share of replies with a tool call that cannot be read.
+    """Returns percentiles and the mean of the tokens of a reply, the share of rollouts whose last reply was
+    cut at its limit of tokens, and the share of replies with a tool call that cannot be read.
     """
     choices: list[list[Any]] = [
         [item for item in one.messages_and_choices if is_choice(item)] for one in trajectories
@@ -85,6 +85,7 @@ def reply_figures(trajectories: Sequence[Trajectory]) -> dict[str, float | None]
     return {
         **{f"completion_tokens_p{percent}": percentile(tokens, percent) for percent in PERCENTILES},
         "completion_tokens_max": tokens[-1] if tokens else None,
+        "completion_tokens_mean": fmean(tokens) if tokens else None,
         "truncated_rate": fmean(last.finish_reason == "length" for last in lasts) if lasts else None,
         "malformed_call_rate": fmean(malformed) if malformed else None,
     }
