@@ -158,6 +158,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "mlflow": ("mlflow",),
         "ui": ("uvicorn", "starlette", "jinja2"),
         "tensorboard": ("tensorboard",),
+        "otel": ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"),
     }
 )
 """Extra -> the modules that tell whether it is installed."""

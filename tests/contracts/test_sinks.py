@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from tests.otlp_collector import collecting
 
 import art
 from art.tracking.sinks import registry
@@ -27,12 +30,24 @@ def read_tensorboard(model: art.Model) -> Scalars:
 
 APART = {"trackio", "mlflow"}
 """Those have an environment of their own: tests/tracking/sinks/test_trackers.py."""
-READERS: dict[str, Callable[[art.Model], Scalars]] = {"tensorboard": read_tensorboard}
+
+
+def read_otel(model: art.Model) -> Scalars:
+    told = httpx.get(f"{os.environ['OTEL_EXPORTER_OTLP_ENDPOINT']}/scalars/{model.project}/{model.name}")
+    return {tag: {int(step): value for step, value in steps.items()} for tag, steps in told.json().items()}
+
+
+READERS: dict[str, Callable[[art.Model], Scalars]] = {"otel": read_otel, "tensorboard": read_tensorboard}
 
 
 @pytest.fixture(params=sorted(READERS))
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param != "otel":
+        yield str(request.param)
+        return
+    with collecting() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        yield "otel"
 
 
 def model_of(folder: Path, sink: str, **fields: Any) -> art.Model:
@@ -101,8 +116,10 @@ async def test_texts_that_want_to_be_something_else_are_kept(tmp_path: Path, nam
 
 
 async def test_a_tracker_that_fails_is_told_once_and_stops_nothing(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     (tmp_path / "games" / "models" / "agent").mkdir(parents=True)
     (tmp_path / "games" / "models" / "agent" / name).write_text("a file where its folder belongs")
     model = model_of(tmp_path, name)

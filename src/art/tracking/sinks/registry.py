@@ -30,6 +30,7 @@ WANDB = "wandb"
 """It reports by itself, in the caller's thread, as programs of earlier releases expect."""
 SINKS: Mapping[str, str] = MappingProxyType(
     {
+        "otel": "art.tracking.sinks.otel:OTelSink",
         "tensorboard": "art.tracking.sinks.tensorboard:TensorBoardSink",
         "trackio": "art.tracking.sinks.trackio:TrackioSink",
         "mlflow": "art.tracking.sinks.mlflow:MlflowSink",
@@ -39,6 +40,8 @@ SINKS: Mapping[str, str] = MappingProxyType(
 KNOWN = (WANDB, *SINKS)
 LOCAL = frozenset({"tensorboard", "trackio"})
 """Trackers that send nothing anywhere: they are shown a few trajectories without being asked to."""
+TRACES = frozenset({"otel"})
+"""Trackers that take every rollout, as `rollouts(split, step, groups)`."""
 SHOWN_LOCALLY = 4
 
 _log = logging.getLogger(__name__)
@@ -101,6 +104,9 @@ class ShownTables(NamedTuple):
 
     everywhere: Mapping[str, Sequence[TableRow]]
     locally: Mapping[str, Sequence[TableRow]]
+    split: str = ""
+    groups: Sequence[TrajectoryGroup] = ()
+    """All of the row, for a tracker that takes rollouts and not tables."""
 
 
 def report(model: AnyModel, row: Mapping[str, Any], config: Mapping[str, Any], shown: ShownTables) -> None:
@@ -114,6 +120,8 @@ def report(model: AnyModel, row: Mapping[str, Any], config: Mapping[str, Any], s
         each.put(methodcaller("log", step, finite(row)))
         for table, rows in (shown.locally if name in LOCAL else shown.everywhere).items():
             each.put(methodcaller("table", table, step, rows))
+        if shown.groups and name in TRACES:
+            each.put(methodcaller("rollouts", shown.split, step, shown.groups))
 
 
 def configure(model: AnyModel, config: Mapping[str, Any]) -> None:
@@ -132,7 +140,9 @@ def tables_of(groups: Sequence[TrajectoryGroup] | None, split: str) -> ShownTabl
         raise ConfigurationError(f"{TRACKED_TRAJECTORIES} is {told!r}: a whole number is needed, 0 for none")
     rows = sample_rows(groups or (), SHOWN_LOCALLY if told is None else int(told))
     tables = {f"{split}/trajectories": rows} if rows else {}
-    return ShownTables(everywhere={} if told is None else tables, locally=tables)
+    return ShownTables(
+        everywhere={} if told is None else tables, locally=tables, split=split, groups=groups or ()
+    )
 
 
 def _wanted(model: AnyModel) -> dict[str, Delivery]:
