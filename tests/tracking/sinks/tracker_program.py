@@ -55,8 +55,7 @@ async def killed(sink: str, folder: Path) -> None:
 
 def hang(sink: str, folder: Path) -> None:
     """Rows for a server that takes connections and never answers."""
-    from art.tracking.sinks.delivery import Delivery
-    from art.tracking.sinks.registry import _make
+    from art.tracking.sinks.registry import Delivery, _make
     from art.tracking.sinks.sink import ReportedRun
 
     with socket.create_server(("127.0.0.1", 0)) as server:

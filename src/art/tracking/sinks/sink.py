@@ -49,7 +49,7 @@ class ReportedRun:
 class Sink(Protocol):
     """One run at one tracker. Its methods are called by one thread, one after another.
 
-    They may block and raise: the caller (`art.tracking.sinks.delivery`) bounds both.
+    They may block and raise: the caller (`art.tracking.sinks.registry`) bounds both.
     """
 
     def open(self, run: ReportedRun, config: Mapping[str, Any]) -> None:

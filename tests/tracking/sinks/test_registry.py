@@ -14,8 +14,7 @@ import pytest
 
 import art
 from art.errors import ConfigurationError
-from art.tracking.sinks.delivery import Delivery
-from art.tracking.sinks.registry import tables_of
+from art.tracking.sinks.registry import Delivery, tables_of
 from art.tracking.sinks.sink import ReportedRun, sample_rows
 
 RUN = ReportedRun(entity=None, project="p", name="n", run_id=None, folder=Path("n"))
