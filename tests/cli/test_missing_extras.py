@@ -18,8 +18,14 @@ from art.cli.main import app
 from art.errors import EXTRAS, MissingExtraError, extra_needed, install_command
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-DISTRIBUTION_OF = {"math_verify": "math-verify", "langchain_openai": "langchain-openai"}
-BROUGHT_ALONG = {"langchain_core": "langchain-openai"}
+DISTRIBUTION_OF = {
+    "math_verify": "math-verify",
+    "langchain_openai": "langchain-openai",
+    "mlflow": "mlflow-skinny",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
+}
+BROUGHT_ALONG = {"langchain_core": "langchain-openai", "opentelemetry": "opentelemetry-sdk"}
 """Modules of packages that another one requires."""
 
 
