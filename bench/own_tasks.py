@@ -1,10 +1,11 @@
 """Five small tasks of a user's own, learned by `art/nano-words` from rewards alone.
 
-    python -m bench.own_tasks [--task NAME ...] [--seed 0] [--steps 40]
+    python -m bench.own_tasks [--task NAME ...] [--seed 0] [--steps 40] [--demonstrations 0]
 
 Each task is played by the untrained adapter, trained for some steps, and played again on scenarios that no
 step trained on. The score is a share of rollouts; the goal is twice the first. The tasks were written after
-the model's recipe was fixed; no dialog that it was taught is about them.
+the model's recipe was fixed; no dialog that it was taught is about them. With demonstrations, the adapter
+is first fine-tuned on conversations of a careless player (`DEMONSTRATORS`), and scored then.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 from nano.vocabulary import WORDS
 from nano.words import schema
+from openai.types.chat import ChatCompletionMessage
 
 import art
 from bench.rows import Row, write_rows
@@ -31,6 +33,7 @@ BASE = "art/nano-words"
 LEARNING_RATE = 7e-4
 """A third of what docs/guides/tuning.md gives for models of this size: at 2e-3 replies became alike."""
 GROUPS, GROUP_SIZE, EVALUATIONS = 16, 16, 256
+DEMONSTRATION_RATE, DEMONSTRATION_BATCH = 2e-3, 8
 LEAST = 0.1
 """The goal where the first score is nearly nothing."""
 
@@ -46,6 +49,12 @@ class Talk:
     async def reply_to(self, *messages: dict[str, Any]) -> Any:
         """What the policy says to these messages: the message of its choice."""
         self.trajectory.messages_and_choices += messages
+        choice = await self.next_choice()
+        self.trajectory.messages_and_choices.append(choice)
+        return choice.message
+
+    async def next_choice(self) -> Any:
+        """A completion of the conversation so far."""
         tools = self.trajectory.tools
         self.seed += 1
         completion = await self.model.openai_client().chat.completions.create(
@@ -55,8 +64,7 @@ class Talk:
             seed=self.seed,
             **({"tools": tools} if tools else {}),
         )
-        self.trajectory.messages_and_choices.append(completion.choices[0])
-        return completion.choices[0].message
+        return completion.choices[0]
 
     async def say(self, text: str) -> str:
         """The policy's answer to a user."""
@@ -64,6 +72,23 @@ class Talk:
         return message.content or ""
 
 
+@dataclass(kw_only=True)
+class Demonstration(Talk):
+    """A conversation with a scripted player; its replies are examples to be fine-tuned on."""
+
+    player: Player
+    dice: random.Random
+
+    async def reply_to(self, *messages: dict[str, Any]) -> Any:
+        """What the player says to these messages."""
+        self.trajectory.messages_and_choices += messages
+        message = {"role": "assistant", **self.player(self.trajectory.messages(), self.dice)}
+        self.trajectory.messages_and_choices.append(message)
+        return ChatCompletionMessage.model_validate({"content": None, **message})
+
+
+Player = Callable[[list[Any], random.Random], dict[str, Any]]
+"""What somebody says to a conversation: `content` or `tool_calls`."""
 Play = Callable[[Talk, random.Random], Awaitable[tuple[float, bool]]]
 """Plays the scenario that the generator draws: its reward, and whether it succeeded."""
 
@@ -94,8 +119,23 @@ class Learned:
     seconds: float
 
 
-async def learn(name: str, *, seed: int, steps: int, folder: Path, base: str = BASE) -> Learned:
-    """Train a new adapter on the task `name`."""
+async def demonstrate(name: str, model: art.TrainableModel, seed: int, count: int) -> None:
+    """Fine-tune the adapter on so many conversations of the task's careless player."""
+    conversations = []
+    for index in range(count):
+        dice = random.Random(f"player/{seed}/{index}")
+        talk = Demonstration(model=model, seed=0, player=DEMONSTRATORS[name], dice=dice)
+        await TASKS[name](talk, random.Random(f"shown/{seed}/{index}"))
+        conversations.append(talk.trajectory)
+    await model.train_sft(
+        conversations, art.TrainSFTConfig(learning_rate=DEMONSTRATION_RATE, batch_size=DEMONSTRATION_BATCH)
+    )
+
+
+async def learn(
+    name: str, *, seed: int, steps: int, folder: Path, base: str = BASE, demonstrations: int = 0
+) -> Learned:
+    """Train a new adapter on the task `name`, after so many demonstrations."""
     play = TASKS[name]
     model = art.TrainableModel(
         name=f"{name}-{seed}",
@@ -106,6 +146,8 @@ async def learn(name: str, *, seed: int, steps: int, folder: Path, base: str = B
     rewards = []
     async with art.LocalBackend(path=str(folder)) as backend:
         await model.register(backend)
+        if demonstrations:
+            await demonstrate(name, model, seed, demonstrations)
         first = await score(play, model, seed)
         begin = time.perf_counter()
         for step in range(steps):
@@ -219,6 +261,43 @@ MIXTURES = (
     (("red", "white"), "pink"),
     (("black", "white"), "gray"),
 )
+
+
+def show_guesses(messages: list[Any], dice: random.Random) -> dict[str, Any]:
+    """Numbers from 1 to 8; one of two guesses is made to fit the hints."""
+    low, high = 1, 8
+    for guess, hint in itertools.pairwise(message["content"] for message in messages[1:]):
+        low = max(low, int(guess) + 1) if hint == "higher" else low
+        high = min(high, int(guess) - 1) if hint == "lower" else high
+    return {"content": str(dice.randint(low, high) if dice.random() < 0.5 else dice.randint(1, 8))}
+
+
+def show_lookups(messages: list[Any], dice: random.Random) -> dict[str, Any]:
+    """Two calls and the answer; one of two calls is of the wrong tool."""
+    last = messages[-1]["content"]
+    if len(messages) == 5:
+        return {"content": last}
+    name = last.rstrip(".").rsplit(" ", 1)[-1]
+    tools = ("find_owner", "find_city")
+    right = tools[len(messages) == 3]
+    tool = right if dice.random() < 0.5 else dice.choice(tools)
+    call = {"name": tool, "arguments": json.dumps({"name": name})}
+    return {"tool_calls": [{"id": f"call{len(messages)}", "type": "function", "function": call}]}
+
+
+def show_mixtures(messages: list[Any], dice: random.Random) -> dict[str, Any]:
+    """One of the options; one of three answers is looked up, the others are drawn."""
+    asked, _, listed = messages[-1]["content"].partition(". Choose one: ")
+    pair = set(asked.removeprefix("Mix ").split(" and "))
+    right = next(mixed for colors, mixed in MIXTURES if set(colors) == pair)
+    return {"content": right if dice.random() < 1 / 3 else dice.choice(listed.split(", "))}
+
+
+DEMONSTRATORS: dict[str, Player] = {
+    "guess-a-number": show_guesses,
+    "look-up-twice": show_lookups,
+    "mix-colors": show_mixtures,
+}
 TASKS: dict[str, Play] = {
     "guess-a-number": guess_a_number,
     "call-a-tool": call_a_tool,
@@ -253,15 +332,29 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--base", default=BASE, help="the base model (default: %(default)s)")
+    parser.add_argument(
+        "--demonstrations",
+        type=int,
+        default=0,
+        help="conversations of a careless player to fine-tune on",
+    )
     options = parser.parse_args()
     rows = []
-    for name in options.task or TASKS:
+    for name in options.task or (DEMONSTRATORS if options.demonstrations else TASKS):
         with tempfile.TemporaryDirectory(prefix="art-bench-") as folder:
             learned = asyncio.run(
-                learn(name, seed=options.seed, steps=options.steps, folder=Path(folder), base=options.base)
+                learn(
+                    name,
+                    seed=options.seed,
+                    steps=options.steps,
+                    folder=Path(folder),
+                    base=options.base,
+                    demonstrations=options.demonstrations,
+                )
             )
         print(json.dumps({name: [round(reward, 2) for reward in learned.rewards]}), flush=True)
-        at = f"{name}, seed {options.seed}, {options.steps} steps"
+        shown = f", {options.demonstrations} demonstrations" if options.demonstrations else ""
+        at = f"{name}, seed {options.seed}{shown}, {options.steps} steps"
         goal = max(2 * learned.first, LEAST)
         rows += [
             Row(name=f"{at}: first score", ours=learned.first, unit="share"),
