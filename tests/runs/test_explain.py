@@ -79,6 +79,14 @@ def flat(chance: random.Random) -> list[float]:
     return [1.0, 0.0, 1.0, 0.0]
 
 
+def fallen(chance: random.Random) -> list[float]:
+    return [1.0, 0.0, 0.0, 0.0]
+
+
+def peak(step: int) -> dict[str, Any]:
+    return {"metrics": {"loss/grad_norm": 30.0 if step == 7 else 0.2}}
+
+
 def metric(name: str, value: float, **others: Any) -> Change:
     return lambda step: {"metrics": {name: value}, **others}
 
@@ -92,7 +100,7 @@ BROKEN: dict[int, Change] = {
     6: metric("data/sheet/stale_rollouts", 10, rewards=flat),
     7: metric("loss/mismatch_k3", 0.005),
     8: metric("loss/clipped_share", 0.5),
-    9: lambda step: {"metrics": {"loss/grad_norm": 30.0 if step == 7 else 0.2}},
+    9: lambda step: peak(step) | ({"rewards": fallen} if step >= 7 else {}),
     10: lambda step: {"metrics": {"loss/entropy": 0.5 if step < 4 else 0.02}, "rewards": flat},
     11: lambda step: {"tokens": lambda reward: int((10 + 30 * reward) * (1 + step / 4))},
     13: metric("train/group_judge/alarm_length", 1.0),
@@ -139,6 +147,7 @@ async def test_a_healthy_run_and_a_solved_one_have_nothing(tmp_path: Path) -> No
 
     assert not (await made_run(tmp_path / "healthy")).findings
     assert not (await made_run(tmp_path / "solved", solved)).findings
+    assert not (await made_run(tmp_path / "peak", peak)).findings, "it was clipped, and the reward rose on"
 
 
 async def test_examples_are_rollouts_of_the_record_and_a_torn_file_is_read(tmp_path: Path) -> None:

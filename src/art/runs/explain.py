@@ -134,7 +134,10 @@ class RunTable:
         """Returns how much the reward of these steps (none: the last) is above that of the first, less what
         chance allows: two standard errors of the difference. Above 0: the run learned.
         """
-        first, last = [*self.train][:ENDS], [*(steps or [*self.train][-ENDS:])]
+        return self.rise([*self.train][:ENDS], [*(steps or [*self.train][-ENDS:])])
+
+    def rise(self, first: Sequence[int], last: Sequence[int]) -> float:
+        """Returns how much the last steps' reward is above that of the first, less what chance allows."""
         before, after = self._mean(first, "train/reward"), self._mean(last, "train/reward")
         if before is None or after is None or set(first) == set(last):
             return 0.0
@@ -299,10 +302,14 @@ def gradient(table: RunTable) -> Found | None:
     steps = [*norms]
     for place in range(ENDS, len(steps)):
         usual = median(norms[step] for step in steps[:place])
-        if (norm := norms[steps[place]]) > max(1.0, 10 * usual):
-            return Found(
-                f"the gradient's norm is {norm:.2f}, {norm / usual:.0f} times the usual", (steps[place],)
+        before, after = steps[max(0, place - WINDOW) : place], steps[place : place + WINDOW]
+        norm = norms[steps[place]]
+        # A single peak is clipped, and healthy runs have some: it is a fault where the reward falls after it.
+        if norm > max(1.0, 10 * usual) and table.rise(after, before) > 0:
+            words = (
+                f"the gradient's norm is {norm:.2f}, {norm / usual:.0f} times the usual, and the reward fell"
             )
+            return Found(words, (steps[place],))
     return None
 
 
@@ -397,7 +404,7 @@ SIGNATURES = (
               "clipped > 30 %, KL x 3 without reward", "PPO's target_kl; Schulman's k3; " + OURS,
               "Lower the learning rate, or make fewer updates per batch.", blow_up),
     Signature(9, "gradient", "Is the gradient sane?", ("loss/grad_norm",),
-              "> 1 and > 10 x the running median, or < 1e-8", OURS,
+              "> 1 and > 10 x the running median and the reward falls, or < 1e-8", OURS,
               "Lower the learning rate, or use more rollouts per step.", gradient),
     Signature(10, "gradient", "Does the policy still explore?", ("loss/entropy",),
               "< 30 % of the start in the first fifth, reward flat", "arXiv:2505.22617",

@@ -116,7 +116,7 @@ async def test_pages_of_jobs_leave_none_out(tmp_path: Path) -> None:
 
 
 async def test_the_list_reads_no_request(tmp_path: Path) -> None:
-    """Of ten thousand jobs with large requests a page is read from the index alone."""
+    """A page is read from the index alone, however large the requests are."""
     store = JobStore(tmp_path / "jobs.sqlite")
     await store.submit("p", "n", learn("large", "x" * 200_000))
     query = f"SELECT {', '.join(_LISTED)} FROM jobs INDEXED BY listed WHERE number < 9 ORDER BY number DESC"
