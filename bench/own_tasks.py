@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,16 +166,22 @@ async def learn(
         return Learned(first=first, last=await score(play, model, seed), rewards=rewards, seconds=seconds)
 
 
-async def guess_a_number(talk: Talk, dice: random.Random) -> tuple[float, bool]:
-    """A number from 1 to 8, in three guesses. Who halves the range finds seven of eight."""
+async def guess_a_number(talk: Talk, dice: random.Random, *, strictly: bool = False) -> tuple[float, bool]:
+    """A number from 1 to 8, in three guesses. Who halves the range finds seven of eight.
+
+    strictly: a guess that the hints rule out ends the game.
+    """
     secret, text = dice.randint(1, 8), "Guess a number from 1 to 8"
+    low, high = 1, 8
     for _ in range(3):
         guess = await talk.say(text)
         if guess == str(secret):
             return 1.0, True
-        if guess not in tuple("12345678"):
+        if guess not in map(str, range(low, high + 1)):
             return -0.5, False
         text = "higher" if int(guess) < secret else "lower"
+        if strictly:
+            low, high = (int(guess) + 1, high) if text == "higher" else (low, int(guess) - 1)
     return 0.0, False
 
 
@@ -295,11 +302,13 @@ def show_mixtures(messages: list[Any], dice: random.Random) -> dict[str, Any]:
 
 DEMONSTRATORS: dict[str, Player] = {
     "guess-a-number": show_guesses,
+    "guess-strictly": show_guesses,
     "look-up-twice": show_lookups,
     "mix-colors": show_mixtures,
 }
 TASKS: dict[str, Play] = {
     "guess-a-number": guess_a_number,
+    "guess-strictly": partial(guess_a_number, strictly=True),
     "call-a-tool": call_a_tool,
     "sort-words": sort_words,
     "look-up-twice": look_up_twice,

@@ -236,7 +236,8 @@ def known_model(model: str, data_dir: Path) -> tuple[RegisterRequest | None, str
             raise
         return None, resolve_base(model).name
     registration = RegisteredModels(DataLayout(data_dir.resolve())).get(found.project, found.name)
-    return RegisterRequest(**registration.model_dump(exclude={"removals"})), found.base_model
+    asked = registration.model_dump(include=set(RegisterRequest.model_fields))
+    return RegisterRequest(**asked), found.base_model
 
 
 async def serve_registered(backend: LocalBackend, request: RegisterRequest) -> None:
