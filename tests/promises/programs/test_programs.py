@@ -115,9 +115,7 @@ def test_0_4_2048(tmp_path: Path) -> None:
     for row in (row for row in found if "train/reward" in row):
         rewards = {game.reward for game in logged(tmp_path, "train", row["step"])}
         trained = row.get("data/sheet/trained_rollouts", 0.0) > 0
-        assert trained == (len(rewards) > 1), (
-            "equal games teach nothing; nobody gave a seed"
-        )
+        assert trained == (len(rewards) > 1), "equal games teach nothing; nobody gave a seed"
 
 
 def test_0_5_9_mail_agent(tmp_path: Path) -> None:
