@@ -101,7 +101,7 @@ async def _another() -> art.Trajectory:
         (lambda: _game, "play() returned a function, not a Trajectory: call the function"),
     ],
 )
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # a coroutine that nobody awaits
 async def test_a_rollout_that_returns_no_trajectory_has_failed(returned, told):
     async def play():
         return returned()
@@ -167,7 +167,7 @@ async def _one_of(work):
     return [await work]
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # a coroutine that nobody awaits
 async def test_a_reward_whose_await_is_missing_says_so():
     async def play():
         trajectory = _game()

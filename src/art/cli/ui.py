@@ -66,11 +66,12 @@ def write_pages(folder: Path, target: Path) -> int:
 
 
 def _listen(port: int) -> socket.socket:
-    """Returns a socket of loopback. Raises OSError."""
+    """Returns a socket of loopback that takes connections from now on. Raises OSError."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, port))
+        listener.listen()
     except BaseException:
         listener.close()
         raise
