@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from made_run import MadeRun, made_run, trajectory
+from served_pages import ServedPages
 
 from art.ui.app import export_runs
-from conftest import ServedPages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
