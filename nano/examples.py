@@ -42,11 +42,8 @@ def from_dialog(
     return Example(ids=rendered.token_ids, is_reply=sampled, choices=choices)
 
 
-def batch_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], other_weight: float) -> Tensor:
-    """Mean loss of the replies' ids + `other_weight` x that of all others.
-
-    The others matter: predicting the next board teaches to read the board long before the noisy replies do.
-    """
+def padded(examples: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, whether each is a reply's, and whether it is one at all: (B, T) each."""
     width = max(len(example.ids) for example in examples)
     ids_BT = torch.zeros(len(examples), width, dtype=torch.long)
     reply_BT = torch.zeros(len(examples), width, dtype=torch.bool)
@@ -56,6 +53,15 @@ def batch_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], other_weigh
         ids_BT[row, :size] = torch.tensor(example.ids)
         reply_BT[row, :size] = torch.tensor(example.is_reply)
         real_BT[row, :size] = True
+    return ids_BT, reply_BT, real_BT
+
+
+def batch_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], other_weight: float) -> Tensor:
+    """Mean loss of the replies' ids + `other_weight` x that of all others.
+
+    The others matter: predicting the next board teaches to read the board long before the noisy replies do.
+    """
+    ids_BT, reply_BT, real_BT = padded(examples)
     logprobs = F.log_softmax(model(input_ids=ids_BT).logits[:, :-1], dim=-1)
     losses = -logprobs.gather(-1, ids_BT[:, 1:, None])[..., 0]
     soft = [

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from art.rendering.nano import create_nano_renderer
-from nano.examples import Example, from_dialog
+from nano.examples import Example, from_dialog, padded
 from nano.vocabulary import CONTENT
 from nano.words import Dialog, WordDialogs
 
@@ -94,20 +94,6 @@ def in_batches(examples: Sequence[Example], tokens: int) -> list[list[Example]]:
             batch = []
         batch.append(example)
     return [*batches, batch]
-
-
-def padded(examples: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, whether each is a reply's, and whether it is one at all: (B, T) each."""
-    width = max(len(example.ids) for example in examples)
-    ids_BT = torch.zeros(len(examples), width, dtype=torch.long)
-    reply_BT = torch.zeros(len(examples), width, dtype=torch.bool)
-    real_BT = torch.zeros(len(examples), width, dtype=torch.bool)
-    for row, example in enumerate(examples):
-        size = len(example.ids)
-        ids_BT[row, :size] = torch.tensor(example.ids)
-        reply_BT[row, :size] = torch.tensor(example.is_reply)
-        real_BT[row, :size] = True
-    return ids_BT, reply_BT, real_BT
 
 
 def loss_of(model: Qwen3ForCausalLM, examples: Sequence[Example], *, gap: tuple[int, int] | None) -> Tensor:

@@ -86,10 +86,6 @@ class DataLayout:
     def checkpoints_dir(self, project: str, name: str) -> Path:
         return self.model_dir(project, name) / "checkpoints"
 
-    def steps_dir(self, project: str, name: str) -> Path:
-        """Returns the folder of the record of each step."""
-        return self.model_dir(project, name) / "steps"
-
     def origin_file(self, project: str, name: str) -> Path:
         """Returns the file with the checkpoint that the model was forked from, once it was."""
         return self.model_dir(project, name) / ".origin"

@@ -39,14 +39,18 @@ def standard_error(rewards: Sequence[Sequence[float]]) -> float | None:
     >>> standard_error([[1.0, 1.0], [0.0, 0.0]])
     0.5
     """
-    groups = [group for group in rewards if group]
-    if len(groups) < 2:
+    return error_of_sums([(math.fsum(group), len(group)) for group in rewards])
+
+
+def error_of_sums(groups: Iterable[tuple[float, int]]) -> float | None:
+    """`standard_error` of groups of which the sum and the number of their rewards are known."""
+    known = [(total, count) for total, count in groups if count]
+    if len(known) < 2:
         return None
-    count = sum(map(len, groups))
-    mean = math.fsum(reward for group in groups for reward in group) / count
-    errors = [math.fsum(reward - mean for reward in group) for group in groups]
-    factor = len(groups) / (len(groups) - 1)
-    return math.sqrt(factor * math.fsum(error * error for error in errors)) / count
+    rewards = sum(count for _, count in known)
+    mean = math.fsum(total for total, _ in known) / rewards
+    spread = math.fsum((total - count * mean) ** 2 for total, count in known)
+    return math.sqrt(spread * len(known) / (len(known) - 1)) / rewards
 
 
 def reward_length_correlation(groups: Iterable[TrajectoryGroup]) -> float | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from art.tracking.rollout_figures import error_of_sums
 from art.ui.run_files import RunFiles
 
 Z_95 = 1.96
@@ -34,22 +34,6 @@ class Curve:
         return {"label": self.label, "values": self.values, "low": self.low, "high": self.high}
 
 
-def standard_error(groups: Sequence[tuple[float, int]]) -> float | None:
-    """Returns the standard error of the mean reward; rollouts of a group are not independent.
-
-    groups: sum and number of the rewards of each. None: there are less than two groups.
-
-    >>> round(standard_error([(2.0, 2), (0.0, 2)]), 3)
-    0.5
-    """
-    total = sum(count for _, count in groups)
-    if len(groups) < 2 or not total:
-        return None
-    mean = sum(one for one, _ in groups) / total
-    spread = sum((one - count * mean) ** 2 for one, count in groups)
-    return math.sqrt(spread * len(groups) / (len(groups) - 1)) / total
-
-
 def reward_curve(run: RunFiles, split: str, groups: Mapping[int, Sequence[tuple[float, int]]]) -> Curve:
     """Returns the mean reward of each step of a split with its 95 % interval.
 
@@ -69,7 +53,7 @@ def reward_curve(run: RunFiles, split: str, groups: Mapping[int, Sequence[tuple[
 def reward_error(row: Mapping[str, float], split: str, groups: Sequence[tuple[float, int]]) -> float | None:
     """Returns the standard error that a row of the history has, else that of the groups."""
     known = row.get(f"{split}/reward_sem")
-    return standard_error(groups) if known is None else known
+    return error_of_sums(groups) if known is None else known
 
 
 def smooth(values: Sequence[float | None], weight: float) -> list[float | None]:

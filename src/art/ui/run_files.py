@@ -58,7 +58,7 @@ class RunFiles:
             steps = {int(path.stem) for path in logs if path.stem.isdecimal()}
             if steps:
                 found[_shown(split)] = steps
-        recorded = {int(path.name) for path in _folders(self.files.path / "steps") if path.name.isdecimal()}
+        recorded = {int(path.name) for path in _folders(self.files.steps) if path.name.isdecimal()}
         if recorded:
             found["train"] = found.get("train", set()) | recorded
         first = [name for name in SPLITS_FIRST if name in found]

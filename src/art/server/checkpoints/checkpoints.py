@@ -198,6 +198,11 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @property
+    def records(self) -> Path:
+        """The folder of the record of each step, beside the checkpoints."""
+        return self.folder.parent / "steps"
+
     def steps(self) -> list[int]:
         """Committed steps, oldest first."""
         if not self.folder.is_dir():

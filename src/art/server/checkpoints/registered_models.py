@@ -248,7 +248,7 @@ class RegisteredModels:
         self._layout.origin_file(model.project, model.name).unlink(missing_ok=True)
         if folder.exists():
             folder.rename(doomed)
-        records = self._layout.steps_dir(model.project, model.name)
+        records = self.checkpoints(model).records
         if records.exists():
             doomed.mkdir(exist_ok=True)
             records.rename(doomed / records.name)

@@ -357,7 +357,7 @@ class TrainJob(StepJob):
         if self.request.compute.plot:
             await asyncio.to_thread(plot_batch, batch, self.served.checkpoints.folder.parent, opened.step + 1)
         if request.records_tokens:
-            steps, settings = self.served.checkpoints.folder.parent / "steps", self.served.settings
+            steps, settings = self.served.checkpoints.records, self.served.settings
             await keep_tokens(opened, batch, self.request, steps=steps, settings=settings)
         await self._keep_rollouts(opened.step + 1, rows, batch, masked=not trained.metrics[UPDATES])
         metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **trained.metrics}
@@ -368,7 +368,7 @@ class TrainJob(StepJob):
     async def _keep_rollouts(
         self, step: int, rows: Sequence[GroupRow], batch: Batch, *, masked: bool = False
     ) -> None:
-        steps = self.served.checkpoints.folder.parent / "steps"
+        steps = self.served.checkpoints.records
         records = rollout_records(self.request, rows, batch, masked=masked)
         await asyncio.to_thread(write_rollouts, steps, step, records)
 
