@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, TrajectoryLogError, require_extra
 from art.gather import gather_trajectories
-from art.tracking.averages import scores
 from art.tracking.folders import ModelPaths, get_models_dir
 from art.tracking.model_files import read_history
 from art.tracking.names import route
+from art.tracking.rollout_figures import scores
 from art.tracking.trajectory_log import lines_of_step, read_stored, rows_frame
 from art.tracking.trajectory_rows import double, from_text
 from art.trajectories import Trajectory, TrajectoryGroup

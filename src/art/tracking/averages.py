@@ -9,9 +9,8 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from art.tracking.names import SPLITS, check_name, is_managed, number
-from art.tracking.rollout_figures import rollout_figures
+from art.tracking.rollout_figures import rollout_figures, scores
 from art.trajectories import Trajectory, TrajectoryGroup, gathered
-from art.types import Unscored
 
 BUILT_IN = frozenset({"reward", "reward_std_dev", "exception_rate", "unscored_rate"})
 
@@ -93,11 +92,6 @@ def summarize(groups: list[TrajectoryGroup], split: str) -> Summary:
         counts=counts if split in SPLITS else {},
         scenarios=frozenset(batch.scenario_ids),
     )
-
-
-def scores(group: TrajectoryGroup) -> list[float]:
-    """The rewards that are known."""
-    return [float(t.reward) for t in group if not isinstance(t.reward, Unscored)]
 
 
 def summarize_trajectory_groups(groups: Iterable[TrajectoryGroup]) -> TrajectoryBatchSummary:

@@ -19,7 +19,7 @@ PERCENTILES = (50, 90, 99)
 
 def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Returns all figures of this file by their names, without the split."""
-    rewards = [[float(one.reward) for one in _scored(group)] for group in groups]
+    rewards = [scores(group) for group in groups]
     found: dict[str, float | None] = {
         "reward_sem": standard_error(rewards),
         "reward_length_correlation": reward_length_correlation(groups),
@@ -27,6 +27,11 @@ def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         **equal_groups(rewards),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def scores(group: TrajectoryGroup) -> list[float]:
+    """The rewards that are known."""
+    return [float(t.reward) for t in group if not isinstance(t.reward, Unscored)]
 
 
 def standard_error(rewards: Sequence[Sequence[float]]) -> float | None:
@@ -62,8 +67,8 @@ def reward_length_correlation(groups: Iterable[TrajectoryGroup]) -> float | None
     for group in groups:
         known = [
             (float(one.reward), float(sum(lengths)))
-            for one in _scored(group)
-            if (lengths := [*_lengths(one)])
+            for one in group
+            if not isinstance(one.reward, Unscored) and (lengths := [*_lengths(one)])
         ]
         if known:
             reward, length = fmean(pair[0] for pair in known), fmean(pair[1] for pair in known)
@@ -121,10 +126,6 @@ def equal_groups(rewards: Iterable[Sequence[float]]) -> dict[str, float | None]:
     good = sum(min(group) == highest and (highest != lowest or highest > 0) for group in groups)
     bad = sum(max(group) == lowest and (highest != lowest or highest <= 0) for group in groups)
     return {"all_good_groups": good / len(groups), "all_bad_groups": bad / len(groups)}
-
-
-def _scored(group: TrajectoryGroup) -> list[Any]:
-    return [one for one in group if not isinstance(one.reward, Unscored)]
 
 
 def _lengths(trajectory: Trajectory) -> Iterator[int]:

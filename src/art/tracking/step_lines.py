@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 
-from art.tracking.averages import scores
+from art.tracking.rollout_figures import scores
 from art.trajectories import TrajectoryGroup
 from art.wire.jobs import BalanceSheet
 from art.wire.rollout_record import SheetRow
