@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from art.runs.explain import explain
+from art.tracking.explain import explain
 
 TASKS = ("tic-tac-toe", "mail")
 

@@ -208,7 +208,7 @@ def explain(
     """
     from json import dumps
 
-    from art.runs.explain import explain as explain_run
+    from art.tracking.explain import explain as explain_run
 
     with readable_errors():
         found = explain_run(run, data_dir)

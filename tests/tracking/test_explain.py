@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import art
 from art.cli import app
 from art.errors import ConfigurationError
-from art.runs.explain import SIGNATURES, STAGES, Explanation, explain
+from art.tracking.explain import SIGNATURES, STAGES, Explanation, explain
 from art.tracking.folders import ModelPaths
 from art.wire.rollout_record import RolloutFailure, RolloutRecord
 
