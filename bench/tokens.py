@@ -29,8 +29,8 @@ from transformers.utils import logging as transformers_logging
 from art.batch.batch_types import Batch, GroupRow
 from art.batch.build import build_batch
 from art.process.resources import keep_freed_memory
-from art.server.jobs.token_files import delete_old_tokens, write_tokens
-from art.tracking.token_record import read_tokens
+from art.server.jobs.step_files import delete_old_tokens, write_tokens
+from art.tracking.step_record import read_tokens
 from art.training.logprobs import norms_and_entropies
 from art.training.policy import load_policy
 from art.training.tally import TokenRecord

@@ -10,8 +10,7 @@ import pytest
 
 import art
 from art.tracking.folders import ModelPaths
-from art.tracking.step_record import read_rollouts
-from art.tracking.token_record import read_tokens
+from art.tracking.step_record import read_rollouts, read_tokens
 
 pytestmark = pytest.mark.slow
 

@@ -3,9 +3,12 @@
     for step in recorded_steps(model_folder):
         for one in read_rollouts(model_folder, step):
             one.rollout, one.fate, one.reward, one.advantage
+        table = read_tokens(ModelPaths(model_folder).tokens(step))
 
-The server writes the record (`art.wire.rollout_record`). What is learned later, such as a second judge's
-opinion, is added as an annotation, which the reader folds in.
+The server writes the record (`art.wire.rollout_record`, `art.wire.training`). What is learned later, such
+as a second judge's opinion, is added as an annotation, which the reader folds in. Tokens are joined by the
+samples' ids with the ledger, and by the rollouts' names with the rollouts. numpy and safetensors are
+imported when a file of tokens is read.
 """
 
 from __future__ import annotations
@@ -13,13 +16,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from art.errors import ConfigurationError
+from pydantic import ValidationError
+
+from art.errors import ConfigurationError, TrajectoryLogError, extra_needed
 from art.tracking.folders import ModelPaths, lock_folder
+from art.wire.records import first_flaw
 from art.wire.rollout_record import RolloutRecord, fold_lines
+from art.wire.training import PLACE_COLUMNS, TOKEN_COLUMNS, TokenFileHeader
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+TOKEN_VERSION = 1
+"""Of the files of tokens that are read here."""
 _FIXED = frozenset({"group", "place", "fate", "samples"})
 """Facts of the step, which no annotation changes."""
 
@@ -74,3 +89,81 @@ def annotate_rollout(model_folder: Path, step: int, rollout: str, fields: Mappin
 def _ends_a_line(descriptor: int) -> bool:
     size = os.fstat(descriptor).st_size
     return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenTable:
+    """The recorded tokens of a step, one row for each; a sample's rows lie together, in the order of its
+    completion.
+    """
+
+    header: TokenFileHeader
+    columns: Mapping[str, npt.NDArray[np.generic]]
+    """Arrays of equal length: those of `TOKEN_COLUMNS` and `PLACE_COLUMNS`."""
+
+    def __len__(self) -> int:
+        return len(self.columns["logprob"])
+
+    @property
+    def complete(self) -> bool:
+        """Returns whether all trained tokens of the step are here; else those of some groups are."""
+        return len(self) == self.header.entries
+
+    def of_sample(self, sample_id: str) -> dict[str, npt.NDArray[np.generic]] | None:
+        """Returns the columns of one sample's tokens; None where it was not trained or not recorded."""
+        rows = self._rows.get(sample_id)
+        return None if rows is None else {name: column[rows] for name, column in self.columns.items()}
+
+    def samples_of(self, rollout: str) -> list[str]:
+        """Returns the ids of the recorded samples of one rollout, in their order."""
+        owner = self.columns["rollout"]
+        return [
+            sample_id
+            for sample_id, rows in self._rows.items()
+            if rows.stop > rows.start and self.header.rollouts[int(owner[rows.start])] == rollout
+        ]
+
+    @cached_property
+    def _rows(self) -> dict[str, slice]:
+        import numpy as np
+
+        count = len(self.header.samples)
+        end = np.cumsum(np.bincount(self.columns["sample"].astype(np.int64), minlength=count)).tolist()
+        starts = [0, *end[:-1]]
+        return {
+            name: slice(first, last)
+            for name, first, last in zip(self.header.samples, starts, end, strict=True)
+        }
+
+
+def read_tokens(path: Path) -> TokenTable | None:
+    """Returns the table in a file (`ModelPaths.tokens(step)`); None where there is no file: the step is
+    older than the retention, was made by an earlier release, or was told to record nothing.
+
+    Raises TrajectoryLogError for a file that is damaged or of a newer format, MissingExtraError where
+    numpy or safetensors is not installed.
+    """
+    with extra_needed("server", f"reading {path}"):
+        from safetensors import SafetensorError, safe_open
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata: dict[str, Any] = file.metadata() or {}
+            columns = {name: file.get_tensor(name) for name in file.keys()}
+        header = TokenFileHeader.model_validate_json(metadata.get("header", ""))
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError) as error:
+        raise TrajectoryLogError(
+            f"{path} cannot be read ({error}): it is cut or changed; restore or delete it"
+        ) from error
+    except ValidationError as error:
+        raise TrajectoryLogError(
+            f"{path} has a header that this release does not read ({first_flaw(error)}): upgrade ART, or "
+            "delete the file"
+        ) from error
+    if header.version > TOKEN_VERSION or not {*TOKEN_COLUMNS, *PLACE_COLUMNS} <= set(columns):
+        raise TrajectoryLogError(
+            f"{path} is of format {header.version} with the columns {', '.join(sorted(columns))}; this "
+            f"release reads format {TOKEN_VERSION}: upgrade ART, or delete the file"
+        )
+    return TokenTable(header=header, columns=columns)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ARTError
-from art.tracking.token_record import read_tokens
+from art.tracking.step_record import read_tokens
 from art.ui.conversation import visible
 from art.ui.run_files import RunFiles, read_rows
 

@@ -41,9 +41,8 @@ from art.rendering.chat_renderer import ChatRenderer
 from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.checkpoints.sampler_agreement import canary_rows
 from art.server.jobs.job_store import TrainingJob
-from art.server.jobs.rollout_files import rollout_records, write_rollouts
+from art.server.jobs.step_files import keep_tokens, rollout_records, write_rollouts
 from art.server.jobs.step_job import StepJob
-from art.server.jobs.token_files import keep_tokens
 from art.server.jobs.train_rows import (
     check_origin,
     group_rows,

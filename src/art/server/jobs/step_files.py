@@ -1,8 +1,10 @@
-"""The record of each trained token of a step, beside the model's log: `steps/NNNN/tokens.safetensors`.
+"""The record of a step, kept beside the model's log: what became of each rollout, and each trained token.
 
-The trainer hands out its columns, one value for each loss entry; the job adds whose each is. The format is in
-`art.wire.training`, its reader is `art.tracking.token_record`. A record that cannot be made is one warning:
-the step goes on without it.
+`steps/NNNN/rollouts.jsonl` is written before the step is committed, so that a step that exists has its
+record; a job that runs again after a crash writes the same again. Of `steps/NNNN/tokens.safetensors`, the
+trainer hands out the columns, one value for each loss entry; the job adds whose each is. The formats are in
+`art.wire.rollout_record` and `art.wire.training`, their reader is `art.tracking.step_record`. A record that
+cannot be made is one warning: the step goes on without it.
 
 Letters: E = loss entries of the step, K = entries that are kept, S = trained samples.
 """
@@ -12,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +24,103 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from art.batch.batch_types import Batch, TrainedSample
+from art.batch.balance_sheet import MASKED, UNTRAINABLE
+from art.batch.batch_types import Batch, GroupRow, RolloutFate, RolloutRow, TrainedSample
 from art.errors import ARTError, TrainingError
 from art.process.files import write_whole
 from art.server.settings import ControlSettings
 from art.server.workers.trainer_worker import TrainedModel
-from art.wire.jobs import TrainJobRequest
+from art.wire.jobs import TrainGroup, TrainJobRequest, TrainTrajectory
+from art.wire.rollout_record import ROLLOUT_FILE, ContextRow, RolloutFailure, RolloutRecord
 from art.wire.training import TOKEN_COLUMNS, TOKEN_FILE, RecordTokens, TokenFileHeader
 
 _log = logging.getLogger(__name__)
+_SHOWS_CONTEXT = frozenset({"trained", MASKED, UNTRAINABLE})
+
+
+def write_rollouts(steps: Path, step: int, records: Iterable[RolloutRecord]) -> Path | None:
+    """Write the record of the step that is being made. Returns its path; None where a disk refused."""
+    path = steps / f"{step:04d}" / ROLLOUT_FILE
+    try:
+        write_whole(path, "".join(one.line() for one in records))
+    except OSError as error:
+        _log.warning("step %d has no record of its rollouts in %s: %s", step, steps, error)
+        return None
+    return path
+
+
+def rollout_records(
+    request: TrainJobRequest, rows: Sequence[GroupRow], batch: Batch, *, masked: bool = False
+) -> Iterator[RolloutRecord]:
+    """Yields a record for each rollout that started, in the order of the request.
+
+    rows: the request's groups, the discarded ones last. masked: the step trained nothing after all.
+    """
+    groups = [*request.groups, *request.discarded]
+    for number, (group, row, fates) in enumerate(zip(groups, rows, batch.fates, strict=True)):
+        for place, (trajectory, rollout, fate) in enumerate(
+            zip(group.trajectories, row.rollouts, fates, strict=True)
+        ):
+            shown = MASKED if masked and fate.fate == "trained" else fate.fate
+            yield _record(number, place, trajectory, rollout, fate, shown, discarded=row.discarded)
+        yield from _failed(number, group, discarded=row.discarded)
+
+
+def _record(
+    group: int,
+    place: int,
+    trajectory: TrainTrajectory,
+    row: RolloutRow,
+    fate: RolloutFate,
+    shown: str,
+    *,
+    discarded: bool,
+) -> RolloutRecord:
+    drawn = [sample.step for sample in row.samples if sample.step is not None]
+    context = _context(row) if shown in _SHOWS_CONTEXT else {}
+    return RolloutRecord(
+        **trajectory.notes.model_dump(),
+        rollout=trajectory.rollout,
+        group=group,
+        place=place,
+        fate=shown,
+        discarded=discarded,
+        reward=trajectory.reward,
+        unscored_reason=trajectory.unscored_reason,
+        advantage=fate.advantage,
+        tokens=fate.tokens,
+        context=context,
+        policy_steps=(min(drawn), max(drawn)) if drawn else None,
+        forks=dict(Counter(sample.fork_reason for sample in row.samples if sample.fork_reason is not None)),
+        truncated=bool(row.samples) and row.samples[-1].truncated,
+        samples=list(trajectory.samples),
+    )
+
+
+def _context(row: RolloutRow) -> dict[str, ContextRow]:
+    found: dict[str, ContextRow] = {}
+    for sample in row.samples:
+        if sample.untrainable is not None:
+            seen = found.get(sample.untrainable.reason, ContextRow())
+            tokens = seen.tokens + len(sample.completion_ids)
+            found[sample.untrainable.reason] = ContextRow(samples=seen.samples + 1, tokens=tokens)
+    return found
+
+
+def _failed(number: int, group: TrainGroup, *, discarded: bool) -> Iterator[RolloutRecord]:
+    """A record for each rollout that ended in an exception; older programs do not say in which."""
+    told: list[RolloutFailure | None] = [*group.failures[: group.failed]]
+    told += [None] * (group.failed - len(told))
+    for place, failure in enumerate(told, len(group.trajectories)):
+        yield RolloutRecord(
+            rollout=f"g{number}.failed{place}",
+            group=number,
+            place=place,
+            fate="failed",
+            discarded=discarded,
+            failure=failure,
+        )
+
 
 AUTO_TOKENS = 200_000
 """Of a step, that `record_tokens="auto"` keeps."""

@@ -20,8 +20,8 @@ from safetensors.numpy import save as save_arrays
 from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow, TrainedSample
 from art.batch.build import build_batch
 from art.errors import TrainingError, TrajectoryLogError
-from art.server.jobs import token_files
-from art.server.jobs.token_files import (
+from art.server.jobs import step_files
+from art.server.jobs.step_files import (
     chosen_groups,
     delete_old_tokens,
     encode_tokens,
@@ -31,7 +31,7 @@ from art.server.jobs.token_files import (
 from art.server.settings import ControlSettings
 from art.server.workers.trainer_worker import TrainedModel, TrainerClient
 from art.tracking.folders import ModelPaths
-from art.tracking.token_record import read_tokens
+from art.tracking.step_record import read_tokens
 from art.wire.jobs import TrainJobRequest
 from art.wire.training import TOKEN_COLUMNS, ComputeSpec, TokenFileHeader
 
@@ -213,7 +213,7 @@ async def test_what_fails_is_one_warning(
         def full(*_: Any, **__: Any) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(token_files, "write_whole", full)
+        monkeypatch.setattr(step_files, "write_whole", full)
     settings = ControlSettings(token_record=0.3 if fault == "silent" else 30)
     status = "500 Internal Server Error" if fault == "500" else "200 OK"
     with caplog.at_level(logging.WARNING, "art.server"):

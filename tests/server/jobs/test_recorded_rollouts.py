@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from art.batch.balance_sheet import masked
 from art.batch.batch_types import GroupRow, RolloutRow, SampleRow, Untrainable
 from art.batch.build import build_batch
-from art.server.jobs.rollout_files import rollout_records, write_rollouts
+from art.server.jobs.step_files import rollout_records, write_rollouts
 from art.tracking.step_record import read_rollouts
 from art.wire.algorithm import Algorithm, Estimator
 from art.wire.jobs import TrainJobRequest
