@@ -21,8 +21,10 @@ from typer.testing import CliRunner
 import art
 from art.cli import app
 from art.errors import ConfigurationError
-from art.tracking.explain import SIGNATURES, STAGES, Explanation, explain
+from art.tracking.explain import FIRST_ROWS, LAST_ROWS, LOOK_EVERY, Explanation, RunWatch, explain
 from art.tracking.folders import ModelPaths
+from art.tracking.model_files import append_history_row
+from art.tracking.signatures import SIGNATURES, STAGES
 from art.wire.rollout_record import RolloutFailure, RolloutRecord
 
 STEPS, GROUPS, SIZE = 12, 8, 4
@@ -36,7 +38,13 @@ def rewards(step: int, chance: random.Random, top: float = 0.9) -> list[float]:
     return [1.0, 0.0, *(float(chance.random() < good) for _ in range(SIZE - 2))]
 
 
-def rollout(reward: float | art.Unscored, tokens: int = 10, **said: Any) -> art.Trajectory:
+def rollout(
+    reward: float | art.Unscored,
+    tokens: int = 10,
+    question: str = "?",
+    scenario: str | None = None,
+    **said: Any,
+) -> art.Trajectory:
     message = {"role": "assistant", "content": "x"}
     fields: dict[str, Any] = {
         "index": 0,
@@ -45,7 +53,9 @@ def rollout(reward: float | art.Unscored, tokens: int = 10, **said: Any) -> art.
         "message": message,
     } | said
     reply = Choice.construct(**fields, completion_tokens=tokens)
-    return art.Trajectory(reward=reward, messages_and_choices=[{"role": "user", "content": "?"}, reply])
+    asked: dict[str, Any] = {"role": "user", "content": question}
+    facts: dict[str, Any] = {} if scenario is None else {"scenario_id": scenario}
+    return art.Trajectory(reward=reward, messages_and_choices=[asked, reply], metadata=facts)
 
 
 async def made_run(
@@ -57,9 +67,11 @@ async def made_run(
         odd = wrong(step)
         lengths, said = odd.get("tokens", lambda reward: 10), odd.get("said", {})
         groups = []
-        for _ in range(GROUPS):
+        for number in range(GROUPS):
+            name = f"s-{number}"
+            shown = {"question": odd.get("question", name), "scenario": odd.get("scenario", name)}
             given = odd["rewards"](chance) if "rewards" in odd else rewards(step, chance)
-            made: list[Any] = [rollout(r, lengths(r), **said) for r in given]
+            made: list[Any] = [rollout(r, lengths(r), **shown, **said) for r in given]
             failed = odd.get("failed", 0)
             made[SIZE - failed :] = [TimeoutError("the tool is down")] * failed
             groups.append(art.TrajectoryGroup(made))
@@ -67,7 +79,9 @@ async def made_run(
         await model.log(groups, split="train", step=step, metrics=figures | odd.get("metrics", {}))
         if val is not None:
             scores = val(step)["rewards"]
-            await model.log([art.TrajectoryGroup([rollout(s)]) for s in scores], split="val", step=step)
+            ids = val(step).get("ids", [f"v-{number}" for number in range(len(scores))])
+            held_out = [rollout(s, scenario=one) for s, one in zip(scores, ids, strict=True)]
+            await model.log([art.TrajectoryGroup([one]) for one in held_out], split="val", step=step)
     return explain("p/m", folder)
 
 
@@ -109,6 +123,8 @@ BROKEN: dict[int, Change] = {
         "rewards": flat,
     },
     16: metric("throughput/step_trainer_idle_s", 9.0),
+    17: lambda step: {"question": "Solve it."},
+    18: lambda step: {"said": {}, "question": " "},
 }
 EXTRA = {6: {"data/sheet/started_rollouts": 32}, 16: {"time/step_wall_s": 10.0}}
 
@@ -132,6 +148,20 @@ async def test_a_reward_that_is_gamed_falls_where_it_is_not_trained(tmp_path: Pa
     found = await made_run(tmp_path, val=val)
     assert numbers(found) == [12, 15], found.text()
     assert "Fork from step 1," in found.findings[1].change
+
+
+async def test_a_validation_of_trained_scenarios_is_named(tmp_path: Path) -> None:
+    def val(step: int, known: int) -> dict[str, Any]:
+        return {"rewards": [0.0, 1.0] * 4, "ids": [f"{'s' if n < known else 'v'}-{n}" for n in range(8)]}
+
+    found = await made_run(tmp_path / "most", val=lambda step: val(step, 6))
+    assert numbers(found) == [19] and "75% of the 8 scenarios" in found.text()
+    assert not (await made_run(tmp_path / "few", val=lambda step: val(step, 2))).findings
+
+
+async def test_one_scenario_that_is_meant_to_be_one_is_healthy(tmp_path: Path) -> None:
+    same = {"question": "Solve it.", "scenario": "the only one"}
+    assert not (await made_run(tmp_path, lambda step: same)).findings
 
 
 async def test_what_comes_first_in_the_chain_is_named_first(tmp_path: Path) -> None:
@@ -164,7 +194,7 @@ async def test_examples_are_rollouts_of_the_record_and_a_torn_file_is_read(tmp_p
         history.write('{"step": 13, "train/rew')
     found = explain(str(paths.path)).findings[0]
     assert [(one.step, one.rollout) for one in found.examples] == [(2, "r-0"), (2, "r-1"), (2, "r-2")]
-    assert "'TimeoutError: the tool is down'" in found.words and "25%" in found.words
+    assert "'TimeoutError: the tool is down'" in found.sentence() and "25%" in found.words
 
 
 async def test_the_command_says_it_in_text_and_json_and_by_its_exit_code(tmp_path: Path) -> None:
@@ -178,6 +208,74 @@ async def test_the_command_says_it_in_text_and_json_and_by_its_exit_code(tmp_pat
     assert wrong.exit_code == 2 and "models there: p/m" in wrong.output
 
 
+async def log_steps(folder: Path, steps: range, wrong: Change, **names: str) -> art.Model[None]:
+    """Logs training steps as a program does that is started anew."""
+    model, chance = art.Model(name="m", project="p", base_path=str(folder)), random.Random(0)
+    for step in steps:
+        odd = wrong(step)
+        made = [odd["rewards"](chance) if "rewards" in odd else rewards(step, chance) for _ in range(GROUPS)]
+        asked = [[rollout(r, question=f"{n}") for r in one] for n, one in enumerate(made)]
+        groups = [art.TrajectoryGroup(one) for one in asked]
+        await model.log(groups, split="train", step=step, metrics=odd.get("metrics", {}))
+    return model
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.name == "art.tracking.explain"]
+
+
+async def test_a_finding_is_one_line_of_the_log_while_it_trains_and_no_second_one_after_a_resume(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await log_steps(tmp_path, range(1, LOOK_EVERY), BROKEN[5])
+    assert told(caplog) == []
+    await log_steps(tmp_path, range(LOOK_EVERY, 3 * LOOK_EVERY), BROKEN[5])
+    (line,) = told(caplog)
+    assert line.startswith("group: 100% of the groups have one reward only")
+    assert "(signature 5): Use easier scenarios" in line
+    named = line.partition(" -> art explain ")[2]
+    assert explain(named).findings[0].number == 5
+    await log_steps(tmp_path, range(3 * LOOK_EVERY, 5 * LOOK_EVERY), BROKEN[5])
+    assert told(caplog) == [line]
+    also = {"metrics": {"loss/clipped_share": 0.5}}
+    await log_steps(tmp_path, range(5 * LOOK_EVERY, 7 * LOOK_EVERY), lambda step: BROKEN[5](step) | also)
+    assert [one.partition(":")[0] for one in told(caplog)] == ["group", "gradient"]
+
+
+async def test_a_healthy_run_is_silent_and_what_fails_ends_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await log_steps(tmp_path / "healthy", range(1, 20), lambda step: {})
+    assert told(caplog) == []
+    await log_steps(tmp_path / "broken", range(1, 3), BROKEN[5])
+    ModelPaths(tmp_path / "broken" / "p" / "models" / "m").findings.mkdir()
+    await log_steps(tmp_path / "broken", range(3, 20), BROKEN[5])
+    (line,) = told(caplog)
+    assert "no longer looked for" in line
+    history = ModelPaths(tmp_path / "broken" / "p" / "models" / "m").history
+    assert len(history.read_text().splitlines()) == 19
+
+
+async def test_the_log_names_the_run_as_the_command_takes_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    await log_steps(tmp_path / ".art", range(1, 6), BROKEN[5])
+    assert told(caplog)[0].endswith(" -> art explain p/m")
+    await log_steps(tmp_path / "my runs", range(1, 6), BROKEN[5])
+    assert told(caplog)[1].endswith(" -> art explain 'my runs/p/models/m'")
+
+
+async def test_a_long_run_is_looked_at_through_a_window(tmp_path: Path) -> None:
+    watch, folder = RunWatch(), tmp_path / "p" / "models" / "m"
+    for step in range(1, 500):
+        row = {"step": step, "train/reward": step / 500}
+        append_history_row(ModelPaths(folder).history, row)
+        watch.see(folder, row)
+    assert [*watch.rows.train][:2] == [1, 2] and [*watch.rows.train][-1] == 499
+    assert len(watch.rows.train) == FIRST_ROWS + LAST_ROWS and not ModelPaths(folder).findings.exists()
+
+
 def test_a_folder_without_a_step_or_with_two_models_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "p" / "models" / name).mkdir(parents=True)
@@ -187,8 +285,8 @@ def test_a_folder_without_a_step_or_with_two_models_is_refused(tmp_path: Path) -
         explain(str(tmp_path))
 
 
-def test_the_table_has_sixteen_rows_in_the_order_of_the_chain() -> None:
-    assert sorted(one.number for one in SIGNATURES) == [*range(1, 17)]
+def test_the_table_has_every_number_once_in_the_order_of_the_chain() -> None:
+    assert sorted(one.number for one in SIGNATURES) == [*range(1, 20)]
     assert [one.stage for one in SIGNATURES] == sorted((s.stage for s in SIGNATURES), key=STAGES.index)
     assert all(one.limit and one.source and one.change and one.metrics for one in SIGNATURES)
 

@@ -13,11 +13,13 @@ from made_groups import reply
 import art
 from art.tracking.averages import summarize
 from art.tracking.rollout_figures import (
+    empty_prompt_rate,
     equal_groups,
     percentile,
     reply_figures,
     reward_length_correlation,
     rollout_figures,
+    same_input_rate,
     standard_error,
 )
 
@@ -124,3 +126,31 @@ def test_a_users_own_metric_of_the_same_name_stays() -> None:
     )
     averages = summarize([group, group], "val").averages
     assert averages["truncated_rate"] == 0.5 and averages["reward_sem"] == 0.0
+
+
+def shown(question: Any, answer: str = "?", scenario: str | None = None) -> art.TrajectoryGroup:
+    """A group of one rollout: a question, a reply, what a tool says to it, a reply."""
+    turns: list[Any] = [{"role": "user", "content": question}, reply(), {"role": "tool", "content": answer}]
+    facts: dict[str, Any] = {} if scenario is None else {"scenario_id": scenario}
+    return art.TrajectoryGroup([art.Trajectory(messages_and_choices=[*turns, reply()])], metadata=facts)
+
+
+def test_groups_that_show_the_model_the_same_are_counted_by_all_that_is_not_its_own() -> None:
+    assert same_input_rate([shown("a"), shown("a"), shown("a"), shown("b")]) == 0.75
+    assert same_input_rate([shown("a", f"{place}") for place in range(4)]) == 0.25
+    own: list[Any] = [{"role": "user", "content": "a"}]
+    said = [
+        art.TrajectoryGroup([art.Trajectory(messages_and_choices=[*own, reply(content=c)])]) for c in "abcd"
+    ]
+    assert same_input_rate(said) == 1.0, "replies differ, what they reply to does not"
+    assert same_input_rate([shown("a")] * 3) is None
+    assert same_input_rate([shown("a", scenario="one")] * 8) is None, "it is meant to be one"
+    assert same_input_rate([shown("a", scenario=f"s-{place}") for place in range(8)]) == 1.0
+
+
+@pytest.mark.parametrize(("content", "empty"), [("a", 0.0), ("", 1.0), (" \n", 1.0), (None, 1.0), ([], 1.0)])
+def test_a_prompt_without_a_text_is_counted(content: Any, empty: float) -> None:
+    assert empty_prompt_rate(shown(content).trajectories) == empty
+    picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
+    assert empty_prompt_rate(shown(picture).trajectories) == 0.0
+    assert empty_prompt_rate([art.Trajectory(messages_and_choices=[reply()])]) is None

@@ -1,42 +1,34 @@
-"""Says where a run breaks first: sixteen signatures over the files of its model, in the order of the chain.
+"""Says where a run breaks first: the signatures of `art.tracking.signatures`, in the order of the chain.
 
     scenario -> rollout -> reward -> group -> gradient -> promotion
 
-A later stage that looks ill is often a consequence of an earlier one, so the first is the one to mend. It
-reads files only: `history.jsonl` and, where there is one, the record of the rollouts. No server has to run.
-Scenarios that are too hard or too easy show as groups without a signal.
+A later stage that looks ill is often a consequence of an earlier one, so the first is the one to mend.
+`explain` reads files only: no server has to run. `RunWatch` tells the same findings in the log while a run
+trains.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+import shlex
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
+from urllib.parse import quote
 
 from art.errors import ConfigurationError
-from art.tracking.folders import ModelPaths, find_model, model_folders
-from art.tracking.model_files import read_history
+from art.tracking.folders import ModelPaths, find_model, lock_folder, model_folders
+from art.tracking.model_files import append_history_row, read_history
+from art.tracking.signatures import SIGNATURES, Found, HistoryRows, RunTable
 from art.tracking.step_record import read_rollouts, recorded_steps
-from art.wire.rollout_record import RolloutRecord
 
-STAGES = ("scenario", "rollout", "reward", "group", "gradient", "promotion")
-WINDOW, ENDS, MOST_EXAMPLES = 5, 3, 3
-"""Steps of a mean; steps at each end of a run that are compared; rollouts shown for a finding."""
+MOST_EXAMPLES = 3
+"""Rollouts that are shown for a finding."""
+LOOK_EVERY, FIRST_ROWS, LAST_ROWS = 5, 12, 28
+"""Steps between two looks at a run that trains; steps of its beginning and of its end that a look sees."""
 
-
-@dataclass(frozen=True)
-class Found:
-    """The sight of a signature: a sentence with numbers, the steps, and which rollouts are examples of it."""
-
-    words: str
-    steps: tuple[int, ...]
-    is_example: Callable[[RolloutRecord], bool] = lambda one: False
-    change: str | None = None
-    """Replaces the signature's own, where what was seen says more."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,6 +39,8 @@ class Example:
     rollout: str
     reward: float | None
     fate: str
+    page: str
+    """The address of its page in `art ui`, opened for the data folder."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +53,12 @@ class RunFinding:
     change: str
     steps: tuple[int, ...]
     examples: tuple[Example, ...] = ()
+    quote: str | None = None
+    """A text of the run itself, such as its most frequent exception."""
+
+    def sentence(self) -> str:
+        """Returns what was found, with its quote."""
+        return self.words if self.quote is None else f"{self.words}, most often {self.quote!r}"
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Explanation:
     run: str
     steps: int
     findings: tuple[RunFinding, ...] = ()
+    data_dir: str = ".art"
+    """The folder that has the run, for `art ui`."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns plain values: `first_broken_stage` (None: nothing was found) and `findings`."""
@@ -86,368 +88,50 @@ class Explanation:
             if finding is not first and finding is self.findings[1]:
                 lines += ["", "Also found. It may be a consequence:"]
             where = f"steps {finding.steps[0]} to {finding.steps[-1]}"
-            lines += [f"  {finding.stage}: {finding.words} ({where})", f"    Change: {finding.change}"]
-            lines += [
-                f"    Example: step {one.step}, group {one.group}, rollout {one.place} ({one.rollout}): "
-                f"reward {one.reward}, {one.fate}"
-                for one in finding.examples
-            ]
+            lines += [f"  {finding.stage}: {finding.sentence()} ({where})", f"    Change: {finding.change}"]
+            for one in finding.examples:
+                lines += [
+                    f"    Example: step {one.step}, group {one.group}, rollout {one.place} ({one.rollout}): "
+                    f"reward {one.reward}, {one.fate}",
+                    f"      {one.page}",
+                ]
+        if any(finding.examples for finding in self.findings):
+            command = pages_command(self.data_dir)
+            lines += ["", f"To read an example, run `{command}` and open its address there."]
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class RunTable:
-    """The numbers of each training step, and of each step with an evaluation."""
-
-    files: ModelPaths
-    train: dict[int, dict[str, float]] = field(default_factory=dict)
-    val: dict[int, dict[str, float]] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, folder: Path) -> RunTable:
-        """Raises ConfigurationError where no training step has been logged."""
-        train: dict[int, dict[str, float]] = {}
-        val: dict[int, dict[str, float]] = {}
-        for row in read_history(ModelPaths(folder).history):
-            if isinstance(step := row.get("step"), int):
-                numbers = {k: float(v) for k, v in row.items() if isinstance(v, int | float)}
-                evaluated = any(name.startswith(("val/", "test/")) for name in numbers)  # with own counts
-                (val if evaluated else train).setdefault(step, {}).update(numbers)
-        train = {s: row for s, row in sorted(train.items()) if any(k.startswith("train/") for k in row)}
-        val = {step: row for step, row in sorted(val.items()) if "val/reward" in row}
-        if not train:
-            raise ConfigurationError(
-                f"{folder} has no training step in history.jsonl: nothing can be explained before the first "
-                "`model.train` or `model.log`"
-            )
-        return cls(ModelPaths(folder), train, val)
-
-    def column(self, name: str) -> dict[int, float]:
-        """Returns the training steps that have the number, and it."""
-        return {step: row[name] for step, row in self.train.items() if name in row}
-
-    def share(self, part: str, whole: str) -> dict[int, float]:
-        """Returns part / whole for each step that has the whole; a part that is not logged is 0."""
-        return {s: row.get(part, 0.0) / row[whole] for s, row in self.train.items() if row.get(whole)}
-
-    def gain(self, steps: Sequence[int] = ()) -> float:
-        """Returns how much the reward of these steps (none: the last) is above that of the first, less what
-        chance allows: two standard errors of the difference. Above 0: the run learned.
-        """
-        return self.rise([*self.train][:ENDS], [*(steps or [*self.train][-ENDS:])])
-
-    def rise(self, first: Sequence[int], last: Sequence[int]) -> float:
-        """Returns how much the last steps' reward is above that of the first, less what chance allows."""
-        before, after = self._mean(first, "train/reward"), self._mean(last, "train/reward")
-        if before is None or after is None or set(first) == set(last):
-            return 0.0
-        noise = math.hypot(
-            (self._mean(first, "train/reward_sem") or 0.05) / math.sqrt(len(first)),
-            (self._mean(last, "train/reward_sem") or 0.05) / math.sqrt(len(last)),
-        )
-        return after - before - 2 * noise
-
-    def _mean(self, steps: Iterable[int], name: str) -> float | None:
-        found = [self.train[step][name] for step in steps if name in self.train[step]]
-        return fmean(found) if found else None
-
-
-def worst(values: dict[int, float]) -> tuple[float, tuple[int, ...]]:
-    """Returns the highest mean over five steps that follow each other (fewer: all), and these steps."""
-    steps = [*values]
-    starts = range(max(1, len(steps) - WINDOW + 1))
-    windows = [tuple(steps[start : start + WINDOW]) for start in starts if steps]
-    means = [(fmean(values[step] for step in one), one) for one in windows]
-    return max(means, key=lambda mean: mean[0], default=(0.0, ()))  # the first of equals
-
-
-def growth(values: dict[int, float]) -> float:
-    """Returns the mean of the last steps over that of the first; 1 where too few are known."""
-    known = [*values.values()]
-    if len(known) < 2 * ENDS or fmean(known[:ENDS]) <= 0:
-        return 1.0
-    return fmean(known[-ENDS:]) / fmean(known[:ENDS])
-
-
-def slope(values: dict[int, float], errors: dict[int, float]) -> tuple[float, float]:
-    """Returns the weighted least squares slope over the steps and its standard error."""
-    points = [(s, v, errors[s] ** -2) for s, v in values.items() if errors.get(s, 0.0) > 0]
-    if len(points) < ENDS:
-        return 0.0, math.inf
-    weight = sum(w for _, _, w in points)
-    middle = sum(w * s for s, _, w in points) / weight
-    spread = sum(w * (s - middle) ** 2 for s, _, w in points)
-    return sum(w * (s - middle) * v for s, v, w in points) / spread, spread**-0.5
-
-
-def failing(table: RunTable) -> Found | None:
-    share, steps = worst(table.column("train/exception_rate"))
-    if share <= 0.05:
-        return None
-    kinds = Counter(
-        f"{one.failure.type}: {one.failure.message}"[:200]
-        for step in steps
-        for one in read_rollouts(table.files.path, step)
-        if one.failure
-    )
-    most = f", most often {kinds.most_common(1)[0][0]!r}" if kinds else ""
-    return Found(f"{share:.0%} of the rollouts failed{most}", steps, lambda one: one.failure is not None)
-
-
-def malformed(table: RunTable) -> Found | None:
-    share, steps = worst(table.column("train/malformed_call_rate"))
-    return Found(f"{share:.0%} of the replies have a malformed tool call", steps) if share > 0.1 else None
-
-
-def truncated(table: RunTable) -> Found | None:
-    share, steps = worst(table.column("train/truncated_rate"))
-    if share <= 0.1:
-        return None
-    words = f"{share:.0%} of the rollouts end at the limit of tokens"
-    return Found(words, steps, lambda one: one.truncated)
-
-
-def unscored(table: RunTable) -> Found | None:
-    share, steps = worst({step: row.get("train/unscored_rate", 0.0) for step, row in table.train.items()})
-    words = f"{share:.0%} of the rollouts have no score"
-    return Found(words, steps, lambda one: one.unscored_reason is not None) if share > 0.05 else None
-
-
-def judge_alarm(table: RunTable) -> Found | None:
-    names = {name for row in table.train.values() for name in row if "group_judge/alarm_" in name}
-    rang = [(worst(table.column(name)), name.rpartition("alarm_")[2]) for name in sorted(names)]
-    (share, steps), check = max(rang, default=((0.0, ()), ""))
-    return (
-        Found(f"the judge's check {check!r} rang in {share:.0%} of the groups", steps)
-        if share > 0.5
-        else None
-    )
-
-
-def length_hacking(table: RunTable) -> Found | None:
-    correlation, steps = worst(table.column("train/reward_length_correlation"))
-    grown = growth(table.column("train/completion_tokens_p50"))
-    if correlation <= 0.5 or grown < 1.5:
-        return None
-    return Found(
-        f"reward and length correlate at {correlation:.2f}, and replies grew {grown:.1f} times", steps
-    )
-
-
-def reward_hacking(table: RunTable) -> Found | None:
-    val = {step: row["val/reward"] for step, row in table.val.items()}
-    up, up_error = slope(table.column("train/reward"), table.column("train/reward_sem"))
-    down, down_error = slope(val, {s: row.get("val/reward_sem", 0.0) for s, row in table.val.items()})
-    if up < 1.96 * up_error or down > -1.96 * down_error:
-        return None
-    words = f"train/reward rises by {up:.3f} a step and val/reward falls by {-down:.3f}, both beyond chance"
-    return Found(words, tuple(val))
-
-
-def no_signal(table: RunTable) -> Found | None:
-    given = table.share("data/step_num_groups_trainable", "data/step_num_groups_submitted")
-    share, steps = worst({step: 1 - part for step, part in given.items()})
-    if share <= 0.5 or table.gain(steps) > 0:  # a solved task has no signal left
-        return None
-    good, bad = (
-        fmean(table.train[s].get(f"train/all_{x}_groups", 0.0) for s in steps) for x in ("good", "bad")
-    )
-    change = None
-    if bad > 0.5:
-        change = "Use easier scenarios, SFT first, or a reward that pays for partial success."
-    elif good > 0.5:
-        change = "Use harder scenarios, or a reward that tells good rollouts apart."
-    words = f"{share:.0%} of the groups have one reward only"
-    if good or bad:
-        words += f"; of all groups {good:.0%} are at the highest, {bad:.0%} at the lowest"
-    return Found(words, steps, lambda one: one.fate == "zero_advantage", change)
-
-
-def stale(table: RunTable) -> Found | None:
-    started = "data/sheet/started_rollouts"
-    shares = {
-        kind: worst(table.share(f"data/sheet/{kind}_rollouts", started)) for kind in ("stale", "untrainable")
-    }
-    kind, (share, steps) = max(shares.items(), key=lambda item: item[1][0])
-    if share > 0.2:
-        return Found(f"{share:.0%} of the rollouts are {kind}", steps, lambda one: one.fate == kind)
-    lag, steps = worst(table.column("offpolicy/steps_max"))
-    return Found(f"samples are up to {lag:.0f} steps old", steps) if lag > 8 else None
-
-
-def mismatch(table: RunTable) -> Found | None:
-    fresh = {s for s, row in table.train.items() if not row.get("offpolicy/steps_max")}
-    for name, limit in (("loss/mismatch_k3", 1e-3), ("loss/logprob_difference_mean", 0.03)):
-        value, steps = worst({s: v for s, v in table.column(name).items() if s in fresh})
-        if value > limit:
-            return Found(f"{name} is {value:.2g} on samples of the newest policy, above {limit:g}", steps)
-    return None
-
-
-def blow_up(table: RunTable) -> Found | None:
-    share, steps = worst(table.column("loss/clipped_share"))
-    if share > 0.3:
-        return Found(f"the loss clips {share:.0%} of the tokens", steps)
-    kl, known = growth(table.column("loss/kl_policy_ref")), tuple(table.column("loss/kl_policy_ref"))
-    if kl > 3 and table.gain() <= 0 and table.train[known[-1]]["loss/kl_policy_ref"] > 0.05:
-        return Found(f"the KL from the reference grew {kl:.1f} times and the reward did not", known[-ENDS:])
-    return None
-
-
-def gradient(table: RunTable) -> Found | None:
-    trained = table.column("data/step_num_gradient_steps")
-    norms = {s: v for s, v in table.column("loss/grad_norm").items() if trained.get(s, 1.0) > 0}
-    if zero := tuple(step for step, norm in norms.items() if norm < 1e-8):
-        return Found(f"the gradient of {len(zero)} steps is 0 although they trained", zero)
-    steps = [*norms]
-    for place in range(ENDS, len(steps)):
-        usual = median(norms[step] for step in steps[:place])
-        before, after = steps[max(0, place - WINDOW) : place], steps[place : place + WINDOW]
-        norm = norms[steps[place]]
-        # A single peak is clipped, and healthy runs have some: it is a fault where the reward falls after it.
-        if norm > max(1.0, 10 * usual) and table.rise(after, before) > 0:
-            words = (
-                f"the gradient's norm is {norm:.2f}, {norm / usual:.0f} times the usual, and the reward fell"
-            )
-            return Found(words, (steps[place],))
-    return None
-
-
-def collapse(table: RunTable) -> Found | None:
-    entropy = table.column("loss/entropy")
-    steps = [*entropy]
-    early = steps[ENDS : max(WINDOW, math.ceil(len(steps) / 5)) + 1]
-    first = fmean([entropy[step] for step in steps[:ENDS]] or [0.0])
-    low = tuple(step for step in early if entropy[step] < 0.3 * first)
-    if not low or table.gain() > 0:
-        return None
-    return Found(f"the entropy fell from {first:.3f} to {entropy[low[0]]:.3f} and the reward is flat", low)
-
-
-def slow(table: RunTable) -> Found | None:
-    rates, literature = table.column("loss/learning_rate"), table.column("loss/learning_rate_by_size")
-    steps = tuple(step for step, rate in rates.items() if rate * 10 < literature.get(step, 0.0))
-    if len(table.train) < 2 * WINDOW or len(steps) <= len(table.train) / 2 or table.gain() > 0:
-        return None
-    usual = literature[steps[0]]
-    return Found(
-        f"the learning rate {rates[steps[0]]:.1e} is below a tenth of {usual:.1e}, the size's usual", steps
-    )
-
-
-def fell(table: RunTable) -> Found | None:
-    known = {s: row for s, row in table.val.items() if "val/reward_sem" in row}
-    if len(known) < 2:
-        return None
-    best, last = max(known, key=lambda step: known[step]["val/reward"]), max(known)
-    noise = math.hypot(known[best]["val/reward_sem"], known[last]["val/reward_sem"])
-    lost = known[best]["val/reward"] - known[last]["val/reward"]
-    if lost <= max(2 * noise, 1e-9):
-        return None
-    change = f"Fork from step {best}, the best one, and lower the learning rate or stop earlier."
-    return Found(
-        f"val/reward was {lost:.3f} higher at step {best} than at the end", (best, last), change=change
-    )
-
-
-def idle(table: RunTable) -> Found | None:
-    share, steps = worst(table.share("throughput/step_trainer_idle_s", "time/step_wall_s"))
-    return Found(f"the trainer waits {share:.0%} of the time for rollouts", steps) if share > 0.5 else None
-
-
-@dataclass(frozen=True)
-class Signature:
-    """A way in which runs break. `limit` says when it is reported, `source` where the limit comes from."""
-
-    number: int
-    stage: str
-    question: str
-    metrics: tuple[str, ...]
-    limit: str
-    source: str
-    change: str
-    look: Callable[[RunTable], Found | None]
-
-
-OURS = "judgement"
-SIGNATURES = (
-    Signature(1, "rollout", "Do rollouts end?", ("train/exception_rate",), "> 5 %", OURS,
-              "Read the exception and fix the rollout or its tools.", failing),
-    Signature(3, "rollout", "Can tool calls be read?", ("train/malformed_call_rate",), "> 10 %", OURS,
-              "Show the format in the prompt or by SFT, or set tool_choice='required'.", malformed),
-    Signature(4, "rollout", "Do replies fit their limit?", ("train/truncated_rate",), "> 10 %",
-              "DAPO, arXiv:2503.14476", "Raise max_tokens, or let the reward punish length.", truncated),
-    Signature(2, "reward", "Is every rollout scored?", ("train/unscored_rate",), "> 5 %", OURS,
-              "Check the judge, its budget and its limits.", unscored),
-    Signature(13, "reward", "Does the judge stay the same?", ("train/group_judge/alarm_*",),
-              "alarms in > 50 % of groups", "the alarms of JudgeChecks",
-              "Read the judge's words for these rollouts, and mend its rubric.", judge_alarm),
-    Signature(11, "reward", "Does the reward pay for length?",
-              ("train/reward_length_correlation", "train/completion_tokens_p50"), "> 0.5 and length x 1.5",
-              "arXiv:2310.03716, arXiv:2503.20783", "Take length out of the reward, or punish it.",
-              length_hacking),
-    Signature(12, "reward", "Does the reward mean what you want?", ("train/reward", "val/reward"),
-              "slopes of opposite sign, 95 %", "Gao et al., arXiv:2210.10760",
-              "Read rollouts with a high reward, and mend the reward before you train on.", reward_hacking),
-    Signature(5, "group", "Do groups have different rewards?", ("data/step_num_groups_trainable",),
-              "> 50 % equal over 5 steps, reward not risen", "DAPO, arXiv:2503.14476",
-              "Use scenarios of medium difficulty, larger groups or a finer reward.", no_signal),
-    Signature(6, "group", "Can the rollouts be trained?",
-              ("data/sheet/stale_rollouts", "data/sheet/untrainable_rollouts", "offpolicy/steps_max"),
-              "> 20 %, or > 8 steps old", "ScaleRL, arXiv:2510.13786; " + OURS,
-              "Lower max_steps_off_policy or the number of concurrent rollouts.", stale),
-    Signature(7, "gradient", "Are engine and trainer one policy?",
-              ("loss/mismatch_k3", "loss/logprob_difference_mean"), "k3 > 1e-3, mean > 0.03",
-              "Liu et al., When speed kills stability (2025)",
-              "Run `art audit-model`, or set truncated_importance_sampling=2.0.", mismatch),
-    Signature(8, "gradient", "Does the policy move too far?", ("loss/clipped_share", "loss/kl_policy_ref"),
-              "clipped > 30 %, KL x 3 without reward", "PPO's target_kl; Schulman's k3; " + OURS,
-              "Lower the learning rate, or make fewer updates per batch.", blow_up),
-    Signature(9, "gradient", "Is the gradient sane?", ("loss/grad_norm",),
-              "> 1 and > 10 x the running median and the reward falls, or < 1e-8", OURS,
-              "Lower the learning rate, or use more rollouts per step.", gradient),
-    Signature(10, "gradient", "Does the policy still explore?", ("loss/entropy",),
-              "< 30 % of the start in the first fifth, reward flat", "arXiv:2505.22617",
-              "Divide the learning rate by three.", collapse),
-    Signature(14, "gradient", "Is the learning rate large enough?",
-              ("loss/learning_rate", "loss/learning_rate_by_size"), "< 1/10 of the size's, reward flat",
-              "LoRA without regret (2025)", "Take the learning rate of loss/learning_rate_by_size.", slow),
-    Signature(15, "promotion", "Is the last step the best?", ("val/reward", "val/reward_sem"),
-              "best - last > 2 standard errors", OURS, "Fork from the best step.", fell),
-    Signature(16, "promotion", "Is the engine the limit?", ("throughput/step_trainer_idle_s",),
-              "> 50 % idle", OURS, "Add replicas of the engine or more concurrent rollouts.", idle),
-)  # fmt: skip
-"""In the order of the chain. The numbers are names, which stay."""
+def pages_command(data_dir: str) -> str:
+    """Returns the command that shows the runs of a data folder."""
+    return "art ui" if data_dir == ".art" else f"art ui {shlex.quote(data_dir)}"
 
 
 def explain(run: str, data_dir: Path = Path(".art")) -> Explanation:
-    """Returns what the sixteen signatures find.
+    """Returns what the signatures find.
 
     run: `project/name` in the data folder, the folder of a model, or a folder that holds one model alone.
     Raises ConfigurationError where there is no such model, or no step of training.
     """
-    folder = _model_folder(run, data_dir)
-    table = RunTable.read(folder)
-    return Explanation(run, len(table.train), tuple(_findings(table)))
+    return explain_model(model_folder(run, data_dir), run)
 
 
-def _findings(table: RunTable) -> Iterator[RunFinding]:
-    recorded = set(recorded_steps(table.files.path))
-    for one in SIGNATURES:
-        if (found := one.look(table)) is not None:
-            examples = [
-                Example(step, record.group, record.place, record.rollout, record.reward, record.fate)
-                for step in found.steps
-                if step in recorded
-                for record in read_rollouts(table.files.path, step)
-                if found.is_example(record)
-            ]
-            change = found.change or one.change
-            shown = tuple(examples[:MOST_EXAMPLES])
-            yield RunFinding(one.number, one.stage, found.words, change, found.steps, shown)
+def explain_model(folder: Path, run: str) -> Explanation:
+    """`explain` for the folder of a model. run: its name in what is said."""
+    rows = HistoryRows()
+    for row in read_history(ModelPaths(folder).history):
+        rows.add(row)
+    table = RunTable.of_rows(folder, rows)
+    if not table.train:
+        raise ConfigurationError(
+            f"{folder} has no training step in history.jsonl: nothing can be explained before the first "
+            "`model.train` or `model.log`"
+        )
+    findings = tuple(_with_examples(table, one) for one in _findings(table))
+    return Explanation(run, len(table.train), findings, str(_data_dir(folder)))
 
 
-def _model_folder(run: str, data_dir: Path) -> Path:
+def model_folder(run: str, data_dir: Path) -> Path:
+    """Returns the folder of the model that `explain` means. Raises ConfigurationError."""
     path = Path(run)
     if not path.is_dir():
         return find_model(run, data_dir).files.path
@@ -458,3 +142,139 @@ def _model_folder(run: str, data_dir: Path) -> Path:
         there = ", ".join(map(str, found)) or "none"
         raise ConfigurationError(f"{run!r} must hold one model; found: {there}. Name the folder of one")
     return found[0]
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """A finding before its examples are looked up."""
+
+    finding: RunFinding
+    found: Found
+
+
+def _findings(table: RunTable, reported: Collection[int] = ()) -> Iterator[_Sight]:
+    """Yields what the signatures see, except those that were reported."""
+    for one in SIGNATURES:
+        if one.number not in reported and (found := one.look(table)) is not None:
+            change = found.change or one.change
+            yield _Sight(
+                RunFinding(one.number, one.stage, found.words, change, found.steps, quote=found.quote), found
+            )
+
+
+def _with_examples(table: RunTable, sight: _Sight) -> RunFinding:
+    """The finding with the rollouts of its steps that show it best."""
+    found, folder = sight.found, table.files.path
+    recorded = set(recorded_steps(folder))
+    fitting = [
+        (step, record)
+        for step in found.steps
+        if step in recorded
+        for record in read_rollouts(folder, step)
+        if found.is_example(record)
+    ]
+    fitting.sort(key=lambda pair: -found.rank(pair[1]))
+    examples = tuple(
+        Example(
+            step, one.group, one.place, one.rollout, one.reward, one.fate,
+            page_address(folder, step, one.group, one.place),
+        )
+        for step, one in fitting[:MOST_EXAMPLES]
+    )  # fmt: skip
+    return RunFinding(**{**vars(sight.finding), "examples": examples})
+
+
+def page_address(folder: Path, step: int, group: int, place: int) -> str:
+    """Returns the path of a rollout's page in `art ui`, opened for the data folder of the model's folder."""
+    project, name = (quote(part, safe="") for part in (folder.absolute().parents[1].name, folder.name))
+    return f"/runs/-/{project}/{name}/train/{step}/{group}/{place}"
+
+
+def _data_dir(folder: Path) -> Path:
+    """The data folder of a model's folder, as short as it can be said here."""
+    whole = folder.absolute().parents[2]
+    return whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole
+
+
+@dataclass
+class RunWatch:
+    """The findings of a run that trains, each reported once in its log.
+
+    It looks at a new step every `LOOK_EVERY` steps. What was reported is in `findings.jsonl` beside the
+    history, so a run that goes on does not report it again. It never raises: a failure is one warning.
+    """
+
+    folder: Path | None = None
+    rows: HistoryRows = field(default_factory=HistoryRows)
+    reported: set[int] = field(default_factory=set)
+    _count: int = 0
+    """Steps since the last look."""
+    _newest: int = -1
+    _failed: bool = False
+
+    def see(self, folder: Path, row: Mapping[str, Any]) -> None:
+        """Takes a row that was written to the history of a model's folder, and looks if it is time."""
+        if self._failed:
+            return
+        try:
+            self._see(folder, row)
+        except Exception as error:  # noqa: BLE001 - what only observes must not end a training
+            self._failed = True
+            _log.warning("the findings of %s are no longer looked for: %s", folder.name, error)
+
+    def _see(self, folder: Path, row: Mapping[str, Any]) -> None:
+        if folder != self.folder:
+            self.folder, self.rows, self.reported = folder, HistoryRows(), set()
+            self._count, self._newest = 0, -1
+            for known in read_history(ModelPaths(folder).history):  # this row among them
+                self._take(known)
+            self.reported = {int(one["number"]) for one in read_history(ModelPaths(folder).findings)}
+        elif not self._take(row):
+            return
+        if self._count >= LOOK_EVERY:
+            self._count = 0
+            self._report(folder)
+
+    def _take(self, row: Mapping[str, Any]) -> bool:
+        """Adds a row. Returns whether it begins a step of training."""
+        self.rows.add(row)
+        for rows in (self.rows.train, self.rows.val):
+            if len(rows) > FIRST_ROWS + LAST_ROWS:
+                del rows[[*rows][FIRST_ROWS]]
+        step = row.get("step")
+        if (
+            not isinstance(step, int)
+            or step <= self._newest
+            or not any(name.startswith("train/") for name in row)
+        ):
+            return False
+        self._newest = step
+        self._count += 1
+        return True
+
+    def _report(self, folder: Path) -> None:
+        table = RunTable.of_rows(folder, self.rows, whole=False)
+        seen = list(_findings(table, self.reported))
+        if not seen:
+            return
+        paths = ModelPaths(folder)
+        with lock_folder(folder):
+            self.reported |= {int(one["number"]) for one in read_history(paths.findings)}
+            new = [one.finding for one in seen if one.finding.number not in self.reported]
+            for one in new:
+                said = {"step": self._newest, "number": one.number, "stage": one.stage, "words": one.words}
+                append_history_row(paths.findings, said)
+                self.reported.add(one.number)
+        for one in new:
+            _log.warning(
+                "%s: %s (signature %d): %s -> art explain %s",
+                *(one.stage, one.sentence(), one.number, one.change, _shell_name(folder)),
+            )
+
+
+def _shell_name(folder: Path) -> str:
+    """The run as a command line here names it."""
+    data_dir = _data_dir(folder)
+    if data_dir == Path(".art"):
+        return shlex.quote(f"{folder.absolute().parents[1].name}/{folder.name}")
+    return shlex.quote(str(data_dir / Path(*folder.absolute().parts[-3:])))

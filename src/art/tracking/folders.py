@@ -73,6 +73,11 @@ class ModelPaths:
         return self.path / "history.jsonl"
 
     @property
+    def findings(self) -> Path:
+        """The findings that the log reported while the run trained, a line each."""
+        return self.path / "findings.jsonl"
+
+    @property
     def state(self) -> Path:
         """The file with the program's own state and the log's sums."""
         return self.path / "state.json"

@@ -100,9 +100,9 @@ def append_history_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def delete_logs(folder: Path) -> None:
-    """Remove a model's trajectories, history, state and `model.json`; checkpoints stay."""
+    """Remove a model's trajectories, history, findings, state and `model.json`; checkpoints stay."""
     paths = ModelPaths(folder)
-    for file in (paths.history, paths.state, paths.description):
+    for file in (paths.history, paths.findings, paths.state, paths.description):
         file.unlink(missing_ok=True)
     for logs in (paths.trajectories, paths.under_way("any").parent):
         if logs.is_dir():

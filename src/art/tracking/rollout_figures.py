@@ -5,8 +5,11 @@ Pure functions. A figure that the data does not determine is left out, never 0.
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from statistics import fmean, quantiles
 from typing import Any
 
@@ -15,6 +18,8 @@ from art.types import Unscored
 from art.wire.rollouts import MALFORMED_FIELD
 
 PERCENTILES = (50, 90, 99)
+FEWEST_SCENARIOS = 4
+"""Fewer may well be alike."""
 
 
 def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
@@ -25,6 +30,8 @@ def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "reward_length_correlation": reward_length_correlation(groups),
         **reply_figures([one for group in groups for one in group]),
         **equal_groups(rewards),
+        "same_input_rate": same_input_rate(groups),
+        "empty_prompt_rate": empty_prompt_rate([one for group in groups for one in group]),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -126,6 +133,46 @@ def equal_groups(rewards: Iterable[Sequence[float]]) -> dict[str, float | None]:
     good = sum(min(group) == highest and (highest != lowest or highest > 0) for group in groups)
     bad = sum(max(group) == lowest and (highest != lowest or highest <= 0) for group in groups)
     return {"all_good_groups": good / len(groups), "all_bad_groups": bad / len(groups)}
+
+
+def same_input_rate(groups: Iterable[TrajectoryGroup]) -> float | None:
+    """The share of the groups whose first rollout shows the model the messages that most of them show: all of
+    the conversation that is not the model's own. None with fewer than four scenarios, by
+    `metadata["scenario_id"]` where groups have one.
+    """
+    inputs: list[str] = []
+    scenarios: set[object] = set()
+    for place, group in enumerate(groups):
+        first = next((one for one in group if one.messages_and_choices), None)
+        if first is None:
+            continue
+        given = [item for item in first.messages_and_choices if not _is_own(item)]
+        inputs.append(json.dumps(given, default=str))
+        facts = {**group.metadata, **first.metadata}
+        scenarios.add(str(facts.get("scenario_id", f"group {place}")))
+    if len(scenarios) < FEWEST_SCENARIOS:
+        return None
+    return Counter(inputs).most_common(1)[0][1] / len(inputs)
+
+
+def empty_prompt_rate(trajectories: Iterable[Trajectory]) -> float | None:
+    """The share of the rollouts whose last message before the first reply has no content."""
+    found = []
+    for one in trajectories:
+        asked = list(takewhile(lambda item: not _is_own(item), one.messages_and_choices))
+        if asked and len(asked) < len(one.messages_and_choices):
+            content = _field(asked[-1], "content")
+            found.append(not (content.strip() if isinstance(content, str) else content))
+    return fmean(found) if found else None
+
+
+def _is_own(item: Any) -> bool:
+    """Returns whether the model said it."""
+    return is_choice(item) or _field(item, "role") == "assistant"
+
+
+def _field(message: Any, name: str) -> Any:
+    return message.get(name) if isinstance(message, dict) else getattr(message, name, None)
 
 
 def _lengths(trajectory: Trajectory) -> Iterator[int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.tracking.averages import Summary, summarize
+from art.tracking.explain import RunWatch
 from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import append_history_row, read_sums, write_sums
@@ -49,6 +50,7 @@ class RunLog:
     def __init__(self) -> None:
         self.wandb = WandbSink()
         self._builder = MetricsBuilder("train")
+        self._watch = RunWatch()
         self._contexts: set[str] = set()
         self._folder: Path | None = None
         self._sums: dict[str, Any] = {}
@@ -120,6 +122,7 @@ class RunLog:
                     write_sums(folder, self._sums)
                 row = self._row(entry, {**averages, **amounts})
                 append_history_row(ModelPaths(folder).history, row)
+            self._watch.see(folder, row)
         self.wandb.log(model, row, shown.everywhere)
         report(model, row, self.wandb.config, shown)
 

@@ -1,0 +1,452 @@
+"""The signatures of broken runs: how each is seen in the numbers of a model's history, in one table.
+
+Functions of a `RunTable`, which is read from `history.jsonl`; only where something is found, records and logs
+of its steps are opened. Each limit has its source. Scenarios that are too hard or too easy show as groups
+without a signal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from art.errors import ARTError
+from art.tracking.folders import ModelPaths
+from art.tracking.step_record import read_rollouts
+from art.wire.rollout_record import RolloutRecord
+
+STAGES = ("scenario", "rollout", "reward", "group", "gradient", "promotion")
+WINDOW, ENDS = 5, 3
+"""Steps of a mean; steps at each end of a run that are compared."""
+FEW_SCENARIOS, MOST_LOGS = 4, 20
+"""Fewer scenarios may well be alike; logs of trajectories that are opened at most."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The sight of a signature: a sentence with numbers, the steps, and which rollouts are examples of it."""
+
+    words: str
+    steps: tuple[int, ...]
+    is_example: Callable[[RolloutRecord], bool] = lambda one: False
+    rank: Callable[[RolloutRecord], float] = lambda one: 0.0
+    """Examples with the highest rank are shown."""
+    change: str | None = None
+    """Replaces the signature's own, where what was seen says more."""
+    quote: str | None = None
+    """A text of the run itself, such as an exception."""
+
+
+@dataclass(frozen=True)
+class HistoryRows:
+    """Rows of a history by step. Those of an evaluation have counts of their own, so they are apart."""
+
+    train: dict[int, dict[str, float]] = field(default_factory=dict)
+    val: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Adds a row; several rows of one step are one. A row without a step is left out."""
+        if isinstance(step := row.get("step"), int):
+            numbers = {k: float(v) for k, v in row.items() if isinstance(v, int | float)}
+            evaluated = any(name.startswith(("val/", "test/")) for name in numbers)
+            (self.val if evaluated else self.train).setdefault(step, {}).update(numbers)
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """The numbers of each training step, and of each step with an evaluation."""
+
+    files: ModelPaths
+    train: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    val: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    whole: bool = True
+    """False: some steps in the middle are left out, and logs of trajectories are not to be opened."""
+
+    @classmethod
+    def of_rows(cls, folder: Path, rows: HistoryRows, *, whole: bool = True) -> RunTable:
+        """Returns the table of rows, without those that are of no training and of no evaluation."""
+        train = {s: row for s, row in sorted(rows.train.items()) if any(k.startswith("train/") for k in row)}
+        val = {step: row for step, row in sorted(rows.val.items()) if "val/reward" in row}
+        return cls(ModelPaths(folder), train, val, whole)
+
+    def column(self, name: str) -> dict[int, float]:
+        """Returns the training steps that have the number, and it."""
+        return {step: row[name] for step, row in self.train.items() if name in row}
+
+    def share(self, part: str, whole: str) -> dict[int, float]:
+        """Returns part / whole for each step that has the whole; a part that is not logged is 0."""
+        return {s: row.get(part, 0.0) / row[whole] for s, row in self.train.items() if row.get(whole)}
+
+    def gain(self, steps: Sequence[int] = ()) -> float:
+        """Returns how much the reward of these steps (none: the last) is above that of the first, less what
+        chance allows: two standard errors of the difference. Above 0: the run learned.
+        """
+        return self.rise([*self.train][:ENDS], [*(steps or [*self.train][-ENDS:])])
+
+    def rise(self, first: Sequence[int], last: Sequence[int]) -> float:
+        """Returns how much the last steps' reward is above that of the first, less what chance allows."""
+        before, after = self._mean(first, "train/reward"), self._mean(last, "train/reward")
+        if before is None or after is None or set(first) == set(last):
+            return 0.0
+        noise = math.hypot(
+            (self._mean(first, "train/reward_sem") or 0.05) / math.sqrt(len(first)),
+            (self._mean(last, "train/reward_sem") or 0.05) / math.sqrt(len(last)),
+        )
+        return after - before - 2 * noise
+
+    def _mean(self, steps: Iterable[int], name: str) -> float | None:
+        found = [self.train[step][name] for step in steps if name in self.train[step]]
+        return fmean(found) if found else None
+
+
+def worst(values: dict[int, float]) -> tuple[float, tuple[int, ...]]:
+    """Returns the highest mean over five steps that follow each other (fewer: all), and these steps."""
+    steps = [*values]
+    starts = range(max(1, len(steps) - WINDOW + 1))
+    windows = [tuple(steps[start : start + WINDOW]) for start in starts if steps]
+    means = [(fmean(values[step] for step in one), one) for one in windows]
+    return max(means, key=lambda mean: mean[0], default=(0.0, ()))  # the first of equals
+
+
+def growth(values: dict[int, float]) -> float:
+    """Returns the mean of the last steps over that of the first; 1 where too few are known."""
+    known = [*values.values()]
+    if len(known) < 2 * ENDS or fmean(known[:ENDS]) <= 0:
+        return 1.0
+    return fmean(known[-ENDS:]) / fmean(known[:ENDS])
+
+
+def slope(values: dict[int, float], errors: dict[int, float]) -> tuple[float, float]:
+    """Returns the weighted least squares slope over the steps and its standard error."""
+    points = [(s, v, errors[s] ** -2) for s, v in values.items() if errors.get(s, 0.0) > 0]
+    if len(points) < ENDS:
+        return 0.0, math.inf
+    weight = sum(w for _, _, w in points)
+    middle = sum(w * s for s, _, w in points) / weight
+    spread = sum(w * (s - middle) ** 2 for s, _, w in points)
+    return sum(w * (s - middle) * v for s, v, w in points) / spread, spread**-0.5
+
+
+def pushed(one: RolloutRecord) -> bool:
+    """Returns whether the gradient has a part of the rollout."""
+    return bool(one.advantage)
+
+
+def push(one: RolloutRecord) -> float:
+    """Returns how strongly the gradient pushes the rollout, either way."""
+    return abs(one.advantage or 0.0)
+
+
+def same_input(table: RunTable) -> Found | None:
+    share, steps = worst(table.column("train/same_input_rate"))
+    named = max(table.column("data/cum/num_unique_scenarios").values(), default=0.0)
+    # Without ids nobody knows whether one scenario is meant: a run that learns from it is not broken.
+    if share <= 0.8 or empty_prompt(table) or (named < FEW_SCENARIOS and table.gain() > 0):
+        return None
+    count = f", although the run has {named:.0f} scenario ids" if named >= FEW_SCENARIOS else ""
+    return Found(
+        f"{share:.0%} of the groups show the model the same messages{count}", steps, lambda one: True
+    )
+
+
+def empty_prompt(table: RunTable) -> Found | None:
+    share, steps = worst(table.column("train/empty_prompt_rate"))
+    words = f"{share:.0%} of the rollouts have no text before the first reply"
+    return Found(words, steps, lambda one: True) if share > 0.05 else None
+
+
+def overlap(table: RunTable) -> Found | None:
+    if not table.val or not table.whole:
+        return None
+    last = max(table.val)
+    held_out = scenario_ids(table.files, "val", last)
+    if len(held_out) < FEW_SCENARIOS:
+        return None
+    steps = [*table.train][-MOST_LOGS:]
+    trained = set[str]().union(*(scenario_ids(table.files, "train", step) for step in steps))
+    seen = len(held_out & trained) / len(held_out)
+    words = f"{seen:.0%} of the {len(held_out)} scenarios of the validation are trained on"
+    return Found(words, (last,), lambda one: one.scenario in held_out) if seen > 0.5 else None
+
+
+def scenario_ids(files: ModelPaths, split: str, step: int) -> set[str]:
+    """Returns the `metadata["scenario_id"]` of the rollouts that a split logged for a step."""
+    from art.tracking.trajectory_log import has_polars, lines_of_step, read_stored
+
+    log = files.trajectories / split / f"{step:04d}.parquet"
+    facts: list[dict[str, Any]] = []
+    with suppress(ARTError, OSError, ValueError):  # a log that is gone or damaged names none
+        if log.exists() and has_polars():
+            rows = read_stored(log, ("metadata", "group_metadata")).frame.iter_rows()
+            facts += [json.loads(text) for row in rows for text in row if text]
+        if (lines := log.with_suffix(".jsonl")).exists():
+            for group in lines_of_step(lines):
+                facts += [group.metadata, *(one.metadata for one in group)]
+    return {str(one["scenario_id"]) for one in facts if one.get("scenario_id") is not None}
+
+
+def failing(table: RunTable) -> Found | None:
+    share, steps = worst(table.column("train/exception_rate"))
+    if share <= 0.05:
+        return None
+    kinds = Counter(
+        f"{one.failure.type}: {one.failure.message}"[:200]
+        for step in steps
+        for one in read_rollouts(table.files.path, step)
+        if one.failure
+    )
+    quote = kinds.most_common(1)[0][0] if kinds else None
+    words = f"{share:.0%} of the rollouts failed"
+    return Found(words, steps, lambda one: one.failure is not None, quote=quote)
+
+
+def malformed(table: RunTable) -> Found | None:
+    share, steps = worst(table.column("train/malformed_call_rate"))
+    if share <= 0.1:
+        return None
+    words = f"{share:.0%} of the replies have a malformed tool call"
+    return Found(words, steps, lambda one: one.reward is not None, lambda one: -(one.reward or 0.0))
+
+
+def truncated(table: RunTable) -> Found | None:
+    share, steps = worst(table.column("train/truncated_rate"))
+    if share <= 0.1:
+        return None
+    words = f"{share:.0%} of the rollouts end at the limit of tokens"
+    return Found(words, steps, lambda one: one.truncated)
+
+
+def unscored(table: RunTable) -> Found | None:
+    share, steps = worst({step: row.get("train/unscored_rate", 0.0) for step, row in table.train.items()})
+    words = f"{share:.0%} of the rollouts have no score"
+    return Found(words, steps, lambda one: one.unscored_reason is not None) if share > 0.05 else None
+
+
+def judge_alarm(table: RunTable) -> Found | None:
+    names = {name for row in table.train.values() for name in row if "group_judge/alarm_" in name}
+    rang = [(worst(table.column(name)), name.rpartition("alarm_")[2]) for name in sorted(names)]
+    (share, steps), check = max(rang, default=((0.0, ()), ""))
+    if share <= 0.5:
+        return None
+    words = f"the judge's check {check!r} rang in {share:.0%} of the groups"
+    return Found(words, steps, lambda one: one.judge is not None, lambda one: one.reward or 0.0)
+
+
+def length_hacking(table: RunTable) -> Found | None:
+    correlation, steps = worst(table.column("train/reward_length_correlation"))
+    grown = growth(table.column("train/completion_tokens_p50"))
+    if correlation <= 0.5 or grown < 1.5:
+        return None
+    words = f"reward and length correlate at {correlation:.2f}, and replies grew {grown:.1f} times"
+    return Found(words, steps, lambda one: one.tokens > 0, lambda one: one.tokens)
+
+
+def reward_hacking(table: RunTable) -> Found | None:
+    val = {step: row["val/reward"] for step, row in table.val.items()}
+    up, up_error = slope(table.column("train/reward"), table.column("train/reward_sem"))
+    down, down_error = slope(val, {s: row.get("val/reward_sem", 0.0) for s, row in table.val.items()})
+    if up < 1.96 * up_error or down > -1.96 * down_error:
+        return None
+    words = f"train/reward rises by {up:.3f} a step and val/reward falls by {-down:.3f}, both beyond chance"
+    return Found(words, tuple(val), lambda one: one.reward is not None, lambda one: one.reward or 0.0)
+
+
+def no_signal(table: RunTable) -> Found | None:
+    given = table.share("data/step_num_groups_trainable", "data/step_num_groups_submitted")
+    share, steps = worst({step: 1 - part for step, part in given.items()})
+    if share <= 0.5 or table.gain(steps) > 0:  # a solved task has no signal left
+        return None
+    good, bad = (
+        fmean(table.train[s].get(f"train/all_{x}_groups", 0.0) for s in steps) for x in ("good", "bad")
+    )
+    change = None
+    if bad > 0.5:
+        change = "Use easier scenarios, SFT first, or a reward that pays for partial success."
+    elif good > 0.5:
+        change = "Use harder scenarios, or a reward that tells good rollouts apart."
+    words = f"{share:.0%} of the groups have one reward only"
+    if good or bad:
+        words += f"; of all groups {good:.0%} are at the highest, {bad:.0%} at the lowest"
+    return Found(words, steps, lambda one: one.fate == "zero_advantage", change=change)
+
+
+def stale(table: RunTable) -> Found | None:
+    started = "data/sheet/started_rollouts"
+    shares = {
+        kind: worst(table.share(f"data/sheet/{kind}_rollouts", started)) for kind in ("stale", "untrainable")
+    }
+    kind, (share, steps) = max(shares.items(), key=lambda item: item[1][0])
+    if share > 0.2:
+        return Found(f"{share:.0%} of the rollouts are {kind}", steps, lambda one: one.fate == kind)
+    lag, steps = worst(table.column("offpolicy/steps_max"))
+    if lag <= 8:
+        return None
+    words = f"samples are up to {lag:.0f} steps old"
+    return Found(
+        words, steps, lambda one: bool(one.policy_steps), lambda one: -(one.policy_steps or (0, 0))[0]
+    )
+
+
+def mismatch(table: RunTable) -> Found | None:
+    fresh = {s for s, row in table.train.items() if not row.get("offpolicy/steps_max")}
+    for name, limit in (("loss/mismatch_k3", 1e-3), ("loss/logprob_difference_mean", 0.03)):
+        value, steps = worst({s: v for s, v in table.column(name).items() if s in fresh})
+        if value > limit:
+            return Found(f"{name} is {value:.2g} on samples of the newest policy, above {limit:g}", steps)
+    return None
+
+
+def blow_up(table: RunTable) -> Found | None:
+    share, steps = worst(table.column("loss/clipped_share"))
+    if share > 0.3:
+        return Found(f"the loss clips {share:.0%} of the tokens", steps, pushed, push)
+    kl, known = growth(table.column("loss/kl_policy_ref")), tuple(table.column("loss/kl_policy_ref"))
+    if kl > 3 and table.gain() <= 0 and table.train[known[-1]]["loss/kl_policy_ref"] > 0.05:
+        words = f"the KL from the reference grew {kl:.1f} times and the reward did not"
+        return Found(words, known[-ENDS:], pushed, push)
+    return None
+
+
+def gradient(table: RunTable) -> Found | None:
+    trained = table.column("data/step_num_gradient_steps")
+    norms = {s: v for s, v in table.column("loss/grad_norm").items() if trained.get(s, 1.0) > 0}
+    if zero := tuple(step for step, norm in norms.items() if norm < 1e-8):
+        return Found(f"the gradient of {len(zero)} steps is 0 although they trained", zero)
+    steps = [*norms]
+    for place in range(ENDS, len(steps)):
+        usual = median(norms[step] for step in steps[:place])
+        before, after = steps[max(0, place - WINDOW) : place], steps[place : place + WINDOW]
+        norm = norms[steps[place]]
+        # A single peak is clipped, and healthy runs have some: it is a fault where the reward falls after it.
+        if norm > max(1.0, 10 * usual) and table.rise(after, before) > 0:
+            words = (
+                f"the gradient's norm is {norm:.2f}, {norm / usual:.0f} times the usual, and the reward fell"
+            )
+            return Found(words, (steps[place],), pushed, push)
+    return None
+
+
+def collapse(table: RunTable) -> Found | None:
+    entropy = table.column("loss/entropy")
+    steps = [*entropy]
+    early = steps[ENDS : max(WINDOW, math.ceil(len(steps) / 5)) + 1]
+    first = fmean([entropy[step] for step in steps[:ENDS]] or [0.0])
+    low = tuple(step for step in early if entropy[step] < 0.3 * first)
+    if not low or table.gain() > 0:
+        return None
+    words = f"the entropy fell from {first:.3f} to {entropy[low[0]]:.3f} and the reward is flat"
+    return Found(words, low, pushed, push)
+
+
+def slow(table: RunTable) -> Found | None:
+    rates, literature = table.column("loss/learning_rate"), table.column("loss/learning_rate_by_size")
+    steps = tuple(step for step, rate in rates.items() if rate * 10 < literature.get(step, 0.0))
+    if len(table.train) < 2 * WINDOW or len(steps) <= len(table.train) / 2 or table.gain() > 0:
+        return None
+    usual = literature[steps[0]]
+    return Found(
+        f"the learning rate {rates[steps[0]]:.1e} is below a tenth of {usual:.1e}, the size's usual", steps
+    )
+
+
+def fell(table: RunTable) -> Found | None:
+    known = {s: row for s, row in table.val.items() if "val/reward_sem" in row}
+    if len(known) < 2:
+        return None
+    best, last = max(known, key=lambda step: known[step]["val/reward"]), max(known)
+    noise = math.hypot(known[best]["val/reward_sem"], known[last]["val/reward_sem"])
+    lost = known[best]["val/reward"] - known[last]["val/reward"]
+    if lost <= max(2 * noise, 1e-9):
+        return None
+    change = f"Fork from step {best}, the best one, and lower the learning rate or stop earlier."
+    return Found(
+        f"val/reward was {lost:.3f} higher at step {best} than at the end", (best, last), change=change
+    )
+
+
+def idle(table: RunTable) -> Found | None:
+    share, steps = worst(table.share("throughput/step_trainer_idle_s", "time/step_wall_s"))
+    if share <= 0.5:
+        return None
+    words = f"the trainer waits {share:.0%} of the time for rollouts"
+    return Found(words, steps, lambda one: one.seconds is not None, lambda one: one.seconds or 0.0)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A way in which runs break. `limit` says when it is reported, `source` where the limit comes from."""
+
+    number: int
+    stage: str
+    question: str
+    metrics: tuple[str, ...]
+    limit: str
+    source: str
+    change: str
+    look: Callable[[RunTable], Found | None]
+
+
+OURS = "judgement"
+SIGNATURES = (
+    Signature(17, "scenario", "Does each scenario reach the model?", ("train/same_input_rate",),
+              "> 80 % of the groups, reward not risen or ids differ", OURS,
+              "Put the scenario into the messages: print those of two groups and compare them.", same_input),
+    Signature(18, "scenario", "Do prompts have a text?", ("train/empty_prompt_rate",), "> 5 %", OURS,
+              "Print the messages of an example, and mend what fills them in.", empty_prompt),
+    Signature(19, "scenario", "Is validation held out?", ("val/reward",),
+              "> 50 % of the ids of the last validation in the last 20 steps", OURS,
+              "Evaluate on scenarios that are never trained.", overlap),
+    Signature(1, "rollout", "Do rollouts end?", ("train/exception_rate",), "> 5 %", OURS,
+              "Read the exception and fix the rollout or its tools.", failing),
+    Signature(3, "rollout", "Can tool calls be read?", ("train/malformed_call_rate",), "> 10 %", OURS,
+              "Show the format in the prompt or by SFT, or set tool_choice='required'.", malformed),
+    Signature(4, "rollout", "Do replies fit their limit?", ("train/truncated_rate",), "> 10 %",
+              "DAPO, arXiv:2503.14476", "Raise max_tokens, or let the reward punish length.", truncated),
+    Signature(2, "reward", "Is every rollout scored?", ("train/unscored_rate",), "> 5 %", OURS,
+              "Check the judge, its budget and its limits.", unscored),
+    Signature(13, "reward", "Does the judge stay the same?", ("train/group_judge/alarm_*",),
+              "alarms in > 50 % of groups", "the alarms of JudgeChecks",
+              "Read the judge's words for these rollouts, and mend its rubric.", judge_alarm),
+    Signature(11, "reward", "Does the reward pay for length?",
+              ("train/reward_length_correlation", "train/completion_tokens_p50"), "> 0.5 and length x 1.5",
+              "arXiv:2310.03716, arXiv:2503.20783", "Take length out of the reward, or punish it.",
+              length_hacking),
+    Signature(12, "reward", "Does the reward mean what you want?", ("train/reward", "val/reward"),
+              "slopes of opposite sign, 95 %", "Gao et al., arXiv:2210.10760",
+              "Read rollouts with a high reward, and mend the reward before you train on.", reward_hacking),
+    Signature(5, "group", "Do groups have different rewards?", ("data/step_num_groups_trainable",),
+              "> 50 % equal over 5 steps, reward not risen", "DAPO, arXiv:2503.14476",
+              "Use scenarios of medium difficulty, larger groups or a finer reward.", no_signal),
+    Signature(6, "group", "Can the rollouts be trained?",
+              ("data/sheet/stale_rollouts", "data/sheet/untrainable_rollouts", "offpolicy/steps_max"),
+              "> 20 %, or > 8 steps old", "ScaleRL, arXiv:2510.13786; " + OURS,
+              "Lower max_steps_off_policy or the number of concurrent rollouts.", stale),
+    Signature(7, "gradient", "Are engine and trainer one policy?",
+              ("loss/mismatch_k3", "loss/logprob_difference_mean"), "k3 > 1e-3, mean > 0.03",
+              "Liu et al., When speed kills stability (2025)",
+              "Run `art audit-model`, or set truncated_importance_sampling=2.0.", mismatch),
+    Signature(8, "gradient", "Does the policy move too far?", ("loss/clipped_share", "loss/kl_policy_ref"),
+              "clipped > 30 %, KL x 3 without reward", "PPO's target_kl; Schulman's k3; " + OURS,
+              "Lower the learning rate, or make fewer updates per batch.", blow_up),
+    Signature(9, "gradient", "Is the gradient sane?", ("loss/grad_norm",),
+              "> 1 and > 10 x the running median and the reward falls, or < 1e-8", OURS,
+              "Lower the learning rate, or use more rollouts per step.", gradient),
+    Signature(10, "gradient", "Does the policy still explore?", ("loss/entropy",),
+              "< 30 % of the start in the first fifth, reward flat", "arXiv:2505.22617",
+              "Divide the learning rate by three.", collapse),
+    Signature(14, "gradient", "Is the learning rate large enough?",
+              ("loss/learning_rate", "loss/learning_rate_by_size"), "< 1/10 of the size's, reward flat",
+              "LoRA without regret (2025)", "Take the learning rate of loss/learning_rate_by_size.", slow),
+    Signature(15, "promotion", "Is the last step the best?", ("val/reward", "val/reward_sem"),
+              "best - last > 2 standard errors", OURS, "Fork from the best step.", fell),
+    Signature(16, "promotion", "Is the engine the limit?", ("throughput/step_trainer_idle_s",),
+              "> 50 % idle", OURS, "Add replicas of the engine or more concurrent rollouts.", idle),
+)  # fmt: skip
+"""In the order of the chain. The numbers are names, which stay."""
