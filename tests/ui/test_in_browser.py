@@ -87,7 +87,7 @@ def watch(browser: Browser, serve: Callable[[Path], ServedPages]) -> Iterator[Ca
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_axe_finds_nothing(tmp_path: Path, watch: Callable[..., Watched], scheme: str, width: int) -> None:
-    made_run(tmp_path / "full")
+    made_run(tmp_path / "full").history(2, **{"train/exception_rate": 0.2, "loss/clipped_share": 0.9})
     (tmp_path / "empty").mkdir()
     options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
     shown, empty = (watch(tmp_path / folder, **options) for folder in ("full", "empty"))
@@ -171,6 +171,20 @@ def test_the_colour_of_tokens_is_another_signal(tmp_path: Path, watch: Callable[
     assert len(seen) >= 4 and page.evaluate(colour.format(0)) != plain
 
 
+def test_a_finding_leads_to_its_examples(tmp_path: Path, watch: Callable[..., Watched]) -> None:
+    made_run(tmp_path).history(2, **{"train/exception_rate": 0.2})
+    shown = watch(tmp_path)
+    page = shown.open(RUN)
+    note = page.get_by_role("region", name="Notes")
+    assert "20% of the rollouts failed, most often 'TimeoutError: too slow'" in note.inner_text()
+    note.get_by_role("link", name="step 2", exact=True).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{RUN}/train/2")
+    page.get_by_role("region", name="Notes").get_by_role("link", name="step 2, group 0, rollout 2").click()
+    page.wait_for_url(f"**{RUN}/train/2/0/2")
+    assert "TimeoutError: too slow" in page.inner_text("main") and shown.reports == []
+
+
 def hostile_run(root: Path, name: str) -> None:
     """Every text and name of a run is hostile."""
     made = MadeRun(root, project=name, name=name)
@@ -188,7 +202,11 @@ def hostile_run(root: Path, name: str) -> None:
         found |= {"judge": {"name": text[:100], "words": text}, "fate": text[:100], "forks": {text[:100]: 1}}
         lines[place] = json.dumps(found)
     (made.model / "steps" / "0001" / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
-    made.history(1, **{HOSTILE[0]: 1.0, "train/reward": 1.0})
+    made.history(1, **{HOSTILE[0]: 1.0, "train/reward": 1.0, "train/exception_rate": 0.5})
+    made.history(1, **{f"train/group_judge/alarm_{HOSTILE[1]}": 1.0})
+    failed = json.loads(lines[-1]) | {"failure": {"type": HOSTILE[0], "message": HOSTILE[2]}}
+    lines[-1] = json.dumps(failed)
+    (made.model / "steps" / "0001" / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
     made.history(2, **{"train/reward": 1.0})
     (made.model / "registration.json").write_text(json.dumps({"base_model": HOSTILE[0], HOSTILE[2]: HOSTILE}))
     printable = "".join(c for c in "".join(HOSTILE[:6]) if "!" <= c <= "~")

@@ -74,6 +74,18 @@ def test_a_run_has_steps_checkpoints_and_settings(tmp_path: Path, read: Read) ->
     assert "4 of 5" in said and "Checkpoints" in said and "job job-2" in said and "registration.json" in said
 
 
+def test_a_run_and_its_steps_have_the_findings_of_explain_with_links(tmp_path: Path, read: Read) -> None:
+    made = made_run(tmp_path)
+    assert "Notes" not in read(RUN), "nothing is wrong with it"
+    made.history(2, **{"train/exception_rate": 0.2})
+    said = read(RUN)
+    assert "rollout 20% of the rollouts failed, most often 'TimeoutError: too slow' step 2" in said
+    assert "Read the exception and fix the rollout or its tools." in said
+    assert "step 2, group 0, rollout 2" in said
+    assert "20% of the rollouts failed" in read(f"{RUN}/train/2") and "Notes" not in read(f"{RUN}/train/1")
+    assert "Notes" not in read(f"{RUN}/train/2/0")
+
+
 def test_a_step_says_where_its_rollouts_went(tmp_path: Path, read: Read) -> None:
     made_run(tmp_path)
     said = read(f"{RUN}/train/2")

@@ -35,6 +35,8 @@ MOST_TOKENS = 32_000
 """Coloured tokens of a page."""
 MOST_COLUMNS = 32
 """Rollouts of a group side by side."""
+MOST_STEPS = 6
+"""Steps of a finding that have a link each."""
 SMOOTHING = (0.0, 0.6, 0.9)
 
 
@@ -74,6 +76,7 @@ def run_page(reader: RunReader, run: RunFiles) -> dict[str, Any]:
     rows = [_step_row(step, steps.get(step, {}), sums.get("train", {}).get(step, ())) for step in shown]
     return {
         "life": life_sign(run),
+        "findings": _findings(reader, run),
         "base_model": visible(run.base_model() or ""),
         "splits": splits,
         "last": rows[0] if rows else None,
@@ -85,6 +88,25 @@ def run_page(reader: RunReader, run: RunFiles) -> dict[str, Any]:
         "changed": run.last_change(),
         "recorded": reader.index(run).count(ListQuery(run=run.key)),
     }
+
+
+def _findings(reader: RunReader, run: RunFiles, step: int | None = None) -> list[dict[str, Any]]:
+    """Returns what `art explain` finds. step: only what it finds in this one."""
+    explanation = reader.explanation(run)
+    found = explanation.findings if explanation is not None else ()
+    return [
+        {
+            "stage": one.stage,
+            "first": one is found[0],
+            "words": visible(one.sentence()),
+            "change": one.change,
+            "steps": one.steps if len(one.steps) <= MOST_STEPS else (one.steps[0], one.steps[-1]),
+            "whole": len(one.steps) <= MOST_STEPS,
+            "examples": [part for part in one.examples if step in (None, part.step)],
+        }
+        for one in found
+        if step is None or step in one.steps
+    ]
 
 
 def _step_row(step: int, row: Mapping[str, float], groups: Sequence[tuple[float, int]]) -> dict[str, Any]:
@@ -126,6 +148,7 @@ def step_page(
     return {
         "split": split,
         "step": step,
+        "findings": _findings(reader, run, step) if split == "train" else [],
         "before": steps[place - 1] if place else None,
         "after": steps[place + 1] if place + 1 < len(steps) else None,
         "row": _step_row(step, row, index.group_sums(run.key, split).get(step, ())),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ARTError
+from art.tracking.explain import Explanation, explain_model
 from art.tracking.step_record import read_rollouts
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.ui.conversation import LogReader, visible
@@ -28,6 +29,8 @@ class RunReader:
         self.root = root
         self._logs = LogReader()
         self._indexes: dict[Path, RolloutIndex] = {}
+        self._explanations: dict[Path, tuple[object, Explanation | None]] = {}
+        """With the state of the history that was read."""
         self._lock = threading.Lock()
 
     def runs(self) -> dict[str, RunFiles]:
@@ -64,6 +67,19 @@ class RunReader:
                     return one
             return next((one for one in records if (one.group, one.place) == (group, row.place)), None)
         return None
+
+    def explanation(self, run: RunFiles) -> Explanation | None:
+        """Returns what `art explain` says of the run; None before its first step of training."""
+        history = run.files.history
+        stamp = (history.stat().st_size, history.stat().st_mtime_ns) if history.exists() else None
+        known = self._explanations.get(run.files.path)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        found = None
+        with suppress(ARTError, OSError, ValueError, ArithmeticError):  # a damaged history has no notes
+            found = explain_model(run.files.path, run.key)
+        self._explanations[run.files.path] = (stamp, found)
+        return found
 
     def list_of(
         self, run: RunFiles, query: ListQuery, version: str, *, whole: bool = False
