@@ -25,6 +25,8 @@ class Span:
     attributes: dict[str, Any]
     events: list[tuple[str, dict[str, Any]]]
     error: bool
+    links: list[str]
+    """The ids of the spans that it links to."""
 
 
 @dataclass
@@ -62,6 +64,7 @@ def _span(one: Any) -> Span:
         _attributes(one.attributes),
         [(event.name, _attributes(event.attributes)) for event in one.events],
         one.status.code == 2,
+        [link.span_id.hex() for link in one.links],
     )
 
 
@@ -101,7 +104,7 @@ def collecting() -> Iterator[Collector]:
             """Is silent."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     found.url = f"http://127.0.0.1:{server.server_port}"
     try:

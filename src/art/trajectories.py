@@ -35,11 +35,12 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
 
-from pydantic import BaseModel, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
 
 from art.errors import ConfigurationError, did_you_mean
 from art.process.failures import ForgivenFailures
 from art.types import (
+    JudgeCall,
     Unscored,
     as_number,
     choices_of_json,
@@ -246,6 +247,8 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
     metadata: dict[str, MetadataValue] = {}
     metrics: dict[str, float | int | bool] = {}
     logs: list[str] = []
+    _judge_calls: list[JudgeCall] = PrivateAttr(default_factory=list)
+    """What judges were asked about it, for trackers of traces."""
 
     def __init__(
         self,
@@ -288,6 +291,7 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
         copied = super().__copy__()
         for name in ("trajectories", "exceptions", "metadata", "metrics", "logs"):
             setattr(copied, name, getattr(self, name).copy())
+        copied._judge_calls = list(self._judge_calls)
         return copied
 
     __repr__ = group_line

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import reprlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from html import escape
 from importlib import import_module
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationInfo, m
 from art.errors import ConfigurationError, did_you_mean
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet
-from art.wire.rollouts import SAMPLE_FIELD
+from art.wire.rollouts import CALL_NOTE, SAMPLE_FIELD, ObservedCompletion
 
 if TYPE_CHECKING:
     from art.openai import Choice as Choice
@@ -160,6 +161,54 @@ def sample_id(choice: Any) -> str | None:
     known = {**(fields.get("provider_specific_fields") or {}), **fields}
     found = known.get(SAMPLE_FIELD)
     return found if isinstance(found, str) and found else None
+
+
+def completion_call(choice: Any) -> ObservedCompletion:
+    """Returns what the client noted of a choice's completion, to be read and added to; {} without a note."""
+    found = getattr(choice, CALL_NOTE, None)
+    return cast("ObservedCompletion", found) if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeCall:
+    """One question to a judge, with the attempts at it. Times are Unix seconds."""
+
+    source: str
+    """`judge/<name of the reward>`."""
+    model: str
+    started_at: float
+    ended_at: float
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    usd: float | None = None
+    cached: bool = False
+    """The answer was kept, or came with an equal question under way: it cost nothing."""
+    finish_reason: str | None = None
+    error: str | None = None
+    """The class of the error, where there was no answer."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The question, where the content of messages may be sent to a tracker."""
+    text: str | None = None
+    """The answer, likewise."""
+
+
+_JUDGE_CALLS: ContextVar[list[JudgeCall] | None] = ContextVar("art_judge_calls", default=None)
+
+
+@contextmanager
+def hearing_judges() -> Iterator[list[JudgeCall]]:
+    """Fills a list with the questions to judges that are asked inside, in the order of their answers."""
+    calls: list[JudgeCall] = []
+    token = _JUDGE_CALLS.set(calls)
+    try:
+        yield calls
+    finally:
+        _JUDGE_CALLS.reset(token)
+
+
+def heard_judges() -> list[JudgeCall] | None:
+    """Returns the list that questions asked here go into, or None."""
+    return _JUDGE_CALLS.get()
 
 
 def get_messages(messages_and_choices: MessagesAndChoices) -> Messages:

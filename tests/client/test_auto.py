@@ -17,6 +17,7 @@ from scripted import Endpoint
 from art.client.capture import auto_trajectory, capture_auto_trajectory
 from art.errors import NoTrajectoryError
 from art.trajectories import Trajectory, current_rollout
+from art.types import completion_call
 
 ASK = [{"role": "user", "content": "hello"}]
 Ask = Callable[..., Awaitable[Any]]
@@ -106,6 +107,9 @@ async def test_two_turns_are_one_conversation(ask: Ask, stream: bool):
     choices = [item for item in trajectory.messages_and_choices if isinstance(item, Choice)]
     assert [choice.model_extra["sample_id"] for choice in choices] == ["s0", "s1"]
     assert [choice.finish_reason for choice in choices] == ["stop", "stop"]
+    calls = [completion_call(choice) for choice in choices]
+    moments = [call[name] for call in calls for name in ("started_at", "ended_at")]
+    assert moments == sorted(moments) and all("started_at" not in choice.model_extra for choice in choices)
     assert trajectory.additional_histories == [] and trajectory.reward == 0.5
     assert trajectory.metrics["turns"] == 2 and trajectory.metrics["duration"] >= 0
 

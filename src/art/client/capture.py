@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -20,7 +21,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
-from art.client.captured_reply import read_completion, watch_body
+from art.client.captured_reply import note_call, read_completion, watch_body
 from art.client.recorder import Recorder
 from art.errors import NoTrajectoryError
 from art.trajectories import Trajectory, rollout_scope
@@ -106,23 +107,23 @@ class _Tap:
         return self._send_recorded(client, *args, **options)
 
     def _send_recorded(self, client: Any, request: Any, *args: Any, **options: Any) -> Any:
-        listener = current_listener()
+        listener, started_at = current_listener(), time.time()
         with listening(None):  # a client that sends through another client is heard once
             response = self.send(client, request, *args, **options)
-        _record_response(listener, request, response)
+        _record_response(listener, request, response, started_at)
         return response
 
 
 class _AsyncTap(_Tap):
     async def _send_recorded(self, client: Any, request: Any, *args: Any, **options: Any) -> Any:
-        listener = current_listener()
+        listener, started_at = current_listener(), time.time()
         with listening(None):
             response = await self.send(client, request, *args, **options)
-        _record_response(listener, request, response)
+        _record_response(listener, request, response, started_at)
         return response
 
 
-def _record_response(listener: Listener | None, request: Any, response: Any) -> None:
+def _record_response(listener: Listener | None, request: Any, response: Any, started_at: float) -> None:
     asked = _chat_request(request) if listener is not None and response.is_success else None
     if listener is None or asked is None:
         return
@@ -133,6 +134,7 @@ def _record_response(listener: Listener | None, request: Any, response: Any) -> 
         streamed = "event-stream" in kind or (bool(asked.get("stream")) and "json" not in kind)
         completion = read_completion(body, streamed=streamed)
         if completion is not None:
+            note_call(completion, started_at)
             listener.on_completion(asked, completion)
 
     if (reading := watch_body(response, hear_body)) is not None:

@@ -6,6 +6,7 @@ names the rollout with each request and wastes no time to a server nearby.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion
 
 from art.client.capture import Listener, current_listener, listening
-from art.client.captured_reply import read_completion, watch_body
+from art.client.captured_reply import note_call, read_completion, watch_body
 from art.client.connection import CONNECT_S, TIMEOUT_S, PerLoop, file_budget
 from art.client.fast_http import Lane, Revive, complete_over_lane, lane_to, request_head
 from art.trajectories import current_rollout, get_messages
@@ -175,22 +176,20 @@ class _Completions(AsyncCompletions):
 
     async def create(self, **options: Any) -> Any:
         client, options = self._prepared(options)
-        listener = current_listener()
+        listener, started_at = current_listener(), time.time()
         reply: Any = await client.short_way(options)
         if reply is None:
             with listening(None):  # heard below; what listens to all HTTP clients shall not hear it twice
                 reply = await super().create(**options)
-        if client.observers or listener is not None:
-            _observe(reply, options, list(client.observers), listener)
+        _observe(reply, options, list(client.observers), listener, started_at)
         return reply
 
     async def parse(self, **options: Any) -> Any:
         client, options = self._prepared(options)
-        listener = current_listener()
+        listener, started_at = current_listener(), time.time()
         with listening(None):
             reply = await super().parse(**options)
-        if client.observers or listener is not None:
-            _observe(reply, options, list(client.observers), listener)
+        _observe(reply, options, list(client.observers), listener, started_at)
         return reply
 
     def _prepared(self, options: dict[str, Any]) -> tuple[ObservedOpenAI, dict[str, Any]]:
@@ -207,8 +206,16 @@ class _Completions(AsyncCompletions):
 
 
 def _observe(
-    reply: Any, options: dict[str, Any], observers: list[Observer], listener: Listener | None
+    reply: Any,
+    options: dict[str, Any],
+    observers: list[Observer],
+    listener: Listener | None,
+    started_at: float,
 ) -> None:
+    if isinstance(reply, ChatCompletion):
+        note_call(reply, started_at)
+    if not observers and listener is None:
+        return
     unset = openai.NotGiven | openai.Omit
     request = {key: value for key, value in options.items() if not isinstance(value, unset)}
     hearing = [listener.on_completion] if listener is not None else []
@@ -220,6 +227,7 @@ def _observe(
     def read(observer: Observer, body: bytes) -> None:
         completion = read_completion(body, streamed=bool(request.get("stream")))
         if completion is not None:
+            note_call(completion, started_at)
             observer(request, completion)
 
     # A stream or a raw response: both hold the HTTP response that their reader is going to read.

@@ -30,6 +30,7 @@ from art.trajectories import Trajectory, rollout_scope
 from art.wire.nested import HiddenKey
 from art.wire.records import first_flaw
 from art.wire.rollouts import (
+    CALL_NOTE,
     SAMPLE_FIELD,
     STEP_FIELD,
     TOKENS_FIELD,
@@ -95,6 +96,8 @@ def conversations(exchanges: list[Exchange]) -> list[tuple[dict[str, Any], Any]]
                 "choices": [_choice(choice) for choice in one.choices],
             }
         )
+        for choice in completion.choices:
+            setattr(choice, CALL_NOTE, {"started_at": one.created_at})
         pairs.append(({"messages": messages[one.request_id], "tools": one.tools}, completion))
     return pairs
 

@@ -53,6 +53,11 @@ def variable(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+def captures_content() -> bool:
+    """Returns whether spans may have the texts of messages."""
+    return (variable(CAPTURE_CONTENT) or "").lower() in ("true", "span_only", "span_and_event")
+
+
 def inherited_variables() -> dict[str, str]:
     """All variables, for a program of others that is started with some more of them."""
     return dict(os.environ)

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from art.errors import BudgetExceededError, ConfigurationError, LlmError, VerifierError
 from art.trajectories import Trajectory, TrajectoryGroup
-from art.types import Unscored
+from art.types import Unscored, hearing_judges
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ class Reward(ABC):
         `Unscored(reason)`, never a number. Raises ConfigurationError where the source gave scores for
         another number of trajectories, BudgetExceededError.
         """
-        judged = await judge_group(self, group)
+        with hearing_judges() as calls:
+            judged = await judge_group(self, group)
         scored = [
             _with_score(self, trajectory, score)
             for trajectory, score in zip(group.trajectories, judged.scores, strict=True)
@@ -90,7 +91,9 @@ class Reward(ABC):
             "exceptions": list(group.exceptions),
             "metadata": dict(group.metadata),
         }
-        return group.model_copy(update=update)
+        copied = group.model_copy(update=update)
+        copied._judge_calls = [*group._judge_calls, *calls]
+        return copied
 
     def optional(self) -> Weighted:
         """Makes the source optional in a sum: a trajectory that it cannot score gets the mean of its group

@@ -5,7 +5,7 @@ With it, the names that travel beside an OpenAI request or reply.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import Field
 
@@ -20,6 +20,23 @@ TOKENS_FIELD = "completion_tokens"
 """Extra fields of each `Choice` of a reply; the tokens only of a choice that is complete."""
 MALFORMED_FIELD = "malformed_calls"
 """Extra field of a complete choice: tool calls that cannot be read and stayed in the content, if any."""
+CALL_NOTE = "_completion_call"
+"""Attribute that the client gives each `Choice`: an `ObservedCompletion`. Copies and pickles have it; dumps,
+comparisons and requests do not."""
+
+
+class ObservedCompletion(TypedDict, total=False):
+    """The facts of a completion that only the program knows that asked. Times are Unix seconds."""
+
+    started_at: float
+    ended_at: float
+    model: str
+    """The name that the reply has."""
+    prompt_tokens: int
+    completion_tokens: int
+    """Of a reply with one choice."""
+    tools: dict[str, tuple[float, float]]
+    """The id of a tool call -> when it began and ended."""
 
 
 ANY_NAME = "*"

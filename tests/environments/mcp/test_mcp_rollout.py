@@ -15,6 +15,7 @@ import art
 from art.environments.mcp import GeneratedScenario, StdioServer, complete_task_tool, rollout
 from art.environments.mcp.server_address import preserve_root_logger
 from art.errors import ConfigurationError, McpTimeoutError
+from art.types import completion_call
 from waiting import gone, until
 
 TASK = GeneratedScenario(task="Add 2 and 3.", difficulty=2)
@@ -105,6 +106,11 @@ async def test_several_calls_of_a_turn_are_answered_in_order_up_to_the_end(agent
     assert tool_messages(trajectory) == ["call 1", "call 2", "call 3"]
     assert (trajectory.metrics["num_turns"], trajectory.metrics["task_completed"]) == (1, True)
     assert trajectory.metrics["success"] is False, "it did not say what it did"
+    noted = completion_call(trajectory.messages_and_choices[2])
+    assert list(noted["tools"]) == ["c0", "c1", "c2"]
+    tools = [moment for pair in noted["tools"].values() for moment in pair]
+    moments = [noted["started_at"], noted["ended_at"], *tools]
+    assert moments == sorted(moments)
 
 
 async def test_an_attempt_ends_without_turns_or_without_calls(agent: Agent) -> None:

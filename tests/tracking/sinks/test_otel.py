@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 from openai.types.chat.chat_completion import Choice
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from tests.otlp_collector import Collector, collecting
 
 import art
+from art.environments.testing import LlmServer, TruthfulJudge
+from art.rewards import Ruler
 from art.tracking.sinks.registry import deliveries
 from art.tracking.step_record import read_rollouts
+from art.wire.rollouts import CALL_NOTE
 
+S = 1_000_000_000
+CONVENTIONS = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
@@ -31,11 +37,18 @@ def model_in(folder: Path) -> art.Model:
     return art.Model(name="agent", project="games", base_path=str(folder), report_metrics=["otel"])
 
 
-def choice(content: str | None, calls: list[dict[str, Any]] | None = None) -> Choice:
+def choice(content: str | None, calls: list[dict[str, Any]] | None = None, call: Any = None) -> Choice:
     message = {"role": "assistant", "content": content, "tool_calls": calls}
     fields = {"step": 2, "sample_id": f"s-{len(content or '')}", "completion_tokens": 7}
     told = {"index": 0, "finish_reason": "tool_calls" if calls else "stop", "message": message, **fields}
-    return Choice.model_validate(told)
+    made = Choice.model_validate(told)
+    if call is not None:
+        setattr(made, CALL_NOTE, call)  # as the client does
+    return made
+
+
+def told_call(start: float, end: float, **further: Any) -> dict[str, Any]:
+    return {"started_at": start, "ended_at": end, "prompt_tokens": 40, **further}
 
 
 def rollout() -> art.Trajectory:
@@ -48,10 +61,12 @@ def rollout() -> art.Trajectory:
         {"role": "user", "content": "a secret question"},
         choice(None, [call]),
         {"role": "tool", "tool_call_id": "c1", "content": "a secret result"},
-        choice("the secret answer"),
+        choice("the secret answer", call=told_call(1e9 + 0.25, 1e9 + 1.75)),
     ]
     told = {"metrics": {"duration": 2.0, "right": 1}, "rollout_id": "r-1", "reward": 0.5}
-    return art.Trajectory(messages_and_choices=turns, **told)
+    made = art.Trajectory(messages_and_choices=turns, **told)
+    made.start_time = made.start_time.fromtimestamp(1e9)
+    return made
 
 
 async def test_a_rollout_is_a_tree_of_rollout_completions_and_tools(
@@ -62,9 +77,10 @@ async def test_a_rollout_is_a_tree_of_rollout_completions_and_tools(
     assert not top.parent and [chat.parent for chat in chats] == [top.id] * 2 and tool.parent == chats[0].id
     assert {span.trace for span in (*chats, tool)} == {top.trace}
     assert len({span.id for span in collector.spans}) == len(collector.spans)
-    assert top.end - top.start == 2_000_000_000 and all(top.start <= one.start <= top.end for one in chats)
+    assert top.end - top.start == 2 * S and all(top.start <= one.start <= one.end <= top.end for one in chats)
     expected = {"art.rollout": "r-1", "art.reward": 0.5, "art.step": 3, "art.split": "val", "art.group": 0}
     assert expected.items() <= top.attributes.items() and top.attributes["art.reward_part.right"] == 1.0
+    assert not top.links  # of no training step
     (event,) = top.events
     assert event == (
         "gen_ai.evaluation.result",
@@ -78,6 +94,95 @@ async def test_a_rollout_is_a_tree_of_rollout_completions_and_tools(
     assert tool.attributes["gen_ai.tool.name"] == "look_up" and tool.attributes["gen_ai.tool.call.id"] == "c1"
     assert collector.schemas == {"https://opentelemetry.io/schemas/1.38.0"}
     assert {one["service.name"] for one in collector.resources} == {"art"}
+
+
+async def test_completions_and_tools_have_the_times_that_were_noted(
+    tmp_path: Path, collector: Collector
+) -> None:
+    calls = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for name in ("noted", "unknown")
+    ]
+    results = [{"role": "tool", "tool_call_id": name, "content": "1"} for name in ("noted", "unknown")]
+    turns: list[Any] = [
+        {"role": "user", "content": "?"},
+        choice("a", calls, call=told_call(1000.0, 1002.0, tools={"noted": (1002.5, 1003.0)})),
+        *results,
+        choice("bc", [{**calls[0], "id": "last"}], call=told_call(1005.0, 1006.0)),
+        {"role": "tool", "tool_call_id": "last", "content": "2"},
+    ]
+    told = art.Trajectory(messages_and_choices=turns, rollout_id="r", reward=1.0)
+    told.start_time = told.start_time.fromtimestamp(999.0)
+    await model_in(tmp_path).log([art.TrajectoryGroup([told])], step=0)
+    (top,), chats = collector.named("invoke_agent"), collector.named("chat")
+    assert [(one.start, one.end) for one in chats] == [(1000 * S, 1002 * S), (1005 * S, 1006 * S)]
+    assert [one.attributes["gen_ai.usage.input_tokens"] for one in chats] == [40, 40]
+    assert (top.start, top.end) == (999 * S, 1006 * S)
+    tools = {one.attributes["gen_ai.tool.call.id"]: one for one in collector.named("execute_tool")}
+    assert {name: (one.start, one.end) for name, one in tools.items()} == {
+        "noted": (1002.5 * S, 1003 * S),
+        "unknown": (1002 * S, 1005 * S),  # between the completions around it
+        "last": (1006 * S, 1006 * S),  # nothing says how long it took
+    }
+    assert [name for name, one in tools.items() if one.attributes["art.tool.exact_time"]] == ["noted"]
+
+
+async def test_what_judges_were_asked_is_told_with_links_to_the_rollouts(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CAPTURE, "true")
+    told = [
+        art.Trajectory(
+            messages_and_choices=[
+                {"role": "user", "content": "Name a colour."},
+                {"role": "assistant", "content": word},
+            ],
+            rollout_id=word,
+        )
+        for word in ("red", "blue")
+    ]
+    async with LlmServer(TruthfulJudge(lambda messages: float(len(messages[-1]["content"]) == 3))) as server:
+        ruler = Ruler("openai/gpt-4.1", base_url=server.base_url, api_key=server.key, cache=False)
+        group = await ruler.score_group(art.TrajectoryGroup(told))
+        model = model_in(tmp_path)
+        for _ in range(2):  # sent once
+            await model.log([group], step=0)
+    (whole,), chats, tops = (collector.named(name) for name in ("evaluate", "chat", "invoke_agent"))
+    assert whole.name == "evaluate ruler" and sorted(whole.links) == sorted(top.id for top in tops)
+    assert whole.trace not in {top.trace for top in tops}
+    (chat,) = chats
+    assert chat.parent == whole.id and whole.start <= chat.start < chat.end <= whole.end
+    assert chat.attributes["gen_ai.provider.name"] == "openai" and chat.attributes["art.cached"] is False
+    assert chat.attributes["gen_ai.request.model"] == "gpt-4.1"
+    totals = ruler.channel.totals
+    assert chat.attributes["gen_ai.usage.input_tokens"] == totals.prompt_tokens > 0
+    assert chat.attributes["gen_ai.usage.output_tokens"] == totals.completion_tokens > 0
+    assert whole.attributes["art.cost_usd"] == chat.attributes["art.cost_usd"] == totals.usd > 0
+    (reply,) = json.loads(chat.attributes["gen_ai.output.messages"])
+    assert "score" in reply["parts"][0]["content"] and "blue" in chat.attributes["gen_ai.input.messages"]
+    assert "gen_ai.agent.name" not in chat.attributes
+
+
+async def test_a_judge_that_fails_is_a_span_with_its_error_and_no_text_is_kept(
+    tmp_path: Path, collector: Collector
+) -> None:
+    def broken(messages: Any) -> str:
+        raise RuntimeError("a secret")
+
+    pair = [art.Trajectory(messages_and_choices=[{"role": "user", "content": "a secret"}]) for _ in range(2)]
+    group = await Ruler(broken, cache=False, attempts=1).score_group(art.TrajectoryGroup(pair))
+    assert all(isinstance(one.reward, art.Unscored) for one in group)
+    assert group._judge_calls and all(one.text is None and not one.messages for one in group._judge_calls)
+    await model_in(tmp_path).log([group], step=0)
+    chat = collector.named("chat")[0]
+    assert chat.error and chat.attributes["error.type"] == "LlmError"
+    assert not any(b"a secret" in body for body in collector.bodies)
+
+
+async def test_names_are_those_of_the_conventions(tmp_path: Path, collector: Collector) -> None:
+    await model_in(tmp_path).log([art.TrajectoryGroup([rollout()])], step=0)
+    names = {name for span in collector.spans for name in span.attributes if name.startswith("gen_ai.")}
+    assert len(names) > 8 and names <= CONVENTIONS
 
 
 async def test_texts_are_sent_only_when_they_are_asked_for(
@@ -110,13 +215,18 @@ async def test_a_rollout_is_sent_once_and_has_the_same_ids_in_another_program(
     assert (first.trace, first.id) == (again.trace, again.id)
 
 
-async def test_failed_and_unscored_rollouts_are_told_as_such(tmp_path: Path, collector: Collector) -> None:
+@pytest.mark.parametrize("content", ["", "true"])
+async def test_failed_and_unscored_rollouts_are_told_as_such(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setenv(CAPTURE, content)
     unscored = art.Trajectory(reward=art.Unscored("no judge"), rollout_id="u")
     failed = RuntimeError("key sk-12345")
     await model_in(tmp_path).log([art.TrajectoryGroup([unscored, failed])], step=0)
     by_fate = {span.error: span for span in collector.named("invoke_agent")}
     assert "RuntimeError" in by_fate[True].attributes["error.type"]
-    assert by_fate[False].attributes["art.unscored_reason"] == "no judge"
+    assert by_fate[False].attributes["art.unscored"] is True
+    assert by_fate[False].attributes.get("art.unscored_reason") == ("no judge" if content else None)
     assert "art.reward" not in by_fate[False].attributes and not by_fate[False].events
     assert not any(b"sk-12345" in body for body in collector.bodies)
 
@@ -150,6 +260,11 @@ async def test_a_service_gets_its_path_its_key_and_its_project(
         assert sent_to == f"{path}/v1/traces" and headers[header] == value
         assert headers["content-type"] == "application/x-protobuf"
     assert all(project.items() <= resource.items() for resource in collector.resources)
+    (chat,) = [one for one in collector.named("chat") if one.end - one.start == 1.5 * S]
+    assert {
+        "gen_ai.usage.input_tokens": 40,
+        "gen_ai.usage.output_tokens": 7,
+    }.items() <= chat.attributes.items()
     assert not any(value.split()[-1].encode() in body for body in collector.bodies)
     page = (Path(__file__).parents[3] / "docs" / "guides" / "tracing.md").read_text().lower()
     section = page.partition(f"### {service}")[2].partition("###")[0]
@@ -197,6 +312,9 @@ async def test_a_real_step_tells_fates_advantages_and_its_numbers(
         (chat,) = [one for one in chats if one.parent == top.id]
         assert [chat.attributes["art.sample"]] == record.samples
         assert chat.attributes["gen_ai.usage.output_tokens"] == record.tokens
+        assert chat.attributes["gen_ai.usage.input_tokens"] > 0
+        assert top.start <= chat.start < chat.end <= top.end  # as the client measured it
+        assert top.links == [step.id]
     assert step.attributes["art.step"] == result.step
     assert step.attributes["art.metric.loss/train"] == pytest.approx(result.metrics["loss/train"])
 

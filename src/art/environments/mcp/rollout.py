@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +14,7 @@ from art.environments.mcp.session import Session, Writes, connect
 from art.environments.mcp.types import GeneratedScenario, MCPTool, ToolResult, complete_task_tool
 from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, McpTimeoutError
+from art.types import completion_call
 
 if TYPE_CHECKING:
     from art.environments.mcp.cassette import Cassette
@@ -210,7 +212,7 @@ class _Rollout:
             choice = completion.choices[0]
             self._record.append(choice)
             turn += 1
-            stopped = await self._answer(choice.message.tool_calls or [])
+            stopped = await self._answer(choice)
         self.trajectory.metrics.update(
             task_completed=self._completed,
             success=self._completed and self._summarised,
@@ -220,8 +222,9 @@ class _Rollout:
         )
         return self.trajectory.finish()
 
-    async def _answer(self, calls: list[Any]) -> bool:
+    async def _answer(self, choice: Any) -> bool:
         """Carry out the calls of a turn in their order; whether the rollout has ended."""
+        calls, times = choice.message.tool_calls or [], completion_call(choice).setdefault("tools", {})
         for call in calls:
             function = getattr(call, "function", None)
             name = str(getattr(function, "name", ""))
@@ -230,7 +233,9 @@ class _Rollout:
                 self._completed = True
                 self._summarised = bool(str(arguments.get("summary") or "").strip())
                 return True
+            started_at = time.time()
             result = await self._call(name, arguments)
+            times[call.id] = (started_at, time.time())
             self._tool_errors += result.is_error
             self._record.append({"role": "tool", "tool_call_id": call.id, "content": result.text})
         return not calls

@@ -27,10 +27,12 @@ from art.errors import (
     LlmTimeoutError,
     LlmUnavailableError,
 )
+from art.process.environment import captures_content
 from art.rewards.llm.budget import Budget
 from art.rewards.llm.cache import AnswerCache, key_of
 from art.rewards.llm.request import Llm, Reply, Request, Usage, json_in, repair_of
 from art.tracking.metrics_builder import active_builder
+from art.types import JudgeCall, heard_judges
 
 LONGEST_PAUSE_S = 120.0
 """However long `Retry-After` says."""
@@ -193,14 +195,45 @@ class Channel:
 
     async def ask(self, request: Request) -> Reply:
         """An answer as it came. Raises LlmError: of the last attempt, or BudgetExceededError."""
+        heard, started_at = heard_judges(), time.time()
         kept = self._cached_reply(request)
-        if kept is not None:
-            self.totals.cached += 1
-            return kept
         key = key_of(self._identity() or self.llm.name, request)
-        if key in self._asking:
-            self.totals.cached += 1
-        return await self._ask_once(key, request)
+        cached = kept is not None or key in self._asking
+        self.totals.cached += cached
+        try:
+            reply = kept if kept is not None else await self._ask_once(key, request)
+        except BaseException as error:
+            if heard is not None:
+                heard.append(self._judge_call(started_at, cached, error=type(error).__name__))
+            raise
+        if heard is not None:
+            heard.append(self._judge_call(started_at, cached, request, reply))
+        return reply
+
+    def _judge_call(
+        self,
+        started_at: float,
+        cached: bool,
+        request: Request | None = None,
+        reply: Reply | None = None,
+        error: str | None = None,
+    ) -> JudgeCall:
+        usage = reply.usage if reply is not None else Usage()
+        told = captures_content()
+        return JudgeCall(
+            source=self.source or "judge",
+            model=self.llm.name,
+            started_at=started_at,
+            ended_at=max(started_at, time.time()),
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            usd=usage.usd,
+            cached=cached,
+            finish_reason=reply.finish_reason if reply is not None else None,
+            error=error,
+            messages=request.messages if request is not None and told else (),
+            text=reply.text if reply is not None and told else None,
+        )
 
     async def ask_json(self, request: Request, parse: Callable[[Any], T], *, repairs: int = 1) -> T:
         """Returns the result of `parse` on the JSON of the answer.

@@ -3,11 +3,13 @@
     invoke_agent        a rollout: a trace of its own, with reward, advantage, fate and step
       chat              each completion
         execute_tool    each call whose result is in the conversation
-    train_step          a row of the log with its numbers, a trace of its own
+    evaluate            what a reward asked its judges about a group, a trace with links to the rollouts
+      chat              each question
+    train_step          a row of the log with its numbers, a trace of its own, which rollouts link to
 
-Ids are made of the names of model and rollout: a rollout that is reported again gets the same ids. The log
-knows when a rollout began and how long it took, and no times of its parts: these have the rollout's begin,
-a microsecond apart, and no length.
+Ids are made of the names of model and rollout: a rollout that is reported again gets the same ids. Times of
+completions and judges are those that the client noted (`art.wire.rollouts.ObservedCompletion`). A completion
+without a note comes a microsecond after what was before it, and has no length.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -24,13 +28,13 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from art.process.environment import CAPTURE_CONTENT, OTEL_SERVICE_NAME, variable
+from art.process.environment import OTEL_SERVICE_NAME, captures_content, variable
 from art.tracking.sinks.sink import ReportedRun, TableRow, writable
 from art.tracking.step_record import read_rollouts
 from art.trajectories import History, Trajectory, is_choice
-from art.types import Unscored, text_of_content
+from art.types import JudgeCall, Unscored, completion_call, revive_choices, text_of_content
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 if TYPE_CHECKING:
@@ -56,7 +60,7 @@ class OTelSink:
         self._resource = Resource.create(
             {} if variable(OTEL_SERVICE_NAME) else {"service.name": "art"}, CONVENTIONS
         )
-        self._content = (variable(CAPTURE_CONTENT) or "").lower() in ("true", "span_only", "span_and_event")
+        self._content = captures_content()
         self._exporter = OTLPSpanExporter()
         self._waiting: list[ReadableSpan] = []
         self._known: set[int] = set()
@@ -70,8 +74,10 @@ class OTelSink:
         numbers = {f"art.metric.{name}": value for name, value in row.items() if name != "training_step"}
         end = time.time_ns()
         trained = any(name.startswith(("loss/", "train/")) for name in row)
-        context = self._context("row", str(step), str(sorted(row.items())), str(end))
-        start = end - int(row.get("time/step_wall_s", 0.0) * _S)
+        context = self._row_context(step) if trained else None
+        if context is None or not self._is_new(context.trace_id):
+            context = self._context("row", str(step), str(sorted(row.items())), str(end))
+        start = end - _ns(row.get("time/step_wall_s", 0.0))
         facts = {"art.step": step, **numbers}
         self._add("train_step" if trained else "log_row", context, None, start, end, facts)
         self._send()
@@ -89,6 +95,11 @@ class OTelSink:
                 self._add_rollout(rollout, trajectory, shared, records.get(rollout))
             for place, failure in enumerate(group.exceptions, start=len(group.trajectories)):
                 self._add_failure(f"{split}/{step}/{number}/{place}", failure, shared)
+            rollouts = [
+                self._context(one.rollout_id or f"{split}/{step}/{number}/{place}", "rollout")
+                for place, one in enumerate(group.trajectories)
+            ]
+            self._add_judges(group._judge_calls, rollouts, shared)
         self._send()
 
     def close(self) -> None:
@@ -105,26 +116,29 @@ class OTelSink:
         context = self._context(rollout, "rollout")
         if not self._is_new(context.trace_id):
             return
-        start = int(trajectory.start_time.timestamp() * _S)
-        end = start + int(float(trajectory.metrics.get("duration", 0.0)) * _S)
+        start = _ns(trajectory.start_time.timestamp())
+        end = start + _ns(float(trajectory.metrics.get("duration", 0.0)))
         shared = {**shared, "art.rollout": rollout}
-        turns = 0
         histories: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
+        now = start
         for place, history in enumerate(histories):
-            for index in _completions(history):
-                turns += 1
-                self._add_completion(
-                    rollout, f"{place}/{index}", context, history, index, start + turns * _US, shared
-                )
-        facts = {**shared, **_rollout_facts(trajectory, record)}
+            items = revive_choices(list(history.messages_and_choices))
+            turns = [_Turn(items, index) for index, item in enumerate(items) if is_choice(item)]
+            for turn, after in zip(turns, [*turns[1:], None], strict=False):
+                now = turn.set_times(now, after)
+                start, end = min(start, turn.start), max(end, turn.end)
+                self._add_completion(rollout, f"{place}/{turn.index}", context, turn, history.tools, shared)
+        facts = {**shared, **_rollout_facts(trajectory, record, self._content)}
+        step = shared["art.step"]
         self._add(
             f"invoke_agent {self._name}",
             context,
             None,
             start,
-            max(end, start + turns * _US),
+            end,
             {"gen_ai.operation.name": "invoke_agent", "gen_ai.conversation.id": rollout, **facts},
             events=_evaluations(trajectory, record, self._content),
+            links=[self._row_context(step)] if shared["art.split"] == "train" else (),
         )
 
     def _add_completion(
@@ -132,53 +146,78 @@ class OTelSink:
         rollout: str,
         place: str,
         parent: SpanContext,
-        history: Trajectory | History,
-        index: int,
-        start: int,
+        turn: _Turn,
+        tools: list[Any] | None,
         shared: Mapping[str, Any],
     ) -> None:
-        items: list[Any] = list(history.messages_and_choices)
-        choice, context = items[index], self._context(rollout, place)
-        extra = choice.model_extra or {}
-        sampled_at = extra.get(STEP_FIELD)
-        facts = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.request.model": self._name,
-            "gen_ai.response.model": self._name if sampled_at is None else f"{self._name}@{sampled_at}",
-            "gen_ai.response.finish_reasons": [str(choice.finish_reason)],
-            "gen_ai.response.id": extra.get(SAMPLE_FIELD),
-            "gen_ai.usage.output_tokens": _count(extra.get(TOKENS_FIELD)),
-            "art.sample": extra.get(SAMPLE_FIELD),
-            "art.policy_step": sampled_at,
-        }
-        if self._content:
-            before = [_message(item) for item in items[:index]]
-            reply = {**_message(choice), "finish_reason": choice.finish_reason}
-            facts["gen_ai.input.messages"] = json.dumps(before)
-            facts["gen_ai.output.messages"] = json.dumps([reply])
-            facts["gen_ai.tool.definitions"] = json.dumps(history.tools) if history.tools else None
-        self._add(f"chat {self._name}", context, parent, start, start, {**shared, **facts}, SpanKind.CLIENT)
-        results = {
-            item.get("tool_call_id"): item
-            for item in items[index + 1 :]
-            if not is_choice(item) and dict(item).get("role") == "tool"
-        }
-        for number, call in enumerate(choice.message.tool_calls or ()):
+        context = self._context(rollout, place)
+        facts = {**turn.facts(self._name), **(turn.texts(tools) if self._content else {})}
+        self._add(
+            f"chat {self._name}",
+            context,
+            parent,
+            turn.start,
+            turn.end,
+            {**shared, **facts},
+            SpanKind.CLIENT,
+        )
+        results = turn.results()
+        for number, call in enumerate(turn.choice.message.tool_calls or ()):
             function = getattr(call, "function", None)
             if function is not None and call.id in results:
+                start, end, exact = turn.tool_times(call.id)
                 call_facts = {
                     "gen_ai.operation.name": "execute_tool",
                     "gen_ai.tool.name": function.name,
                     "gen_ai.tool.call.id": call.id,
                     "gen_ai.tool.type": "function",
+                    "art.tool.exact_time": exact,
                 }
                 if self._content:
                     call_facts["gen_ai.tool.call.arguments"] = function.arguments
                     call_facts["gen_ai.tool.call.result"] = text_of_content(results[call.id].get("content"))
                 inner = self._context(rollout, f"{place}/{number}")
                 self._add(
-                    f"execute_tool {function.name}", inner, context, start, start, {**shared, **call_facts}
+                    f"execute_tool {function.name}", inner, context, start, end, {**shared, **call_facts}
                 )
+
+    def _add_judges(
+        self, calls: Sequence[JudgeCall], rollouts: Sequence[SpanContext], shared: Mapping[str, Any]
+    ) -> None:
+        """Reports each source's questions about a group under one span."""
+        for source, found in groupby(sorted(calls, key=attrgetter("source")), attrgetter("source")):
+            asked = sorted(found, key=attrgetter("started_at"))
+            name = source.removeprefix("judge/")
+            about = "\0".join([f"{one.trace_id:x}" for one in rollouts] + [str(asked[0].started_at)])
+            context = self._context(f"judge/{name}/{about}", "judge")
+            if not self._is_new(context.trace_id):
+                continue
+            for number, call in enumerate(asked):
+                self._add(
+                    f"chat {call.model}",
+                    self._context(f"judge/{name}/{about}", str(number)),
+                    context,
+                    _ns(call.started_at),
+                    _ns(call.ended_at),
+                    {**shared, "art.judge": name, **_judge_facts(call, self._content)},
+                    SpanKind.CLIENT,
+                    status=Status(StatusCode.ERROR, call.error) if call.error else None,
+                )
+            prices = [call.usd for call in asked if call.usd is not None and not call.cached]
+            self._add(
+                f"evaluate {name}",
+                context,
+                None,
+                _ns(asked[0].started_at),
+                max(_ns(call.ended_at) for call in asked),
+                {
+                    **shared,
+                    "gen_ai.operation.name": "evaluate",
+                    "art.judge": name,
+                    "art.cost_usd": sum(prices) if prices else None,
+                },
+                links=rollouts,
+            )
 
     def _add_failure(self, rollout: str, failure: PydanticException, shared: Mapping[str, Any]) -> None:
         context = self._context(rollout, "failure", failure.traceback)
@@ -208,6 +247,10 @@ class OTelSink:
             self._known.discard(self._order.popleft())
         return True
 
+    def _row_context(self, step: int) -> SpanContext:
+        """Returns the identity of the first row of a training step."""
+        return self._context("row", str(step), "train_step")
+
     def _context(self, trace: str, *place: str) -> SpanContext:
         base = f"{self._project}\0{self._name}\0{trace}"
         if trace == "row" or "failure" in place:
@@ -233,14 +276,12 @@ class OTelSink:
         kind: SpanKind = SpanKind.INTERNAL,
         *,
         events: Sequence[Event] = (),
+        links: Sequence[SpanContext] = (),
         status: Status | None = None,
     ) -> None:
-        about = {
-            "art.project": self._project,
-            "art.model": self._name,
-            "gen_ai.provider.name": "art",
-            "gen_ai.agent.name": self._name,
-        }
+        about = {"art.project": self._project, "art.model": self._name, "gen_ai.provider.name": "art"}
+        if "art.judge" not in attributes:
+            about["gen_ai.agent.name"] = self._name
         kept = {writable(key): _value(value) for key, value in attributes.items() if value is not None}
         span = ReadableSpan(
             name=writable(name),
@@ -249,6 +290,7 @@ class OTelSink:
             resource=self._resource,
             attributes={**about, **kept},
             events=events,
+            links=[Link(one) for one in links],
             kind=kind,
             status=status or Status(),
             start_time=start,
@@ -267,15 +309,91 @@ class OTelSink:
             )
 
 
-def _completions(history: Trajectory | History) -> Iterator[int]:
-    return (index for index, item in enumerate(history.messages_and_choices) if is_choice(item))
+class _Turn:
+    """A completion in its conversation."""
+
+    def __init__(self, items: list[Any], index: int) -> None:
+        self._items, self.index = items, index
+        self.choice = items[index]
+        self.call = completion_call(self.choice)
+        self.start = self.end = self._after = 0
+
+    def set_times(self, now: int, after: _Turn | None) -> int:
+        """Returns the end. now: what it is put behind where its own times are not known."""
+        self.start = _ns(self.call["started_at"]) if "started_at" in self.call else now + _US
+        self.end = max(self.start, _ns(self.call.get("ended_at", 0.0)))
+        self._after = _ns(after.call.get("started_at", 0.0)) if after is not None else 0
+        return max(now, self.end)
+
+    def tool_times(self, call_id: str) -> tuple[int, int, bool]:
+        """Returns when the tool began and ended, and whether that is exact.
+
+        Where nobody noted it: what lies between this completion and the next, if both have times.
+        """
+        if noted := self.call.get("tools", {}).get(call_id):
+            return _ns(noted[0]), max(_ns(noted[0]), _ns(noted[1])), True
+        known = "ended_at" in self.call and self._after > self.end
+        return self.end, self._after if known else self.end, False
+
+    def results(self) -> dict[Any, Any]:
+        """Returns the messages with results of tools behind it, by the id of the call."""
+        further = (dict(item) for item in self._items[self.index + 1 :] if not is_choice(item))
+        return {item.get("tool_call_id"): item for item in further if item.get("role") == "tool"}
+
+    def facts(self, model: str) -> dict[str, Any]:
+        extra = self.choice.model_extra or {}
+        step = extra.get(STEP_FIELD)
+        answered = self.call.get("model") if SAMPLE_FIELD not in extra else None
+        tokens = _count(extra.get(TOKENS_FIELD))
+        return {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": model,
+            "gen_ai.response.model": answered or (model if step is None else f"{model}@{step}"),
+            "gen_ai.response.finish_reasons": [str(self.choice.finish_reason)],
+            "gen_ai.response.id": extra.get(SAMPLE_FIELD),
+            "gen_ai.usage.input_tokens": self.call.get("prompt_tokens"),
+            "gen_ai.usage.output_tokens": self.call.get("completion_tokens") if tokens is None else tokens,
+            "art.sample": extra.get(SAMPLE_FIELD),
+            "art.policy_step": step,
+        }
+
+    def texts(self, tools: list[Any] | None) -> dict[str, Any]:
+        before = [_message(item) for item in self._items[: self.index]]
+        reply = {**_message(self.choice), "finish_reason": self.choice.finish_reason}
+        return {
+            "gen_ai.input.messages": json.dumps(before),
+            "gen_ai.output.messages": json.dumps([reply]),
+            "gen_ai.tool.definitions": json.dumps(tools) if tools else None,
+        }
 
 
-def _rollout_facts(trajectory: Trajectory, record: RolloutRecord | None) -> dict[str, Any]:
+def _judge_facts(call: JudgeCall, content: bool) -> dict[str, Any]:
+    provider, slash, model = call.model.partition("/")
+    facts = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider if slash else "art",
+        "gen_ai.request.model": model if slash else call.model,
+        "gen_ai.response.finish_reasons": [call.finish_reason] if call.finish_reason else None,
+        "gen_ai.usage.input_tokens": call.prompt_tokens or None,
+        "gen_ai.usage.output_tokens": call.completion_tokens or None,
+        "art.cost_usd": None if call.cached else call.usd,
+        "art.cached": call.cached,
+        "error.type": call.error,
+    }
+    if content:
+        reply = {"role": "assistant", "parts": [{"type": "text", "content": call.text or ""}]}
+        facts["gen_ai.input.messages"] = json.dumps([_message(item) for item in call.messages])
+        facts["gen_ai.output.messages"] = json.dumps([{**reply, "finish_reason": call.finish_reason}])
+    return facts
+
+
+def _rollout_facts(trajectory: Trajectory, record: RolloutRecord | None, content: bool) -> dict[str, Any]:
     reward = trajectory.reward
     facts: dict[str, Any] = {
         "art.reward": None if isinstance(reward, Unscored) else float(reward),
-        "art.unscored_reason": reward.reason if isinstance(reward, Unscored) else None,
+        "art.unscored": isinstance(reward, Unscored),
+        # It may quote what a judge said, or what a tool raised.
+        "art.unscored_reason": reward.reason if content and isinstance(reward, Unscored) else None,
         **{f"art.reward_part.{name}": float(value) for name, value in trajectory.metrics.items()},
     }
     if record is not None:
@@ -294,7 +412,7 @@ def _evaluations(trajectory: Trajectory, record: RolloutRecord | None, content: 
     }
     if content and judge is not None and judge.words:
         score["gen_ai.evaluation.explanation"] = writable(judge.words)
-    return [Event("gen_ai.evaluation.result", score, int(trajectory.start_time.timestamp() * _S))]
+    return [Event("gen_ai.evaluation.result", score, _ns(trajectory.start_time.timestamp()))]
 
 
 def _message(item: Any) -> dict[str, Any]:
@@ -316,6 +434,10 @@ def _message(item: Any) -> dict[str, Any]:
             }
         )
     return {"role": message.get("role"), "parts": parts}
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * _S)
 
 
 def _count(tokens: Any) -> int | None:
