@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "ui"))  # its made runs, for the pages that a server mounts
+
 from chat_folder import write_chat_folder
 from live import Live, run_gateway
 from scripted_engine import Script, ScriptedEngine

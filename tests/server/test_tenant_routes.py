@@ -100,6 +100,7 @@ async def test_the_routes_above_are_all_of_them(world: World) -> None:
         "/v1/models",
         "/art/models",
         "/art/jobs",
+        "/art/ui-link",
         "/v1/rollouts/{rollout_id:path}",
     }
     operators = {"/art/models/{project}/{name}/adopt"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,12 +16,12 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Path], ServedPages]]:
+def serve() -> Iterator[Callable[..., ServedPages]]:
     """Serves folders until the test has ended."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:
-        yield lambda root: stack.enter_context(served(root))
+        yield lambda root, mount="": stack.enter_context(served(root, mount))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import uvicorn
 
-from art.ui.app import guarded_pages
+from art.ui.access import LinkAccess
+from art.ui.app import guarded_pages, mounted_pages
+from art.ui.run_files import EVERYBODY
 from waiting import eventually
 
 
@@ -29,13 +31,18 @@ class ServedPages:
 
 
 @contextmanager
-def served(root: Path) -> Iterator[ServedPages]:
-    """The pages of the runs below a folder."""
+def served(root: Path, mount: str = "") -> Iterator[ServedPages]:
+    """The pages of the runs below a folder. mount: the path below which a server has them."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    found = ServedPages(f"http://127.0.0.1:{port}", [])
-    pages = guarded_pages(root, port=port, on_use=found.tokens.append)
-    found.tokens.append(pages.access.token)
+    found = ServedPages(f"http://127.0.0.1:{port}{mount}", [])
+    if mount:
+        access = LinkAccess(path=mount, proof_of=lambda tenant: b"")
+        pages = mounted_pages(root, access)
+        found.tokens.append(access.link(EVERYBODY, "localhost").partition("=")[2])
+    else:
+        pages = guarded_pages(root, port=port, on_use=found.tokens.append)
+        found.tokens.append(pages.access.token)
     server = uvicorn.Server(uvicorn.Config(pages, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -9,7 +9,7 @@ import pytest
 from made_run import made_run
 from starlette.testclient import TestClient
 
-from art.ui.access import HEADERS, GuardedPages
+from art.ui.access import HEADERS, GuardedPages, PrintedAccess
 from art.ui.app import guarded_pages
 
 PORT = 7000
@@ -21,7 +21,7 @@ class Door:
 
     def __init__(self, root: Path) -> None:
         self.printed: list[str] = []
-        self.pages: GuardedPages = guarded_pages(root, port=PORT, on_use=self.printed.append)
+        self.pages: GuardedPages[PrintedAccess] = guarded_pages(root, port=PORT, on_use=self.printed.append)
         self.printed.append(self.pages.access.token)
 
     def browser(self, host: str = f"127.0.0.1:{PORT}") -> TestClient:

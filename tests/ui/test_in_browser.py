@@ -72,13 +72,13 @@ class Watched:
 
 
 @pytest.fixture
-def watch(browser: Browser, serve: Callable[[Path], ServedPages]) -> Iterator[Callable[..., Watched]]:
+def watch(browser: Browser, serve: Callable[..., ServedPages]) -> Iterator[Callable[..., Watched]]:
     contexts = []
 
-    def watched(root: Path, **options: Any) -> Watched:
+    def watched(root: Path, mount: str = "", **options: Any) -> Watched:
         context = browser.new_context(**options)
         contexts.append(context)
-        return Watched(context, serve(root))
+        return Watched(context, serve(root, mount))
 
     yield watched
     for context in contexts:
@@ -101,9 +101,12 @@ def test_axe_finds_nothing(tmp_path: Path, watch: Callable[..., Watched], scheme
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is too wide"
 
 
-def test_from_runs_to_a_token_by_keyboard_alone(tmp_path: Path, watch: Callable[..., Watched]) -> None:
+@pytest.mark.parametrize("mount", ["", "/ui"])
+def test_from_runs_to_a_token_by_keyboard_alone(
+    tmp_path: Path, watch: Callable[..., Watched], mount: str
+) -> None:
     made_run(tmp_path)
-    shown = watch(tmp_path)
+    shown = watch(tmp_path, mount)
     page = shown.open("/")
     for key, then in (("ArrowDown", RUN), ("ArrowDown", f"{RUN}/train/2"), ("End", f"{RUN}/train/2/1")):
         page.keyboard.press(key)
@@ -243,7 +246,7 @@ def test_without_a_cookie_a_browser_gets_words_and_no_page(
     context = browser.new_context()
     page = context.new_page()
     page.goto(serve(tmp_path).address + RUN)
-    assert "has not opened the address" in page.inner_text("main") and "games" not in page.content().replace(
+    assert "has not opened a link" in page.inner_text("main") and "games" not in page.content().replace(
         RUN, ""
     )
     context.close()

@@ -51,7 +51,7 @@ def test_words_of_sentence_pieces_and_bytes_are_spelt() -> None:
 def test_samples_have_the_numbers_of_ledger_and_record(tmp_path: Path) -> None:
     made_run(tmp_path)
     (run,) = find_runs(tmp_path).values()
-    assert samples_of_rollout(tmp_path, "s2a") == ["s2a-0", "s2a-1"]
+    assert samples_of_rollout(run, "s2a") == ["s2a-0", "s2a-1"]
     first, second = show_samples(run, 2, ["s2a-0", "missing", "s2a-1"])
     assert "".join(one.text for one in first.tokens) == "the tea<|im_end|>" and first.before == "WHO "
     assert first.tokens[0].classes == "l0" and first.tokens[1].classes == "l2"

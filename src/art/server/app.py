@@ -4,6 +4,7 @@ POST of a dialect                straight to its handler (`_dialects`): it is on
 /r/{rollout}/v1/...              the same routes; the rollout is named by the address instead of a header
 GET  /                           open, a few lines for who opens the address in a browser
 GET  /health                     open, tells only that the server lives
+GET  /ui/...                     the pages of the runs (`art.ui`), for browsers that used a link
 everything else                  a Starlette router: lookups, and the routes that `control` brings
 """
 
@@ -16,12 +17,12 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 
 from art.errors import (
@@ -33,6 +34,8 @@ from art.errors import (
     ParityError,
     RequestError,
     ServerError,
+    extra_needed,
+    require_extra,
 )
 from art.process.files import disk_error, disk_trouble
 from art.server.catalog import Catalog
@@ -60,9 +63,13 @@ from art.server.routes.gateway_routes import TOKENIZATION, Lookups, rollout_rout
 from art.server.routes.metrics import Metrics, nothing_controlled
 from art.server.routes.openapi import openapi_route
 from art.server.settings import LimitSettings
-from art.server.tenancy import Tenant, with_tenant
+from art.server.tenancy import Tenant, internal_name, tenant_in, with_tenant
 from art.server.tenants import Caller, KeyCheck, TenantConcurrency, TenantKeys
+from art.wire.models import UI_LINK_ROUTE, PagesLink
 from art.wire.rollouts import ROLLOUT_HEADER
+
+if TYPE_CHECKING:
+    from art.ui.access import GuardedPages, LinkAccess
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +82,74 @@ It speaks OpenAI's protocol under /v1 to those who have a key:
 
 /health tells whether it is up. /openapi.json lists its routes.
 """
+
+
+UI_PATH = "/ui"
+_PAGES = "the pages of the runs under /ui"
+
+
+def is_of_pages(path: str) -> bool:
+    """Returns whether a path is one of the pages of the runs."""
+    return path == UI_PATH or path.startswith(f"{UI_PATH}/")
+
+
+class BrowserPages:
+    """The pages of the runs, loaded when first used. If they cannot be loaded, the server goes on."""
+
+    def __init__(self, data_dir: Path, proof_of: Callable[[Tenant], bytes | None]) -> None:
+        self._data_dir, self._proof_of = data_dir, proof_of
+        self._access: LinkAccess | None = None
+        self._loaded: GuardedPages[LinkAccess] | None = None
+        self._problem: str | None = None
+
+    def route(self) -> Route:
+        """Returns the route that makes links, to be mounted behind the key check."""
+        return Route(UI_LINK_ROUTE, self._link, methods=["POST"])
+
+    async def _link(self, request: Request) -> Response:
+        """A link for the owner of the request's key. Raises ServerError (501) without the extra."""
+        try:
+            require_extra("ui", _PAGES)
+        except ARTError as error:
+            raise ServerError(str(error), status=501, code="pages_missing") from error
+        from art.ui.access import LINK_SECONDS
+        from art.ui.run_files import Viewer
+
+        tenant = tenant_in(request.scope)
+        viewer = Viewer(tenant, "" if tenant is None else internal_name(tenant, ""))
+        link = self._known_access().link(viewer, request.headers.get("host", ""))
+        reply = PagesLink(path=link, expires_in=LINK_SECONDS)
+        return Response(reply.model_dump_json(), media_type="application/json")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a browser."""
+        if self._loaded is None and self._problem is None:
+            try:
+                self._loaded = await asyncio.to_thread(self._load)
+            except Exception as error:  # noqa: BLE001  whatever it is, rollouts and training go on
+                self._problem = str(error) or type(error).__name__
+                _log.warning("%s cannot be shown: %s", _PAGES, self._problem)
+        if self._loaded is None:
+            await PlainTextResponse(f"There are no pages here: {self._problem}\n", 501)(scope, receive, send)
+            return
+        await self._loaded(scope, receive, send)
+
+    def close(self) -> None:
+        """Closes the files that were read."""
+        if self._loaded is not None:
+            self._loaded.close()
+
+    def _known_access(self) -> LinkAccess:
+        from art.ui.access import LinkAccess
+
+        self._access = self._access or LinkAccess(path=UI_PATH, proof_of=self._proof_of)
+        return self._access
+
+    def _load(self) -> GuardedPages[LinkAccess]:
+        with extra_needed("ui", _PAGES):
+            from art.ui.app import mounted_pages
+
+            return mounted_pages(self._data_dir, self._known_access())
 
 
 class _KeyRevokedError(Exception):
@@ -104,6 +179,7 @@ class App:
         self._data_dir = ledger.path.parent.parent
         self._control_health = control_health
         self._version = version("agent-reinforcement-trainer")
+        self.pages = BrowserPages(self._data_dir, self._key.proof_of)
         self.rollouts = ScopedRollouts(
             ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes
         )
@@ -131,6 +207,7 @@ class App:
                 *rollout_routes(self.rollouts),
                 *tokenization_routes(catalog, stitcher, limits, self._version),
                 *(route for dialect in self._dialects.values() for route in dialect.routes),
+                self.pages.route(),
                 *control_routes,
             ],
             redirect_slashes=False,
@@ -173,6 +250,10 @@ class App:
             if scope["path"] == "/health":
                 seen.route = "/health"
                 await self._tell_health(scope, send)
+                return
+            if is_of_pages(scope["path"]):
+                seen.route = UI_PATH
+                await self.pages(scope, receive, send)
                 return
             asker = self._key.require(scope)
             tenant = asker.tenant

@@ -27,10 +27,11 @@ from starlette.middleware.cors import CORSMiddleware
 from art.errors import ConfigurationError
 from art.process.resources import listen, raise_file_limit
 from art.process.running_server import RunningServer, announce_server, digest_of_options, withdraw_server
-from art.server.app import App
+from art.server.app import App, is_of_pages
 from art.server.catalog import Catalog
 from art.server.control import Control
 from art.server.data_folder import DataFolderLock, DataLayout
+from art.server.http import Receive, Scope, Send
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
 from art.server.routes.control_routes import control_routes
@@ -147,6 +148,7 @@ async def serve(
             try:
                 await server.serve(sockets=[listener])
             finally:
+                app.pages.close()
                 withdraw_server(settings.server_dir)
                 for watch in watches:
                     watch.cancel()
@@ -249,13 +251,20 @@ def with_origins(app: App, origins: list[str]) -> Any:
     """The application for pages of these origins, too: without any, no browser is answered from elsewhere."""
     if not origins:
         return app
-    return CORSMiddleware(
+    shared = CORSMiddleware(
         app,
         allow_origins=origins,
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["retry-after"],
     )
+
+    async def serve_origins(scope: Scope, receive: Receive, send: Send) -> None:
+        # No other site reads the pages of the runs.
+        chosen = app if is_of_pages(scope.get("path", "")) else shared
+        await chosen(scope, receive, send)
+
+    return serve_origins
 
 
 def _uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:

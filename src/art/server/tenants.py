@@ -310,6 +310,10 @@ class KeyCheck:
                 return Caller(tenant=tenant)
         return None
 
+    def proof_of(self, tenant: Tenant) -> bytes | None:
+        """Returns what tells the owner's key from a later one; None: it has no key any more."""
+        return b"" if tenant is None else self._tenants.digest_of(tenant) if self._tenants else None
+
     def is_still_valid(self, scope: Scope, asker: Caller) -> bool:
         """Returns whether the request's key is still the asker's: a long reply may outlive it."""
         if asker.tenant is None:

@@ -11,40 +11,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from art.errors import ARTError
 from art.trajectories import History, Trajectory
 from art.types import get_messages
 from art.ui import formats
-from art.ui.access import BrowserAccess, GuardedPages
+from art.ui.access import VIEWER, GuardedPages, LinkAccess, PrintedAccess
 from art.ui.conversation import content_text, visible
 from art.ui.export import EXPORTED, export_pages
 from art.ui.index import ORDERS, ListQuery
 from art.ui.pages import compare_page, group_page, rollout_page, run_page, runs_page, step_page
-from art.ui.run_files import RunFiles
+from art.ui.run_files import EVERYBODY, RunFiles, Viewer
 from art.ui.run_reader import LONGEST_TEXT, RunReader, list_cells
 
 RUN = "/runs/{place}/{project}/{name}"
 STEP = RUN + "/{split}/{step:int}"
 
 
+THREADS = 2
+"""Pages that are made at a time: files are read and markup is written beside the event loop."""
+Page = Callable[[Request], Response]
+
+
 class RunPages:
     """The pages of the runs below one folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, viewer: Viewer = EVERYBODY, *, threads: CapacityLimiter | None = None
+    ) -> None:
+        """threads: that all who read share; of these, a viewer has one at a time."""
+        self._shared, self._own = threads or CapacityLimiter(THREADS), CapacityLimiter(THREADS)
+        if threads is not None:
+            self._own.total_tokens = 1
         self.root = root
-        self.reader = RunReader(root)
+        self.shown_root = str(root) if viewer.tenant is None else "this server"
+        self.reader = RunReader(root, viewer)
         self._templates = Environment(
             loader=PackageLoader("art.ui"),
             autoescape=True,
@@ -56,24 +72,36 @@ class RunPages:
 
     def app(self) -> Starlette:
         """Returns the application without its guard."""
-        routes = [
-            Route("/", self.runs),
-            Route("/compare", self.compare),
-            Route(RUN, self.run),
-            Route(RUN + "/rollouts", self.rollouts),
-            Route(RUN + "/rollouts.json", self.rollouts_json),
-            Route(RUN + "/version", self.version),
-            Route(STEP, self.step),
-            Route(STEP + "/{group:int}", self.group),
-            Route(STEP + "/{group:int}/{index:int}", self.rollout),
-            Route(STEP + "/{group:int}/{index:int}/text", self.text),
-            Mount("/static", StaticFiles(packages=[("art.ui", "static")])),
-        ]
+        pages: dict[str, Page] = {
+            "/": self.runs,
+            "/compare": self.compare,
+            RUN: self.run,
+            RUN + "/rollouts": self.rollouts,
+            RUN + "/rollouts.json": self.rollouts_json,
+            RUN + "/version": self.version,
+            STEP: self.step,
+            STEP + "/{group:int}": self.group,
+            STEP + "/{group:int}/{index:int}": self.rollout,
+            STEP + "/{group:int}/{index:int}/text": self.text,
+        }
         return Starlette(
-            routes=routes, exception_handlers={HTTPException: self._refused, ARTError: self._unreadable}
+            routes=[
+                *(Route(path, self._in_thread(page)) for path, page in pages.items()),
+                Mount("/static", StaticFiles(packages=[("art.ui", "static")])),
+            ],
+            exception_handlers={HTTPException: self._refused, ARTError: self._unreadable},
         )
 
-    # Pages. Each is a plain function: Starlette runs it in a thread, as it reads files.
+    def _in_thread(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        """The page, made in a thread: it reads files."""
+
+        async def make(request: Request) -> Response:
+            async with self._own:
+                return await run_sync(page, request, limiter=self._shared)
+
+        return make
+
+    # Pages. Each is a plain function that runs in a thread.
 
     def runs(self, request: Request) -> Response:
         """All runs below the folder."""
@@ -153,7 +181,7 @@ class RunPages:
         key = "/".join(request.path_params[part] for part in ("place", "project", "name"))
         run = self.reader.runs().get(key)
         if run is None:
-            raise HTTPException(404, f"There is no run {key} below {self.root}.")
+            raise HTTPException(404, f"There is no run {key} below {self.shown_root}.")
         return run
 
     def _step(self, request: Request) -> tuple[RunFiles, str, int]:
@@ -182,9 +210,9 @@ class RunPages:
     ) -> Response:
         base = request.scope.get("root_path", "")
         text = self._templates.get_template(template).render(
-            base=base, run=run, root=str(self.root), **content
+            base=base, run=run, root=self.shown_root, **content
         )
-        return HTMLResponse(text)
+        return HTMLResponse(self._without_root(text))
 
     def _refused(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -197,9 +225,18 @@ class RunPages:
     def _words(self, request: Request, status: int, words: str) -> Response:
         base = request.scope.get("root_path", "")
         page = self._templates.get_template("words.html").render(
-            base=base, run=None, root=str(self.root), status=status, words=visible(words)
+            base=base, run=None, root=self.shown_root, status=status, words=visible(words)
         )
-        return HTMLResponse(page, status)
+        return HTMLResponse(self._without_root(page), status)
+
+    def _without_root(self, page: str) -> str:
+        """The page as a tenant may see it: the folders of a server are its operator's."""
+        viewer = self.reader.viewer
+        if viewer.tenant is None:
+            return page
+        for folder in (f"{self.root}/{viewer.prefix}", str(self.root)):
+            page = page.replace(str(escape(folder)), "")
+        return page
 
 
 def export_runs(root: Path, folder: Path) -> int:
@@ -214,9 +251,36 @@ def export_runs(root: Path, folder: Path) -> int:
         pages.reader.close()
 
 
-def guarded_pages(root: Path, *, port: int, on_use: Callable[[str], None]) -> GuardedPages:
+def guarded_pages(root: Path, *, port: int, on_use: Callable[[str], None]) -> GuardedPages[PrintedAccess]:
     """Returns the pages as they are served on a port of loopback, to browsers that used a printed address."""
     hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
-    access = BrowserAccess(hosts=hosts, cookie=f"art-ui-{port}", on_use=on_use)
+    access = PrintedAccess(hosts=hosts, cookie=f"art-ui-{port}", on_use=on_use)
     pages = RunPages(root)
     return GuardedPages(pages.app(), access, on_close=pages.reader.close)
+
+
+class MountedPages:
+    """The pages of a server's folder: the operator sees all runs, a tenant its own."""
+
+    def __init__(self, root: Path, path: str) -> None:
+        self._root, self._path = root, path
+        self._threads = CapacityLimiter(THREADS)
+        self._pages: dict[Viewer, tuple[RunPages, Starlette]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        viewer: Viewer = scope[VIEWER]
+        if viewer not in self._pages:
+            pages = RunPages(self._root, viewer, threads=self._threads)
+            self._pages[viewer] = pages, pages.app()
+        await self._pages[viewer][1]({**scope, "root_path": self._path}, receive, send)
+
+    def close(self) -> None:
+        """Closes the indexes."""
+        for pages, _ in self._pages.values():
+            pages.reader.close()
+
+
+def mounted_pages(root: Path, access: LinkAccess) -> GuardedPages[LinkAccess]:
+    """Returns the pages as a server answers them, to browsers that used a link of `access`."""
+    pages = MountedPages(root, access.path)
+    return GuardedPages(pages, access, on_close=pages.close)

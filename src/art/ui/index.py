@@ -1,7 +1,8 @@
 """The index of all rollouts, `ui-index.sqlite` in the data folder: a row for each, so lists are instant.
 
 It holds nothing that the run's files do not: it is brought up to date file by file when a page is asked for,
-and may be deleted at any time. Where the folder cannot be written it lies in memory.
+and may be deleted at any time. Where the folder cannot be written it lies in memory. A tenant of a server has
+one of its own, `server/ui-index-<tenant>.sqlite`.
 
 Lists are read by page. The places where pages begin are found once for each order and filter; from then on a
 page is read from its first key on, wherever it lies.
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from art.ui.rollout_rows import ListedRollout, rows_of_step
-from art.ui.run_files import RunFiles
+from art.ui.run_files import EVERYBODY, RunFiles, Viewer
 
 INDEX_FILE = "ui-index.sqlite"
 PAGE = 200
@@ -77,8 +78,9 @@ class ListQuery:
 class RolloutIndex:
     """The rows of the rollouts of one data folder. Threads may share it."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self._connection = _open(data_dir / INDEX_FILE)
+    def __init__(self, data_dir: Path, viewer: Viewer = EVERYBODY) -> None:
+        tenants = data_dir / "server" / f"ui-index-{viewer.tenant}.sqlite"
+        self._connection = _open(data_dir / INDEX_FILE if viewer.tenant is None else tenants)
         self._lock = threading.Lock()
         self._boundaries: OrderedDict[tuple[ListQuery, str], list[tuple[Any, ...]]] = OrderedDict()
 

@@ -300,7 +300,7 @@ def rollout_page(
     record = reader.record(run, step, group, row) if split == "train" else None
     ids = list(record.samples) if record is not None else [one.sample for one in turns if one.sample]
     if not ids and row.rollout:
-        ids = samples_of_rollout(run.data_dir, row.rollout)
+        ids = samples_of_rollout(run, row.rollout)
     samples = show_samples(run, step if split == "train" else None, ids)
     tokens = sum(len(one.tokens) for one in samples)
     return {

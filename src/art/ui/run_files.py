@@ -15,7 +15,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,26 @@ HERE = "-"
 
 
 @dataclass(frozen=True)
+class Viewer:
+    """The person for whom files are read: one who sees all runs, or a tenant of the server."""
+
+    tenant: str | None = None
+    prefix: str = ""
+    """Begins the folders of the tenant's projects, which it knows without."""
+
+    def in_own_names(self, value: Any) -> Any:
+        """Returns what a file says in the tenant's own names."""
+        if isinstance(value, dict):
+            return {name: self.in_own_names(part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [self.in_own_names(part) for part in value]
+        return value.removeprefix(self.prefix) if isinstance(value, str) else value
+
+
+EVERYBODY = Viewer()
+
+
+@dataclass(frozen=True)
 class RunFiles:
     """One model of one data folder, as addresses name it: /runs/<place>/<project>/<name>."""
 
@@ -39,6 +59,7 @@ class RunFiles:
     name: str
     data_dir: Path
     files: ModelPaths
+    viewer: Viewer = EVERYBODY
 
     @property
     def key(self) -> str:
@@ -71,7 +92,8 @@ class RunFiles:
     def checkpoints(self) -> list[CheckpointFacts]:
         """Returns the checkpoints that are kept, oldest first."""
         found = (path for path in _folders(self.files.checkpoints) if path.name.isdecimal())
-        return [CheckpointFacts.read(path) for path in sorted(found, key=lambda path: int(path.name))]
+        read = [CheckpointFacts.read(path) for path in sorted(found, key=lambda path: int(path.name))]
+        return [replace(one, job=self.viewer.in_own_names(one.job)) for one in read]
 
     def settings(self) -> dict[str, Any]:
         """Returns what the files say of the model and of its run, by file."""
@@ -80,7 +102,9 @@ class RunFiles:
             "model.json": self.files.description,
             "settings.json": self.data_dir.parent / "settings.json",
         }
-        read = {name: _read_object(path) for name, path in files.items()}
+        if self.viewer.tenant is not None:
+            del files["settings.json"]  # what lies beside a server's folder is its operator's
+        read = {name: self.viewer.in_own_names(_read_object(path)) for name, path in files.items()}
         return {name: value for name, value in read.items() if value}
 
     def base_model(self) -> str | None:
@@ -154,13 +178,16 @@ class LifeSign:
     words: str
 
 
-def find_runs(root: Path) -> dict[str, RunFiles]:
+def find_runs(root: Path, viewer: Viewer = EVERYBODY) -> dict[str, RunFiles]:
     """Returns the runs of a data folder, of a run's folder, or of a folder of such folders, by their keys."""
     found = {}
     for place, data_dir in _data_folders(root):
         for path in model_folders(data_dir).values():
-            run = RunFiles(place, _shown(path.parents[1]), _shown(path), data_dir, ModelPaths(path))
-            found[run.key] = run
+            project = _shown(path.parents[1])
+            if project.startswith(viewer.prefix):
+                own = project.removeprefix(viewer.prefix)
+                run = RunFiles(place, own, _shown(path), data_dir, ModelPaths(path), viewer)
+                found[run.key] = run
     return found
 
 
@@ -175,6 +202,8 @@ def life_sign(run: RunFiles) -> LifeSign:
         return LifeSign("alive", f"training: {jobs[0]['phase']}" if jobs else "its server runs")
     if jobs:
         return LifeSign("dead", f"its server is gone, with a job {jobs[0]['state']}")
+    if run.viewer.tenant is not None:
+        return LifeSign("finished", "no job waits")
     wanted = _read_object(run.data_dir.parent / "settings.json").get("steps")
     made = max(run.history.steps, default=0)
     if isinstance(wanted, int) and made < wanted and not (run.data_dir.parent / "result.json").exists():
@@ -188,7 +217,8 @@ def unfinished_jobs(run: RunFiles) -> list[dict[str, Any]]:
         "SELECT job_id, state, phase, created_at FROM jobs "
         "WHERE project = ? AND name = ? AND state IN ('queued', 'running') ORDER BY number"
     )
-    rows = read_rows(run.data_dir / "server" / "jobs.sqlite", query, (run.project, run.name))
+    inside = f"{run.viewer.prefix}{run.project}"
+    rows = read_rows(run.data_dir / "server" / "jobs.sqlite", query, (inside, run.name))
     return [dict(zip(("job_id", "state", "phase", "created_at"), row, strict=True)) for row in rows]
 
 

@@ -15,7 +15,7 @@ from art.ui.conversation import LogReader, visible
 from art.ui.formats import fate_kind, fate_words, number, signed
 from art.ui.index import ORDERS, PAGE, ListQuery, RolloutIndex, step_stamp
 from art.ui.rollout_rows import ListedRollout
-from art.ui.run_files import RunFiles, find_runs
+from art.ui.run_files import EVERYBODY, RunFiles, Viewer, find_runs
 from art.wire.rollout_record import RolloutRecord
 
 FIRST_ROWS, MOST_ROWS, LONGEST_TEXT = 40, 20_000, 200
@@ -23,10 +23,10 @@ FIRST_ROWS, MOST_ROWS, LONGEST_TEXT = 40, 20_000, 200
 
 
 class RunReader:
-    """The runs below one folder."""
+    """The runs below one folder, as far as they are the viewer's."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, viewer: Viewer = EVERYBODY) -> None:
+        self.root, self.viewer = root, viewer
         self._logs = LogReader()
         self._indexes: dict[Path, RolloutIndex] = {}
         self._explanations: dict[Path, tuple[object, Explanation | None]] = {}
@@ -35,13 +35,13 @@ class RunReader:
 
     def runs(self) -> dict[str, RunFiles]:
         """Returns the runs that are there now, by their keys."""
-        return find_runs(self.root)
+        return find_runs(self.root, self.viewer)
 
     def index(self, run: RunFiles) -> RolloutIndex:
         """Returns the index of a run's data folder."""
         with self._lock:
             if run.data_dir not in self._indexes:
-                self._indexes[run.data_dir] = RolloutIndex(run.data_dir)
+                self._indexes[run.data_dir] = RolloutIndex(run.data_dir, self.viewer)
             return self._indexes[run.data_dir]
 
     def trajectory(self, run: RunFiles, split: str, step: int, group: int, place: int) -> Trajectory | None:

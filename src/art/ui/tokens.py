@@ -71,13 +71,14 @@ class ShownSample:
     tokens: tuple[ShownToken, ...]
 
 
-def read_samples(data_dir: Path, ids: Sequence[str]) -> dict[str, LedgerSample]:
-    """Returns the samples that the ledger of a data folder has among these."""
+def read_samples(run: RunFiles, ids: Sequence[str]) -> dict[str, LedgerSample]:
+    """Returns the samples that the ledger of a run's folder has among these, of who views the run."""
+    of_viewer, values = _of_viewer(run)
     query = (
         "SELECT sample_id, parent_id, fork_reason, shared, prompt, completion, logprobs, finish_reason, step "
-        f"FROM samples WHERE sample_id IN ({', '.join('?' * len(ids))})"
+        f"FROM samples WHERE sample_id IN ({', '.join('?' * len(ids))}){of_viewer}"
     )
-    rows = read_rows(data_dir / "server" / "ledger.sqlite", query, list(ids)) if ids else []
+    rows = read_rows(run.data_dir / "server" / "ledger.sqlite", query, [*ids, *values]) if ids else []
     return {
         name: LedgerSample(
             name, parent, fork, shared, _numbers("i", prompt), _numbers("i", ids), _numbers("f", logs), *rest
@@ -86,15 +87,23 @@ def read_samples(data_dir: Path, ids: Sequence[str]) -> dict[str, LedgerSample]:
     }
 
 
-def samples_of_rollout(data_dir: Path, rollout: str) -> list[str]:
+def samples_of_rollout(run: RunFiles, rollout: str) -> list[str]:
     """Returns the ids of a rollout's samples, in the order in which they were sampled."""
-    query = "SELECT sample_id FROM samples WHERE rollout_id = ? ORDER BY created_at, rowid"
-    return [row[0] for row in read_rows(data_dir / "server" / "ledger.sqlite", query, [rollout])]
+    of_viewer, values = _of_viewer(run)
+    query = f"SELECT sample_id FROM samples WHERE rollout_id = ?{of_viewer} ORDER BY created_at, rowid"
+    rows = read_rows(run.data_dir / "server" / "ledger.sqlite", query, [rollout, *values])
+    return [row[0] for row in rows]
+
+
+def _of_viewer(run: RunFiles) -> tuple[str, list[str]]:
+    """A condition on samples. A rollout may have the name of another tenant's."""
+    tenant = run.viewer.tenant
+    return ("", []) if tenant is None else (" AND tenant = ?", [tenant])
 
 
 def show_samples(run: RunFiles, step: int | None, ids: Sequence[str]) -> list[ShownSample]:
     """Returns the completions with these ids as far as the ledger has them. step: that trained them."""
-    found = read_samples(run.data_dir, ids)
+    found = read_samples(run, ids)
     path = run.tokenizer()
     pieces = read_vocabulary(path, path.stat().st_mtime_ns) if path else TokenPieces({}, False, frozenset())
     recorded = _recorded(run, step, ids)

@@ -229,6 +229,18 @@ def manifest_entry(file: Path) -> ManifestEntry:
     return ManifestEntry(sha256=digest, size=file.stat().st_size)
 
 
+UI_LINK_ROUTE = "/art/ui-link"
+
+
+class PagesLink(Strict):
+    """Reply of POST /art/ui-link: opens the pages of the runs in one browser, once."""
+
+    path: str
+    """Behind the server's address. It has a token that is no key of the server."""
+    expires_in: float
+    """Seconds."""
+
+
 class MergeRequest(Strict):
     """The one line on the standard input of `python -m art.training.merge`."""
 

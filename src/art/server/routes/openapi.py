@@ -29,6 +29,7 @@ from art.server.routes.gateway_routes import DETOKENIZE, TOKENIZE
 from art.server.routes.openapi_schemas import ANTHROPIC_ERROR, OPENAI_ERROR
 from art.wire.jobs import JobInfo, JobList, JobState, SftJobRequest, TrainJobRequest
 from art.wire.models import (
+    UI_LINK_ROUTE,
     AdoptReply,
     AdoptRequest,
     DeleteCheckpointsReply,
@@ -39,6 +40,7 @@ from art.wire.models import (
     Manifest,
     ModelInfo,
     ModelList,
+    PagesLink,
     RegisterRequest,
     UnloadStepsReply,
     UnloadStepsRequest,
@@ -171,6 +173,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", f"{_MODEL}/checkpoints/{{step}}/files"): Operation(summary="A step's files", reply=Manifest),
     ("GET", f"{_MODEL}/checkpoints/{{step}}/files/{{file}}"): Operation(
         summary="One file of a step", reply=None
+    ),
+    ("POST", UI_LINK_ROUTE): Operation(
+        summary="A link that opens the pages of the runs in one browser", reply=PagesLink
     ),
     ("GET", "/art/jobs"): Operation(
         summary="Training jobs, newest first",
