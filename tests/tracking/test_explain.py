@@ -192,7 +192,10 @@ async def test_examples_are_rollouts_of_the_record_and_a_torn_file_is_read(tmp_p
     paths.rollouts(2).write_text("".join(lines) + '{"rollout": "r-9", "gro')
     with paths.history.open("a") as history:
         history.write('{"step": 13, "train/rew')
-    found = explain(str(paths.path)).findings[0]
+    explanation = explain(str(paths.path))
+    assert "      /runs/-/p/m/train/2/0/1\n" in explanation.text()
+    assert f"run `art ui {tmp_path}` and open its address there" in explanation.text()
+    found = explanation.findings[0]
     assert [(one.step, one.rollout) for one in found.examples] == [(2, "r-0"), (2, "r-1"), (2, "r-2")]
     assert "'TimeoutError: the tool is down'" in found.sentence() and "25%" in found.words
 

@@ -15,7 +15,7 @@ from art.cli.autorl import autorl
 from art.cli.chat import chat
 from art.cli.keys import keys
 from art.cli.mcp import mcp
-from art.cli.model_verbs import evaluate, explain, export, show
+from art.cli.model_verbs import evaluate, explain, export, report, show
 from art.cli.models import models
 from art.cli.run_options import settings_verb
 from art.cli.runtime import runtime
@@ -33,6 +33,7 @@ VERB_ORDER = (
     "show",
     "ui",
     "explain",
+    "report",
     "eval",
     "export",
     "keys",
@@ -316,6 +317,7 @@ def ui(
 
 
 app.command()(explain)
+app.command()(report)
 app.command("eval")(evaluate)
 app.command()(export)
 app.add_typer(keys)
