@@ -40,6 +40,7 @@ class OfflineRun:
     """Name, project, config, axes and rows of a run."""
 
     def __init__(self, path: Path) -> None:
+        self.folder = path.parent
         self.rows: list[dict[str, Any]] = []
         self.config: dict[str, Any] = {}
         self.axes: dict[str, str] = {}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,7 @@ from offline_run import OfflineRun, offline_runs
 import art
 from art.errors import ConfigurationError, install_command
 from art.process.environment import WANDB_API_KEY
-from art.tracking.sinks.wandb import open_runs
+from art.tracking.sinks.wandb import RunKey, chart_lines, open_runs, thinned
 
 
 @pytest.fixture
@@ -39,6 +42,20 @@ def runs(tmp_path, monkeypatch, fresh_wandb) -> Iterator:
 
     yield ended
     ended()
+
+
+TABLES = "Custom Chart Tables"
+PROGRAM = """
+import asyncio, sys
+import art
+
+async def main():
+    model = art.Model(name="agent", project="games", base_path=sys.argv[1], report_metrics=["wandb"])
+    for step in range(14):
+        await model.log([art.Trajectory(reward=1.0)], step=step)
+
+asyncio.run(main())
+"""
 
 
 def model_of(tmp_path: Path, **fields) -> art.Model:
@@ -78,6 +95,85 @@ async def test_rows_config_and_axes(tmp_path, runs):
     axes = ("loss/*", "val/*", "discarded/*", "versus-self/*", "costs/*", "costs/train/judge")
     assert {name: run.axes[name] for name in axes} == dict.fromkeys(axes, "training_step")
     assert run.axes["training_step"] == "" and "costs/all" not in run.axes
+
+
+def points(run: OfflineRun, chart: str) -> dict[str, list[tuple[int, float]]]:
+    """The points of a chart as it was drawn last, by line."""
+    [told] = [row for row in run.rows if f"{chart}.path" in row][-1:]
+    table = json.loads((run.folder / "files" / told[f"{chart}.path"]).read_text())
+    assert table["columns"] == ["step", "lineKey", "lineVal"]
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for step, line, value in table["data"]:
+        lines.setdefault(line, []).append((step, value))
+    return lines
+
+
+def groups_of(*rewards: float) -> list[art.TrajectoryGroup]:
+    return [art.TrajectoryGroup([art.Trajectory(reward=one) for one in (reward, 1.0)]) for reward in rewards]
+
+
+@pytest.mark.slow
+async def test_charts_of_reward_faults_and_fates(tmp_path, runs):
+    sheet = {"data/sheet/started_rollouts": 4.0, "data/sheet/trained_rollouts": 3.0}
+    for step in (1, 2):
+        model = model_of(tmp_path, report_metrics=["wandb"])  # each goes on where the last one was
+        failed = {"data/sheet/failed_rollouts": 1.0} if step == 2 else {}
+        await model.log(
+            groups_of(0.0, 1.0), split="train", step=step, metrics={**sheet, **failed, "truncated_rate": 0.25}
+        )
+    history = [json.loads(line) for line in (model._folder() / "history.jsonl").read_text().splitlines()]
+    (run,) = runs()
+    told = points(run, f"{TABLES}/charts/train_reward_table")
+    assert told["mean"] == [(1, 0.75), (2, 0.75)]
+    error = history[0]["train/reward_sem"]
+    assert error > 0 and told["mean + 2 standard errors"][0] == (1, pytest.approx(0.75 + 2 * error))
+    assert told["mean - 2 standard errors"][1] == (2, pytest.approx(0.75 - 2 * error))
+    assert points(run, f"{TABLES}/charts/train_faults_table")["truncated_rate"] == [(1, 0.25), (2, 0.25)]
+    fates = points(run, f"{TABLES}/charts/fates_table")
+    assert fates == {"trained": [(1, 0.75), (2, 0.75)], "failed": [(1, 0.0), (2, 0.25)]}
+    shown = run.config["_wandb.visualize.charts/train_reward"]
+    assert shown["panel_config"]["panelDefId"] == "wandb/lineseries/v0"
+
+
+@pytest.mark.slow
+def test_the_charts_of_a_program_that_ends_have_its_last_row(tmp_path):
+    variables = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        env={**os.environ, **variables, "WANDB_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = offline_runs(tmp_path)
+    steps = [step for step, _ in points(run, f"{TABLES}/charts/val_reward_table")["mean"]]
+    assert steps == list(range(14))
+    drawn = [row for row in run.rows if any("charts/val_reward" in name for name in row)]
+    assert 10 < len(drawn) < 14  # not with every row
+
+
+@pytest.mark.slow
+async def test_a_chart_that_cannot_be_drawn_costs_no_row(tmp_path, runs, caplog):
+    def unreadable():
+        raise OSError("no such disk")
+
+    key = RunKey(entity=None, project="games", name="agent", run_id=None)
+    for step in (1, 2):
+        open_runs().log(key, {}, {"training_step": step, "val/reward": 0.5}, history=unreadable)
+    (run,) = runs()
+    assert [row["val/reward"] for row in run.rows] == [0.5, 0.5]
+    assert [record.message for record in caplog.records if "no such disk" in record.message] == [
+        "the charts of W&B are not drawn: OSError: no such disk"
+    ]
+
+
+def test_long_lines_are_thinned_out_and_end_with_the_newest_step():
+    rows = [{"training_step": step, "val/reward": 0.5} for step in range(10_001)]
+    (line,) = chart_lines(rows)["charts/val_reward"].values()
+    kept = thinned(line)
+    assert len(line) == 10_001 and len(kept) <= 401 and (kept[0], kept[-1]) == (0, 10_000)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from art.tracking.averages import Summary, summarize
 from art.tracking.explain import RunWatch
 from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.metrics_builder import MetricsBuilder
-from art.tracking.model_files import append_history_row, read_sums, write_sums
+from art.tracking.model_files import append_history_row, read_history, read_sums, write_sums
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
 from art.tracking.sinks.registry import configure, report, tables_of
 from art.tracking.sinks.wandb import WandbSink
@@ -123,7 +124,8 @@ class RunLog:
                 row = self._row(entry, {**averages, **amounts})
                 append_history_row(ModelPaths(folder).history, row)
             self._watch.see(folder, row)
-        self.wandb.log(model, row, shown.everywhere)
+        history = partial(read_history, ModelPaths(folder).history)
+        self.wandb.log(model, row, shown.everywhere, history)
         report(model, row, self.wandb.config, shown)
 
     def _go_on(self, folder: Path, found: dict[str, Any]) -> None:

@@ -1,16 +1,18 @@
 """Rows of the log as runs of Weights & Biases. The library is loaded when the first run is opened.
 
-`OpenRuns` holds the runs that are open in this process. `record_provenance` writes where a model comes from
-into its artifact's metadata.
+`OpenRuns` holds the runs that are open in this process. `chart_lines` says what the charts of a run show;
+they are drawn anew as the run grows. `record_provenance` writes where a model comes from into its artifact's
+metadata.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -40,12 +42,100 @@ class RunKey(NamedTuple):
     run_id: str | None
 
 
+History = Callable[[], Iterable[Mapping[str, Any]]]
+"""All rows of a model's log so far, this one included."""
+Line = dict[int, float]
+"""Training step -> value."""
+
+BAND = 2.0
+"""Standard errors around the mean reward: about 95 %."""
+FAULTS = ("truncated_rate", "malformed_call_rate", "exception_rate", "unscored_rate")
+EACH_UNTIL = 10
+MOST_POINTS = 400
+"""Of a line. Of a longer run, every second step or fewer are drawn, and the newest."""
+_SHEET, _ROLLOUTS, _STARTED = "data/sheet/", "_rollouts", "data/sheet/started_rollouts"
+
+
+def chart_lines(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Line]]:
+    """Returns the lines of the charts that the rows have numbers for: chart -> name of a line -> its points.
+
+    `charts/<split>_reward`: the mean, and two standard errors above and below it. `charts/<split>_faults`:
+    shares of rollouts and replies with which something is wrong. `charts/fates`: the balance sheet, as shares
+    of the rollouts of the step.
+    """
+    charts: dict[str, dict[str, Line]] = {}
+    for row in rows:
+        step = row.get(X_AXIS)
+        if not isinstance(step, int):
+            continue
+        for chart, lines in _points(row).items():
+            for name, value in lines.items():
+                charts.setdefault(chart, {}).setdefault(name, {})[step] = value
+    if fates := charts.get(FATES):
+        steps = {step for line in fates.values() for step in line}
+        charts[FATES] = {
+            name: {step: line.get(step, 0.0) for step in steps}
+            for name, line in fates.items()
+            if any(line.values())
+        }
+    return charts
+
+
+FATES = "charts/fates"
+
+
+def _points(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for split in sorted(SPLITS):
+        mean, error = row.get(f"{split}/reward"), row.get(f"{split}/reward_sem")
+        if mean is not None:
+            found[f"charts/{split}_reward"] = {"mean": mean} | (
+                {}
+                if error is None
+                else {
+                    f"mean + {BAND:g} standard errors": mean + BAND * error,
+                    f"mean - {BAND:g} standard errors": mean - BAND * error,
+                }
+            )
+        faults = {name: row[f"{split}/{name}"] for name in FAULTS if f"{split}/{name}" in row}
+        if faults:
+            found[f"charts/{split}_faults"] = faults
+    if started := row.get(_STARTED):
+        found[FATES] = {
+            name.removeprefix(_SHEET).removesuffix(_ROLLOUTS): value / started
+            for name, value in row.items()
+            if name.startswith(_SHEET) and name.endswith(_ROLLOUTS) and name != _STARTED
+        }
+    return found
+
+
+def thinned(steps: Iterable[int]) -> list[int]:
+    """Returns the steps that are drawn: at most `MOST_POINTS` of them, and the newest."""
+    known = sorted(steps)
+    return sorted({*known[:: -(-len(known) // MOST_POINTS)], known[-1]})
+
+
+def _drawn(chart: str, lines: Mapping[str, Line]) -> Any:
+    """W&B's own chart of lines, which it keeps with a table of its points."""
+    kept = thinned({step for line in lines.values() for step in line})
+    points = {name: [step for step in kept if step in line] for name, line in lines.items()}
+    return import_module("wandb").plot.line_series(
+        xs=list(points.values()),
+        ys=[[lines[name][step] for step in known] for name, known in points.items()],
+        keys=list(points),
+        title=chart.removeprefix("charts/").replace("_", " "),
+        xname="training step",
+        split_table=True,
+    )
+
+
 class OpenRuns:
     """One run for a key, however many models report to it. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._runs: dict[RunKey, _Run] = {}
         self._lock = threading.Lock()
+        self._at_exit = False
 
     def open(self, key: RunKey, config: Mapping[str, Any], patience_s: float | None = None) -> Any:
         """W&B's run, started if it is not open. patience_s: how long that may take; None: as it does."""
@@ -58,15 +148,25 @@ class OpenRuns:
         config: Mapping[str, Any],
         row: Mapping[str, Any],
         patience_s: float | None = None,
+        history: History | None = None,
     ) -> None:
-        """Logs a row to the run. A run that the program has ended is continued."""
+        """Logs a row to the run. A run that the program has ended is continued. history: for its charts."""
         with self._lock:
             run = self._get(key, config, patience_s)
             try:
-                run.log(row)
+                run.log(row, history)
             except import_module("wandb").UsageError:
                 del self._runs[key]
-                self._get(key, config, patience_s).log(row)
+                self._get(key, config, patience_s).log(row, history)
+
+    def finish_charts(self) -> None:
+        """Draws the charts of all runs that have rows since they were drawn last."""
+        with self._lock:
+            for key, run in self._runs.items():
+                try:
+                    run.draw_last()
+                except Exception as error:  # noqa: BLE001 - a run that the program has ended, among others
+                    _log.debug("the last charts of %s were not drawn: %s", key.name, error)
 
     def configure(self, key: RunKey, config: Mapping[str, Any]) -> None:
         """Adds to the config of an open run; a run that is not open gets it at its start."""
@@ -88,6 +188,8 @@ class OpenRuns:
                 reinit="create_new",
                 settings=wandb.Settings(**settings),
             )
+            if not self._at_exit:  # after W&B's own, so that it runs before
+                self._at_exit = bool(atexit.register(self.finish_charts))
             self._runs[key] = _Run(started)
         return self._runs[key]
 
@@ -118,6 +220,9 @@ class _Run:
     def __init__(self, run: Any) -> None:
         self.run = run
         self._defined: set[str] = set()
+        self._rows = self._drawn_at = 0
+        self._history: History | None = None
+        self._charted = True
         for axis in (X_AXIS, "time/wall_clock_sec"):
             run.define_metric(axis)
         for section in sorted(SECTIONS | SPLITS | {"discarded"}):
@@ -128,15 +233,39 @@ class _Run:
             self._defined.add(name)
             self.run.define_metric(name, step_metric=X_AXIS)
 
-    def log(self, row: Mapping[str, Any]) -> None:
-        """W&B's own step only counts calls: rows may come in any order of training steps."""
+    def log(self, row: Mapping[str, Any], history: History | None = None) -> None:
+        """W&B's own step only counts calls: rows may come in any order of training steps.
+
+        The charts come with each of the first rows, then whenever there are a tenth more: all points are sent
+        each time.
+        """
         for name in row:
             section, _, rest = name.partition("/")
             if section == "costs" and "/" in rest:
                 self._define(name)
             elif rest:
                 self._define(f"{section}/*")
-        self.run.log({name: value for name, value in row.items() if name not in ("step", "recorded_at")})
+        told = {name: value for name, value in row.items() if name not in ("step", "recorded_at")}
+        if history is not None and _points(row):
+            self._rows, self._history = self._rows + 1, history
+            if self._rows <= EACH_UNTIL or self._rows >= 1.1 * self._drawn_at:
+                told |= self._charts(history)
+        self.run.log(told)
+
+    def draw_last(self) -> None:
+        """Draws the charts if there are rows that they lack."""
+        if self._history is not None and self._rows > self._drawn_at:
+            self.run.log(self._charts(self._history))
+
+    def _charts(self, history: History) -> dict[str, Any]:
+        self._drawn_at = self._rows
+        try:
+            return {chart: _drawn(chart, lines) for chart, lines in chart_lines(history()).items()}
+        except (OSError, TypeError, ValueError) as error:  # the row itself is worth more than its picture
+            if self._charted:
+                _log.warning("the charts of W&B are not drawn: %s: %s", type(error).__name__, error)
+            self._charted = False
+            return {}
 
 
 def _digest(text: str) -> str:
@@ -175,9 +304,10 @@ class WandbSink:
         model: AnyModel,
         row: Mapping[str, Any],
         tables: Mapping[str, Sequence[TableRow]] = MappingProxyType({}),
+        history: History | None = None,
     ) -> None:
-        """Report a row and tables; the x axis is `training_step`, so that rows may come out of order."""
-        self._log_row(model, row, tables)
+        """Report a row, tables and charts; the x axis is `training_step`: rows may come out of order."""
+        self._log_row(model, row, tables, history)
 
     def update_config(self, model: AnyModel, config: Mapping[str, Any]) -> None:
         """Add to the run's config, without keys. A value that was set cannot be changed."""
@@ -199,6 +329,7 @@ class WandbSink:
         model: AnyModel,
         row: Mapping[str, Any] | None,
         tables: Mapping[str, Sequence[TableRow]] = MappingProxyType({}),
+        history: History | None = None,
     ) -> Any:
         if not self.wanted(model):
             return None
@@ -214,7 +345,7 @@ class WandbSink:
             if row is None:
                 return open_runs().open(_key(model), self._config, patience)
             shown = {name: _table(rows) for name, rows in tables.items()}
-            open_runs().log(_key(model), self._config, {**row, **shown}, patience)
+            open_runs().log(_key(model), self._config, {**row, **shown}, patience, history)
         except Exception as error:  # W&B raises errors of many kinds; none may end a training unasked
             if asked:
                 raise
