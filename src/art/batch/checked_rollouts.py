@@ -162,7 +162,7 @@ def _fate(attempt: CheckedRollout, algorithm: Algorithm, max_length: int | None)
     if rollout.damaged:
         return "damaged"
     if attempt.tokens == 0:
-        return "no_samples"
+        return "stale" if rollout.stale else "no_samples"  # all of its samples are too old to be kept
     if rollout.reward is None:
         return "unscored"
     if rollout.stale:

@@ -239,6 +239,14 @@ def serve(
     new_ledger: Annotated[
         bool, typer.Option(help="Start with a new ledger if the folder's is lost. Its samples are lost too.")
     ] = False,
+    keep_samples_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Remove the samples of a model's older steps from the ledger, except for those that a kept "
+            "checkpoint's step or an unfinished job names. Not given: keep all samples.",
+        ),
+    ] = None,
     allow_origin: Annotated[
         list[str] | None,
         typer.Option(
@@ -263,6 +271,7 @@ def serve(
             engine_options=engine_option or [],
             replicas=replicas,
             new_ledger=new_ledger,
+            keep_samples_steps=keep_samples_steps,
             allow_origins=allow_origin or [],
             base_models=base_model or [],
             models=model or [],

@@ -27,14 +27,16 @@ def serve_forever(
     engine_options: Sequence[str] = (),
     replicas: int = 1,
     new_ledger: bool = False,
+    keep_samples_steps: int | None = None,
     allow_origins: Sequence[str] = (),
     base_models: Sequence[str] = (),
     models: Sequence[str] = (),
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
 
-    engine_options: `NAME=VALUE` words. new_ledger: begin one where the folder's is lost. base_models: served
-    under their own names. models: `project/name`; these alone of the folder's models are served at once.
+    engine_options: `NAME=VALUE` words. new_ledger: begin one where the folder's is lost.
+    keep_samples_steps: as in `ControlSettings`. base_models: served under their own names. models:
+    `project/name`; these alone of the folder's models are served at once.
     """
     from pydantic import ValidationError
 
@@ -53,6 +55,7 @@ def serve_forever(
             control=ControlSettings(
                 serve_registered=True,
                 new_ledger=new_ledger,
+                keep_samples_steps=keep_samples_steps,
                 base_models=list(base_models),
                 models=list(models),
             ),

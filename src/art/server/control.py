@@ -29,15 +29,17 @@ from art.server.checkpoints.registered_models import (
 )
 from art.server.counts import ControlCounts
 from art.server.data_folder import DataLayout
-from art.server.jobs.job_store import JobStore
+from art.server.jobs.job_store import JobStore, TrainingJob
+from art.server.jobs.sample_retention import SampleRetention
 from art.server.jobs.training_jobs import JobRunner, TrainingJobs
 from art.server.ledger.ledger import Ledger
 from art.server.promotion.checkpoint_imports import CheckpointImports
-from art.server.promotion.promote import ServedModels
+from art.server.promotion.promote import Progress, ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
 from art.server.tenancy import Tenant, tenant_of
 from art.server.workers.base_model import ServerWorkers
 from art.server.workers.supervisor import WorkerOptions
+from art.wire.jobs import TrainResultInfo
 from art.wire.models import DeleteCheckpointsReply, ModelInfo, ModelSummary, RegisterRequest, UnloadStepsReply
 from art.wire.records import quantized_name, split_bits
 
@@ -162,7 +164,7 @@ class Control:
         )
         self.jobs = TrainingJobs(
             JobStore(self.layout.jobs_file),
-            run=runner.run,
+            run=partial(self._run_step, runner),
             trainer_of=lambda project, name: self.models.get(project, name).base_model,
             worker_failed=runner.worker_failed,
             settings=self.settings,
@@ -175,6 +177,7 @@ class Control:
             jobs=self.jobs,
             in_use=self.in_use,
         )
+        self.retention = SampleRetention(ledger, models=self.models, jobs=self.jobs, settings=self.settings)
         self._serving: asyncio.Task[None] | None = None
         self.unserved: dict[str, str] = {}
         """Why each model or base that was to be served from the start is not, by its name."""
@@ -198,9 +201,15 @@ class Control:
         if self._serving is not None:
             self._serving.cancel()
             await asyncio.gather(self._serving, return_exceptions=True)
+        await self.retention.close()
         await self.jobs.close()
         await self._served.close()
         await self._workers.close()
+
+    async def _run_step(self, runner: JobRunner, job: TrainingJob, progress: Progress) -> TrainResultInfo:
+        result = await runner.run(job, progress)
+        self.retention.after_step(job.project, job.name)
+        return result
 
     async def register(self, request: RegisterRequest) -> ModelInfo:
         """Make a model known, start its workers, serve its newest step. Idempotent.
@@ -250,8 +259,11 @@ class Control:
         return await asyncio.to_thread(lambda: [self.models.summarize(info) for info in infos])
 
     def health(self) -> dict[str, Any]:
-        """The state of each worker: `up`, `restarting`, `failed` or `new`."""
-        return self._workers.health()
+        """What `/health` tells the operator: the state of each worker (`up`, `restarting`, `failed` or
+        `new`), what is not served, and how large the ledger was after the last step.
+        """
+        known = {"workers": self._workers.health(), "unserved": self.unserved}
+        return known | {"ledger": size} if (size := self.retention.described()) else known
 
     async def counts(self) -> ControlCounts:
         """Jobs by state, each worker, requests that wait for one. Raises: JobStoreError, DiskError."""

@@ -120,7 +120,7 @@ async def serve(
             limits=settings.limits,
             tenants=TenantKeys(settings.server_dir / TENANTS_FILE),
             control_routes=control_routes(control),
-            control_health=lambda: {"workers": control.health(), "unserved": control.unserved},
+            control_health=control.health,
             control_counts=control.counts,
             engine=settings.engine.name,
         )
@@ -201,7 +201,7 @@ def _ledger(settings: ServerSettings) -> Ledger:
             "without those samples, keeping models and checkpoints, start once with a new one: `art serve "
             "--new-ledger`, or LocalBackend(server_options={'control': {'new_ledger': True}})"
         )
-    return Ledger(path)
+    return Ledger(path, removes=settings.control.keep_samples_steps is not None)
 
 
 class _Server(uvicorn.Server):

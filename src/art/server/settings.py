@@ -69,6 +69,10 @@ class ControlSettings(Strict):
     max_off_policy_steps: int = Field(default=16, ge=0)
     """Rollouts with samples of older steps than so many before the current one are not trained: they are
     stale, whatever a job allows."""
+    keep_samples_steps: int | None = Field(default=None, ge=1)
+    """Samples of a model's older steps than so many are removed from the ledger. Samples stay that a kept
+    checkpoint's step or an unfinished job names, and those of the newest `max_off_policy_steps`. None: all
+    stay."""
     token_steps: int = Field(default=100, ge=0)
     """So many of a model's newest steps have their record of tokens; those of older steps are deleted. 0: no
     step has one."""

@@ -63,7 +63,7 @@ async def test_a_flipped_bit_in_a_row_is_found_when_it_is_read(path: Path, colum
         await ledger.samples(["a", "c"])
     assert damaged.value.code == "sample_damaged" and damaged.value.status == 500
     assert [one.sample_id for one in await ledger.samples(["a", "b"])] == ["a", "b"]
-    records, why = await ledger.readable(["a", "c"])
+    records, why, _ = await ledger.readable(["a", "c"])
     assert set(records) == {"a"} and set(why) == {"c"}
     assert await ledger.known(["a", "c"], tenant=None) == {"a": records["a"]}
     with pytest.raises(NotFoundError):
@@ -99,7 +99,7 @@ async def test_rows_without_a_checksum_are_read_as_they_are(path: Path) -> None:
         database.execute("UPDATE samples SET sampling = x'ff' WHERE sample_id = 'c'")
         database.execute("UPDATE samples SET parent_id = 'b', shared = 1 WHERE sample_id = 'a'")
     ledger = Ledger(path)
-    _, why = await ledger.readable(["a", "b", "c", "d"])
+    _, why, _ = await ledger.readable(["a", "b", "c", "d"])
     assert set(why) == {"a", "b", "c", "d"}
     assert why["d"].startswith("its row does not fit") and why["c"].startswith("its row cannot be read")
     await ledger.close()

@@ -259,3 +259,55 @@ async def test_a_note_that_cannot_be_written_is_told_by_the_log(
         while "no_such_table" not in caplog.text:  # noqa: ASYNC110 - a log has no event
             await asyncio.sleep(0.01)
     await ledger.writer.append([sample("a")])
+
+
+REMOVER = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from art.server.ledger.ledger import Ledger
+from test_ledger import sample
+
+async def main():
+    ledger = Ledger(Path({path!r}), removes=True)
+    async def write(worker):
+        n = 0
+        while True:
+            first, second = f"{{worker}}-{{n}}-a", f"{{worker}}-{{n}}-b"
+            chain = sample(second, (1, 2, 3, 4), (5,), parent_id=first, shared=3)
+            await ledger.writer.append([sample(first), chain])
+            sys.stdout.write(f"{{first}} {{second}}\\n")
+            sys.stdout.flush()
+            if n % 2:
+                await ledger.remove([first, second])
+            n += 1
+    await asyncio.gather(*(write(worker) for worker in range(8)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_in_a_removal_leaves_each_sample_whole_or_removed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    program = REMOVER.format(tests=str(Path(__file__).parent), path=str(path))
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    written = [child.stdout.readline().split() for _ in range(400)]
+    os.kill(child.pid, signal.SIGKILL)
+    written += [line.split() for line in child.stdout if line.endswith("-b\n")]
+    child.wait(10)
+
+    async def read() -> tuple[dict[str, SampleRecord], frozenset[str], int]:
+        ledger = Ledger(path)
+        records, damaged, removed = await ledger.readable([name for pair in written for name in pair])
+        size = await ledger.size()
+        await ledger.close()
+        assert not damaged
+        return records, removed, size.removed
+
+    records, removed, number = asyncio.run(read())
+    assert records and removed and number >= len(removed)
+    for first, second in written:
+        assert (first in removed) == (second in removed), "both or none"
+        assert first in removed or list(records[second].prompt_ids) == [1, 2, 3, 4]

@@ -290,6 +290,16 @@ class JobStore:
         return [str(row[0]) for row in self._database.execute(query, (project, name))]
 
     @_in_thread
+    def named_samples(self, job_id: str) -> frozenset[str]:
+        """Returns the samples that an unfinished job names. Raises NotFoundError."""
+        row = self._one_row("SELECT request FROM jobs WHERE job_id = ?", job_id)
+        request = _read_request(row[0])
+        if isinstance(request, SftJobRequest):
+            return frozenset(name for one in request.conversations for name in one.samples.values())
+        groups = [*request.groups, *request.discarded]
+        return frozenset(name for group in groups for one in group.trajectories for name in one.samples)
+
+    @_in_thread
     def newest_step(self, project: str, name: str) -> int:
         """The last step that a job of the model made; 0: none is known."""
         query = (

@@ -324,9 +324,11 @@ class TrainJob(StepJob):
         teacher = self._teacher()
         opened = await self.open()
         reference = reference_folder(self.request.algorithm, self.served.checkpoints)
-        records = await self._records()
+        records, removed = await self._records()
         oldest = opened.step - self._most_steps_off_policy()
-        rows = await asyncio.to_thread(group_rows, self.request, records, self.renderer, oldest=oldest)
+        rows = await asyncio.to_thread(
+            group_rows, self.request, records, self.renderer, oldest=oldest, removed=removed
+        )
         plot_needs(self.request.compute)
         batch = await asyncio.to_thread(  # seconds for a large batch, in which requests are to be answered
             build_batch,
@@ -375,7 +377,7 @@ class TrainJob(StepJob):
         trajectories = (trajectory for group in self.request.groups for trajectory in group.trajectories)
         ids = [trajectory.samples[0] for trajectory in trajectories if trajectory.samples]
         some = list(dict.fromkeys(ids))[:8]
-        records, _ = await self.ledger.readable(some, tenant=tenant_of(self.job.project))
+        records, *_ = await self.ledger.readable(some, tenant=tenant_of(self.job.project))
         return [records[sample].prompt_ids for sample in some if sample in records]
 
     def _most_steps_off_policy(self) -> int:
@@ -383,23 +385,26 @@ class TrainJob(StepJob):
         asked, allowed = self.request.max_steps_off_policy, self.served.settings.max_off_policy_steps
         return allowed if asked is None else min(asked, allowed)
 
-    async def _records(self) -> dict[str, SampleRecord]:
+    async def _records(self) -> tuple[dict[str, SampleRecord], frozenset[str]]:
         """Ledger rows of every sample that the request names and that is not damaged, checked to be this
-        model's own.
+        model's own; and the samples that were too old to be kept.
         """
         groups = [*self.request.groups, *self.request.discarded]
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         ids = dict.fromkeys(sample for trajectory in trajectories for sample in trajectory.samples)
-        records, damaged = await self.ledger.readable(list(ids), tenant=tenant_of(self.job.project))
+        tenant = tenant_of(self.job.project)
+        records, damaged, removed = await self.ledger.readable(list(ids), tenant=tenant)
         for trajectory in trajectories:
-            for sample in (name for name in trajectory.samples if name not in damaged):
+            for sample in (
+                name for name in trajectory.samples if name not in damaged and name not in removed
+            ):
                 check_origin(
                     records[sample],
                     trajectory.rollout,
                     self.job.model,
                     removals=self.served.model.removals,
                 )
-        return records
+        return records, removed
 
     def _teacher(self) -> HttpTeacher | None:
         spec = self.request.algorithm.teacher

@@ -77,12 +77,17 @@ def sampling_distribution(record: SampleRecord, algorithm: Algorithm) -> Samplin
 
 
 def group_rows(
-    request: TrainJobRequest, records: Mapping[str, SampleRecord], renderer: ChatRenderer, *, oldest: int = 0
+    request: TrainJobRequest,
+    records: Mapping[str, SampleRecord],
+    renderer: ChatRenderer,
+    *,
+    oldest: int = 0,
+    removed: frozenset[str] = frozenset(),
 ) -> list[GroupRow]:
     """The request's groups with their ledger rows, and rows for what was given instead of sampled.
 
     records: rollouts with a sample that is not among them are damaged. oldest: those with a sample of an
-    earlier step are stale. Discarded groups come last.
+    earlier step are stale, and so are those with a sample that was removed. Discarded groups come last.
 
     Raises RequestError for messages that the format cannot express.
     """
@@ -91,7 +96,7 @@ def group_rows(
             failed=group.failed,
             discarded=number >= len(request.groups),
             rollouts=[
-                _rollout(trajectory, records, request.algorithm, renderer, oldest)
+                _rollout(trajectory, records, request.algorithm, renderer, oldest, removed)
                 for trajectory in group.trajectories
             ],
         )
@@ -157,6 +162,7 @@ def _rollout(
     algorithm: Algorithm,
     renderer: ChatRenderer,
     oldest: int,
+    removed: frozenset[str],
 ) -> RolloutRow:
     samples = _samples(trajectory, records, algorithm, renderer)
     drawn = (row for row in samples if row.untrainable is None and not row.given)
@@ -165,8 +171,8 @@ def _rollout(
         reward=trajectory.reward,
         unscored_reason=trajectory.unscored_reason,
         samples=samples,
-        stale=any((row.step or 0) < oldest for row in drawn),
-        damaged=any(sample not in records for sample in trajectory.samples),
+        stale=any((row.step or 0) < oldest for row in drawn) or not removed.isdisjoint(trajectory.samples),
+        damaged=any(sample not in records and sample not in removed for sample in trajectory.samples),
     )
 
 

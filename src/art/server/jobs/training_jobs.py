@@ -78,6 +78,10 @@ class TrainingJobs:
         self._writing: set[asyncio.Task[None]] = set()
         self._unfinished: Counter[str] = Counter()
         """Jobs of each model that were accepted, or are just being written down."""
+        self.accepting = asyncio.Lock()
+        """Held while a job is written down: whoever holds it knows what unfinished jobs name."""
+        self._named: dict[str, frozenset[str]] = {}
+        """The samples of unfinished jobs, as far as somebody asked for them."""
 
     async def resume(self) -> list[QueuedJob]:
         """Queue what an earlier server left unfinished: what it was running first, then in its order."""
@@ -109,11 +113,20 @@ class TrainingJobs:
             await self._refuse_new(ticket)
         self._unfinished[ticket.model] += 1
         try:
-            if await self.store.submit(project, name, request):
-                self._enqueue(ticket)
+            async with self.accepting:
+                if await self.store.submit(project, name, request):
+                    self._enqueue(ticket)
         finally:
             self._unfinished[ticket.model] -= 1
         return await self.store.info(request.job_id)
+
+    async def pending_samples(self) -> frozenset[str]:
+        """Returns the samples that queued and running jobs name."""
+        pending = [ticket.job_id for ticket in await self.store.unfinished()]
+        self._named = {
+            job_id: self._named.get(job_id) or await self.store.named_samples(job_id) for job_id in pending
+        }
+        return frozenset().union(*self._named.values())
 
     async def _refuse_new(self, ticket: QueuedJob) -> None:
         """Raises OverloadedError, unless the job was accepted before: then it takes no more room."""

@@ -3,6 +3,9 @@
 Records wait a few milliseconds for company and are committed together, by a thread of their own
 (`LedgerWriter`). SQLite's write-ahead log keeps what is committed when the process is killed at any moment (a
 power cut may take the last moments).
+
+Samples are removed by `Ledger.remove` alone, in the writer's thread, and only together with every sample that
+begins with their ids; what was removed is known by its id, and a reply that continues one is written whole.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +28,8 @@ from art.server.ledger.schema import (
     CREATE,
     INSERT,
     MIGRATE,
+    REMOVED,
+    RETENTION_INDEXES,
     SCHEMA_VERSION,
     TENANT,
     SampleRecord,
@@ -57,12 +62,32 @@ class _Batch:
         self.also: list[Statement] = []
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What changes rows that are there, as one transaction, and who waits for its number."""
+
+    work: Callable[[sqlite3.Connection], int]
+    done: Future[int]
+
+    def make(self, connection: sqlite3.Connection) -> None:
+        if not self.done.set_running_or_notify_cancel():
+            return
+        try:
+            with connection:
+                number = self.work(connection)
+        except sqlite3.Error as error:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(number)
+
+
 class LedgerWriter:
     """Writes samples, and what goes with them. One event loop owns it."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection, self._path = connection, path
-        self._batches: queue.SimpleQueue[tuple[_Batch, asyncio.AbstractEventLoop] | None] = (
+    def __init__(self, connection: sqlite3.Connection, path: Path, *, removes: bool = False) -> None:
+        """removes: samples may be removed while it writes, those too whose ids a later one shares."""
+        self._connection, self._path, self._removes = connection, path, removes
+        self._batches: queue.SimpleQueue[tuple[_Batch, asyncio.AbstractEventLoop] | _Change | None] = (
             queue.SimpleQueue()
         )
         self._pending: _Batch | None = None
@@ -87,6 +112,20 @@ class LedgerWriter:
         """
         if not self._closed:
             self._gather((), also)
+
+    async def change(self, work: Callable[[sqlite3.Connection], int]) -> int:
+        """Returns what `work` returns: it runs between two commits, as one transaction.
+
+        Raises: LedgerError, DiskError.
+        """
+        if self._closed:
+            raise LedgerError(f"the ledger {self._path} is closed")
+        done: Future[int] = Future()
+        self._batches.put(_Change(work, done))
+        try:
+            return await asyncio.wrap_future(done)
+        except sqlite3.Error as error:
+            raise _ledger_error(error, "cannot remove samples", self._path) from error
 
     async def close(self, *, seconds: float) -> None:
         """Commit what waits, for so long."""
@@ -126,11 +165,15 @@ class LedgerWriter:
 
     def _write_batches(self) -> None:
         while (item := self._batches.get()) is not None:
+            if isinstance(item, _Change):
+                item.make(self._connection)
+                continue
             batch, loop = item
             error: Exception | None = None
             try:
                 with self._connection:
-                    self._connection.executemany(INSERT, map(to_row, batch.records))
+                    records = self._readable(batch.records) if self._removes else batch.records
+                    self._connection.executemany(INSERT, map(to_row, records))
                     for text, values in batch.also:
                         self._connection.execute(text, values)
             except (sqlite3.Error, TypeError, ValueError, OverflowError) as problem:
@@ -140,6 +183,17 @@ class LedgerWriter:
             except RuntimeError:
                 # The loop ended meanwhile: nobody waits for the answer.
                 continue
+
+    def _readable(self, records: Sequence[SampleRecord]) -> Iterator[SampleRecord]:
+        """The records; one whose parent was removed after its prompt was made keeps all of its ids itself."""
+        here = {record.sample_id for record in records}
+        for record in records:
+            there = not record.shared or record.parent_id in here
+            query = "SELECT 1 FROM samples WHERE sample_id = ?"
+            if there or self._connection.execute(query, (record.parent_id,)).fetchone():
+                yield record
+            else:
+                yield replace(record, shared=0)
 
 
 def _ledger_error(problem: Exception, what: str, path: Path) -> ARTError:
@@ -167,6 +221,29 @@ _VARIABLES = 500
 """Ids in one SELECT ... IN (...)."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerSize:
+    """How much the ledger holds."""
+
+    samples: int
+    stored: int
+    """Bytes of its files on disk."""
+    free: int
+    """Bytes of them that the next samples will use."""
+    removed: int
+    """Samples that the retention removed, ever."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OldSample:
+    """A sample that may be removed, as far as the ledger knows."""
+
+    row: int
+    sample_id: str
+    in_use: bool
+    """Of a rollout that is open, or goes on with a newer step."""
+
+
 class DamagedSampleError(ServerError):
     """A sample's row in the ledger is not what was written."""
 
@@ -174,15 +251,15 @@ class DamagedSampleError(ServerError):
 class Ledger:
     """Samples on disk. One event loop owns it."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file.
+    def __init__(self, path: Path, *, removes: bool = False) -> None:
+        """Open or create the file. removes: samples may be removed from it.
 
         Raises: ConfigurationError when another version of ART wrote it or it is damaged, DiskError.
         """
         self.path = path
-        self._writing, self._reading = _open(path)
+        self._writing, self._reading = _open(path, removes=removes)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-read")
-        self.writer = LedgerWriter(self._writing, path)
+        self.writer = LedgerWriter(self._writing, path, removes=removes)
         self._closed = False
 
     async def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -192,10 +269,17 @@ class Ledger:
     async def samples(self, sample_ids: Sequence[str], *, tenant: Tenant = None) -> list[SampleRecord]:
         """Records in the order of the ids, of one tenant, or for the operator of anybody.
 
-        Raises: NotFoundError naming the ids that are unknown; another tenant's are that, too.
-        DamagedSampleError naming those that are not what was written.
+        Raises: NotFoundError naming the ids that are unknown; another tenant's are that, too; those that the
+        retention removed (410). DamagedSampleError naming those that are not what was written.
         """
-        records, damaged = await self.readable(sample_ids, tenant=tenant)
+        records, damaged, removed = await self.readable(sample_ids, tenant=tenant)
+        if removed:
+            raise NotFoundError(
+                f"removed from the ledger: sample {_shown(sorted(removed))}. The server keeps the samples of "
+                "the newest `keep_samples_steps` steps: give it a larger number, or None for all",
+                status=410,
+                code="sample_removed",
+            )
         if damaged:
             why = next(iter(damaged.values()))
             raise DamagedSampleError(
@@ -208,20 +292,23 @@ class Ledger:
 
     async def readable(
         self, sample_ids: Sequence[str], *, tenant: Tenant = None
-    ) -> tuple[dict[str, SampleRecord], dict[str, str]]:
-        """Returns the records of readable samples, and the errors of damaged ones.
+    ) -> tuple[dict[str, SampleRecord], dict[str, str], frozenset[str]]:
+        """Returns the records of readable samples, the errors of damaged ones, and the removed ones.
 
-        Raises: NotFoundError as `samples`.
+        Raises: NotFoundError for unknown ones.
         """
         found = await self._read(lambda: _load(self._reading, sample_ids))
+        lost = [sample_id for sample_id in sample_ids if sample_id not in found.tenants]
+        removed = await self._read(lambda: _removed(self._reading, lost, tenant)) if lost else frozenset()
         missing = [
             sample_id
             for sample_id in sample_ids
-            if sample_id not in found.tenants or (tenant is not None and found.tenants[sample_id] != tenant)
+            if (tenant is not None and found.tenants.get(sample_id, tenant) != tenant)
+            or (sample_id not in found.tenants and sample_id not in removed)
         ]
         if missing:
             raise NotFoundError(f"no such sample: {_shown(missing)}", status=404, code="sample_not_found")
-        return found.records, self._tell_damaged(found, sample_ids)
+        return found.records, self._tell_damaged(found, sample_ids), removed
 
     async def known(self, sample_ids: Sequence[str], *, tenant: Tenant) -> dict[str, SampleRecord]:
         """Returns the samples that exist, only of this tenant (None: the operator's own)."""
@@ -270,16 +357,58 @@ class Ledger:
         query = "SELECT 1 FROM samples LIMIT 1"
         return await self._read(lambda: self._reading.execute(query).fetchone() is None)
 
-    async def size(self) -> tuple[int, int]:
-        """Samples, of which none is ever removed, and bytes of the files on disk."""
+    async def size(self) -> LedgerSize:
+        """Returns how much there is, at the cost of a few pages."""
 
-        def read() -> tuple[int, int]:
+        def read() -> LedgerSize:
             # The newest row's number, not a count: that would read the whole index.
             (newest,) = self._reading.execute("SELECT MAX(rowid) FROM samples").fetchone()
+            (removed,) = self._reading.execute("SELECT TOTAL(number) FROM removals").fetchone()
+            (pages,) = self._reading.execute("PRAGMA freelist_count").fetchone()
+            (page,) = self._reading.execute("PRAGMA page_size").fetchone()
             files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
-            return newest or 0, sum(file.stat().st_size for file in files if file.exists())
+            return LedgerSize(
+                samples=(newest or 0) - int(removed),
+                stored=sum(file.stat().st_size for file in files if file.exists()),
+                free=pages * page,
+                removed=int(removed),
+            )
 
         return await self._read(read)
+
+    async def adapters(self, model: str) -> dict[str, int]:
+        """Returns the adapters of a model that samples were drawn with, and the row of the newest of each.
+        Wants the retention's indexes.
+        """
+        after, end = f"{model}@", f"{model}A"
+        next_one = "SELECT MIN(adapter) FROM samples WHERE adapter > ? AND adapter < ?"
+        newest = "SELECT MAX(rowid) FROM samples WHERE adapter = ?"
+
+        def read() -> dict[str, int]:
+            found, last = dict[str, int](), after
+            while (last := self._reading.execute(next_one, (last, end)).fetchone()[0]) is not None:
+                (found[last],) = self._reading.execute(newest, (last,)).fetchone()
+            return found
+
+        return await self._read(read)
+
+    async def old_samples(
+        self, adapter: str, *, since: int, below: int | None, now: float, most: int
+    ) -> list[OldSample]:
+        """Returns the newest samples of an adapter, at most so many, newest first.
+
+        since: a rollout with a sample of this step or a later one goes on. below: of rows before this one.
+        """
+        values = {"adapter": adapter, "since": since, "below": below, "now": now, "most": most}
+        rows = await self._read(lambda: self._reading.execute(_OLD_SAMPLES, values).fetchall())
+        return [OldSample(row=row, sample_id=name, in_use=bool(used)) for row, name, used in rows]
+
+    async def remove(self, sample_ids: Sequence[str]) -> int:
+        """Returns how many of these samples were removed: those that no other sample shares ids with.
+
+        It is all done or nothing, whenever the process is killed. Raises: LedgerError, DiskError.
+        """
+        return await self.writer.change(lambda writing: _remove(writing, sample_ids))
 
     async def has_rollout(self, rollout_id: str, *, tenant: Tenant = None) -> bool:
         """Returns whether the asker's rollout of this id has a sample."""
@@ -310,12 +439,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
 
 
-def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+def _open(path: Path, *, removes: bool) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     """A connection that writes and one that reads. Raises: ConfigurationError, DiskError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         writing = _connect(path)
         _prepare(writing, path)
+        writing.executescript(REMOVED + (RETENTION_INDEXES if removes else ""))
         reading = _connect(path)
         reading.execute("PRAGMA query_only = ON")
     except (sqlite3.DatabaseError, OSError) as error:
@@ -382,6 +512,44 @@ def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> _Found:
         for member in reversed(chain):
             _read_row(member, rows, found)
     return found
+
+
+_OLD_SAMPLES = """
+SELECT old.rowid, old.sample_id, old.rollout_id IS NOT NULL AND (
+    EXISTS (SELECT 1 FROM samples AS later WHERE later.rollout_id = old.rollout_id
+            AND later.tenant IS old.tenant AND later.project IS old.project AND later.step >= :since)
+    OR EXISTS (SELECT 1 FROM rollouts WHERE rollouts.tenant = coalesce(old.tenant, '')
+               AND rollouts.rollout_id = old.rollout_id AND closed_at IS NULL AND expires_at > :now))
+FROM samples AS old WHERE old.adapter = :adapter AND (:below IS NULL OR old.rowid < :below)
+ORDER BY old.rowid DESC LIMIT :most
+"""
+
+
+def _removed(connection: sqlite3.Connection, sample_ids: Sequence[str], tenant: Tenant) -> frozenset[str]:
+    found: set[str] = set()
+    for part in _parts(sample_ids):
+        query = f"SELECT sample_id, tenant FROM removed WHERE sample_id IN ({_marks(part)})"
+        found.update(name for name, owner in connection.execute(query, part) if tenant in (None, owner))
+    return frozenset(found)
+
+
+def _remove(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> int:
+    doomed, sharing = set(sample_ids), dict[str, list[str]]()
+    for part in _parts(sample_ids):
+        query = f"SELECT parent_id, sample_id FROM samples WHERE shared > 0 AND parent_id IN ({_marks(part)})"
+        for parent, child in connection.execute(query, part):
+            sharing.setdefault(parent, []).append(child)
+    while needed := {name for name in doomed if not doomed.issuperset(sharing.get(name, ()))}:
+        doomed -= needed
+    gone = 0
+    for part in _parts(sorted(doomed)):
+        marks = _marks(part)
+        chosen = f"SELECT sample_id, tenant FROM samples WHERE sample_id IN ({marks})"
+        connection.execute(f"INSERT OR IGNORE INTO removed {chosen}", part)
+        gone += connection.execute(f"DELETE FROM samples WHERE sample_id IN ({marks})", part).rowcount
+    connection.execute("INSERT INTO removals SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM removals)")
+    connection.execute("UPDATE removals SET number = number + ?", (gone,))
+    return gone
 
 
 def _unread(sample_id: str, rows: Mapping[str, tuple[Any, ...]], found: _Found) -> tuple[Any, ...] | None:

@@ -52,6 +52,17 @@ CREATE TABLE delivered (
 """
 """Requests of scoped rollouts whose replies were sent to their ends."""
 
+REMOVED = """
+CREATE TABLE IF NOT EXISTS removed (sample_id TEXT PRIMARY KEY, tenant TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS removals (number INTEGER NOT NULL);
+"""
+"""Ids of samples that the retention removed, and how many they are; a ledger of any version may have them."""
+RETENTION_INDEXES = """
+CREATE INDEX IF NOT EXISTS samples_by_adapter ON samples (adapter) WHERE adapter IS NOT NULL;
+CREATE INDEX IF NOT EXISTS samples_by_parent ON samples (parent_id) WHERE shared > 0;
+"""
+"""What the retention asks by. A ledger that keeps every sample does not pay for them."""
+
 CREATE = (
     """
 CREATE TABLE samples (

@@ -70,14 +70,16 @@ class Metrics:
 
     async def render(self) -> tuple[bytes, str]:
         """The text, and its media type. Raises: LedgerError, JobStoreError, DiskError."""
-        samples, stored = await self._ledger.size()
+        size = await self._ledger.size()
         control = await self._control()
         # Off the event loop: loading the library takes longer than any request may wait.
         families = _Families(await asyncio.to_thread(_library))
         self._about_requests(families)
         self._about_models(families)
-        families.gauge("art_ledger_samples", "Samples in the ledger", samples)
-        families.gauge("art_ledger_bytes", "Size of the ledger's files on disk", stored)
+        families.gauge("art_ledger_samples", "Samples in the ledger", size.samples)
+        families.gauge("art_ledger_bytes", "Size of the ledger's files on disk", size.stored)
+        families.gauge("art_ledger_free_bytes", "Bytes of them that later samples will use", size.free)
+        families.counter("art_ledger_removed_samples", "Samples that the retention removed", size.removed)
         for state, number in control.jobs.items():
             families.gauge("art_jobs", "Training jobs by state", number, state=state)
         for base, number in control.on_hold.items():
