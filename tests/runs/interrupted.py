@@ -19,8 +19,7 @@ import art
 from art.rewards.function_reward import FunctionReward
 from art.runs.autorl import AutoRLSettings
 from art.runs.folder import JudgedRunFolder, StepRow
-from art.runs.task_rollouts import TaskRollouts
-from art.runs.training_run import TrainingRun
+from art.runs.training_run import TaskRollouts, TrainingRun
 from art.types import TrainResult
 
 DEADLY = 2

@@ -10,8 +10,7 @@ import pytest
 import art
 from art.runs.autorl import AutoRLSettings
 from art.runs.folder import failures_of, judge_figures, mean_reward
-from art.runs.task_rollouts import TaskRollouts
-from art.runs.training_run import tasks_of_step
+from art.runs.training_run import TaskRollouts, tasks_of_step
 
 
 class Told(TaskRollouts[str]):

@@ -135,7 +135,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.integrations.langgraph.chat_model_factory:add_thread create_messages_from_logs init_chat_model",
         "art.integrations.langgraph.graph_rollout:CURRENT_CONFIG wrap_rollout",
     ),
-    "art.langgraph.message_utils": "art.integrations.langgraph.graph_messages",
+    "art.langgraph.message_utils": "art.integrations.langgraph.graph_rollout",
     "art.llm": names(
         "art.rewards.llm.budget:Budget",
         "art.rewards.llm.cache:AnswerCache",

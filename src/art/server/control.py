@@ -259,7 +259,7 @@ class Control:
         return await asyncio.to_thread(lambda: [self.models.summarize(info) for info in infos])
 
     def health(self) -> dict[str, Any]:
-        """What `/health` tells the operator: the state of each worker (`up`, `restarting`, `failed` or
+        """Returns what `/health` shows the operator: the state of each worker (`up`, `restarting`, `failed` or
         `new`), what is not served, and how large the ledger was after the last step.
         """
         known = {"workers": self._workers.health(), "unserved": self.unserved}

@@ -26,8 +26,14 @@ from pydantic import Field
 from art.client.connection import CONNECT_S
 from art.client.openai_client import AnyLoopClient
 from art.errors import ConfigurationError
-from art.integrations.langgraph.graph_messages import FileLogger, as_choice, langchain_msg_to_openai
-from art.integrations.langgraph.graph_rollout import CURRENT_CONFIG, ChatEndpoint, current_endpoint
+from art.integrations.langgraph.graph_rollout import (
+    CURRENT_CONFIG,
+    ChatEndpoint,
+    FileLogger,
+    as_choice,
+    current_endpoint,
+    langchain_msg_to_openai,
+)
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 NOWHERE = "http://rollout.invalid/v1"

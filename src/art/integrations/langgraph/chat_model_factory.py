@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from art.client.recorder import Recorder
 from art.errors import ConfigurationError, extra_needed
-from art.integrations.langgraph.graph_messages import FileLogger
 from art.integrations.langgraph.graph_rollout import CURRENT_CONFIG as CURRENT_CONFIG
+from art.integrations.langgraph.graph_rollout import FileLogger
 from art.integrations.langgraph.graph_rollout import wrap_rollout as wrap_rollout
 from art.model import Model
 from art.trajectories import Trajectory

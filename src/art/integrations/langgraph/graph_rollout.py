@@ -1,4 +1,5 @@
-"""A rollout around a function that runs a graph, and where its chat model's calls go.
+"""A rollout around a function that runs a graph, where its chat model's calls go, and what they say:
+LangChain's messages in the shape of OpenAI's, and a log of the calls as JSON lines.
 
 The endpoint is decided at each call: a graph compiled once serves every rollout.
 """
@@ -6,17 +7,23 @@ The endpoint is decided at each call: a graph compiled once serves every rollout
 from __future__ import annotations
 
 import functools
+import json
 import logging
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from art.client.rollout import current_rollout_scope, rollout
 from art.errors import ConfigurationError
 from art.trajectories import Trajectory
+from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 if TYPE_CHECKING:
+    from openai.types.chat.chat_completion import Choice
+
     from art.backend import AnyModel
     from art.model import TrainableModel
 
@@ -117,3 +124,67 @@ def _with_conversations(returned: T, heard: Trajectory) -> T:
         setattr(returned, name, getattr(heard, name))
     returned.metrics = {**heard.metrics, **returned.metrics}
     return returned
+
+
+def langchain_msg_to_openai(message: Any) -> dict[str, Any]:
+    """One message as a dict, its tool calls with `function.arguments` as JSON text."""
+    from langchain_core.messages import convert_to_openai_messages
+
+    converted = convert_to_openai_messages(message)
+    assert isinstance(converted, dict)
+    return converted
+
+
+def convert_langgraph_messages(messages: Iterable[Any]) -> list[Any]:
+    """The messages of a graph's state as `messages_and_choices`.
+
+    A reply that names its sample (as those of `init_chat_model`'s model do), or has logprobs, becomes a
+    `Choice`, which is trained; any other message becomes a dict, which is context.
+    """
+    return [_turn(message) for message in messages]
+
+
+def as_choice(message: Any, index: int = 0) -> Choice:
+    """A reply as a choice, with the identity of its sample if it tells any."""
+    from openai.types.chat.chat_completion import Choice
+
+    known = getattr(message, "response_metadata", None) or {}
+    identity = {name: known[name] for name in (SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD) if name in known}
+    return Choice.model_validate(
+        {
+            "index": index,
+            "message": {"content": None, **langchain_msg_to_openai(message)},
+            "finish_reason": known.get("finish_reason") or "stop",
+            "logprobs": known.get("logprobs"),
+            **identity,
+        }
+    )
+
+
+def _turn(message: Any) -> Any:
+    known = getattr(message, "response_metadata", None) or {}
+    trained = message.type in ("ai", "AIMessageChunk") and (known.get(SAMPLE_FIELD) or known.get("logprobs"))
+    return as_choice(message) if trained else langchain_msg_to_openai(message)
+
+
+class FileLogger:
+    """Appends calls to a file. Several threads may log."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+
+    def log(self, name: str, entry: dict[str, Any]) -> None:
+        """Write one line: `{"name": name, **entry}`. Raises TypeError for what JSON cannot hold."""
+        line = json.dumps({"name": name, **entry}, ensure_ascii=False)
+        with self._lock:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def load_logs(self) -> list[dict[str, Any]]:
+        """All lines, in the order in which they were written; none without a file."""
+        if not self.path.exists():
+            return []
+        with self.path.open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file]

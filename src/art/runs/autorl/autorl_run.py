@@ -27,8 +27,7 @@ from art.runs.folder import JudgedRunFolder
 from art.runs.judges import Judges
 from art.runs.report import RunReport, channel_costs, quoted
 from art.runs.settings import AboveZero, Count, RunSettings, Share
-from art.runs.task_rollouts import TaskRollouts
-from art.runs.training_run import OnProgress, TrainingRun
+from art.runs.training_run import OnProgress, TaskRollouts, TrainingRun
 from art.trajectories import Trajectory
 
 if TYPE_CHECKING:

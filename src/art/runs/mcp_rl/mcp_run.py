@@ -25,8 +25,7 @@ from art.runs.mcp_rl.settings import (
     tools_and_documents,
 )
 from art.runs.report import Costs, RunReport, channel_costs
-from art.runs.task_rollouts import TASK_METADATA, TaskRollouts
-from art.runs.training_run import OnProgress, TrainingRun
+from art.runs.training_run import TASK_METADATA, OnProgress, TaskRollouts, TrainingRun
 from art.trajectories import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:

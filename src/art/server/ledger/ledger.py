@@ -64,7 +64,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What changes rows that are there, as one transaction, and who waits for its number."""
+    """A change of rows that are there, made in one transaction, and who waits for its number."""
 
     work: Callable[[sqlite3.Connection], int]
     done: Future[int]
@@ -223,7 +223,7 @@ _VARIABLES = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerSize:
-    """How much the ledger holds."""
+    """The size of the ledger."""
 
     samples: int
     stored: int
