@@ -259,8 +259,9 @@ class Control:
         return await asyncio.to_thread(lambda: [self.models.summarize(info) for info in infos])
 
     def health(self) -> dict[str, Any]:
-        """Returns what `/health` shows the operator: the state of each worker (`up`, `restarting`, `failed` or
-        `new`), what is not served, and how large the ledger was after the last step.
+        """Returns what `/health` shows the operator: the state of each worker (`up`, `restarting`, `failed`
+        or `new`), what is not served, and how large the ledger was after the last step.
+
         """
         known = {"workers": self._workers.health(), "unserved": self.unserved}
         return known | {"ledger": size} if (size := self.retention.described()) else known
