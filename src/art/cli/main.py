@@ -208,6 +208,14 @@ BaseModels = Annotated[
     list[str] | None,
     typer.Option(help="Serve this base model under its own name at once. May be repeated."),
 ]
+KeepSamplesSteps = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Remove the samples of a model's older steps from the ledger, except for those that a kept "
+        "checkpoint's step or an unfinished job names. Not given: keep all samples.",
+    ),
+]
 TrainedModels = Annotated[
     list[str] | None,
     typer.Option(help="Serve this trained model, PROJECT/NAME, instead of all in DATA_DIR. May be repeated."),
@@ -239,14 +247,7 @@ def serve(
     new_ledger: Annotated[
         bool, typer.Option(help="Start with a new ledger if the folder's is lost. Its samples are lost too.")
     ] = False,
-    keep_samples_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Remove the samples of a model's older steps from the ledger, except for those that a kept "
-            "checkpoint's step or an unfinished job names. Not given: keep all samples.",
-        ),
-    ] = None,
+    keep_samples_steps: KeepSamplesSteps = None,
     allow_origin: Annotated[
         list[str] | None,
         typer.Option(

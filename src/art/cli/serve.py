@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -26,17 +26,12 @@ def serve_forever(
     engine: str = "builtin",
     engine_options: Sequence[str] = (),
     replicas: int = 1,
-    new_ledger: bool = False,
-    keep_samples_steps: int | None = None,
     allow_origins: Sequence[str] = (),
-    base_models: Sequence[str] = (),
-    models: Sequence[str] = (),
+    **control: Any,
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
 
-    engine_options: `NAME=VALUE` words. new_ledger: begin one where the folder's is lost.
-    keep_samples_steps: as in `ControlSettings`. base_models: served under their own names. models:
-    `project/name`; these alone of the folder's models are served at once.
+    engine_options: `NAME=VALUE` words. control: of `ControlSettings`.
     """
     from pydantic import ValidationError
 
@@ -52,13 +47,7 @@ def serve_forever(
             data_dir=data_dir,
             allow_origins=list(allow_origins),
             engine=_engine_settings(engine, engine_options, replicas),
-            control=ControlSettings(
-                serve_registered=True,
-                new_ledger=new_ledger,
-                keep_samples_steps=keep_samples_steps,
-                base_models=list(base_models),
-                models=list(models),
-            ),
+            control=ControlSettings(serve_registered=True, **control),
         )
     except ValidationError as error:
         typer.echo(flaws_without_values(error), err=True)

@@ -261,7 +261,6 @@ class Control:
     def health(self) -> dict[str, Any]:
         """Returns what `/health` shows the operator: the state of each worker (`up`, `restarting`, `failed`
         or `new`), what is not served, and how large the ledger was after the last step.
-
         """
         known = {"workers": self._workers.health(), "unserved": self.unserved}
         return known | {"ledger": size} if (size := self.retention.described()) else known
