@@ -171,7 +171,7 @@ class SampleRetention:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
+class NamedSamples:
     """The samples of the steps whose checkpoints are kept."""
 
     samples: dict[str, int]
@@ -180,7 +180,7 @@ class Recorded:
     """Steps that were trained on samples and have no record: what they name is not known."""
 
 
-def read_records(checkpoints: Checkpoints, steps: Iterable[int]) -> Recorded:
+def read_records(checkpoints: Checkpoints, steps: Iterable[int]) -> NamedSamples:
     """Returns what the records of these steps name. Raises OSError, CheckpointError."""
     named, missing = dict[str, int](), set[int]()
     for step in steps:
@@ -191,7 +191,7 @@ def read_records(checkpoints: Checkpoints, steps: Iterable[int]) -> Recorded:
             note = checkpoints.note(step)
             if note is not None and note.kind != "sft":
                 missing.add(step)
-    return Recorded(samples=named, missing=frozenset(missing))
+    return NamedSamples(samples=named, missing=frozenset(missing))
 
 
 def _drawn_at(adapter: str, removals: int) -> tuple[int, str]:
