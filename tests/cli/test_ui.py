@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import signal
 import socket
@@ -28,6 +30,41 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(app, ["ui", str(tmp_path), "--port", str(port)])
     assert result.exit_code == 2 and f"port {port} cannot be used" in result.output
+
+
+@pytest.mark.slow
+def test_the_link_of_a_server_opens_its_pages_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        model = art.TrainableModel(name="player", project="games", base_model="art/nano")
+        with caplog.at_level(logging.INFO, logger="art"):
+            async with art.LocalBackend(path=tmp_path) as backend:
+                await model.register(backend)
+                assert model.inference_base_url is not None and model.inference_api_key is not None
+                url, key = model.inference_base_url.removesuffix("/v1"), model.inference_api_key
+                found = re.findall(r"in a browser: (http://\S+)", caplog.text)
+                assert len(found) == 1 and found[0].startswith(f"{url}/ui/?token=")
+                assert key not in caplog.text
+                monkeypatch.setenv("ART_API_KEY", key)
+                command = [str(Path(sys.executable).with_name("art")), "ui", "--url", url]
+                process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+                printed, _ = await process.communicate()
+                link = re.search(r"http://\S+token=\S+", printed.decode())
+                assert process.returncode == 0 and link is not None and key not in printed.decode()
+                for address in (found[0], link[0]):
+                    async with httpx.AsyncClient(timeout=60) as browser, httpx.AsyncClient() as late:
+                        assert (await browser.get(address)).status_code == 200
+                        assert "games/player" in (await browser.get(f"{url}/ui/")).text
+                        assert (await late.get(address)).status_code == 401
+
+    asyncio.run(scenario())
+
+
+def test_the_pages_of_a_server_need_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ART_API_KEY", raising=False)
+    result = CliRunner().invoke(app, ["ui", "--url", "http://127.0.0.1:9"])
+    assert result.exit_code == 2 and "set ART_API_KEY" in result.output
 
 
 @pytest.mark.slow

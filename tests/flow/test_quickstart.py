@@ -52,6 +52,8 @@ def test_a_whole_small_run(tmp_path: Path) -> None:
     for file in result["files"].values():
         assert (tmp_path / file).exists(), file
     for shown in (
+        "in a browser: http://127.0.0.1:",
+        "/ui/?token=",
         "step   1/2",
         "step   2/2",
         "before",

@@ -312,12 +312,27 @@ def ui(
         Path | None,
         typer.Option(metavar="DIR", help="Write the pages as files into this new folder instead."),
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Print a link to the pages of the server at this address instead. Its key is read from "
+            "ART_API_KEY.",
+        ),
+    ] = None,
 ) -> None:
     """Show runs, steps, rollouts and tokens in a browser. No server has to run: the files are read.
 
     Prints an address that opens one browser of this machine. Nothing in FOLDER changes, except the index
     `ui-index.sqlite`, which you can delete.
     """
+    if url is not None:
+        from art.cli.model_verbs import readable_errors
+        from art.cli.ui import show_server_pages
+
+        with readable_errors():
+            show_server_pages(url, open_browser=open_browser)
+        return
     _require_extra("ui", "art ui")
     from art.cli.ui import show_pages, write_pages
 

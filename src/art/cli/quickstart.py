@@ -95,7 +95,14 @@ def train_and_report(
     for row in folder.steps():
         print_step(console, row, settings, task)
     before, after = asyncio.run(
-        run_quickstart(settings, folder, on_step=lambda row: print_step(console, row, settings, task))
+        run_quickstart(
+            settings,
+            folder,
+            on_step=lambda row: print_step(console, row, settings, task),
+            on_link=lambda link: console.print(
+                f"See it in a browser: {link}", style="dim", highlight=False, soft_wrap=True
+            ),
+        )
     )
     draw_reward_curve(
         [row.reward for row in folder.steps()], folder.chart, title=f"{task.NAME}, seed {settings.seed}"

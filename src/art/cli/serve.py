@@ -59,8 +59,8 @@ def serve_forever(
     def show_address(ready: RunningServer) -> None:
         # The key itself is never printed: a terminal is copied into bug reports.
         typer.echo(
-            f"ART serves http://{ready.host}:{ready.port} (OpenAI's protocol under /v1).\n"
-            f"The key is in {key_source(settings)}."
+            f"ART serves http://{ready.host}:{ready.port} (OpenAI's protocol under /v1). "
+            f"To see its runs: art ui --url {ready.url}\nThe key is in {key_source(settings)}."
         )
         sys.stdout.flush()
 

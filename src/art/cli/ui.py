@@ -1,7 +1,8 @@
-"""`art ui`: the pages of the runs below a folder, for one browser of this machine."""
+"""`art ui`: the pages of the runs below a folder, for one browser of this machine; or those of a server."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import webbrowser
@@ -50,6 +51,21 @@ def show_pages(folder: Path, *, port: int, open_browser: bool) -> int:
     finally:
         pages.close()
     return 0
+
+
+def show_server_pages(url: str, *, open_browser: bool) -> None:
+    """Prints a link to the pages of a server that runs. Raises ARTError."""
+    from art.cli.models import server_backend
+
+    async def make_link() -> str:
+        async with server_backend(url) as backend:
+            return await backend.pages_link()
+
+    link = asyncio.run(make_link())
+    typer.echo(f"The runs of {url}: {link}")
+    typer.echo("The address opens one browser, within an hour.")
+    if open_browser:
+        webbrowser.open(link)
 
 
 def write_pages(folder: Path, target: Path) -> int:

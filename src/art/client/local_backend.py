@@ -12,6 +12,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import uuid4
@@ -22,7 +23,7 @@ from art.client.jobs import JobDeadlines
 from art.client.local_server import SupervisorLimits, check_options, local_server
 from art.client.registration import ServerConfig
 from art.client.remote_backend import FORK_S, RemoteBackend
-from art.errors import CheckpointMissingError, ConfigurationError, require_extra
+from art.errors import ARTError, CheckpointMissingError, ConfigurationError, require_extra
 from art.process.environment import BACKUP_BUCKET, variable
 from art.process.running_server import SERVER_OPTIONS
 from art.tracking.model_files import delete_logs, write_model_file
@@ -92,6 +93,7 @@ class LocalBackend(RemoteBackend):
     that died is started again with its models, and unfinished training jobs go on. Backends on one folder
     share one server, also those of other programs and the one of `art serve`: the second attaches to it.
     When the first program ends, the second starts the successor at the same address, with the same key.
+    The log has a link to the pages of the runs, which opens one browser.
     """
 
     def __init__(
@@ -136,6 +138,8 @@ class LocalBackend(RemoteBackend):
         if not self._shared.is_ready:
             begin_phase("starting the server")
             await self._ensure_server()
+            with suppress(ARTError):  # another release's server, or one that has no pages
+                log.info("see the runs in a browser: %s", await self.pages_link())
 
     async def register(self, model: AnyModel) -> None:
         """Make the model known; its files are kept in the backend's folder.

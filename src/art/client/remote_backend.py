@@ -45,6 +45,7 @@ from art.trajectories import gathered
 from art.types import TrainConfig, TrainResult, TrainSFTConfig
 from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
 from art.wire.models import (
+    UI_LINK_ROUTE,
     DeleteCheckpointsReply,
     DeleteCheckpointsRequest,
     DeleteModelReply,
@@ -53,6 +54,7 @@ from art.wire.models import (
     ModelInfo,
     ModelList,
     ModelSummary,
+    PagesLink,
     RegisterRequest,
     UnloadStepsReply,
     UnloadStepsRequest,
@@ -78,6 +80,7 @@ def pinned_step(model: AnyModel) -> int | None:
     return _PINNED.get().get((model.project, model.name))
 
 
+PAGES_LINK_S = 20.0
 FORK_S = 1800.0
 """A registered model waits for the end of its running job."""
 
@@ -287,6 +290,15 @@ class RemoteBackend:
         request = DeleteCheckpointsRequest(keep_steps=self._with_used(model, keep_steps))
         path = f"{model_path(model)}/delete_checkpoints"
         return (await self._connection.call("POST", path, DeleteCheckpointsReply, request)).deleted
+
+    async def pages_link(self) -> str:
+        """Returns a link to the pages of the runs. It opens one browser, once and within an hour.
+
+        Raises NotFoundError (an older server), ServerError (one without the extra `ui`).
+        """
+        found = await self._connection.call("POST", UI_LINK_ROUTE, PagesLink, deadline_s=PAGES_LINK_S)
+        url, _ = await self._address()
+        return f"{url}{found.path}"
 
     async def list_models(self) -> list[ModelSummary]:
         """Returns the registered models with their steps, rewards and sizes, by project and name."""

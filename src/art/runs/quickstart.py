@@ -13,6 +13,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ import art
 from art.client.learning_rates import Leg, legs_to
 from art.environments import tasks
 from art.environments.tasks import Task
-from art.errors import ConfigurationError
+from art.errors import ARTError, ConfigurationError
 from art.runs.folder import RunFolder, RunStep
 from art.runs.loop import ScoredGroups, TrainingLoop
 from art.tracking.folders import ModelPaths, get_output_dir_from_model_properties
@@ -249,9 +250,15 @@ OnStep = Callable[[QuickstartStep], None]
 
 
 async def run_quickstart(
-    settings: QuickstartSettings, folder: QuickstartFolder, *, on_step: OnStep
+    settings: QuickstartSettings,
+    folder: QuickstartFolder,
+    *,
+    on_step: OnStep,
+    on_link: Callable[[str], None] | None = None,
 ) -> tuple[Evaluation, Evaluation]:
     """Do what is still to be done of a run; returns the evaluations before and after.
+
+    on_link: is given a link to the pages of the run, which opens one browser.
 
     Everything that matters is on disk after each step: a run may be cancelled anywhere and called again.
     """
@@ -260,6 +267,9 @@ async def run_quickstart(
     options = {"engine": {"options": {"reuse_prefixes": False}}} if settings.deterministic else {}
     async with art.LocalBackend(path=str(folder.data_dir), server_options=options) as backend:
         await model.register(backend)
+        if on_link is not None:
+            with suppress(ARTError):  # without its pages the run goes on
+                on_link(await backend.pages_link())
         before = await evaluate_once(0, model, task, settings, folder)
         loop = TrainingLoop(model, folder)
         if (row := await loop.recover()) is not None:

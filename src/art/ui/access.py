@@ -144,7 +144,7 @@ class LinkAccess:
         self.path = path
         self.cookie = f"art-ui-{secrets.token_hex(4)}"  # of this process: a cookie knows no port
         self.advice = (
-            "Make a new link with `art ui` and the server's address, or with POST /art/ui-link and a key. "
+            "Make a new link with `art ui --url` and the server's address, or with POST /art/ui-link. "
             "A browser that has opened one goes on"
         )
         self._proof_of = proof_of
