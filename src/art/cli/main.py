@@ -15,7 +15,7 @@ from art.cli.autorl import autorl
 from art.cli.chat import chat
 from art.cli.keys import keys
 from art.cli.mcp import mcp
-from art.cli.model_verbs import evaluate, explain, export, report, show
+from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
 from art.cli.run_options import settings_verb
 from art.cli.runtime import runtime
@@ -36,6 +36,8 @@ VERB_ORDER = (
     "report",
     "eval",
     "export",
+    "import",
+    "export-logs",
     "keys",
     "runtime",
     "doctor",
@@ -345,6 +347,8 @@ app.command()(explain)
 app.command()(report)
 app.command("eval")(evaluate)
 app.command()(export)
+app.command("import")(import_logs)
+app.command()(export_logs)
 app.add_typer(keys)
 app.add_typer(runtime)
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from art.errors import DiskError
 
@@ -69,6 +69,16 @@ def write_first(path: Path, content: str | bytes, *, mode: int = 0o666) -> bool:
     if os.name != "nt":
         flush(path.parent)
     return True
+
+
+@contextmanager
+def open_whole(path: Path) -> Iterator[IO[str]]:
+    """Opens a text file that takes the place of `path` when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _fresh_file_beside(path) as fresh:
+        with fresh.open("x", encoding="utf-8", newline="\n") as file:
+            yield file
+        fresh.replace(path)
 
 
 @contextmanager

@@ -14,19 +14,23 @@ without a note comes a microsecond after what was before it, and has no length.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import re
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -48,11 +52,37 @@ SENT_AT_ONCE = 500
 REMEMBERED = 100_000
 """Rollouts that are known to have been reported."""
 _SCOPE = InstrumentationScope("art", schema_url=CONVENTIONS)
+_DATA_URL = re.compile(r"data:(image/[^;,]+);base64,(.*)", re.S)
 _US, _S = 1_000, 1_000_000_000
 
 
+class SpanLines(SpanExporter):
+    """Writes spans as OTLP JSON, one export request a line, as the collector's file exporter does."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Writes a line."""
+        told = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
+        for span in (one for r in told["resourceSpans"] for s in r["scopeSpans"] for one in s["spans"]):
+            for holder in (span, *span.get("links", ())):
+                for name in ("traceId", "spanId", "parentSpanId"):
+                    if name in holder:  # OTLP has these bytes in hex, unlike all others
+                        holder[name] = base64.b64decode(holder[name]).hex()
+        self._file.write(json.dumps(told) + "\n")
+        return SpanExportResult.SUCCESS
+
+
 class OTelSink:
-    """Reports the rows and all rollouts of one run."""
+    """Reports the rows and all rollouts of one run.
+
+    exporter: takes the spans; without it they go where the environment says. content: send texts; without it
+    the environment says.
+    """
+
+    def __init__(self, exporter: SpanExporter | None = None, *, content: bool | None = None) -> None:
+        self._given, self._wants_content = exporter, content
 
     def open(self, run: ReportedRun, config: Mapping[str, Any]) -> None:
         """Reads `OTEL_*` from the environment."""
@@ -60,8 +90,8 @@ class OTelSink:
         self._resource = Resource.create(
             {} if variable(OTEL_SERVICE_NAME) else {"service.name": "art"}, CONVENTIONS
         )
-        self._content = captures_content()
-        self._exporter = OTLPSpanExporter()
+        self._content = captures_content() if self._wants_content is None else self._wants_content
+        self._exporter = self._given or OTLPSpanExporter()
         self._waiting: list[ReadableSpan] = []
         self._known: set[int] = set()
         self._order: deque[int] = deque()
@@ -104,7 +134,7 @@ class OTelSink:
 
     def close(self) -> None:
         """Closes the connection; everything was sent by the calls before."""
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        self._exporter.shutdown()
 
     def _add_rollout(
         self,
@@ -422,7 +452,12 @@ def _message(item: Any) -> dict[str, Any]:
     if message.get("role") == "tool":
         answer = {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": text}
         return {"role": "tool", "parts": [answer]}
-    parts: list[dict[str, Any]] = [{"type": "text", "content": text}] if text else []
+    parts: list[dict[str, Any]] = []
+    if thought := message.get("reasoning_content") or message.get("reasoning"):
+        parts.append({"type": "reasoning", "content": thought})
+    content = message.get("content") or ()
+    given = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    parts += [_part(dict(part)) for part in given]
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         parts.append(
@@ -438,6 +473,19 @@ def _message(item: Any) -> dict[str, Any]:
 
 def _ns(seconds: float) -> int:
     return int(seconds * _S)
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    """Returns a part of a content; one that the conventions have no word for stays as it is."""
+    if part.get("type") == "text":
+        return {"type": "text", "content": part.get("text")}
+    image = part.get("image_url")
+    if part.get("type") != "image_url" or not isinstance(image, dict) or set(image) != {"url"}:
+        return part
+    inline = _DATA_URL.fullmatch(str(image["url"]))
+    if inline is None:
+        return {"type": "uri", "modality": "image", "uri": image["url"]}
+    return {"type": "blob", "modality": "image", "mime_type": inline[1], "content": inline[2]}
 
 
 def _count(tokens: Any) -> int | None:
