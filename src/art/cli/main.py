@@ -13,12 +13,11 @@ from typer.core import TyperGroup
 
 from art.cli.autorl import autorl
 from art.cli.chat import chat
-from art.cli.keys import keys
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
 from art.cli.run_options import settings_verb
-from art.cli.runtime import runtime
+from art.cli.server_groups import keys, runtime
 from art.errors import MissingExtraError, require_extra
 
 VERB_ORDER = (

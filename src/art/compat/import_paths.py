@@ -364,7 +364,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.limit_concurrency": names("art.retrying:limit_concurrency"),
     "art.utils.litellm": names("art.openai:convert_litellm_choice_to_openai"),
     "art.utils.log_http_errors": names("art.retrying:log_http_errors"),
-    "art.utils.logging": names("art.tracking.console:_C _ts dim err info ok step warn"),
+    "art.utils.logging": names("art.tracking.progress:_C _ts dim err info ok step warn"),
     "art.utils.model_config": names(
         instead=("nothing needs them: what the assistant said is known by its tokens, not found by markers")
     ),
