@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from art.client.logged_calls import LeftOut, LoggedCall, LoggedScore
-from art.client.request_logs import FORMATS, read_log
+from art.client.request_logs import FORMATS, CallFilter, LogImport, read_log
 from art.errors import ConfigurationError
 
 ASKED: dict[str, Any] = {"role": "user", "content": "Weather in Paris?"}
@@ -516,6 +518,39 @@ def test_an_array_that_breaks_off_gives_what_is_before_it(tmp_path: Path) -> Non
     assert isinstance(call, LoggedCall) and isinstance(broken, LeftOut)
     begins = text[: text.index("{", text.index("},\n {"))].count("\n") + 1
     assert broken.where == f"{path}, line {begins}" and broken.broken
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The ways to all values inside a document."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [above, *(way for name, inner in items for way in places(inner, (*above, name)))]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_no_record_of_another_shape_stops_an_import(tmp_path_factory: Any, data: st.DataObject) -> None:
+    format, document = SAMPLES[data.draw(st.sampled_from(sorted(SAMPLES)))]
+    changed = json.loads(json.dumps(document))
+    *above, last = data.draw(st.sampled_from(places(changed)[1:]))
+    holder = changed
+    for name in above:
+        holder = holder[name]
+    holder[last] = data.draw(JSON)
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
+    path.write_text(json.dumps(document) + "\n" + json.dumps(changed) + "\n")
+    for to in ("sft", "scenarios"):
+        made = LogImport([path], to=to, format=format, keep="all", wanted=CallFilter(until=1e11))
+        rows = list(made.rows())
+        assert 1 <= len(rows) <= 4
+        for row in rows:
+            json.dumps(row)
 
 
 def test_an_unknown_file_is_told_what_was_seen_and_what_is_known(tmp_path: Path) -> None:

@@ -108,6 +108,9 @@ def usable(where: str, found: Iterator[Found]) -> Iterator[Found]:
         yield from found
     except NotUsable as reason:
         yield LeftOut(where, reason.reason, reason.detail, reason.broken)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        detail = f"its values are of other kinds than the format has ({error})"
+        yield LeftOut(where, UNREADABLE, detail, broken=True)
 
 
 def read_documents(path: Path) -> Iterator[tuple[str, Any]]:
@@ -141,7 +144,7 @@ def _has_lines(path: Path) -> bool:
             try:
                 if isinstance(json.loads(line.decode("utf-8-sig")), dict):
                     return True
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
     return False
 
@@ -154,7 +157,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
                 continue
             try:
                 yield where, json.loads(line.decode("utf-8-sig"))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 yield where, _broken(where, error, "correct or delete the line")
 
 
@@ -201,7 +204,7 @@ def _decoded(binary: IO[bytes]) -> IO[str]:
     return TextIOWrapper(cast(Any, binary), encoding="utf-8-sig")
 
 
-def _broken(where: str, error: ValueError, remedy: str) -> LeftOut:
+def _broken(where: str, error: Exception, remedy: str) -> LeftOut:
     return LeftOut(where, BROKEN_LINE, f"not valid JSON ({error}); {remedy}", broken=True)
 
 
@@ -227,16 +230,16 @@ def seconds_of(value: Any) -> float | None:
     if isinstance(value, str) and not value.isdecimal():
         try:
             moment = datetime.fromisoformat(value)
-        except ValueError:
+            return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+        except (ValueError, OverflowError):
             return None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    while seconds > 1e11:
+    while 1e11 < seconds < 1e21:
         seconds /= 1000
-    return seconds
+    return seconds if 0 <= seconds <= 1e11 else None
 
 
 def tags_of(*values: Any) -> dict[str, Any]:
@@ -268,7 +271,28 @@ def read_message(value: Any, place: str) -> Message:
     for name in ("tool_calls", "annotations"):
         if message.get(name) == []:
             del message[name]
+    content = message.get("content", "")
+    if not isinstance(content, str) and not (
+        isinstance(content, list) and all(isinstance(one, Mapping) for one in content)
+    ):
+        raise unreadable(f"the content of {place} is {shortened(message['content'])}, not a text or parts")
+    if "tool_calls" in message:
+        message["tool_calls"] = [read_call(call) for call in message["tool_calls"]]
     return message
+
+
+def read_call(call: Any) -> Message:
+    """Returns a tool call in OpenAI's form, its arguments as a text. Raises NotUsable."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not function.get("name"):
+        if isinstance(call, Mapping) and call.get("type", "function") not in ("function", "tool_call"):
+            return dict(call)  # a custom tool's
+        raise unreadable(f"a tool call is {shortened(call)}: it names no function")
+    arguments = first_value(function, ("arguments", "args"))
+    text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+    told = {"name": function["name"], "arguments": text}
+    named = {"id": call["id"]} if call.get("id") else {}
+    return {**named, "type": "function", "function": told}
 
 
 def read_messages(value: Any, place: str) -> list[Message]:
@@ -486,16 +510,7 @@ def _with_calls(replies: list[LoggedReply], calls: Any) -> list[LoggedReply]:
     found = [one for one in map(parsed, calls or ()) if isinstance(one, Mapping)]
     if len(replies) != 1 or not found or replies[0].message.get("tool_calls"):
         return replies
-    made = [one if "function" in one else {"id": one.get("id"), "function": one} for one in found]
-    return [LoggedReply({**replies[0].message, "tool_calls": [read_call(one) for one in made]})]
-
-
-def read_call(call: Document) -> Message:
-    function = call["function"]
-    arguments = function.get("arguments")
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-    named = {"id": call["id"]} if call.get("id") else {}
-    return {**named, "type": "function", "function": {"name": function.get("name"), "arguments": text}}
+    return [LoggedReply({**replies[0].message, "tool_calls": [read_call(one) for one in found]})]
 
 
 def _defined_tools(defined: Any) -> list[Any] | None:

@@ -378,6 +378,10 @@ def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+def _stored(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class CallIndex:
     """Digests of turns by kind, and scores of calls, in a file that is deleted when it is closed."""
 
@@ -399,14 +403,16 @@ class CallIndex:
         return found.fetchone() is not None
 
     def add_score(self, score: LoggedScore) -> None:
-        row = (score.key, score.name, score.value)
+        row = (_stored(score.key), _stored(score.name), score.value)
         self._database.execute("INSERT OR REPLACE INTO scores VALUES(?, ?, ?)", row)
 
     def scores(self, keys: Sequence[str]) -> dict[str, float]:
         """Returns the scores under any of the keys; an earlier key wins."""
         found: dict[str, float] = {}
         for key in reversed(keys):
-            found |= dict(self._database.execute("SELECT name, value FROM scores WHERE key=?", (key,)))
+            found |= dict(
+                self._database.execute("SELECT name, value FROM scores WHERE key=?", (_stored(key),))
+            )
         return found
 
     def close(self) -> None:
