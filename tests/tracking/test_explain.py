@@ -24,7 +24,7 @@ from art.errors import ConfigurationError
 from art.tracking.explain import FIRST_ROWS, LAST_ROWS, LOOK_EVERY, Explanation, RunWatch, explain
 from art.tracking.folders import ModelPaths
 from art.tracking.model_files import append_history_row
-from art.tracking.signatures import SIGNATURES, STAGES
+from art.tracking.signatures import SIGNATURES, STAGES, slope
 from art.wire.rollout_record import RolloutFailure, RolloutRecord
 
 STEPS, GROUPS, SIZE = 12, 8, 4
@@ -148,6 +148,26 @@ async def test_a_reward_that_is_gamed_falls_where_it_is_not_trained(tmp_path: Pa
     found = await made_run(tmp_path, val=val)
     assert numbers(found) == [12, 15], found.text()
     assert "Fork from step 1," in found.findings[1].change
+
+
+async def test_a_policy_that_has_diverged_comes_before_what_it_breaks_and_after_what_was_broken_before(
+    tmp_path: Path,
+) -> None:
+    def wrong(step: int, **also: Any) -> dict[str, Any]:
+        dead = {"rewards": lambda chance: [0.0] * SIZE, "said": {"finish_reason": "length"}}
+        return also | (dead if step > 4 else {})
+
+    found = await made_run(tmp_path / "sound", wrong)
+    assert numbers(found) == [20, 4, 5], found.text()
+    assert "first broken stage is: gradient" in found.text() and "from a checkpoint before" in found.text()
+    found = await made_run(tmp_path / "failing", lambda step: wrong(step, failed=1))
+    assert numbers(found) == [1, 20, 4, 5], found.text()
+
+
+def test_a_step_of_equal_rewards_counts_in_a_slope_and_not_alone() -> None:
+    values, errors = {1: 0.9, 2: 0.7, 3: 0.5, 4: 0.5}, {1: 0.1, 2: 0.1, 3: 0.0, 4: 0.0}
+    assert slope(values, errors) == pytest.approx(slope(values, dict.fromkeys(values, 0.1)))
+    assert slope(values, dict.fromkeys(values, 0.0)) == (0.0, float("inf"))
 
 
 async def test_a_validation_of_trained_scenarios_is_named(tmp_path: Path) -> None:
@@ -289,7 +309,7 @@ def test_a_folder_without_a_step_or_with_two_models_is_refused(tmp_path: Path) -
 
 
 def test_the_table_has_every_number_once_in_the_order_of_the_chain() -> None:
-    assert sorted(one.number for one in SIGNATURES) == [*range(1, 20)]
+    assert sorted(one.number for one in SIGNATURES) == [*range(1, 21)]
     assert [one.stage for one in SIGNATURES] == sorted((s.stage for s in SIGNATURES), key=STAGES.index)
     assert all(one.limit and one.source and one.change and one.metrics for one in SIGNATURES)
 

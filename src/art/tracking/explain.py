@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +20,7 @@ from urllib.parse import quote
 from art.errors import ConfigurationError
 from art.tracking.folders import ModelPaths, find_model, lock_folder, model_folders
 from art.tracking.model_files import append_history_row, read_history
-from art.tracking.signatures import SIGNATURES, Found, HistoryRows, RunTable
+from art.tracking.signatures import CAUSES, SIGNATURES, Found, HistoryRows, RunTable, Signature
 from art.tracking.step_record import read_rollouts, recorded_steps
 
 MOST_EXAMPLES = 3
@@ -148,18 +148,37 @@ def model_folder(run: str, data_dir: Path) -> Path:
 class _Sight:
     """A finding before its examples are looked up."""
 
-    finding: RunFinding
+    signature: Signature
     found: Found
 
+    def finding(self) -> RunFinding:
+        """Returns it without examples."""
+        one, found = self.signature, self.found
+        change = found.change or one.change
+        return RunFinding(one.number, one.stage, found.words, change, found.steps, quote=found.quote)
 
-def _findings(table: RunTable, reported: Collection[int] = ()) -> Iterator[_Sight]:
-    """Yields what the signatures see, except those that were reported."""
-    for one in SIGNATURES:
-        if one.number not in reported and (found := one.look(table)) is not None:
-            change = found.change or one.change
-            yield _Sight(
-                RunFinding(one.number, one.stage, found.words, change, found.steps, quote=found.quote), found
-            )
+
+def _findings(table: RunTable, reported: Collection[int] = ()) -> list[_Sight]:
+    """Returns what the signatures see, except those that were reported, in the order of the chain.
+
+    What another signature causes comes last, unless it was there before (`CAUSES`).
+    """
+    seen = [
+        _Sight(one, found)
+        for one in SIGNATURES
+        if one.number not in reported and (found := one.look(table)) is not None
+    ]
+    for number, cause in CAUSES.items():
+        at = next((one for one in seen if one.signature.number == number), None)
+        if at is not None:
+            sound = table.until(cause.first_steps or at.found.steps[0] - 1)
+            caused = {
+                one.signature.number
+                for one in seen
+                if one.signature.number in cause.numbers and one.signature.look(sound) is None
+            }
+            seen.sort(key=lambda one: one.signature.number in caused)
+    return seen
 
 
 def _with_examples(table: RunTable, sight: _Sight) -> RunFinding:
@@ -181,7 +200,7 @@ def _with_examples(table: RunTable, sight: _Sight) -> RunFinding:
         )
         for step, one in fitting[:MOST_EXAMPLES]
     )  # fmt: skip
-    return RunFinding(**{**vars(sight.finding), "examples": examples})
+    return replace(sight.finding(), examples=examples)
 
 
 def page_address(folder: Path, step: int, group: int, place: int) -> str:
@@ -254,13 +273,13 @@ class RunWatch:
 
     def _report(self, folder: Path) -> None:
         table = RunTable.of_rows(folder, self.rows, whole=False)
-        seen = list(_findings(table, self.reported))
+        seen = _findings(table, self.reported)
         if not seen:
             return
         paths = ModelPaths(folder)
         with lock_folder(folder):
             self.reported |= {int(one["number"]) for one in read_history(paths.findings)}
-            new = [one.finding for one in seen if one.finding.number not in self.reported]
+            new = [one.finding() for one in seen if one.signature.number not in self.reported]
             for one in new:
                 said = {"step": self._newest, "number": one.number, "stage": one.stage, "words": one.words}
                 append_history_row(paths.findings, said)

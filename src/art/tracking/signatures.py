@@ -12,9 +12,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
+from types import MappingProxyType
 from typing import Any
 
 from art.errors import ARTError
@@ -76,6 +77,11 @@ class RunTable:
         val = {step: row for step, row in sorted(rows.val.items()) if "val/reward" in row}
         return cls(ModelPaths(folder), train, val, whole)
 
+    def until(self, step: int) -> RunTable:
+        """Returns the table of the first steps, to this one."""
+        train, val = ({s: row for s, row in rows.items() if s <= step} for rows in (self.train, self.val))
+        return replace(self, train=train, val=val)
+
     def column(self, name: str) -> dict[int, float]:
         """Returns the training steps that have the number, and it."""
         return {step: row[name] for step, row in self.train.items() if name in row}
@@ -124,8 +130,13 @@ def growth(values: dict[int, float]) -> float:
 
 
 def slope(values: dict[int, float], errors: dict[int, float]) -> tuple[float, float]:
-    """Returns the weighted least squares slope over the steps and its standard error."""
-    points = [(s, v, errors[s] ** -2) for s, v in values.items() if errors.get(s, 0.0) > 0]
+    """Returns the weighted least squares slope over the steps and its standard error.
+
+    A step whose rollouts all have one reward has an error of 0, which is too good to be true: it gets the
+    mean of the others.
+    """
+    usual = fmean([error for error in errors.values() if error > 0] or [0.0])
+    points = [(s, v, (errors[s] or usual) ** -2) for s, v in values.items() if s in errors and usual > 0]
     if len(points) < ENDS:
         return 0.0, math.inf
     weight = sum(w for _, _, w in points)
@@ -333,6 +344,21 @@ def gradient(table: RunTable) -> Found | None:
     return None
 
 
+def divergence(table: RunTable) -> Found | None:
+    given = table.share("data/step_num_groups_trainable", "data/step_num_groups_submitted")
+    steps = [step for step in given if "train/reward" in table.train[step]]
+    for place in range(1, len(steps) - ENDS + 1):
+        before, after = steps[max(0, place - WINDOW) : place], steps[place : place + ENDS]
+        dead = fmean(given[step] for step in after) <= 0.2 and fmean(given[step] for step in before) > 0.2
+        if dead and table.rise(after, before) > 0:
+            high, low = (
+                fmean(table.train[step]["train/reward"] for step in some) for some in (before, after)
+            )
+            words = f"the reward fell from {high:.3g} to {low:.3g}, and then few groups had a signal"
+            return Found(words, tuple(after), lambda one: True, lambda one: -(one.reward or 0.0))
+    return None
+
+
 def collapse(table: RunTable) -> Found | None:
     entropy = table.column("loss/entropy")
     steps = [*entropy]
@@ -438,6 +464,10 @@ SIGNATURES = (
     Signature(9, "gradient", "Is the gradient sane?", ("loss/grad_norm",),
               "> 1 and > 10 x the running median and the reward falls, or < 1e-8", OURS,
               "Lower the learning rate, or use more rollouts per step.", gradient),
+    Signature(20, "gradient", "Did the policy survive its steps?",
+              ("train/reward", "data/step_num_groups_trainable"),
+              "the reward falls beyond chance, and then <= 20 % of groups have a signal", OURS,
+              "Divide the learning rate by ten, and fork from a checkpoint before the fall.", divergence),
     Signature(10, "gradient", "Does the policy still explore?", ("loss/entropy",),
               "< 30 % of the start in the first fifth, reward flat", "arXiv:2505.22617",
               "Divide the learning rate by three.", collapse),
@@ -450,3 +480,21 @@ SIGNATURES = (
               "> 50 % idle", OURS, "Add replicas of the engine or more concurrent rollouts.", idle),
 )  # fmt: skip
 """In the order of the chain. The numbers are names, which stay."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The signatures that one of a later stage makes appear, if they are not there in the steps before."""
+
+    numbers: frozenset[int]
+    first_steps: int | None = None
+    """None: those before its own first step."""
+
+
+CAUSES: Mapping[int, Cause] = MappingProxyType(
+    {
+        20: Cause(frozenset(one.number for one in SIGNATURES if one.number != 20)),
+        11: Cause(frozenset({4}), first_steps=ENDS),
+    }
+)
+"""A policy that has diverged fails everywhere; a reward that pays for length ends at the limit of tokens."""
