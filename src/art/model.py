@@ -52,8 +52,8 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
     It may live anywhere that speaks OpenAI's protocol: `inference_base_url`, `inference_api_key` and
     `inference_model_name` say where. The key is shown nowhere, and `model_dump_json` leaves it out. config: a
-    pydantic model of your own. report_metrics: any of "wandb", "tensorboard", "trackio", "mlflow"; [] for
-    nothing; None reports to W&B if WANDB_API_KEY is set. Metrics and state are files under
+    pydantic model of your own. report_metrics: any of "wandb", "tensorboard", "trackio", "mlflow", "otel";
+    [] for nothing; None reports to W&B if WANDB_API_KEY is set. Metrics and state are files under
     `base_path/project/models/name`. Unknown fields are ignored with a warning.
     """
 

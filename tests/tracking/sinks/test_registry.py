@@ -98,6 +98,20 @@ def test_a_tracker_that_hangs_holds_nothing_up_and_gets_its_rows_later(tracker, 
     assert tracker.told[1:] == [*range(50), "closed"]
 
 
+def test_a_tracker_that_hangs_and_then_fails_is_one_warning(tracker, caplog):
+    caplog.set_level(logging.INFO)
+    sent = delivery(tracker)
+    tracker.answers.clear()
+    tracker.fails = True
+    sent.put(row(0), 0.01)
+    tracker.answers.set()
+    sent.close(time.monotonic() + 60)
+    (warning,) = warnings(caplog)
+    assert "takes over" in warning and sent.failed == 1
+    (told,) = [found.message for found in caplog.records if "refused" in found.message]
+    assert "failed, the run goes on" in told
+
+
 def test_the_queue_is_bounded_and_the_newest_rows_stay(tracker, caplog):
     sent = delivery(tracker, most=3)
     tracker.answers.clear()

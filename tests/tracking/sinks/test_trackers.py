@@ -1,27 +1,38 @@
 """What every tracker promises, with the real library: its own reader finds the numbers that were reported.
 
-Trackio and MLflow run in an environment of their own (`make test` makes it).
+Trackio and MLflow run in an environment of their own (`make test` makes it). It has the client of MLflow that
+the extra installs, and in a folder beside it the whole MLflow, for a real server.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from waiting import eventually
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 OTHERS = ROOT / ".venv-trackers" / "bin" / "python"
-MISSING = not OTHERS.exists() and not os.environ.get("ART_TEST_EVERYTHING")
+WHOLE_MLFLOW = OTHERS.parents[1] / "mlflow-server"
+MISSING = not WHOLE_MLFLOW.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 pytestmark = pytest.mark.slow
 apart = pytest.mark.skipif(MISSING, reason="no .venv-trackers: `make .venv-trackers/.installed`")
-TRACKERS = ["tensorboard", pytest.param("trackio", marks=apart), pytest.param("mlflow", marks=apart)]
+SERVER = "mlflow server"
+APART = ("trackio", "mlflow", SERVER)
+TRACKERS = ["tensorboard", *(pytest.param(name, marks=apart) for name in APART)]
+ADDRESS = re.compile(r"Uvicorn running on (http://\S+)")
 
 
 def start(what: str, name: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -37,17 +48,55 @@ def start(what: str, name: str, folder: Path, **more: str) -> subprocess.Complet
     return subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+@contextmanager
+def mlflow_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Yields the variables of a program that reports to a server, whose database is the folder's."""
+    command = [str(OTHERS), "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", "0"]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    variables = {
+        **{"PATH": os.environ["PATH"], "HOME": str(folder), "MLFLOW_DISABLE_TELEMETRY": "true"},
+        **{"PYTHONPATH": str(WHOLE_MLFLOW)},
+        **{"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+    }
+    log = folder / "server.log"
+    with log.open("w") as file:
+        server = subprocess.Popen(
+            command, env=variables, cwd=folder, stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        eventually(lambda: ADDRESS.search(log.read_text()) or server.poll() is not None)
+        listens = ADDRESS.search(log.read_text())
+        assert listens, log.read_text()
+        yield {"MLFLOW_TRACKING_URI": listens[1], "SERVER_GROUP": str(server.pid)}
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
 @pytest.fixture(scope="module", params=TRACKERS)
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the reader finds of two models, the first of which went on in a process that was killed."""
-    name, folder = request.param, tmp_path_factory.mktemp(request.param)
-    wrote = start("write", name, folder)
+    folder = tmp_path_factory.mktemp("reported")
+    if request.param == SERVER:
+        with mlflow_server(folder) as variables:
+            told = {"over": SERVER, **wrote_and_read("mlflow", folder, **variables)}
+            (later := folder / "later").mkdir()
+            ended = start("stop", "mlflow", later, **variables, MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
+            return {**told, "stopped": (ended.returncode, ended.stderr, later)}
+    return {"over": request.param, **wrote_and_read(request.param, folder)}
+
+
+def wrote_and_read(name: str, folder: Path, **more: str) -> dict[str, Any]:
+    wrote = start("write", name, folder, **more)
     assert wrote.returncode == 0 and "failed" not in wrote.stderr, wrote.stderr
-    killed = start("killed", name, folder)
+    killed = start("killed", name, folder, **more)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    read = start("read", name, folder)
-    assert read.returncode == 0, read.stderr
-    return json.loads(read.stdout.splitlines()[-1])
+    told = start("read", name, folder, **more)
+    assert told.returncode == 0, told.stderr
+    found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+    return found
 
 
 def test_the_same_numbers_come_out_and_a_later_process_goes_on(found):
@@ -60,7 +109,10 @@ def test_the_same_numbers_come_out_and_a_later_process_goes_on(found):
 
 
 def test_two_models_stay_apart(found):
-    assert found["second"]["rows"]["val/acc"] == [[1, -7.0]] and found.keys() == {"first", "second"}
+    assert found["second"]["rows"]["val/acc"] == [[1, -7.0]] and found.keys() - {"over", "stopped"} == {
+        "first",
+        "second",
+    }
 
 
 def test_numbers_that_are_not_finite_are_left_out(found):
@@ -72,6 +124,30 @@ def test_hostile_names_and_texts_arrive_as_text(found):
     assert found["first"]["rows"][tag] == [[4, 1.0]]
     assert "onerror=alert(1)" in found["first"]["words"]  # the table of trajectories
     assert "0.1" in found["first"]["config"] and "onerror=alert(1)" in found["first"]["config"]
+
+
+def test_a_run_of_mlflow_is_known_by_its_tag_and_keeps_its_files_at_the_server(found):
+    if "mlflow" not in found["over"]:
+        pytest.skip("of MLflow")
+    first, second = found["first"], found["second"]
+    assert len({one["tags"]["art.run"] for one in (first, second)}) == 2
+    assert (first["tags"]["art.project"], first["tags"]["art.model"]) == ("games", "first")
+    assert second["status"] == "FINISHED" and first["status"] == "RUNNING"  # its process was killed
+    assert first["artifacts"].startswith("mlflow-artifacts:/") == (found["over"] == SERVER)
+
+
+def test_a_server_that_stops_is_told_once_and_has_the_rows_before(found):
+    if "stopped" not in found:
+        pytest.skip("of MLflow's server")
+    code, said, folder = found["stopped"]
+    assert code == 0, said
+    assert said.count("(told once; all rows are in history.jsonl)") == 1
+    assert "mlflow failed, the run goes on without it" in said
+    rows = (folder / "games" / "models" / "first" / "history.jsonl").read_text().splitlines()
+    assert len(rows) == 3
+    with closing(sqlite3.connect(folder.parent / "mlflow.db")) as database:
+        kept = database.execute("select step, value from metrics where key = 'val/acc' and step > 6")
+        assert kept.fetchall() == [(7, 7.0)]
 
 
 @apart

@@ -3,6 +3,7 @@
 python tracker_program.py write  NAME FOLDER     two models report rows, config, a conversation
 python tracker_program.py killed NAME FOLDER     the first goes on with its run; SIGKILL
 python tracker_program.py hang   NAME FOLDER     rows for a server that never answers
+python tracker_program.py stop   NAME FOLDER     one row, then the server is killed, then two rows
 python tracker_program.py read   NAME FOLDER     what the tracker's own reader finds, as JSON
 """
 
@@ -20,6 +21,7 @@ from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 HOSTILE = "val/<script>alert('1')</script> \udc80 ../../x\n" + "y" * 300
 WORDS = "<img src=x onerror=alert(1)> \udc80 [[link]](javascript:1)"
@@ -67,6 +69,21 @@ def hang(sink: str, folder: Path) -> None:
         sent.put(methodcaller("log", 1, {"acc": 1.0}), 600)  # does not wait: the one before is late
         sent.close(time.monotonic() + 0.1)
         connection[0].close()
+
+
+async def stop(sink: str, folder: Path) -> None:
+    model = model_of("first", sink, folder)
+    await model.log(metrics={"acc": 7.0}, split="val", step=7)
+    address = urlsplit(os.environ["MLFLOW_TRACKING_URI"])
+    os.killpg(int(os.environ["SERVER_GROUP"]), signal.SIGKILL)
+    while True:
+        try:
+            socket.create_connection((address.hostname, address.port), timeout=5).close()
+        except ConnectionError:
+            break
+        await asyncio.sleep(0.01)
+    for step in (8, 9):
+        await model.log(metrics={"acc": float(step)}, split="val", step=step)
 
 
 def read_tensorboard(folder: Path) -> Found:
@@ -124,6 +141,9 @@ def read_mlflow(folder: Path) -> Found:
             "rows": {tag: [[one.step, one.value] for one in history] for tag, history in histories.items()},
             "words": "".join(load_text(f"{run.info.artifact_uri}/{table.path}") for table in tables),
             "config": json.dumps(dict(run.data.params)),
+            "tags": run.data.tags,
+            "status": run.info.status,
+            "artifacts": run.info.artifact_uri,
         }
     return found
 
@@ -138,4 +158,4 @@ if __name__ == "__main__":
     elif what == "hang":
         hang(sink, folder)
     else:
-        asyncio.run({"write": write, "killed": killed}[what](sink, folder))
+        asyncio.run({"write": write, "killed": killed, "stop": stop}[what](sink, folder))

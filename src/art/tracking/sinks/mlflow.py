@@ -37,7 +37,8 @@ class MlflowSink:
             self._id, known = found[0].info.run_id, found[0].data.params
             self._client.update_run(self._id, status="RUNNING")
         else:
-            tags, known = {RUN_TAG: run.digest}, {}
+            tags, known = {RUN_TAG: run.digest, "art.project": writable(run.project)}, {}
+            tags["art.model"] = writable(run.folder.name)
             self._id = self._client.create_run(experiment, run_name=writable(run.name), tags=tags).info.run_id
         self._known = set(known)
         self.config(config)

@@ -56,6 +56,8 @@ OPENING_S = 30.0
 """The same for the first row: the library is loaded, and a server found or a database made."""
 MOST_WAITING = 10_000
 """Rows and tables. Beyond that the oldest are dropped."""
+TROUBLES = frozenset({"late", "failed"})
+"""Of one cause, mostly."""
 CLOSING_S = 10.0
 """How long the end of a program waits for all its trackers."""
 
@@ -183,9 +185,12 @@ class Delivery:
         return None
 
     def _warn_once(self, kind: str, what: str) -> None:
+        """A tracker that stops is late, then fails: that is one warning, and a line of information."""
         if kind not in self._warned:
+            known = kind in TROUBLES and self._warned & TROUBLES
             self._warned.add(kind)
-            _log.warning("%s %s (told once; all rows are in history.jsonl)", self._name, what)
+            level = logging.INFO if known else logging.WARNING
+            _log.log(level, "%s %s (told once; all rows are in history.jsonl)", self._name, what)
 
 
 def _described(error: Exception) -> str:
