@@ -59,6 +59,7 @@ from art.wire.rollouts import TOKENS_FIELD
 
 if TYPE_CHECKING:
     from art.openai import MessageOrChoice, Messages
+    from art.wire.rollout_record import JudgeNote
 
 
 T = TypeVar("T")
@@ -149,6 +150,8 @@ class Trajectory(BaseModel):
     metadata: dict[str, MetadataValue] = {}
     logs: list[str] = []
     start_time: datetime = Field(default_factory=datetime.now, exclude=True)
+    _judge: JudgeNote | None = PrivateAttr(default=None)
+    """What the judge of its reward said, for the record of the step."""
     rollout_id: str | None = Field(default_factory=current_rollout)
     """The rollout this was made in; the server's ledger knows its samples by this name."""
 

@@ -13,6 +13,9 @@ import pytest
 import art
 from art.environments.testing import LlmServer, TruthfulJudge
 from art.rewards import CalibrationGroup, JudgeChecks, Rubric, Ruler
+from art.tracking.step_record import read_rollouts
+from art.wire.jobs import BalanceSheet
+from art.wire.rollout_record import RolloutRecord, sum_of_lines
 
 QUESTION = {"role": "user", "content": "yes, no or maybe?"}
 
@@ -76,7 +79,8 @@ async def test_the_log_and_the_steps_record_say_how_the_judge_did(tmp_path: Path
             length_alarm=None,
             window=2,
         )
-        ruler = Ruler("truth", checks=checks, **where)
+        price = {"input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6}
+        ruler = Ruler("truth", checks=checks, params=price, **where)
         groups = await art.gather_trajectory_groups(
             (art.TrajectoryGroup(play(model) for _ in range(4)) for _ in range(2)),
             after_each=ruler.score_group,
@@ -99,3 +103,28 @@ async def test_the_log_and_the_steps_record_say_how_the_judge_did(tmp_path: Path
         assert record[f"group_judge/{name}"] == row[f"train/group_judge/{name}"] == value, name
     assert record["group_judge/holdout"] == result.metrics["group_judge/holdout"] > 0
     assert record["group_judge/divergence"] == 0
+    assert result.sheet is not None
+    the_record_has_the_judge(read_rollouts(folder, 1), groups, ruler, result.sheet)
+
+
+def the_record_has_the_judge(
+    lines: list[RolloutRecord], groups: list[art.TrajectoryGroup], ruler: Ruler, sheet: BalanceSheet
+) -> None:
+    assert {name: row.rollouts for name, row in sum_of_lines(lines).items()} == {
+        name: row.rollouts for name, row in sheet.fates.items() if row.rollouts
+    }
+    trajectories = [one for group in groups for one in group]
+    price = 0.0
+    for line, trajectory in zip(lines, trajectories, strict=True):
+        judge = line.judge
+        assert judge is not None and judge.name == "truth" and judge.score == trajectory.reward == line.reward
+        assert judge.words and f"RULER explanation: {judge.words}" in trajectory.logs
+        assert judge.second == judge.score, "a judge that is sure says the same in the reverse order"
+        assert (judge.question == ruler.scorer.question) == (line.place == 0)
+        price += judge.price_usd or 0.0
+    assert price == pytest.approx(ruler.channel.totals.usd) and price > 0
+    for number, group in enumerate(groups):
+        of_group = [one for one in lines if one.group == number]
+        shown = {str(trajectory.messages()): one for trajectory, one in zip(group, of_group, strict=True)}
+        places = [one.judge.order for one in shown.values() if one.judge is not None]
+        assert sorted(places) == list(range(len(shown))), "equal ones are shown once"

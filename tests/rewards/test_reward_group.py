@@ -10,7 +10,7 @@ import pytest
 
 import art
 from art.errors import BudgetExceededError, ConfigurationError, LlmUnavailableError, VerifierError
-from art.rewards.reward import GroupScores, Reward, Score
+from art.rewards.reward import GroupScores, Judgement, Reward, Score
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
 from art.types import Unscored
 
@@ -149,3 +149,27 @@ async def test_a_reward_scores_groups_as_they_are_gathered() -> None:
     )
     assert [t.reward for t in groups[0]] == [0.1, 0.2]
     assert [t.metrics["independent_reward"] for t in groups[0]] == [0.0, 1.0]
+
+
+async def test_what_several_judges_said_is_one_note_and_plain_rewards_leave_none() -> None:
+    def said(source: str, score: float | None, order: int | None = None) -> Judgement:
+        words, asked = f"{source} thinks", "Be kind."
+        return Judgement(source=source, score=score, words=words, order=order, question=asked)
+
+    first = Fixed(*(Score(value=0.5, judgements=(said("a", 0.5, place),)) for place in (1, 0)), name="a")
+    other = Fixed(*(Score(value=1.0, judgements=(said("b", None),)) for _ in range(2)), name="b")
+    group = TrajectoryGroup([full(), full()])
+    alone = await first.score_group(group)
+    notes = [one._judge for one in alone]
+    assert [(note.order, note.words, note.question) for note in notes if note] == [
+        (1, "a thinks", "Be kind."),
+        (0, "a thinks", None),
+    ]
+    assert [note.price_usd for note in notes if note] == [None, None], "nobody was asked over a channel"
+    both = await (0.5 * first + 0.5 * other + Fixed(*[Score(value=0.0)] * 2)).score_group(group)
+    note = both.trajectories[0]._judge
+    assert note is not None and note.words == "a: a thinks\nb: b thinks" and note.score == 0.5
+    assert note.question == "a: Be kind.\n\nb: Be kind."
+    assert group.trajectories[0]._judge is None
+    plain = await Fixed(*[Score(value=0.0)] * 2).score_group(group)
+    assert [one._judge for one in plain] == [None, None]

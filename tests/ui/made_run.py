@@ -111,7 +111,10 @@ class MadeRun:
                 reward=one.reward if isinstance(one.reward, float) else None, advantage=0.5 - t, tokens=9,
                 policy_steps=(0, 0), samples=[f"{one.rollout_id}-0", f"{one.rollout_id}-1"],
                 forks={"edited": 1} if t else {},
-                judge=JudgeNote(name="judge-1", words="It found it.", order=t),
+                judge=JudgeNote(
+                    name="judge-1", words="It found it.", order=1 - t if t < 2 else t, price_usd=0.002,
+                    score=0.75 - 0.5 * t, second=0.25, question=None if t else "Prefer short answers.",
+                ),
             ).line()
             for g, group in enumerate(groups)
             for t, one in enumerate(group)

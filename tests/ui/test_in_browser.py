@@ -202,7 +202,11 @@ def hostile_run(root: Path, name: str) -> None:
     lines = (made.model / "steps" / "0001" / "rollouts.jsonl").read_text().splitlines()
     for place, text in enumerate(HOSTILE):
         found = json.loads(lines[place])
-        found |= {"judge": {"name": text[:100], "words": text}, "fate": text[:100], "forks": {text[:100]: 1}}
+        found |= {
+            "judge": {"name": text[:100], "words": text, "question": text},
+            "fate": text[:100],
+            "forks": {text[:100]: 1},
+        }
         lines[place] = json.dumps(found)
     (made.model / "steps" / "0001" / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
     made.history(1, **{HOSTILE[0]: 1.0, "train/reward": 1.0, "train/exception_rate": 0.5})

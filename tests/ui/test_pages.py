@@ -101,10 +101,22 @@ def test_a_group_has_its_rollouts_side_by_side(tmp_path: Path, read: Read) -> No
     assert "word: tea" in said and "word: the" in said and "TimeoutError: too slow" in said
 
 
+def test_a_group_has_its_judge_with_question_order_and_second_opinion(tmp_path: Path, read: Read) -> None:
+    made_run(tmp_path)
+    said = read(f"{RUN}/train/2/0")
+    assert "judge-1 · $0.004 for the group" in said and "Prefer short answers." in said
+    assert "1 1 0.250 0.250 It found it. 0 2 0.750 0.250 differs It found it." in said, "in the order shown"
+
+
+def test_a_group_without_a_judge_says_so(tmp_path: Path, read: Read) -> None:
+    MadeRun(tmp_path).step(1, [[trajectory("x", 1.0, "y")]], record=False)
+    assert "No judge was asked about this group" in read(f"{RUN}/train/1/0")
+
+
 def test_a_rollout_has_conversation_tokens_judge_and_forks(tmp_path: Path, read: Read) -> None:
     made_run(tmp_path)
     said = read(f"{RUN}/train/2/0/0")
-    assert "It found it." in said and "judge-1" in said and "shown as number 1" in said
+    assert "It found it." in said and "judge-1" in said and "shown as number 2" in said
     assert "fork: edited" in said and "completion 2 : its prompt does not extend" in said
     assert "+0.500" in said and "policy step 0" in said.lower()
     assert all(signal in said for signal in ("ratio", "advantage", "entropy", "mask"))

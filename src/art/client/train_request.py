@@ -218,6 +218,7 @@ def _notes(trajectory: Trajectory, scenario: object) -> RolloutNotes:
     return RolloutNotes(
         scenario=None if scenario is None else str(scenario),
         reward_parts={name: value for name, value in trajectory.metrics.items() if value is not None},
+        judge=trajectory._judge,
         started_at=trajectory.start_time.timestamp(),
         seconds=None if seconds is None else float(seconds),
     )

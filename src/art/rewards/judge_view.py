@@ -234,6 +234,8 @@ class JudgeView:
     """Context, tools and trajectories: upstream's layout of a user message."""
     ids: tuple[str, ...]
     """The name of each view in `text`, in the order of the views."""
+    places: tuple[int, ...] = ()
+    """Where each view stands in `text`, from 0, in the order of the views."""
 
 
 def escape(value: Any) -> str:
@@ -265,13 +267,13 @@ def present_views(views: Sequence[View], *, order: Sequence[int] | None = None, 
     sequence = list(order) if order is not None else _drawn_indices(texts, content, salt)
     named = dict(zip(sequence, names, strict=True))
     parts += [f'<trajectory id="{named[i]}">\n{texts[i]}\n</trajectory>' for i in sequence]
-    return JudgeView(text="\n\n".join(parts), ids=tuple(named[i] for i in range(len(views))))
+    places = tuple(sequence.index(i) for i in range(len(views)))
+    return JudgeView(text="\n\n".join(parts), ids=tuple(named[i] for i in range(len(views))), places=places)
 
 
 def drawn_order(views: Sequence[View], *, salt: str = "") -> list[int]:
     """Returns the order in which `present_views` shows the views if it gets none."""
-    shown = present_views(views, salt=salt)
-    return sorted(range(len(views)), key=lambda i: shown.text.index(f'<trajectory id="{shown.ids[i]}">'))
+    return sorted(range(len(views)), key=present_views(views, salt=salt).places.__getitem__)
 
 
 def common_prefix(views: Sequence[View]) -> int:

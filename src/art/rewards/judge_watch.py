@@ -207,22 +207,31 @@ class JudgeWatch:
         self._has_holdout = False
 
     async def check_scores(
-        self, views: Sequence[View], scores: Sequence[Score], group: TrajectoryGroup
+        self,
+        views: Sequence[View],
+        scores: Sequence[Score],
+        group: TrajectoryGroup,
+        *,
+        second: list[Score] | None = None,
     ) -> Figures:
         """Check the scores that `group` just got; returns metrics of the group, named `judge/...`.
 
+        second: filled with a second opinion, the judge's own or else the hold-out's, where there is one.
         Raises what `on_alarm` raises.
         """
+        opinions: dict[str, Sequence[Score]] = {}
         key, checks = content_key(views), self.checks
         number, self._groups = self._groups, self._groups + 1
         asked = []
         if len(views) > 1 and is_chosen(key, checks.agreement_share, sample="agreement", seed=checks.seed):
-            asked.append(self._judge_again(views, scores))
+            asked.append(self._judge_again(views, scores, opinions))
         if checks.holdout is not None and self._in_slice(key, group):
-            asked.append(self._compare_with_holdout(checks.holdout, views, scores, group))
+            asked.append(self._compare_with_holdout(checks.holdout, views, scores, group, opinions))
         if checks.calibration and number % checks.calibration_every == 0:
             asked.append(self._calibrated(number))
         found = await asyncio.gather(*asked)
+        if second is not None:
+            second.extend(opinions.get("second opinion") or opinions.get("hold-out") or ())
         observed = reduce(lambda a, b: a | b, found, length_sums(views, scores))
         failed = {"judge/check_failed": observed.pop("check_failed", 0.0)} if asked else {}
         self._record.add(key, observed)
@@ -245,15 +254,23 @@ class JudgeWatch:
             self._step = step
         return first or is_chosen(key, self.checks.holdout_share, sample="holdout", seed=self.checks.seed)
 
-    async def _judge_again(self, views: Sequence[View], scores: Sequence[Score]) -> Figures:
+    async def _judge_again(
+        self, views: Sequence[View], scores: Sequence[Score], opinions: dict[str, Sequence[Score]]
+    ) -> Figures:
         try:
             second = await self.scorer.score(views, order=_reversed_order(views), salt="second opinion")
         except (LlmError, ConfigurationError) as error:
             return self._failure("second opinion", str(error))
+        opinions["second opinion"] = finite_scores(self.scorer.name, second, len(views))
         return self._compared("second opinion", scores, second, agreement)
 
     async def _compare_with_holdout(
-        self, holdout: Scorer | Reward, views: Sequence[View], scores: Sequence[Score], group: TrajectoryGroup
+        self,
+        holdout: Scorer | Reward,
+        views: Sequence[View],
+        scores: Sequence[Score],
+        group: TrajectoryGroup,
+        opinions: dict[str, Sequence[Score]],
     ) -> Figures:
         try:
             if isinstance(holdout, Reward):
@@ -267,7 +284,7 @@ class JudgeWatch:
                 raise
             return self._failure("hold-out", str(error))
         self._has_holdout = True
-        held = finite_scores(holdout.name, held, len(views))
+        held = opinions["hold-out"] = finite_scores(holdout.name, held, len(views))
         return self._compared("hold-out", scores, held, holdout_gap)
 
     async def _calibrated(self, number: int) -> Figures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -16,9 +17,10 @@ from art.rewards.llm.cache import AnswerCache
 from art.rewards.llm.channel import Channel, Pace
 from art.rewards.llm.names import base_of, resolve_llm
 from art.rewards.llm.request import Llm
-from art.rewards.reward import GroupScores, Reward, Score, finite_scores
+from art.rewards.reward import GroupScores, Judgement, Reward, Score, finite_scores
 from art.tracking.metrics_builder import MetricsBuilder, active_builder
 from art.trajectories import TrajectoryGroup
+from art.types import Unscored
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -152,8 +154,35 @@ class JudgedReward(Reward):
         views = views_of(group, digest_chars=self.digest_chars)
         with _costs() as costs:
             scores = finite_scores(self.name, await self.scorer.score(views), len(views))
-            figures = await self.watch.check_scores(views, scores, group) if self.watch is not None else {}
-        return GroupScores(scores=scores, metrics={**figures, **costs})
+            second: list[Score] = []
+            watch = self.watch
+            figures = {} if watch is None else await watch.check_scores(views, scores, group, second=second)
+        return GroupScores(scores=self._with_judgements(scores, second), metrics={**figures, **costs})
+
+    def _with_judgements(self, scores: Sequence[Score], second: Sequence[Score]) -> list[Score]:
+        """The scores with what the judge said of each."""
+        question = str(getattr(self.scorer, "question", ""))
+        others: list[Score | None] = [*second] if second else [None] * len(scores)
+        return [
+            replace(
+                one,
+                judgements=(
+                    Judgement(
+                        source=self.name,
+                        score=_value_of(one),
+                        words=one.explanation,
+                        order=one.order,
+                        second=_value_of(other),
+                        question=question,
+                    ),
+                ),
+            )
+            for one, other in zip(scores, others, strict=True)
+        ]
+
+
+def _value_of(score: Score | None) -> float | None:
+    return None if score is None or isinstance(score.value, Unscored) else score.value
 
 
 @contextmanager

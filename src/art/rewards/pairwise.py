@@ -189,6 +189,11 @@ class PairwiseScorer:
         self.channel, self.rubric, self.name, self.both_orders = channel, rubric, name, both_orders
         self.experience = JudgeExperience(max_prompt_tokens)
 
+    @property
+    def question(self) -> str:
+        """Returns what better means."""
+        return self.rubric.strip()
+
     async def score(
         self, views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = ""
     ) -> list[Score]:

@@ -18,10 +18,26 @@ from typing import TypeVar
 
 from art.errors import BudgetExceededError, ConfigurationError, LlmError, VerifierError
 from art.trajectories import Trajectory, TrajectoryGroup
-from art.types import Unscored, hearing_judges
+from art.types import JudgeCall, Unscored, hearing_judges
+from art.wire.rollout_record import JudgeNote
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """The opinion of one judge on one trajectory."""
+
+    source: str
+    """The reward that asked it."""
+    score: float | None
+    words: str
+    order: int | None = None
+    second: float | None = None
+    """Its score in a second opinion, or the hold-out's."""
+    question: str = ""
+    """What the judge was told to look for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +50,10 @@ class Score:
     """What else is known: criteria by name, for instance. Kept in the trajectory's metrics."""
     notes: tuple[str, ...] = ()
     """Further lines for the trajectory's log."""
+    order: int | None = None
+    """The place at which a judge was shown it among others, from 0."""
+    judgements: tuple[Judgement, ...] = ()
+    """What judges said of it, for the record of the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +104,8 @@ class Reward(ABC):
             _with_score(self, trajectory, score)
             for trajectory, score in zip(group.trajectories, judged.scores, strict=True)
         ]
+        for place, (trajectory, score) in enumerate(zip(scored, judged.scores, strict=True)):
+            trajectory._judge = _judge_note(score, calls, first=place == 0, group_size=len(scored))
         update = {
             "trajectories": scored,
             "metrics": {**group.metrics, **judged.metrics},
@@ -201,6 +223,30 @@ def _with_score(reward: Reward, trajectory: Trajectory, score: Score) -> Traject
     return trajectory.model_copy(update=update)
 
 
+def _judge_note(
+    score: Score, calls: Sequence[JudgeCall], *, first: bool, group_size: int
+) -> JudgeNote | None:
+    """The record of what judges said of a trajectory; None where nobody was asked."""
+    judgements = score.judgements
+    if not judgements:
+        return None
+    sources = {f"judge/{one.source}" for one in judgements}
+    asked = [call for call in calls if call.source in sources]
+    prices = [call.usd for call in asked if call.usd is not None and not call.cached]
+    several = len(judgements) > 1
+    words = [f"{one.source}: {one.words}" if several else one.words for one in judgements if one.words]
+    questions = [f"{one.source}: {one.question}" if several else one.question for one in judgements]
+    return JudgeNote(
+        name=", ".join(dict.fromkeys(call.model for call in asked)) or None,
+        words="\n".join(words) or None,
+        order=judgements[0].order,
+        price_usd=sum(prices) / group_size if prices else None,
+        score=judgements[0].score,
+        second=judgements[0].second,
+        question=("\n\n".join(questions) or None) if first else None,
+    )
+
+
 ALARM = "judge/alarm"
 
 
@@ -288,11 +334,12 @@ class Weighted(Reward):
             missing = reasons
         metrics: dict[str, float] = {}
         notes: list[str] = []
+        judgements = tuple(one for score in row for one in score.judgements)
         for part, score in zip(self.parts, row, strict=True):
             metrics |= score_metrics(part.reward, score)
             notes += score_log_lines(part.reward, score)
         value = Unscored("; ".join(missing)) if missing else total
-        return Score(value=value, metrics=metrics, notes=tuple(notes))
+        return Score(value=value, metrics=metrics, notes=tuple(notes), judgements=judgements)
 
     def __mul__(self, weight: float) -> Weighted:
         if isinstance(weight, bool) or not isinstance(weight, int | float):

@@ -161,6 +161,12 @@ class RubricScorer:
         self.channel, self.standards, self.name = channel, standards, name
         self._experience = JudgeExperience(max_prompt_tokens)
 
+    @property
+    def question(self) -> str:
+        """Returns the criteria, a line each, with their weights, and what holds for all of them."""
+        listed = [f"{one.name} (weight {one.weight:g}): {one.description}" for one in self.criteria]
+        return "\n".join([*listed, "", self.standards.strip()])
+
     async def score(
         self, views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = ""
     ) -> list[Score]:

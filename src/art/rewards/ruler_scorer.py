@@ -224,6 +224,8 @@ class GroupJudging:
         self._scorer, self._views, self._salt = scorer, views, salt
         self._scores: dict[int, GivenScore] = {}
         self._reasons: dict[int, str] = {}
+        self._places: dict[int, int] = {}
+        """Where each was shown when it was first asked about."""
         self._failed = 0
         self.rejection: ConfigurationError | None = None
         """The judge's endpoint refused a question as a bad request, though it answered others before."""
@@ -239,6 +241,7 @@ class GroupJudging:
             explanation=given.explanation,
             metrics={f"{name}_score": given.score},
             notes=(given.note,) if given.note else (),
+            order=self._places.get(i),
         )
 
     async def score_part(self, part: Sequence[int], order: Sequence[int] | None = None) -> None:
@@ -327,6 +330,9 @@ class GroupJudging:
 
     async def _ask(self, names: Mapping[str, int], question: RulerQuestion) -> None:
         """Ask; then once more for the ids that were left out or have no usable score."""
+        for name, place in zip(question.shown.ids, question.shown.places, strict=True):
+            if name in question.wanted:
+                self._places.setdefault(names[name], place)
         answer = await self._answer(question)
         self._record_scores(names, answer)
         if not answer.problems:
@@ -401,6 +407,11 @@ class RulerScorer:
         """Whether it ever was of use: then a bad request says something of the group, not of the options."""
         self._rejected = 0
         self._told_of_equals = False
+
+    @property
+    def question(self) -> str:
+        """Returns what good means."""
+        return self.rubric.strip()
 
     async def score(
         self, views: Sequence[View], *, order: Sequence[int] | None = None, salt: str = ""

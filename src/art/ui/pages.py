@@ -30,6 +30,7 @@ from art.ui.rollout_rows import ListedRollout
 from art.ui.run_files import RunFiles, life_sign, plain_json
 from art.ui.run_reader import RunReader
 from art.ui.tokens import SIGNALS, samples_of_rollout, show_samples
+from art.wire.rollout_record import RolloutRecord
 
 MOST_TOKENS = 32_000
 """Coloured tokens of a page."""
@@ -37,6 +38,8 @@ MOST_COLUMNS = 32
 """Rollouts of a group side by side."""
 MOST_STEPS = 6
 """Steps of a finding that have a link each."""
+FAR_OPINIONS = 0.25
+"""Between two scores of a judge, from which on they are marked."""
 SMOOTHING = (0.0, 0.6, 0.9)
 
 
@@ -254,9 +257,46 @@ def group_page(reader: RunReader, run: RunFiles, split: str, step: int, group: i
         "omitted": len(rows) - len(shown),
         "rewards": [row.reward for row in rows if row.reward is not None],
         "facts": _facts(found),
+        "judging": _judging(reader.records(run, step), rows) if split == "train" else None,
         "logs": [visible(line) for line in found.logs] if found is not None else [],
         "exceptions": [visible(f"{one.type}: {one.message}") for one in found.exceptions] if found else [],
     }
+
+
+def _judging(records: Sequence[RolloutRecord], rows: Sequence[ListedRollout]) -> dict[str, Any] | None:
+    """Returns the judge's question about a group and its answer, in the order in which it was shown the
+    rollouts; None where no judge was asked.
+    """
+    places = {row.rollout: row.place for row in rows}
+    judged = [(places[one.rollout], one.judge) for one in records if one.rollout in places and one.judge]
+    if not judged:
+        return None
+    notes = [note for _, note in judged]
+    prices = [note.price_usd for note in notes if note.price_usd is not None]
+    names = dict.fromkeys(visible(note.name) for note in notes if note.name)
+    shown = sorted(judged, key=lambda pair: (pair[1].order is None, pair[1].order or 0, pair[0]))
+    return {
+        "names": ", ".join(names) or "not recorded",
+        "question": next((visible(note.question) for note in notes if note.question), None),
+        "price": sum(prices) if prices else None,
+        "second": any(note.second is not None for note in notes),
+        "answers": [
+            {
+                "place": place,
+                "order": None if note.order is None else note.order + 1,
+                "score": note.score,
+                "second": note.second,
+                "differs": _far(note.score, note.second),
+                "words": visible(note.words) if note.words else None,
+            }
+            for place, note in shown
+        ],
+    }
+
+
+def _far(score: float | None, second: float | None) -> bool:
+    """Returns whether two opinions of one judge are so different that a reader should look."""
+    return score is not None and second is not None and abs(score - second) >= FAR_OPINIONS
 
 
 def _logged(group: TrajectoryGroup | None, row: ListedRollout) -> Trajectory | None:

@@ -60,13 +60,17 @@ class RunReader:
 
     def record(self, run: RunFiles, step: int, group: int, row: ListedRollout) -> RolloutRecord | None:
         """Returns what is recorded of a rollout of a training step."""
+        records = self.records(run, step)
+        for one in records:
+            if one.rollout == row.rollout:
+                return one
+        return next((one for one in records if (one.group, one.place) == (group, row.place)), None)
+
+    def records(self, run: RunFiles, step: int) -> list[RolloutRecord]:
+        """Returns what is recorded of the rollouts of a training step; none where that cannot be read."""
         with suppress(ARTError, OSError, ValueError):
-            records = read_rollouts(run.files.path, step)
-            for one in records:
-                if one.rollout == row.rollout:
-                    return one
-            return next((one for one in records if (one.group, one.place) == (group, row.place)), None)
-        return None
+            return read_rollouts(run.files.path, step)
+        return []
 
     def explanation(self, run: RunFiles) -> Explanation | None:
         """Returns what `art explain` says of the run; None before its first step of training."""

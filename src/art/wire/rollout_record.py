@@ -80,13 +80,19 @@ class JudgeNote(Strict):
     """The judgement behind a reward."""
 
     name: Name | None = None
-    """The judge's model."""
+    """The judge's model; several are joined by commas."""
     words: Text | None = None
     """Its explanation."""
     order: int | None = None
-    """The rollout's place among those that the judge was shown, from 0."""
+    """The rollout's place among those that the judge was shown, from 0; None: it was shown alone."""
     price_usd: float | None = None
-    """Of the question about the whole group."""
+    """Its share of what the questions about its group cost: the group's rollouts add up to that."""
+    score: float | None = None
+    """The judge's own, where the reward is made of more than that."""
+    second: float | None = None
+    """The score in a second opinion: shown in the reverse order, or by a hold-out."""
+    question: Text | None = None
+    """What the judge was told to look for: at the group's first rollout alone."""
 
 
 class RolloutNotes(Strict):
