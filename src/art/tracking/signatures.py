@@ -331,7 +331,7 @@ def gradient(table: RunTable) -> Found | None:
     if zero := tuple(step for step, norm in norms.items() if norm < 1e-8):
         return Found(f"the gradient of {len(zero)} steps is 0 although they trained", zero)
     steps = [*norms]
-    for place in range(ENDS, len(steps)):
+    for place in range(ENDS, len(steps) - ENDS + 1):  # a single step after it may fall by chance
         usual = median(norms[step] for step in steps[:place])
         before, after = steps[max(0, place - WINDOW) : place], steps[place : place + WINDOW]
         norm = norms[steps[place]]
@@ -365,7 +365,7 @@ def collapse(table: RunTable) -> Found | None:
     early = steps[ENDS : max(WINDOW, math.ceil(len(steps) / 5)) + 1]
     first = fmean([entropy[step] for step in steps[:ENDS]] or [0.0])
     low = tuple(step for step in early if entropy[step] < 0.3 * first)
-    if not low or table.gain() > 0:
+    if not low or len(steps) < 2 * WINDOW or table.gain() > 0:
         return None
     words = f"the entropy fell from {first:.3f} to {entropy[low[0]]:.3f} and the reward is flat"
     return Found(words, low, pushed, push)
