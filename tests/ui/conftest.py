@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import html
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from served_pages import ServedPages, served
+from starlette.testclient import TestClient
+
+from art.ui.app import RunPages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -36,3 +42,17 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield started
         started.close()
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """The words of a page, without its markup; the content of attributes is left out."""
+    pages = RunPages(tmp_path)
+    client = TestClient(pages.app(), raise_server_exceptions=True)
+
+    def words(path: str) -> str:
+        text = re.sub(r"<(script|style)\b.*?</\1>", "", client.get(path).text, flags=re.S)
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+    yield words
+    pages.reader.close()

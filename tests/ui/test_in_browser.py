@@ -27,7 +27,7 @@ FINDINGS = (
 )
 RUN = "/runs/-/games/player"
 PAGES = ("/", RUN, f"{RUN}/rollouts", f"{RUN}/train/2", f"{RUN}/train/2/0", f"{RUN}/train/2/0/0")
-COMPARED = "/compare?run=-/games/player"
+COMPARED = "/compare?run=-/games/player&run=-/games/fork"
 HOSTILE = (
     "<script>document.title='owned'</script>",
     "<img src=x onerror=\"document.title='owned'\">",
@@ -88,6 +88,9 @@ def watch(browser: Browser, serve: Callable[..., ServedPages]) -> Iterator[Calla
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_axe_finds_nothing(tmp_path: Path, watch: Callable[..., Watched], scheme: str, width: int) -> None:
     made_run(tmp_path / "full").history(2, **{"train/exception_rate": 0.2, "loss/clipped_share": 0.9})
+    fork = MadeRun(tmp_path / "full", name="fork")
+    (fork.model / "registration.json").write_text(json.dumps({"origin": "games/player@1", "lora": {"r": 8}}))
+    fork.checkpoint(1)
     (tmp_path / "empty").mkdir()
     options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
     shown, empty = (watch(tmp_path / folder, **options) for folder in ("full", "empty"))
@@ -215,6 +218,7 @@ def hostile_run(root: Path, name: str) -> None:
     lines[-1] = json.dumps(failed)
     (made.model / "steps" / "0001" / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
     made.history(2, **{"train/reward": 1.0})
+    made.checkpoint(1)
     (made.model / "registration.json").write_text(json.dumps({"base_model": HOSTILE[0], HOSTILE[2]: HOSTILE}))
     printable = "".join(c for c in "".join(HOSTILE[:6]) if "!" <= c <= "~")
     made.samples({"r0-0": (printable, printable), "r0-1": (printable, printable)}, fork=HOSTILE[1])

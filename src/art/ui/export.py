@@ -50,7 +50,7 @@ async def _export(app: ASGIApp, folder: Path) -> int:
             body = found.content
             if found.headers["content-type"].startswith("text/html"):
                 pages += 1
-                links = [one for one in _links(found.text) if one not in known]
+                links = [one for one in dict.fromkeys(_links(found.text)) if one not in known]
                 waiting += links
                 known.update(links)
                 body = _relative(found.text, address).encode()

@@ -26,8 +26,9 @@ from art.ui.curves import (
     times_of,
 )
 from art.ui.index import ListQuery
+from art.ui.lineage import lineage_of
 from art.ui.rollout_rows import ListedRollout
-from art.ui.run_files import RunFiles, life_sign, plain_json
+from art.ui.run_files import RunFiles, life_sign
 from art.ui.run_reader import RunReader
 from art.ui.tokens import SIGNALS, samples_of_rollout, show_samples
 from art.wire.rollout_record import RolloutRecord
@@ -41,6 +42,8 @@ MOST_STEPS = 6
 FAR_OPINIONS = 0.25
 """Between two scores of a judge, from which on they are marked."""
 SMOOTHING = (0.0, 0.6, 0.9)
+_NAMES = frozenset(f"{file}.{name}" for file in ("model", "registration") for name in ("project", "name"))
+"""Settings by which runs are told apart anyway."""
 
 
 def runs_page(reader: RunReader, runs: Sequence[RunFiles]) -> dict[str, Any]:
@@ -87,7 +90,8 @@ def run_page(reader: RunReader, run: RunFiles) -> dict[str, Any]:
         "charts": small_charts(run),
         "steps": rows,
         "checkpoints": run.checkpoints()[::-1],
-        "settings": {name: visible(plain_json(value)) for name, value in run.settings().items()},
+        "lineage": lineage_of(run, list(reader.runs().values())),
+        "settings": {name: _shown_settings(value) for name, value in run.settings().items()},
         "changed": run.last_change(),
         "recorded": reader.index(run).count(ListQuery(run=run.key)),
     }
@@ -415,7 +419,7 @@ def compare_page(reader: RunReader, runs: Sequence[RunFiles], asked: QueryParams
         "smoothing": SMOOTHING,
         "weight": weight,
         "chart": chart_json(steps, curves, metric) if curves and steps else None,
-        "differences": _setting_differences(runs),
+        **_compared_settings(runs),
     }
 
 
@@ -432,12 +436,17 @@ def _on_steps(curve: Curve, known: Curve, its_steps: Sequence[int], steps: Seque
     return Curve(curve.label, curve.values, low, high)
 
 
-def _setting_differences(runs: Sequence[RunFiles]) -> list[tuple[str, list[str]]]:
-    """Settings that not all runs share, with the value of each."""
+def _shown_settings(value: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(visible(name), visible(text)) for name, text in _flatten(value).items()]
+
+
+def _compared_settings(runs: Sequence[RunFiles]) -> dict[str, Any]:
+    """Returns the settings that not all runs share, with the value of each, and how many are the same."""
     flat = [_flatten(run.settings()) for run in runs]
-    names = sorted({name for one in flat for name in one})
+    names = [name for name in dict.fromkeys(name for one in flat for name in one) if name not in _NAMES]
     cells = [(visible(name), [visible(one.get(name, "")) for one in flat]) for name in names]
-    return [(name, values) for name, values in cells if len(set(values)) > 1]
+    differing = [(name, values) for name, values in cells if len(set(values)) > 1]
+    return {"differences": differing, "same_settings": len(cells) - len(differing)}
 
 
 def _flatten(value: Any, name: str = "") -> dict[str, str]:

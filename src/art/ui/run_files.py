@@ -26,6 +26,8 @@ from art.tracking.model_files import read_history, read_json
 
 LOG_SUFFIXES = (".parquet", ".jsonl")
 SPLITS_FIRST = ("train", "val", "test")
+NO_SETTINGS = ("job_id", "groups", "discarded", "conversations", "batches", "learning_rates", "expected_step")
+"""Fields of a job that are no settings."""
 HERE = "-"
 """The place of the data folder that the pages were opened for."""
 
@@ -96,21 +98,45 @@ class RunFiles:
         return [replace(one, job=self.viewer.in_own_names(one.job)) for one in read]
 
     def settings(self) -> dict[str, Any]:
-        """Returns what the files say of the model and of its run, by file."""
-        files = {
-            "registration.json": self.files.path / "registration.json",
-            "model.json": self.files.description,
-            "settings.json": self.data_dir.parent / "settings.json",
-        }
-        if self.viewer.tenant is not None:
-            del files["settings.json"]  # what lies beside a server's folder is its operator's
+        """Returns the settings of the run, the model, its registration and its newest step of training."""
+        beside = self.data_dir.parent / "settings.json"
+        # What lies beside a server's folder is its operator's.
+        files = {"model": self.files.description} | ({} if self.viewer.tenant else {"run": beside})
         read = {name: self.viewer.in_own_names(_read_object(path)) for name, path in files.items()}
+        read |= {"registration": self.registration(), "training": self.newest_training()}
         return {name: value for name, value in read.items() if value}
+
+    def registration(self) -> dict[str, Any]:
+        """Returns what the server keeps of the model; nothing where it was not registered."""
+        read = _read_object(self.files.path / "registration.json")
+        with suppress(OSError, ValueError):
+            read["origin"] = read.get("origin") or (self.files.path / ".origin").read_text(encoding="utf-8")
+        if not str(read.get("origin") or "").startswith(self.viewer.prefix):
+            read.pop("origin", None)  # another's, of whom a tenant knows nothing
+        found: dict[str, Any] = self.viewer.in_own_names(read)
+        return found
+
+    def newest_training(self) -> dict[str, Any]:
+        """Returns the settings of the newest job that made a step, as the server used them."""
+        query = f"""
+            SELECT step, kind, json_remove(request, {", ".join(f"'$.{name}'" for name in NO_SETTINGS)})
+            FROM jobs WHERE number = (
+                SELECT max(number) FROM jobs WHERE project = ? AND name = ? AND state = 'done'
+            ) AND json_valid(request)
+        """
+        inside = f"{self.viewer.prefix}{self.project}"
+        for step, kind, text in read_rows(
+            self.data_dir / "server" / "jobs.sqlite", query, (inside, self.name)
+        ):
+            with suppress(ValueError):
+                settings = json.loads(text)
+                return {"step": step, "kind": kind, **settings} if isinstance(settings, dict) else {}
+        return {}
 
     def base_model(self) -> str | None:
         """Returns the name of the base model, as the registration or the program says it."""
-        for path in (self.files.path / "registration.json", self.files.description):
-            if isinstance(base := _read_object(path).get("base_model"), str):
+        for known in (self.registration(), _read_object(self.files.description)):
+            if isinstance(base := known.get("base_model"), str):
                 return base
         return None
 
@@ -275,8 +301,3 @@ def _changed(path: Path) -> float:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
-
-
-def plain_json(value: object) -> str:
-    """Returns indented JSON of settings, for people to read."""
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -55,7 +56,7 @@ async def test_each_kind_is_read_back_as_what_it_was(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_large_request_is_dropped_when_its_job_has_ended(tmp_path: Path) -> None:
+async def test_of_a_large_request_the_settings_are_kept_when_its_job_has_ended(tmp_path: Path) -> None:
     store = JobStore(tmp_path / "jobs.sqlite")
     large = learn("large", "x" * 2_000_000)
     assert await store.submit("p", "n", large)
@@ -64,7 +65,10 @@ async def test_a_large_request_is_dropped_when_its_job_has_ended(tmp_path: Path)
     assert not await store.submit("p", "n", large), "sent again, it is the same job"
     assert (await store.info("large")).state == "done"
     with sqlite3.connect(store.path) as file:
-        assert file.execute("SELECT length(request) FROM jobs").fetchall() == [(0,)]
+        ((kept,),) = file.execute("SELECT request FROM jobs").fetchall()
+        settings = json.loads(kept)
+        assert settings["optimizer"]["learning_rate"] == large.optimizer.learning_rate
+        assert len(kept) < 1000 and not {"batches", "conversations", "learning_rates"} & settings.keys()
     with pytest.raises(RequestError, match="exists with other content"):
         await store.submit("p", "n", learn("large", "y" * 2_000_000))
     await store.close()

@@ -93,7 +93,10 @@ JobRequest = TrainJobRequest | SftJobRequest
 """What may be asked; each has fields that no other has, so that its JSON tells which it is."""
 
 _KEPT_REQUEST = 1024 * 1024
-"""Characters; a longer request is dropped when its job has ended. Its digest still tells it from another."""
+"""Characters; of a longer request the settings alone are kept when its job has ended. Its digest still tells
+it from another."""
+_BULK = "'$.groups', '$.discarded', '$.conversations', '$.batches', '$.learning_rates'"
+"""All but the settings."""
 
 _VERSION = 1
 _SCHEMA = """
@@ -411,6 +414,7 @@ def _end(
 ) -> None:
     db.execute(
         "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, step = ?, "
-        "ended_at = ?, request = CASE WHEN length(request) > ? THEN '' ELSE request END WHERE job_id = ?",
+        "ended_at = ?, request = CASE WHEN length(request) <= ? THEN request "
+        f"WHEN json_valid(request) THEN json_remove(request, {_BULK}) ELSE '' END WHERE job_id = ?",
         (state, state, result, error, code, step, time.time(), _KEPT_REQUEST, job_id),
     )
