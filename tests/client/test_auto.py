@@ -123,6 +123,9 @@ async def test_every_choice_becomes_a_history(ask: Ask, stream: bool):
 
     trajectory = await capture_auto_trajectory(rollout())
     assert contents(trajectory.messages_and_choices) == [("user", "hello"), ("choice", "reply 0")]
+    assert "ended_at" in completion_call(trajectory.messages_and_choices[1])
+    (_, other) = trajectory.additional_histories[0].messages_and_choices
+    assert "ended_at" in completion_call(other) and "prompt_tokens" not in completion_call(other)
     assert [contents(history.messages_and_choices) for history in trajectory.additional_histories] == [
         [("user", "hello"), ("choice", "reply 1")],
         [("user", "hello"), ("choice", "reply 2"), ("user", "more"), ("choice", "reply 3")],

@@ -28,6 +28,7 @@ from art.server.rollouts import KEPT_CLOSED_S, ScopedRollouts
 from art.server.settings import LimitSettings
 from art.server.tenants import RolloutKeys
 from art.trajectories import is_choice
+from art.types import completion_call
 from waiting import until
 
 ASK = [{"role": "user", "content": "hello there"}]
@@ -95,7 +96,11 @@ async def test_a_program_of_any_kind_is_named_by_the_address_or_by_the_key(
     told = [m["content"] for m in r.trajectory.messages()]
     assert told == ["hello there", "reply 0", "go on", "reply 1", "go on", "reply 2"]
     assert r.trajectory.additional_histories == [] and r.forks == {} and r.trajectory.metrics["forks"] == 0
+    calls = [completion_call(item) for item in r.trajectory.messages_and_choices if is_choice(item)]
+    moments = [call[name] for call in calls for name in ("started_at", "ended_at")]
+    assert moments == sorted(moments)  # as the server saw them
     kept = await live.ledger.rollout(r.rollout_id)
+    assert [call["prompt_tokens"] for call in calls] == [len(record.prompt_ids) for record in kept]
     assert [record.sample_id for record in kept] == samples(r.trajectory)
     assert [record.parent_id for record in kept] == [None, *samples(r.trajectory)[:2]]
     assert r.trajectory.initial_policy_version == r.trajectory.final_policy_version == 3

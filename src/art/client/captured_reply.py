@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from typing import Any
 
@@ -50,9 +50,15 @@ def note_call(completion: ChatCompletion, started_at: float) -> None:
         call["prompt_tokens"] = asked
     if isinstance(given := getattr(usage, "completion_tokens", None), int) and len(choices) == 1:
         call["completion_tokens"] = given
-    for choice in choices:
+    note_choices(choices, call)
+
+
+def note_choices(choices: Sequence[object], call: Mapping[str, Any]) -> None:
+    """Gives each choice of a reply its note. The first one has the tokens of the prompt, which they share."""
+    for place, choice in enumerate(choices):
         if isinstance(choice, BaseModel):
-            setattr(choice, CALL_NOTE, dict(call))
+            noted = {name: value for name, value in call.items() if place == 0 or name != "prompt_tokens"}
+            setattr(choice, CALL_NOTE, noted)
 
 
 def _completion(fields: dict[str, Any]) -> ChatCompletion:

@@ -22,6 +22,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from art.client.capture import listening
+from art.client.captured_reply import note_choices
 from art.client.connection import ServerConnection
 from art.client.recorder import Recorder, message_key, tools_key
 from art.client.remote_backend import RemoteBackend
@@ -30,7 +31,6 @@ from art.trajectories import Trajectory, rollout_scope
 from art.wire.nested import HiddenKey
 from art.wire.records import first_flaw
 from art.wire.rollouts import (
-    CALL_NOTE,
     SAMPLE_FIELD,
     STEP_FIELD,
     TOKENS_FIELD,
@@ -96,8 +96,8 @@ def conversations(exchanges: list[Exchange]) -> list[tuple[dict[str, Any], Any]]
                 "choices": [_choice(choice) for choice in one.choices],
             }
         )
-        for choice in completion.choices:
-            setattr(choice, CALL_NOTE, {"started_at": one.created_at})
+        call = {"started_at": one.created_at, "ended_at": one.ended_at, "prompt_tokens": one.prompt_tokens}
+        note_choices(completion.choices, {name: value for name, value in call.items() if value is not None})
         pairs.append(({"messages": messages[one.request_id], "tools": one.tools}, completion))
     return pairs
 

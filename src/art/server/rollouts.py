@@ -224,6 +224,8 @@ class ExchangeRecords:
                 "parent_id": prepared.stitched.parent_id,
                 "fork_reason": prepared.stitched.fork_reason,
                 "created_at": prepared.created_at,
+                "ended_at": time.time(),
+                "prompt_tokens": len(prepared.stitched.prompt_ids),
                 "choice": {
                     "sample_id": completion.sample_id,
                     "index": place,
@@ -279,6 +281,8 @@ def read_exchanges(rows: Sequence[tuple[Any, ...]]) -> list[Exchange]:
             fork_reason=text["fork_reason"],
             delivered=bool(delivered),
             created_at=text["created_at"],
+            ended_at=text.get("ended_at"),
+            prompt_tokens=text.get("prompt_tokens"),
         )
     return sorted(found.values(), key=lambda exchange: exchange.created_at)
 

@@ -113,6 +113,9 @@ class Exchange(Strict):
     """Whether the reply was sent to its end, to a client that was still there."""
     created_at: float
     """When the request was read, in Unix seconds."""
+    ended_at: float | None = None
+    """When its first choice was complete; None for one of an earlier release, as for the tokens."""
+    prompt_tokens: int | None = None
 
 
 class RolloutExchanges(Strict):

@@ -316,6 +316,8 @@ async def test_a_real_step_tells_fates_advantages_and_its_numbers(
         assert top.start <= chat.start < chat.end <= top.end  # as the client measured it
         assert top.links == [step.id]
     assert step.attributes["art.step"] == result.step
+    seconds = step.attributes["art.metric.time/step_wall_s"]
+    assert (step.end - step.start) / S == pytest.approx(seconds, abs=1e-3) and seconds > 0
     assert step.attributes["art.metric.loss/train"] == pytest.approx(result.metrics["loss/train"])
 
 
