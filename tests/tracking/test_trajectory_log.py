@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from datetime import UTC, datetime
 
 import polars
@@ -12,12 +13,14 @@ from pydantic import BaseModel
 
 import art
 from art.errors import TrajectoryLogError
+from art.tracking import trajectory_log
 from art.tracking.trajectory_lines import (
     append_lines,
     deserialize_trajectory_groups,
     read_lines,
     serialize_trajectory_groups,
 )
+from art.tracking.trajectory_log import LoggedSteps, read_trajectory_groups
 from art.utils.trajectory_logging import (
     append_groups,
     read_trajectory_groups_parquet,
@@ -183,3 +186,58 @@ def test_json_lines_keep_all_but_log_probabilities(groups):
     again = deserialize_trajectory_groups(serialize_trajectory_groups(groups))
     assert again == groups
     assert exact(again) == exact(groups)
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(first=any_groups(), more=any_groups(), lines=any_groups())
+def test_a_step_is_streamed_and_asked_for_one_group_as_it_is_read_whole(tmp_path, first, more, lines):
+    folder = tmp_path / secrets.token_hex(4)
+    log = LoggedSteps(folder)
+    assert log.by_split() == {}
+    append_groups(log.path("train", 3), first)
+    append_groups(log.path("train", 3), more)
+    append_lines(log.path("train", 3).with_suffix(".jsonl"), lines)
+    append_lines(log.path("val", 12).with_suffix(".jsonl"), lines)
+    assert log.by_split() == {"train": [3], "val": [12]}
+    for split, step in ("train", 3), ("val", 12):
+        whole = [exact(one) for one in read_trajectory_groups(log.path(split, step))]
+        assert [exact(one) for one in log.groups(split, step)] == whole
+        for place, one in enumerate(whole):
+            assert exact(log.group(split, step, place)) == one
+        assert log.group(split, step, len(whole)) is None
+
+
+def test_a_missing_log_is_named_by_whoever_asks_for_it(tmp_path):
+    for ask in (lambda log: log.group("train", 1, 0), lambda log: list(log.groups("train", 1))):
+        with pytest.raises(TrajectoryLogError, match="0001"):
+            ask(LoggedSteps(tmp_path))
+
+
+def test_one_group_is_read_without_the_others(tmp_path, monkeypatch):
+    log, decoded = LoggedSteps(tmp_path), []
+    groups = [art.TrajectoryGroup([full_group().trajectories[0]] * 3, metadata={"n": n}) for n in range(100)]
+    append_groups(log.path("train", 0), groups)
+    read = trajectory_log.read_stored
+
+    def counted(path, columns=None, **chosen):
+        found = read(path, columns, **chosen)
+        decoded.append(found.frame.height if columns is None else 0)
+        return found
+
+    monkeypatch.setattr(trajectory_log, "read_stored", counted)
+    assert log.group("train", 0, 70).metadata == {"n": 70} and max(decoded) == 3
+    decoded.clear()
+    numbers = []
+    for one in log.groups("train", 0):
+        numbers.append(one.metadata["n"])
+        assert max(decoded) <= 3 * trajectory_log.GROUPS_TOGETHER
+    assert numbers == list(range(100)) and sum(decoded) == 300
+
+
+def test_a_file_that_another_order_of_writing_mixed_has_its_groups_apart(tmp_path):
+    log, groups = LoggedSteps(tmp_path), [full_group(), full_group()]
+    append_groups(log.path("train", 0), groups)
+    path = log.path("train", 0)
+    polars.read_parquet(path).reverse().write_parquet(path)
+    assert [len(one) for one in log.groups("train", 0)] == [len(one) for one in groups]

@@ -56,7 +56,7 @@ class ShownLog:
     @classmethod
     def read(cls, target: str, split: str | None, data_dir: Path) -> ShownLog:
         """Raises ConfigurationError, TrajectoryLogError."""
-        from art.tracking.trajectory_log import read_trajectory_groups
+        from art.tracking.trajectory_log import LoggedSteps, read_trajectory_groups
 
         path = Path(target)
         if path.suffix in LOG_SUFFIXES:
@@ -65,7 +65,7 @@ class ShownLog:
             return cls(target, read_trajectory_groups(path))
         model = find_model(target, data_dir)
         split, step = logged_step(model, split)
-        file = model.files.trajectories / split / f"{step:04d}.parquet"
+        file = LoggedSteps(model.files.trajectories).path(split, step)
         return cls(f"{model.key}@{step} {split}", read_trajectory_groups(file))
 
     def group(self, index: int) -> TrajectoryGroup:
@@ -110,15 +110,11 @@ def logged_step(model: NamedModel, split: str | None) -> tuple[str, int]:
 
     Raises ConfigurationError, which lists what is logged.
     """
-    folder = model.files.trajectories
-    splits = [one for one in sorted(folder.iterdir()) if one.is_dir()] if folder.is_dir() else []
-    files = {one.name: [file for file in one.iterdir() if file.suffix in LOG_SUFFIXES] for one in splits}
-    logged = {
-        name: sorted({int(file.stem) for file in there if file.stem.isdecimal()})
-        for name, there in files.items()
-    }
+    from art.tracking.trajectory_log import LoggedSteps
+
+    logged = LoggedSteps(model.files.trajectories).by_split()
     names = sorted(logged, key=lambda name: (name not in SPLITS_SHOWN_FIRST, name != "train", name))
-    wanted = [name for name in names if split in (None, name) and logged[name]]
+    wanted = [name for name in names if split in (None, name)]
     step = model.step
     if step is None and wanted:
         step = max(logged[name][-1] for name in wanted)
@@ -126,7 +122,7 @@ def logged_step(model: NamedModel, split: str | None) -> tuple[str, int]:
         if step in logged[name]:
             assert step is not None
             return name, step
-    there = "; ".join(f"{name}: {', '.join(map(str, logged[name]))}" for name in names if logged[name])
+    there = "; ".join(f"{name}: {', '.join(map(str, logged[name]))}" for name in names)
     asked = model.key + ("" if model.step is None else f"@{model.step}")
     asked += f" in split {split!r}" if split else ""
     raise ConfigurationError(

@@ -50,7 +50,7 @@ from art.process.files import open_whole
 from art.tracking.folders import NamedModel, find_model
 from art.tracking.sinks.sink import ReportedRun
 from art.tracking.step_record import read_rollouts
-from art.tracking.trajectory_log import read_trajectory_groups
+from art.tracking.trajectory_log import LoggedSteps
 from art.types import Unscored, is_choice
 from art.wire.message_identity import message_identity
 
@@ -438,20 +438,16 @@ def write_log(
     written = 0
     with open_whole(to) as file:
         write = _spans_writer(found, file) if format == "otlp" else _lines_writer(found, file)
-        for name, step, path in _logged_steps(found, split):
-            groups = read_trajectory_groups(path)
+        log = LoggedSteps(found.files.trajectories)
+        for name, step in _chosen_steps(found, log, split):
+            groups = list(log.groups(name, step))
             write(name, step, groups)
             written += sum(len(group.trajectories) for group in groups)
     return written
 
 
-def _logged_steps(model: NamedModel, split: str | None) -> list[tuple[str, int, Path]]:
-    folder = model.files.trajectories
-    steps = {
-        (path.parent.name, int(path.stem))
-        for path in folder.glob("*/*")
-        if path.suffix in (".parquet", ".jsonl") and path.stem.isdecimal()
-    }
+def _chosen_steps(model: NamedModel, log: LoggedSteps, split: str | None) -> list[tuple[str, int]]:
+    steps = [(name, step) for name, known in log.by_split().items() for step in known]
     chosen = sorted(one for one in steps if split in (None, one[0]) and model.step in (None, one[1]))
     if not chosen:
         there = (
@@ -460,7 +456,7 @@ def _logged_steps(model: NamedModel, split: str | None) -> list[tuple[str, int, 
         raise ConfigurationError(
             f"no such trajectories of {model.key} are logged. Splits and steps that are: {there}"
         )
-    return [(name, step, folder / name / f"{step:04d}.parquet") for name, step in chosen]
+    return chosen
 
 
 Write = Callable[[str, int, "Sequence[TrajectoryGroup]"], None]

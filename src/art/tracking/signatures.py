@@ -189,9 +189,9 @@ def overlap(table: RunTable) -> Found | None:
 
 def scenario_ids(files: ModelPaths, split: str, step: int) -> set[str]:
     """Returns the `metadata["scenario_id"]` of the rollouts that a split logged for a step."""
-    from art.tracking.trajectory_log import has_polars, lines_of_step, read_stored
+    from art.tracking.trajectory_log import LoggedSteps, has_polars, lines_of_step, read_stored
 
-    log = files.trajectories / split / f"{step:04d}.parquet"
+    log = LoggedSteps(files.trajectories).path(split, step)
     facts: list[dict[str, Any]] = []
     with suppress(ARTError, OSError, ValueError):  # a log that is gone or damaged names none
         if log.exists() and has_polars():

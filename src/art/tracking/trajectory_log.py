@@ -3,7 +3,8 @@
     append_groups(folder / "trajectories" / "train" / "0003.parquet", groups)
     groups == read_parquet(folder / "trajectories" / "train" / "0003.parquet")
 
-A file is complete at any moment: it is written beside and moved into place.
+A file is complete at any moment: it is written beside and moved into place. `LoggedSteps` says which steps a
+model has logged, and reads them a few groups at a time, or one group alone.
 
 Where polars is not installed (180 MB that a client may do without) a step is logged as JSON lines instead;
 a step may have both.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -41,6 +42,13 @@ from art.trajectories import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     import polars
+
+
+ROWS_TOGETHER = 512
+"""Rows that are decoded together: one group of a large step is read without the others."""
+GROUPS_TOGETHER = 32
+"""Groups that are in memory at a time while a log is streamed."""
+LOG_SUFFIXES = (".parquet", ".jsonl")
 
 
 def has_polars() -> bool:
@@ -140,9 +148,11 @@ def rows_frame(groups: Iterable[TrajectoryGroup]) -> polars.DataFrame:
     return _frame(group_to_rows(groups)[0])
 
 
-def read_stored(path: Path, columns: Collection[str] | None = None) -> StoredLog:
+def read_stored(
+    path: Path, columns: Collection[str] | None = None, *, indexes: Collection[int] | None = None
+) -> StoredLog:
     """The rows as they are stored, and what is stored beside them. columns: only these, as far as the file
-    has them.
+    has them. indexes: only rows of these groups; those of other row groups of the file are not decoded.
 
     Raises: ConfigurationError when polars is not installed, TrajectoryLogError.
     """
@@ -154,7 +164,10 @@ def read_stored(path: Path, columns: Collection[str] | None = None) -> StoredLog
         data = path.read_bytes()
         there = polars.read_parquet_schema(BytesIO(data))
         wanted = [name for name in there if columns is None or name in columns]
-        frame = polars.read_parquet(BytesIO(data), columns=wanted, hive_partitioning=False)
+        rows = polars.scan_parquet(BytesIO(data), hive_partitioning=False).select(wanted)
+        if indexes is not None:
+            rows = rows.filter(polars.col("group_index").is_in(list(indexes)))
+        frame = rows.collect()
         # Other writers leave a struct's field out, or have another width of numbers.
         frame = frame.cast({name: kind for name, kind in trajectory_schema().items() if name in wanted})
         metadata = polars.read_parquet_metadata(BytesIO(data))
@@ -177,7 +190,8 @@ def _frame(rows: list[TrajectoryRow]) -> polars.DataFrame:
 def _write(stored: StoredLog, file: IO[bytes]) -> None:
     metadata = {EMPTY_GROUPS: to_text(stored.empty)} if stored.empty else {}
     metadata |= {TAKEN_LINES: to_text(stored.covered_lines)} if stored.covered_lines else {}
-    stored.frame.write_parquet(file, compression="zstd", metadata=metadata or None)
+    rows = stored.frame.sort("group_index", maintain_order=True)  # a group's rows lie together
+    rows.write_parquet(file, compression="zstd", metadata=metadata or None, row_group_size=ROWS_TOGETHER)
 
 
 def _replace(path: Path, stored: StoredLog, check: Callable[[Path], None] | None = None) -> None:
@@ -241,6 +255,75 @@ def read_trajectory_groups(
     stored = read_stored(path)
     groups = stored_groups(path, stored, trajectory_class)
     return groups + _step_lines(beside, trajectory_class, stored=stored)
+
+
+@dataclass(frozen=True)
+class LoggedSteps:
+    """The log of one model: which steps of which splits it has, and their groups."""
+
+    folder: Path
+    """`ModelPaths.trajectories`: a folder for each split."""
+
+    def by_split(self) -> dict[str, list[int]]:
+        """Returns the steps that are logged, oldest first, by split."""
+        found: dict[str, set[int]] = {}
+        for path in sorted(self.folder.glob("*/*")):
+            if path.suffix in LOG_SUFFIXES and path.stem.isdecimal():
+                found.setdefault(path.parent.name, set()).add(int(path.stem))
+        return {split: sorted(steps) for split, steps in found.items()}
+
+    def path(self, split: str, step: int) -> Path:
+        """Returns the path that `read_trajectory_groups` takes, whether there is a log or not."""
+        return self.folder / split / f"{step:04d}.parquet"
+
+    def files(self, split: str, step: int) -> list[Path]:
+        """Returns the files of a step that are there: Parquet first, then JSON lines."""
+        path = self.path(split, step)
+        return [file for file in (path, path.with_suffix(".jsonl")) if file.exists()]
+
+    def groups(
+        self, split: str, step: int, trajectory_class: type[Trajectory] = Trajectory
+    ) -> Iterator[TrajectoryGroup]:
+        """Yields the groups of a step; only a few are in memory. Raises as `read_trajectory_groups`."""
+        path = self.path(split, step)
+        indexes, empty = _group_indexes(path)
+        for start in range(0, len(indexes), GROUPS_TOGETHER):
+            some = indexes[start : start + GROUPS_TOGETHER]
+            yield from _chosen_groups(path, some, empty, trajectory_class)
+        if (lines := path.with_suffix(".jsonl")).exists() or not path.exists():
+            yield from lines_of_step(lines, trajectory_class)
+
+    def group(
+        self, split: str, step: int, place: int, trajectory_class: type[Trajectory] = Trajectory
+    ) -> TrajectoryGroup | None:
+        """Returns one group by its place in the step, from 0; None where there are fewer. The others are not
+        read. Raises as `read_trajectory_groups`.
+        """
+        path = self.path(split, step)
+        indexes, empty = _group_indexes(path)
+        if place < len(indexes):
+            (found,) = _chosen_groups(path, indexes[place : place + 1], empty, trajectory_class)
+            return found
+        lines = path.with_suffix(".jsonl")
+        rest = lines_of_step(lines, trajectory_class) if lines.exists() or not path.exists() else []
+        return rest[place - len(indexes)] if place - len(indexes) < len(rest) else None
+
+
+def _group_indexes(path: Path) -> tuple[list[int], list[TrajectoryRow]]:
+    """The indexes of a Parquet file's groups in their order, and the groups that have no row."""
+    if not path.exists():
+        return [], []
+    stored = read_stored(path, ("group_index",))
+    of_rows = stored.frame["group_index"].drop_nulls().unique().to_list()
+    return sorted({*of_rows, *(row["group_index"] for row in stored.empty)}), stored.empty
+
+
+def _chosen_groups(
+    path: Path, indexes: list[int], empty: list[TrajectoryRow], trajectory_class: type[Trajectory]
+) -> list[TrajectoryGroup]:
+    stored = read_stored(path, indexes=indexes)
+    without_rows = [row for row in empty if row["group_index"] in indexes]
+    return stored_groups(path, StoredLog(frame=stored.frame, empty=without_rows), trajectory_class)
 
 
 def read_trajectory_groups_parquet(

@@ -15,7 +15,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from art.tracking.trajectory_log import read_trajectory_groups
 from art.trajectories import History, Trajectory, TrajectoryGroup
 from art.types import Unscored, get_messages, is_choice, sample_id, text_of_content
 from art.ui.run_files import RunFiles
@@ -27,7 +26,7 @@ _HIDDEN = re.compile(
     "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
 )
 """Controls, marks of direction, invisible characters, halves of characters."""
-_LOGS_KEPT = 6
+_GROUPS_KEPT = 32
 
 
 def visible(text: object) -> str:
@@ -187,25 +186,25 @@ def unusual_turns(conversations: Sequence[Sequence[ShownTurn]], number: int) -> 
 
 
 class LogReader:
-    """The groups of the logs that were read last."""
+    """The groups that were read last."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Path, str], list[TrajectoryGroup]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Path, str, int], TrajectoryGroup | None] = OrderedDict()
         self._lock = Lock()
 
-    def groups(self, run: RunFiles, split: str, step: int, stamp: str) -> list[TrajectoryGroup]:
-        """Returns the groups of a step's log. stamp: changes with its files.
+    def group(self, run: RunFiles, split: str, step: int, place: int, stamp: str) -> TrajectoryGroup | None:
+        """Returns one group of a step's log; None where there are fewer. stamp: changes with its files.
 
-        Raises: TrajectoryLogError when the log is missing or damaged, ConfigurationError without polars.
+        Raises: TrajectoryLogError when the log is damaged, ConfigurationError without polars.
         """
-        path = run.trajectory_log(split, step)
+        key = run.log.path(split, step), stamp, place
         with self._lock:
-            if (path, stamp) in self._kept:
-                self._kept.move_to_end((path, stamp))
-                return self._kept[path, stamp]
-        found = read_trajectory_groups(path)
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        found = run.log.group(split, step, place)
         with self._lock:
-            self._kept[path, stamp] = found
-            while len(self._kept) > _LOGS_KEPT:
+            self._kept[key] = found
+            while len(self._kept) > _GROUPS_KEPT:
                 self._kept.popitem(last=False)
         return found

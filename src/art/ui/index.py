@@ -205,8 +205,7 @@ class RolloutIndex:
 
 def step_stamp(run: RunFiles, split: str, step: int) -> str:
     """Returns sizes and times of the files of a step: another text once one of them has changed."""
-    log = run.trajectory_log(split, step)
-    files = [log, log.with_suffix(".jsonl")]
+    files = run.log.files(split, step)
     if split == "train":
         files.append(run.files.rollouts(step))
     parts = []

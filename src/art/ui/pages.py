@@ -217,7 +217,7 @@ def _level(reward: float | None, lowest: float, highest: float) -> str:
 def _log_problem(reader: RunReader, run: RunFiles, split: str, step: int) -> str | None:
     """Returns the reason why the log of a step cannot be shown."""
     try:
-        reader.groups(run, split, step)
+        reader.group(run, split, step, 0)
     except ARTError as error:
         return visible(error)
     return None
@@ -231,8 +231,7 @@ def group_page(reader: RunReader, run: RunFiles, split: str, step: int, group: i
     if not rows:
         raise HTTPException(404, f"Step {step} of {split} has no group {group} that is recorded.")
     numbers = sorted({row.grp for row in index.rows(ListQuery(run=run.key, split=split, step=step))})
-    logged = reader.groups(run, split, step)
-    found = logged[group] if group < len(logged) else None
+    found = reader.group(run, split, step, group)
     shown = rows[:MOST_COLUMNS]
     turns = [show_turns(one) if (one := _logged(found, row)) else [] for row in shown]
     same = common_turns([one for one in turns if one])

@@ -109,7 +109,7 @@ def _with_record(row: ListedRollout, record: RolloutRecord) -> ListedRollout:
 
 
 def _logged_rows(run: RunFiles, split: str, step: int) -> Iterator[ListedRollout]:
-    log = run.trajectory_log(split, step)
+    log = run.log.path(split, step)
     first = 0
     if log.exists() and has_polars():
         places: dict[int, int] = {}

@@ -23,8 +23,8 @@ from typing import Any
 from art.process.running_server import is_in_use
 from art.tracking.folders import ModelPaths, model_folders
 from art.tracking.model_files import read_history, read_json
+from art.tracking.trajectory_log import LoggedSteps
 
-LOG_SUFFIXES = (".parquet", ".jsonl")
 SPLITS_FIRST = ("train", "val", "test")
 NO_SETTINGS = ("job_id", "groups", "discarded", "conversations", "batches", "learning_rates", "expected_step")
 """Fields of a job that are no settings."""
@@ -75,21 +75,18 @@ class RunFiles:
 
     def splits(self) -> dict[str, list[int]]:
         """Returns the steps that have logged trajectories or a record, oldest first, by split."""
-        found: dict[str, set[int]] = {}
-        for split in _folders(self.files.trajectories):
-            logs = (path for path in split.iterdir() if path.suffix in LOG_SUFFIXES)
-            steps = {int(path.stem) for path in logs if path.stem.isdecimal()}
-            if steps:
-                found[_shown(split)] = steps
+        logged = self.log.by_split()
+        found = {_shown(self.log.folder / split): set(steps) for split, steps in logged.items()}
         recorded = {int(path.name) for path in _folders(self.files.steps) if path.name.isdecimal()}
         if recorded:
             found["train"] = found.get("train", set()) | recorded
         first = [name for name in SPLITS_FIRST if name in found]
         return {name: sorted(found[name]) for name in [*first, *sorted(found.keys() - set(first))]}
 
-    def trajectory_log(self, split: str, step: int) -> Path:
-        """Returns the path that `read_trajectory_groups` takes."""
-        return self.files.trajectories / split / f"{step:04d}.parquet"
+    @property
+    def log(self) -> LoggedSteps:
+        """The log of its trajectories."""
+        return LoggedSteps(self.files.trajectories)
 
     def checkpoints(self) -> list[CheckpointFacts]:
         """Returns the checkpoints that are kept, oldest first."""

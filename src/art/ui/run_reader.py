@@ -46,17 +46,16 @@ class RunReader:
 
     def trajectory(self, run: RunFiles, split: str, step: int, group: int, place: int) -> Trajectory | None:
         """Returns the logged trajectory, None where there is none. Raises ARTError."""
-        groups = self.groups(run, split, step)
-        if group < len(groups) and place < len(groups[group].trajectories):
-            return groups[group].trajectories[place]
+        found = self.group(run, split, step, group)
+        if found is not None and place < len(found.trajectories):
+            return found.trajectories[place]
         return None
 
-    def groups(self, run: RunFiles, split: str, step: int) -> list[TrajectoryGroup]:
-        """Returns the logged groups of a step; none where no log is. Raises ARTError."""
-        log = run.trajectory_log(split, step)
-        if not log.exists() and not log.with_suffix(".jsonl").exists():
-            return []
-        return self._logs.groups(run, split, step, step_stamp(run, split, step))
+    def group(self, run: RunFiles, split: str, step: int, place: int) -> TrajectoryGroup | None:
+        """Returns the logged group, None where there is none. Raises ARTError."""
+        if not run.log.files(split, step):
+            return None
+        return self._logs.group(run, split, step, place, step_stamp(run, split, step))
 
     def record(self, run: RunFiles, step: int, group: int, row: ListedRollout) -> RolloutRecord | None:
         """Returns what is recorded of a rollout of a training step."""
