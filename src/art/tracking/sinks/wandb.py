@@ -160,13 +160,17 @@ class OpenRuns:
                 self._get(key, config, patience_s).log(row, history)
 
     def finish_charts(self) -> None:
-        """Draws the charts of all runs that have rows since they were drawn last."""
-        with self._lock:
+        """Draws the charts of all runs that have rows since they were drawn last. Waits for no other call."""
+        if not self._lock.acquire(blocking=False):
+            return  # W&B is still looking for its server: there is nothing to draw on
+        try:
             for key, run in self._runs.items():
                 try:
                     run.draw_last()
                 except Exception as error:  # noqa: BLE001 - a run that the program has ended, among others
                     _log.debug("the last charts of %s were not drawn: %s", key.name, error)
+        finally:
+            self._lock.release()
 
     def configure(self, key: RunKey, config: Mapping[str, Any]) -> None:
         """Adds to the config of an open run; a run that is not open gets it at its start."""
