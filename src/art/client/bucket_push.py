@@ -130,7 +130,7 @@ _OUR_FILES = ("registration.json", INDEX)
 """A registration belongs to the server that made it; the index to the store."""
 _MODEL_FILE = "model.json"
 _SECRET = "inference_api_key"
-_STATE = ("history.jsonl", "state.json")
+_STATE = ("history.jsonl", "findings.jsonl", "state.json")
 _LOGS = "trajectories"
 
 
