@@ -159,7 +159,7 @@ async def test_the_file_has_what_a_maintainer_needs_and_no_secret_or_prompt(tmp_
         assert not re.search(rf"\b{re.escape(platform.node())}\b", text), name
     assert json.loads(found["findings.json"])["first_broken_stage"] == "rollout"
     assert json.loads(found["environment.json"])["art"] and "torch" in found["environment.json"]
-    assert json.loads(found["settings.json"])["registration.json"]["base_model"] == "art/nano"
+    assert json.loads(found["settings.json"])["registration"]["base_model"] == "art/nano"
     (first, *_) = map(json.loads, found["rollouts.jsonl"].splitlines())
     assert first["failure"]["type"] == "TimeoutError" and first["failure"]["message"].endswith("characters)")
     assert len(found["history.jsonl"].splitlines()) == 6 and "it failed" in found["logs/server.log"]
@@ -180,3 +180,17 @@ async def test_texts_come_when_they_are_asked_for_and_keys_never(tmp_path: Path)
     assert PROMPT in found["rollouts.jsonl"] and PROMPT in found["settings.json"]
     for name, text in found.items():
         assert not [secret for _, secret in SECRETS if secret in text], name
+
+
+@pytest.mark.slow
+async def test_what_is_damaged_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    files = await broken_run(tmp_path, "nothing")
+    files.history.write_bytes(b'{"step": 1, "train/reward": \xff\xfe}\n')
+    options = ["--data-dir", str(tmp_path), "--output"]
+    said = CliRunner().invoke(app, ["report", "p/m", *options, str(tmp_path / "report.zip")])
+    assert said.exit_code == 0 and "history.jsonl: UnicodeDecodeError" in said.output, said.output
+    found = unpacked(tmp_path / "report.zip")
+    assert "history.jsonl" not in found and "findings.json" not in found
+    assert len(found["rollouts.jsonl"].splitlines()) == 5 and "it failed" in found["logs/server.log"]
+    said = CliRunner().invoke(app, ["report", "p/m", *options, str(tmp_path / "report.zip" / "r.zip")])
+    assert said.exit_code == 2 and "cannot be written" in said.output

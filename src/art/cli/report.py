@@ -14,14 +14,14 @@ import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from art.errors import ConfigurationError
+from art.errors import ARTError, ConfigurationError
 from art.process.files import write_whole
 from art.process.running_server import ADDRESS_FILE
 from art.tracking.explain import explain_model, model_folder
@@ -152,6 +152,14 @@ class Bundle:
     parts: dict[str, bytes] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
+    @contextmanager
+    def tried(self, name: str) -> Iterator[None]:
+        """The block that adds a part; where it fails, the part is left out with the reason."""
+        try:
+            yield
+        except (ARTError, OSError, ValueError, ArithmeticError) as error:
+            self.left_out.append(self.redactor.text(f"{name}: {type(error).__name__}: {error}"))
+
     def add_value(self, name: str, value: Any) -> None:
         """Adds indented JSON."""
         self._add(name, json.dumps(self.redactor.value(value), indent=1, default=str).splitlines())
@@ -201,7 +209,7 @@ def _fitting(lines: Sequence[bytes], most: int) -> int:
 def report_run(run: str, data_dir: Path, output: Path | None, *, with_texts: bool) -> tuple[Path, str]:
     """Writes the report of a run. Returns its file and what is inside.
 
-    Raises ConfigurationError for a run that is not there, and for an output that is.
+    Raises ConfigurationError for a run that is not there, and for an output that is or cannot be written.
     """
     folder = model_folder(run, data_dir).absolute()
     files = RunFiles("-", folder.parents[1].name, folder.name, folder.parents[2], ModelPaths(folder))
@@ -215,42 +223,50 @@ def report_run(run: str, data_dir: Path, output: Path | None, *, with_texts: boo
     if not with_texts:
         bundle.left_out.append("texts of rollouts, judges, exceptions and settings: --with-texts adds them")
     add_parts(bundle, files, run, with_texts=with_texts)
-    write_whole(path, bundle.packed(), mode=0o600)
+    try:
+        write_whole(path, bundle.packed(), mode=0o600)
+    except OSError as error:
+        message = f"{str(path)!r} cannot be written ({error.strerror}): name another file with --output"
+        raise ConfigurationError(message) from error
     return path, bundle.summary()
 
 
 def add_parts(bundle: Bundle, run: RunFiles, name: str, *, with_texts: bool) -> None:
-    """Adds all parts of a run's report."""
-    texts = _same if with_texts else _without_texts
-    bundle.add_value("environment.json", _environment(run.data_dir))
-    settings = run.settings()
-    bundle.add_value("settings.json", settings if with_texts else _short_settings(settings))
-    rows = list(read_history(run.files.history))
-    if len(rows) > 2 * MOST_ROWS:
-        bundle.left_out.append(f"history.jsonl: {len(rows) - 2 * MOST_ROWS} rows in the middle")
-        rows = rows[:MOST_ROWS] + rows[-MOST_ROWS:]
-    bundle.add_rows("history.jsonl", rows)
-    steps: list[int] = []
-    try:
+    """Adds all parts of a run's report. What cannot be read is left out: a run that is reported is broken."""
+    with bundle.tried("environment.json"):
+        bundle.add_value("environment.json", _environment(run.data_dir))
+    with bundle.tried("settings.json"):
+        settings = run.settings()
+        bundle.add_value("settings.json", settings if with_texts else _short_settings(settings))
+    with bundle.tried("history.jsonl"):
+        rows = list(read_history(run.files.history))
+        if len(rows) > 2 * MOST_ROWS:
+            bundle.left_out.append(f"history.jsonl: {len(rows) - 2 * MOST_ROWS} rows in the middle")
+            rows = rows[:MOST_ROWS] + rows[-MOST_ROWS:]
+        bundle.add_rows("history.jsonl", rows)
+    steps: set[int] = set()
+    with bundle.tried("findings.json"):
         explanation = explain_model(run.files.path, name)
-    except ConfigurationError as error:
-        bundle.left_out.append(f"findings: {error}")
-    else:
         found = explanation.as_json()
         for one in found["findings"]:
             one["quote"] = one["quote"] if with_texts else _length_of(one["quote"])
         bundle.add_value("findings.json", found)
-        steps = [step for one in explanation.findings for step in one.steps]
-    bundle.add_rows("reported.jsonl", read_history(run.files.findings))
-    bundle.add_rows("jobs.jsonl", _jobs(run))
-    recorded = recorded_steps(run.files.path)
-    shown = sorted({*recorded[:1], *recorded[-MOST_STEPS:], *(set(steps) & set(recorded))})
-    if len(shown) < len(recorded):
-        bundle.left_out.append(f"records of {len(recorded) - len(shown)} of {len(recorded)} steps")
-    records = ((step, one) for step in shown for one in read_rollouts(run.files.path, step))
-    bundle.add_rows("rollouts.jsonl", ({"step": step} | texts(one) for step, one in records))
+        steps.update(step for one in explanation.findings for step in one.steps)
+    with bundle.tried("reported.jsonl"):
+        bundle.add_rows("reported.jsonl", read_history(run.files.findings))
+    with bundle.tried("jobs.jsonl"):
+        bundle.add_rows("jobs.jsonl", _jobs(run))
+    with bundle.tried("rollouts.jsonl"):
+        recorded = recorded_steps(run.files.path)
+        shown = sorted({*recorded[:1], *recorded[-MOST_STEPS:], *(steps & set(recorded))})
+        if len(shown) < len(recorded):
+            bundle.left_out.append(f"records of {len(recorded) - len(shown)} of {len(recorded)} steps")
+        texts = _whole_record if with_texts else _without_texts
+        records = ((step, one) for step in shown for one in read_rollouts(run.files.path, step))
+        bundle.add_rows("rollouts.jsonl", ({"step": step} | texts(one) for step, one in records))
     for log in sorted((run.data_dir / "server" / "logs").glob("*.log")):
-        bundle.add_log(f"logs/{log.name}", _last_lines(log))
+        with bundle.tried(f"logs/{log.name}"):
+            bundle.add_log(f"logs/{log.name}", _last_lines(log))
 
 
 def _last_lines(log: Path) -> list[str]:
@@ -299,13 +315,13 @@ def _length_of(text: str | None) -> str | None:
     return None if text is None else f"({len(text)} characters)"
 
 
-def _same(record: RolloutRecord) -> dict[str, Any]:
+def _whole_record(record: RolloutRecord) -> dict[str, Any]:
     return record.model_dump(mode="json", exclude_defaults=True)
 
 
 def _without_texts(record: RolloutRecord) -> dict[str, Any]:
     """The record with lengths for its texts. A scenario keeps a name, so that equal ones are seen."""
-    found = _same(record)
+    found = _whole_record(record)
     if record.scenario is not None:
         found["scenario"] = hashlib.sha256(record.scenario.encode()).hexdigest()[:8]
     if record.unscored_reason is not None:
