@@ -36,6 +36,7 @@ from art.wire.models import (
     manifest_entry,
     stays_in_folder,
 )
+from art.wire.training import TOKEN_FILE
 
 _log = logging.getLogger(__name__)
 
@@ -135,13 +136,16 @@ _LOGS = "trajectories"
 
 
 def local_side_files(folder: Path, exclude: Collection[str]) -> list[str]:
-    """Relative paths: all but checkpoints, hidden files, links, and what the patterns name."""
+    """Relative paths: all but checkpoints, the record of each token (megabytes a step, which the server
+    deletes again), hidden files, links, and what the patterns name.
+    """
     found = []
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         parts = relative.parts
         hidden = any(part.startswith(".") for part in parts)
         skipped = parts[0] in (CHECKPOINTS, ARCHIVES) or str(relative) in _OUR_FILES
+        skipped = skipped or path.name == TOKEN_FILE
         if not (hidden or skipped or path.is_symlink()) and path.is_file():
             found.append(relative.as_posix())
     return [path for path in found if not excluded(path, exclude)]

@@ -87,6 +87,18 @@ def test_only_what_changed_travels(model: Path, bucket: str) -> None:
     assert (pushed.steps, pushed.files) == ([2], ["history.jsonl"])
 
 
+def test_the_record_of_rollouts_travels_and_that_of_tokens_stays(
+    model: Path, there: Path, bucket: str
+) -> None:
+    record = model / "steps" / "0001"
+    record.mkdir(parents=True)
+    (record / "rollouts.jsonl").write_text("{}\n")
+    (record / "tokens.safetensors").write_bytes(b"many")
+    push_model(model, store(bucket))
+    assert (there / "steps" / "0001" / "rollouts.jsonl").is_file()
+    assert not (there / "steps" / "0001" / "tokens.safetensors").exists()
+
+
 def test_no_key_reaches_the_bucket(model: Path, there: Path, bucket: str) -> None:
     (model / "model.json").write_text(json.dumps({"nested": [{"inference_api_key": "sk-secret"}]}))
     push_model(model, store(bucket))
