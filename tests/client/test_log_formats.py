@@ -186,6 +186,28 @@ def events_span() -> dict[str, Any]:
     return {"attributes": attributes(**facts), "events": told}
 
 
+def log_record() -> dict[str, Any]:
+    """opentelemetry.io, semantic conventions 1.38, event gen_ai.client.inference.operation.details."""
+    told = {
+        "eventName": "gen_ai.client.inference.operation.details",
+        "timeUnixNano": "1700000000000000000",
+        "traceId": "4bf9",
+        "spanId": "00",
+        **semantic_span(),
+    }
+    return {"resourceLogs": [{"resource": {}, "scopeLogs": [{"scope": {}, "logRecords": [told]}]}]}
+
+
+def content_events_span() -> dict[str, Any]:
+    """Events of the conventions 1.27: one with all messages, one with the reply."""
+    asked, told = json.dumps(REQUEST["messages"]), json.dumps([SAID])
+    events = [
+        {"name": "gen_ai.content.prompt", "attributes": attributes(**{"gen_ai.prompt": asked})},
+        {"name": "gen_ai.content.completion", "attributes": attributes(**{"gen_ai.completion": told})},
+    ]
+    return {**events_span(), "events": events}
+
+
 def langfuse_row(**other: Any) -> dict[str, Any]:
     """langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fields, enriched observations."""
     return {
@@ -274,6 +296,8 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     ),
     "OpenTelemetry's attributes": ("otlp", spans(semantic_span())),
     "OpenTelemetry's older events": ("otlp", spans(events_span())),
+    "OpenTelemetry's oldest events": ("otlp", spans(content_events_span())),
+    "OpenTelemetry's log records": ("otlp", log_record()),
     "OpenInference": ("otlp", spans(openinference_span())),
     "OpenLLMetry": ("otlp", spans(openllmetry_span())),
     "Langfuse's blob export": ("langfuse", langfuse_row()),
@@ -380,6 +404,36 @@ def test_images_thoughts_and_several_choices_of_a_span_are_read(tmp_path: Path) 
         {"role": "assistant", "reasoning_content": "Hm.", "content": answer}
         for answer in ("A logo.", "A picture.")
     ]
+
+
+def test_functions_of_older_requests_become_tools(tmp_path: Path) -> None:
+    call = {"name": "get_weather", "arguments": '{"location": "Paris"}'}
+    request = {
+        "messages": [
+            ASKED,
+            {"role": "assistant", "content": None, "function_call": call},
+            {**RESULT, "role": "function"},
+        ],
+        "functions": [FUNCTION],
+    }
+    (found,) = read(tmp_path / "log.jsonl", {"request": request, "response": RESPONSE})
+    made = {"type": "function", "function": call}
+    assert found.messages == [ASKED, {"role": "assistant", "tool_calls": [made]}, RESULT]
+    assert found.tools == [TOOL]
+
+
+def test_calls_of_other_shapes_are_read_or_told(tmp_path: Path) -> None:
+    def answer(calls: list[Any]) -> Any:
+        message = {"role": "assistant", "content": None, "tool_calls": calls}
+        document = {"request": REQUEST, "response": {"choices": [{"message": message}]}}
+        return read(tmp_path / "log.jsonl", document)[0]
+
+    custom = {"id": "c", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
+    told = {"id": "call_VSPy", "name": "get_weather", "args": {"location": "Paris"}, "type": "tool_call"}
+    assert answer([told, custom]).replies[0].message["tool_calls"] == [CALL, custom]
+    for wrong in ("get_weather", {"id": "c"}):
+        left_out = answer([wrong])
+        assert left_out.broken and "names no function" in left_out.detail
 
 
 def test_what_a_model_said_in_json_is_a_text(tmp_path: Path) -> None:

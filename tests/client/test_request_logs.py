@@ -401,6 +401,10 @@ async def test_the_log_of_a_model_is_exported_and_imported(tmp_path: Path, forma
     path = tmp_path / "calls.jsonl"
     assert write_log("games/agent", path, format=format, data_dir=tmp_path) == 2
     assert without_weights(list(LogImport([path]).rows())) == expected_rows(trajectories)
+    if format == "otlp":  # opentelemetry.io/docs/specs/otlp: ids are hex, enumerations are numbers
+        (span, *_) = json.loads(path.read_text())["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        assert len(bytes.fromhex(span["traceId"])) == 16 and len(bytes.fromhex(span["spanId"])) == 8
+        assert isinstance(span["kind"], int)
     scored = LogImport([path], wanted=CallFilter(least_scores={"reward": 1}))
     assert without_weights(list(scored.rows())) == expected_rows(trajectories[1:])
     (first, *_) = LogImport([path], to="scenarios").rows()
