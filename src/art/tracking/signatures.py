@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
@@ -331,8 +332,10 @@ def gradient(table: RunTable) -> Found | None:
     if zero := tuple(step for step, norm in norms.items() if norm < 1e-8):
         return Found(f"the gradient of {len(zero)} steps is 0 although they trained", zero)
     steps = [*norms]
+    ordered = sorted(norms[step] for step in steps[: ENDS - 1])
     for place in range(ENDS, len(steps) - ENDS + 1):  # a single step after it may fall by chance
-        usual = median(norms[step] for step in steps[:place])
+        insort(ordered, norms[steps[place - 1]])
+        usual = ordered[len(ordered) // 2]
         before, after = steps[max(0, place - WINDOW) : place], steps[place : place + WINDOW]
         norm = norms[steps[place]]
         # A single peak is clipped, and healthy runs have some: it is a fault where the reward falls after it.
