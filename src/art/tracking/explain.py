@@ -27,6 +27,8 @@ MOST_EXAMPLES = 3
 """Rollouts that are shown for a finding."""
 LOOK_EVERY, FIRST_ROWS, LAST_ROWS = 5, 12, 28
 """Steps between two looks at a run that trains; steps of its beginning and of its end that a look sees."""
+PATIENCE_S = 5.0
+"""So long the watch waits for another writer of the folder; a training does not wait for it longer."""
 
 _log = logging.getLogger(__name__)
 
@@ -277,7 +279,7 @@ class RunWatch:
         if not seen:
             return
         paths = ModelPaths(folder)
-        with lock_folder(folder):
+        with lock_folder(folder, PATIENCE_S):
             self.reported |= {int(one["number"]) for one in read_history(paths.findings)}
             new = [one.finding() for one in seen if one.signature.number not in self.reported]
             for one in new:
