@@ -158,6 +158,43 @@ def test_a_turn_that_the_filters_leave_out_is_context(tmp_path: Path) -> None:
     assert [texts(row) for row in rows] == [[("1", None), ("a", 0), ("2", None), ("b", None)]]
 
 
+def test_a_reply_that_another_call_has_and_the_filters_want_is_learned(tmp_path: Path) -> None:
+    lines = [record(TURNS[:1], "a", model=model) for model in ("big", "small")]
+    rows, _ = import_lines(
+        tmp_path, *lines, record(TURNS, "c", model="small"), wanted=CallFilter(models=["small"])
+    )
+    assert [texts(row)[1] for row in rows] == [("a", None)]
+
+
+def test_a_score_of_a_span_is_of_that_span_and_those_below(tmp_path: Path) -> None:
+    def span(own: str, parent: str, score: float | None = None) -> Row:
+        value = {"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": score}}
+        name = {"key": "gen_ai.evaluation.name", "value": {"stringValue": "right"}}
+        event = {"name": "gen_ai.evaluation.result", "attributes": [name, value]}
+        ids = {"traceId": "t", "spanId": own, "parentSpanId": parent}
+        return {**ids, "attributes": [], "events": [] if score is None else [event]}
+
+    def chat(own: str, parent: str, score: float | None = None) -> Row:
+        asked, told = ([{"role": role, "content": own}] for role in ("user", "assistant"))
+        made = span(own, parent, score)
+        for name, one in (("input", asked), ("output", told)):
+            value = {"stringValue": json.dumps(one)}
+            made["attributes"].append({"key": f"gen_ai.{name}.messages", "value": value})
+        return made
+
+    found = [
+        span("root", ""),
+        span("agent", "root", 1.0),
+        chat("below", "agent"),
+        chat("beside", "root"),
+        chat("own", "root", 0.5),
+    ]
+    document = {"resourceSpans": [{"scopeSpans": [{"spans": found}]}]}
+    rows, made = import_lines(tmp_path, document, wanted=CallFilter(least_scores={"right": 0.1}))
+    assert [texts(row)[-1][0] for row in rows] == ["below", "own"]
+    assert made.report.left_out == {"score too low or missing": 1, "not a model call": 2}
+
+
 def test_scores_may_stand_after_their_calls_and_in_other_files(tmp_path: Path) -> None:
     observation = {"traceId": "t", "type": "GENERATION", "input": [user("1")]}
     calls, scores = tmp_path / "observations.jsonl", tmp_path / "scores.json"

@@ -184,8 +184,7 @@ def _values(path: Path, *, in_array: bool) -> Iterator[tuple[str, Any]]:
                     hint = "the rest of the file is left out: correct it and import again"
                     yield where, _broken(where, error, hint)
                     return
-            # A value that ends with the text may go on in the file: 12 of 123.
-            if end and (end < len(text) or ended):
+            if end:
                 yield where, value
                 line += text.count("\n", 0, end)
                 text = text[end:]

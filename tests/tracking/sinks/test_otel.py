@@ -202,6 +202,33 @@ async def test_texts_are_sent_only_when_they_are_asked_for(
     assert tool.attributes["gen_ai.tool.call.result"] == "a secret result"
 
 
+async def test_parts_of_a_content_have_the_words_of_the_conventions(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CAPTURE, "true")
+    urls = ("data:image/png;base64,aGk=", "https://example.org/a.png")
+    images: list[Any] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    sound = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
+    content = [{"type": "text", "text": "What is this?"}, *images, sound]
+    said = choice("A logo.")
+    said.message.reasoning_content = "Hm."  # type: ignore[attr-defined]
+    shown = art.Trajectory(messages_and_choices=[{"role": "user", "content": content}, said], reward=1.0)
+    await model_in(tmp_path).log([art.TrajectoryGroup([shown])], step=0)
+    (chat,) = collector.named("chat")
+    (asked,) = json.loads(chat.attributes["gen_ai.input.messages"])
+    assert asked["parts"] == [
+        {"type": "text", "content": "What is this?"},
+        {"type": "blob", "modality": "image", "mime_type": "image/png", "content": "aGk="},
+        {"type": "uri", "modality": "image", "uri": "https://example.org/a.png"},
+        sound,
+    ]
+    (told,) = json.loads(chat.attributes["gen_ai.output.messages"])
+    assert told["parts"] == [
+        {"type": "reasoning", "content": "Hm."},
+        {"type": "text", "content": "A logo."},
+    ]
+
+
 async def test_a_rollout_is_sent_once_and_has_the_same_ids_in_another_program(
     tmp_path: Path, collector: Collector
 ) -> None:
