@@ -169,6 +169,10 @@ def completion_call(choice: Any) -> ObservedCompletion:
     return cast("ObservedCompletion", found) if isinstance(found, dict) else {}
 
 
+SHOW = "show"
+"""In a trajectory's metadata: the rollout as a few lines of plain text, for people."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JudgeCall:
     """One question to a judge, with the attempts at it. Times are Unix seconds."""

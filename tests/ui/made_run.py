@@ -63,7 +63,7 @@ def trajectory(name: str, reward: float | art.Unscored, answer: str, *, text: st
         ],
         reward=reward,
         metrics={"right": bool(reward == 1.0)},
-        metadata={"scenario_id": "s-1"},
+        metadata={"scenario_id": "s-1", "show": f"word\n  {answer}"},
         logs=[f"RULER explanation: {answer} is what was asked"],
         rollout_id=name,
     )
@@ -95,6 +95,12 @@ class MadeRun:
                 "data/sheet/trained_tokens": 9 * count,
                 "data/sheet/failed_tokens": 0,
                 "time/step_wall_s": 4.5,
+                "data/step_trainer_tokens": 9 * count,
+                "costs/train/judge/ruler": 0.004,
+                "costs/train": 0.004,
+                "costs/gpu": 0.001,
+                "costs/all": 0.005,
+                "costs/cum/all": 0.005 * step,
                 "time/step_trainer_s": 0.5,
             },
         )

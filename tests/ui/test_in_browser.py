@@ -26,7 +26,15 @@ FINDINGS = (
     "JSON.stringify(found.violations.map(one => [one.id, one.nodes.map(node => node.html)])))"
 )
 RUN = "/runs/-/games/player"
-PAGES = ("/", RUN, f"{RUN}/rollouts", f"{RUN}/train/2", f"{RUN}/train/2/0", f"{RUN}/train/2/0/0")
+PAGES = (
+    "/",
+    RUN,
+    f"{RUN}/costs",
+    f"{RUN}/rollouts",
+    f"{RUN}/train/2",
+    f"{RUN}/train/2/0",
+    f"{RUN}/train/2/0/0",
+)
 COMPARED = "/compare?run=-/games/player&run=-/games/fork"
 HOSTILE = (
     "<script>document.title='owned'</script>",
@@ -197,7 +205,7 @@ def hostile_run(root: Path, name: str) -> None:
     trajectories = []
     for number, text in enumerate(HOSTILE):
         one = trajectory(f"r{number}", 1.0, text, text=text)
-        one.metadata = {"scenario_id": text, text[:200]: text}
+        one.metadata = {"scenario_id": text, text[:200]: text, "show": text}
         one.metrics = {text[:200]: 1.0}
         one.logs = [f"{text[:200]} explanation: {text}", text]
         trajectories.append(one)
@@ -233,7 +241,7 @@ def test_hostile_texts_and_names_stay_text(tmp_path: Path, watch: Callable[..., 
     assert len(runs) == len(NAMES)
     visited = ["/", *(f"/compare?run={run.removeprefix('/runs/')}" for run in runs)]
     for run in runs:
-        visited += [run, f"{run}/train/1", f"{run}/rollouts"]
+        visited += [run, f"{run}/train/1", f"{run}/rollouts", f"{run}/costs"]
     visited += [f"{runs[0]}/train/1/0", *(f"{runs[0]}/train/1/0/{place}" for place in range(len(HOSTILE)))]
     for path in visited:
         page = shown.open(path)

@@ -88,6 +88,21 @@ def test_a_group_has_its_rollouts_side_by_side(tmp_path: Path, read: Read) -> No
     assert "word: tea" in said and "word: the" in said and "TimeoutError: too slow" in said
 
 
+def test_a_run_has_its_costs_by_kind_and_step(tmp_path: Path, read: Read) -> None:
+    made_run(tmp_path)
+    said = read(f"{RUN}/costs")
+    assert "Spent $0.010" in said or "Spent $0.01" in said
+    assert "train judge ruler 0.008 80 %" in said and "gpu 0.002 20 %" in said
+    assert "Trained tokens" in said and "9.0 s" in said and "2 0.004 0.001" in said
+    assert "Costs" in read(RUN)
+
+
+def test_a_run_without_prices_says_what_to_do(tmp_path: Path, read: Read) -> None:
+    MadeRun(tmp_path).history(1, **{"train/reward": 0.5})
+    said = read(f"{RUN}/costs")
+    assert "No price is known" in said and "gpu_cost_per_hour_usd" in said
+
+
 def test_a_group_has_its_judge_with_question_order_and_second_opinion(tmp_path: Path, read: Read) -> None:
     made_run(tmp_path)
     said = read(f"{RUN}/train/2/0")
@@ -104,6 +119,7 @@ def test_a_rollout_has_conversation_tokens_judge_and_forks(tmp_path: Path, read:
     made_run(tmp_path)
     said = read(f"{RUN}/train/2/0/0")
     assert "It found it." in said and "judge-1" in said and "shown as number 2" in said
+    assert "As its task shows it word" in said and "show word" not in said
     assert "fork: edited" in said and "completion 2 : its prompt does not extend" in said
     assert "+0.500" in said and "policy step 0" in said.lower()
     assert all(signal in said for signal in ("ratio", "advantage", "entropy", "mask"))
@@ -177,7 +193,7 @@ def test_an_export_keeps_every_page_and_every_link_leads_to_a_file(tmp_path: Pat
     kept = tmp_path / "kept"
     count = export_runs(tmp_path / "runs", kept)
     pages = list(kept.rglob("*.html"))
-    assert len(pages) == count == 2 + 2 * (1 + 2 + 5)
+    assert len(pages) == count == 2 + 1 + 2 * (1 + 2 + 5), "costs of the run that has a history"
     for page in pages:
         for link in re.findall(r'(?:href|src)="([^"#][^"]*)"', page.read_text()):
             target = (page.parent / unquote(html.unescape(link).partition("#")[0])).resolve()

@@ -35,7 +35,7 @@ from art.ui.access import VIEWER, GuardedPages, LinkAccess, PrintedAccess
 from art.ui.conversation import content_text, visible
 from art.ui.export import EXPORTED, export_pages
 from art.ui.index import ORDERS, ListQuery
-from art.ui.pages import compare_page, group_page, rollout_page, run_page, runs_page, step_page
+from art.ui.pages import compare_page, costs_page, group_page, rollout_page, run_page, runs_page, step_page
 from art.ui.run_files import EVERYBODY, RunFiles, Viewer
 from art.ui.run_reader import LONGEST_TEXT, RunReader, list_cells
 
@@ -78,6 +78,7 @@ class RunPages:
             RUN: self.run,
             RUN + "/rollouts": self.rollouts,
             RUN + "/rollouts.json": self.rollouts_json,
+            RUN + "/costs": self.costs,
             RUN + "/version": self.version,
             STEP: self.step,
             STEP + "/{group:int}": self.group,
@@ -120,6 +121,11 @@ class RunPages:
         """One run."""
         run = self._run(request)
         return self._page(request, "run.html", run_page(self.reader, run), run)
+
+    def costs(self, request: Request) -> Response:
+        """The costs of a run."""
+        run = self._run(request)
+        return self._page(request, "costs.html", costs_page(run), run)
 
     def rollouts(self, request: Request) -> Response:
         """All rollouts of a run."""

@@ -131,3 +131,18 @@ def times_of(row: Mapping[str, float]) -> list[tuple[str, float]]:
         if name.startswith("time/") and name.endswith("_s") and "/cum/" not in name
     ]
     return sorted(found, key=lambda one: -one[1])
+
+
+def costs_of(row: Mapping[str, float]) -> dict[str, float]:
+    """Returns the US dollars of a step by what they were for; sums of others are left out.
+
+    >>> costs_of({"costs/train/judge/ruler": 1.0, "costs/train": 1.0, "costs/gpu": 2.0, "costs/cum/gpu": 9.0})
+    {'train judge ruler': 1.0, 'gpu': 2.0}
+    """
+    found = {
+        name.removeprefix("costs/"): value
+        for name, value in row.items()
+        if name.startswith("costs/") and not name.startswith(("costs/cum/", "costs/all"))
+    }
+    sums = {path for path in found if any(other.startswith(f"{path}/") for other in found)}
+    return {path.replace("/", " "): usd for path, usd in found.items() if path not in sums}

@@ -12,11 +12,20 @@ from starlette.exceptions import HTTPException
 
 from art.errors import ARTError
 from art.trajectories import Trajectory, TrajectoryGroup
-from art.ui.conversation import common_turns, reward_of, show_turns, unusual_turns, visible
+from art.types import SHOW
+from art.ui.conversation import (
+    LONGEST_SHOWN,
+    common_turns,
+    reward_of,
+    show_turns,
+    unusual_turns,
+    visible,
+)
 from art.ui.curves import (
     Z_95,
     Curve,
     chart_json,
+    costs_of,
     reward_curve,
     reward_error,
     sheet_of,
@@ -33,6 +42,13 @@ from art.ui.run_reader import RunReader
 from art.ui.tokens import SIGNALS, samples_of_rollout, show_samples
 from art.wire.rollout_record import RolloutRecord
 
+USED = (
+    ("data/step_trainer_tokens", "Trained tokens", ""),
+    ("data/sheet/started_tokens", "Sampled tokens", ""),
+    ("time/step_trainer_s", "Gradient", "s"),
+    ("time/step_wall_s", "Wall clock", "s"),
+)
+"""Metric, title and unit of what a step uses beside money."""
 MOST_TOKENS = 32_000
 """Coloured tokens of a page."""
 MOST_COLUMNS = 32
@@ -94,6 +110,35 @@ def run_page(reader: RunReader, run: RunFiles) -> dict[str, Any]:
         "settings": {name: _shown_settings(value) for name, value in run.settings().items()},
         "changed": run.last_change(),
         "recorded": reader.index(run).count(ListQuery(run=run.key)),
+    }
+
+
+def costs_page(run: RunFiles) -> dict[str, Any]:
+    """Returns what each step of a run cost, in dollars, tokens and seconds, with their sums."""
+    rows = run.history.steps
+    costs = {step: {visible(kind): usd for kind, usd in costs_of(row).items()} for step, row in rows.items()}
+    kinds = list(dict.fromkeys(kind for row in costs.values() for kind in row))
+    totals = {kind: sum(row.get(kind, 0.0) for row in costs.values()) for kind in kinds}
+    sums, spent = [], 0.0
+    for row in costs.values():
+        spent += sum(row.values())
+        sums.append(spent)
+    used = {title: run.history.column(name) for name, title, _ in USED}
+    return {
+        "kinds": sorted(kinds, key=lambda kind: -totals[kind]),
+        "totals": totals,
+        "spent": spent if kinds else None,
+        "chart": chart_json(list(rows), [Curve("spent, US dollars", list(sums))], "Costs") if kinds else None,
+        "used": [
+            {"title": title, "unit": unit, "sum": sum(value for value in used[title] if value is not None)}
+            for _, title, unit in USED
+            if any(value is not None for value in used[title])
+        ],
+        "steps": [
+            {"step": step, "costs": costs[step], "used": [row.get(name) for name, _, _ in USED]}
+            for step, row in sorted(rows.items(), reverse=True)
+        ],
+        "columns": USED,
     }
 
 
@@ -253,6 +298,7 @@ def group_page(reader: RunReader, run: RunFiles, split: str, step: int, group: i
                 "row": row,
                 "turns": list(zip(ours[same:], unusual_turns(turns, at)[same:], strict=True)),
                 "logged": bool(ours),
+                "shown": _shown_by_task(_logged(found, row)),
                 "metrics": [(line["name"], line["cells"][at]) for line in differing],
             }
             for at, (row, ours) in enumerate(zip(shown, turns, strict=True))
@@ -310,7 +356,13 @@ def _logged(group: TrajectoryGroup | None, row: ListedRollout) -> Trajectory | N
 
 def _facts(found: Trajectory | TrajectoryGroup | None) -> list[tuple[str, str]]:
     values: dict[str, object] = {**found.metadata} if found is not None else {}
-    return [(visible(name), visible(value)) for name, value in values.items()]
+    return [(visible(name), visible(value)) for name, value in values.items() if name != SHOW]
+
+
+def _shown_by_task(found: Trajectory | None) -> str | None:
+    """Returns the rollout as its program shows it to people."""
+    text = found.metadata.get(SHOW) if found is not None else None
+    return visible(text)[:LONGEST_SHOWN] if isinstance(text, str) and text.strip() else None
 
 
 def _compared_metrics(found: TrajectoryGroup | None, rows: Sequence[ListedRollout]) -> list[dict[str, Any]]:
@@ -360,6 +412,7 @@ def rollout_page(
         "reward": reward_of(found) if found is not None else (row.reward, row.unscored),
         "parts_of_reward": _reward_parts(found, record),
         "facts": _facts(found),
+        "shown": _shown_by_task(found),
         "judge": _judge_lines(found, record),
         "logs": [visible(line) for line in found.logs] if found is not None else [],
         "samples": samples if tokens <= MOST_TOKENS else [],

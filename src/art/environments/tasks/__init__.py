@@ -13,7 +13,8 @@ Each task is one module with the same face (`Task`); importing one needs no torc
     await task.rollout(model, scenario, seed=None, temperature=1.0, max_tokens=None, timeout=120.0)
                                               one rollout -> art.Trajectory with reward and metrics
     task.environment(scenario, seed=None)     the world alone, without a model; see below
-    task.show(messages)                       a rollout as a few lines of plain text, for people
+    task.show(messages)                       a rollout as a few lines of plain text, for people: it is
+                                              `metadata["show"]` of the trajectory, which `art ui` shows
 
 `rollout` calls `model.openai_client().chat.completions.create(model=model.get_inference_name(), ...)` and
 appends `choices[0]`; it raises what the client raises. With `seed`, the seed of each request and every
@@ -31,13 +32,14 @@ An environment is driven with messages, by `rollout` over HTTP or by anything el
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from art.client.learning_rates import Leg, legs_to, share_at
 from art.errors import ConfigurationError
+from art.types import SHOW
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -145,8 +147,9 @@ async def run_rollout(
     max_tokens: int,
     timeout: float,
     metadata: dict[str, float | int | str | bool | None],
+    show: Callable[[Sequence[Mapping[str, Any]]], str],
 ) -> Trajectory:
-    """Runs `model` in `environment` until it is done.
+    """Runs `model` in `environment` until it is done. What the task shows of it is in its metadata.
 
     `timeout` is the deadline of one request in seconds. Raises what the model's client raises.
     """
@@ -182,6 +185,7 @@ async def run_rollout(
         turn += 1
     trajectory.reward = environment.reward
     trajectory.metrics.update(environment.metrics)
+    trajectory.metadata[SHOW] = show([dict(message) for message in trajectory.messages()])
     return trajectory
 
 

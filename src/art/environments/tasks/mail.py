@@ -211,6 +211,7 @@ async def rollout(
         max_tokens=max_tokens or DEFAULTS.max_tokens,
         timeout=timeout,
         metadata={"task": NAME, "scenario": scenario.index, "wanted": scenario.wanted.name},
+        show=show,
     )
 
 

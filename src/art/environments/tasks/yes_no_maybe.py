@@ -118,6 +118,7 @@ async def rollout(
         max_tokens=max_tokens or DEFAULTS.max_tokens,
         timeout=timeout,
         metadata={"task": NAME, "scenario": scenario.index},
+        show=show,
     )
 
 
