@@ -23,10 +23,12 @@ from art.ui import run_reader
 from art.ui.access import HEADERS
 from art.ui.app import THREADS
 from art.ui.run_files import RunFiles, Viewer
+from art.wire.jobs import TrainJobRequest
+from art.wire.training import OptimizerSpec
 from waiting import until
 
 RUN = "/ui/runs/-/games/player"
-PLACES = ("", "/rollouts", "/rollouts.json", "/version", "/train/2", "/train/2/0", "/train/2/0/0")
+PLACES = ("", "/costs", "/rollouts", "/rollouts.json", "/version", "/train/2", "/train/2/0", "/train/2/0/0")
 PLACES += ("/train/2/0/0/text?turn=0",)
 
 
@@ -115,6 +117,25 @@ async def test_a_tenant_sees_its_own_and_every_address_of_another_is_unknown(wor
         assert f"/ui/runs/-/{name}" in runs
 
 
+async def test_jobs_and_rollouts_of_now_are_those_of_the_key(world: World) -> None:
+    chat = {"model": "player", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}
+    for who in ("alice", "bob"):
+        asked = {"project": "games", "name": "player", "rollout_id": f"of-{who}"}
+        await world.clients[who].post("/art/rollouts", json=asked)
+        await world.clients[who].post(
+            "/v1/chat/completions", json=chat, headers={"x-art-rollout": f"by-{who}"}
+        )
+        job = TrainJobRequest(job_id=f"{who}~now", groups=[], optimizer=OptimizerSpec(learning_rate=1.0))
+        await world.control.jobs.store.submit(f"{who}~games", "player", job)
+    there = {who: (await (await opened(world, who)).get("/ui/live.json")).json() for who in world.clients}
+    for who in ("alice", "bob"):
+        assert [row["cells"][:2] for row in there[who]["jobs"]] == [["games/player", "now"]]
+        assert {row["cells"][0] for row in there[who]["rollouts"]} == {f"of-{who}", f"by-{who}"}
+    assert len(there["operator"]["jobs"]) == 2 and len(there["operator"]["rollouts"]) == 4
+    foreign = await (await opened(world, "alice")).get("/ui/live?run=-/secrets/plan")
+    assert foreign.status_code == 404
+
+
 async def test_a_rollout_with_the_name_of_anothers_shows_no_completion_of_it(world: World) -> None:
     chat = {"model": "player", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}
     told = await world.clients["bob"].post("/v1/chat/completions", json=chat, headers={"x-art-rollout": "x"})
@@ -176,9 +197,17 @@ async def test_pages_are_for_reading_with_all_headers_and_no_other_site_reads_th
 async def test_every_link_of_a_page_stays_under_the_mount(world: World) -> None:
     there = await opened(world, "operator")
     assert (await there.get("/ui")).headers["location"].endswith("/ui/")
-    for place in ("/ui/", RUN, f"{RUN}/train/2", f"{RUN}/train/2/0", f"{RUN}/train/2/0/0", f"{RUN}/rollouts"):
+    for place in (
+        "/ui/",
+        "/ui/live",
+        RUN,
+        f"{RUN}/train/2",
+        f"{RUN}/train/2/0",
+        f"{RUN}/train/2/0/0",
+        f"{RUN}/rollouts",
+    ):
         page = (await there.get(place)).text
-        links = re.findall(r'\b(?:href|src|action|data-(?:run|address|live))="([^"#][^"]*)"', page)
+        links = re.findall(r'\b(?:href|src|action|data-(?:run|address|live|now))="([^"#][^"]*)"', page)
         assert len(links) > 9 and all(link.startswith("/ui/") for link in links), place
         for link in {one for one in links if "/static/" in one}:
             assert (await there.get(link)).status_code == 200, link

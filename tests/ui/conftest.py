@@ -7,10 +7,10 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from served_pages import ServedPages, served
+from served_pages import ServedPages, Watched, served
 from starlette.testclient import TestClient
 
 from art.ui.app import RunPages
@@ -56,3 +56,17 @@ def read(tmp_path: Path) -> Iterator[Callable[[str], str]]:
 
     yield words
     pages.reader.close()
+
+
+@pytest.fixture
+def watch(browser: Browser, serve: Callable[..., ServedPages]) -> Iterator[Callable[..., Watched]]:
+    contexts = []
+
+    def watched(root: Path, mount: str = "", **options: Any) -> Watched:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        return Watched(context, serve(root, mount))
+
+    yield watched
+    for context in contexts:
+        context.close()

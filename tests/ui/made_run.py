@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ from openai.types.chat.chat_completion import Choice
 from safetensors.numpy import save_file
 
 import art
+from art.server.jobs.job_store import JobStore
 from art.server.ledger.schema import CREATE, INSERT, SampleRecord, to_row
 from art.tracking.model_files import append_history_row
 from art.tracking.trajectory_log import append_groups
+from art.wire.jobs import TrainJobRequest
 from art.wire.rollout_record import JudgeNote, RolloutFailure, RolloutRecord
-from art.wire.training import TokenFileHeader
+from art.wire.training import OptimizerSpec, TokenFileHeader
 
 END, SPACE, HALVES = 110, 100, (101, 102)
 TOKENIZER = json.dumps(
@@ -195,3 +199,20 @@ def made_run(root: Path) -> MadeRun:
     run.samples({"s2a-0": ("WHO ", "the tea"), "s2a-1": ("A", "caféB")}, fork="edited")
     run.tokens(2, "s2a-1", 7)
     return run
+
+
+def begin_job(
+    root: Path, job_id: str, *, project: str = "games", name: str = "player", done: int = 0
+) -> None:
+    """Asks for a job as a server does; with progress it runs."""
+
+    async def write() -> None:
+        store = JobStore(root / "server" / "jobs.sqlite")
+        request = TrainJobRequest(job_id=job_id, groups=[], optimizer=OptimizerSpec(learning_rate=1.0))
+        await store.submit(project, name, request)
+        if done:
+            await store.progress(job_id, "training", done=done, total=2000)
+        await store.close()
+
+    with ThreadPoolExecutor(1) as thread:  # a browser has an event loop in the test's own
+        thread.submit(lambda: asyncio.run(write())).result()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -15,6 +16,9 @@ from art.ui.access import LinkAccess
 from art.ui.app import guarded_pages, mounted_pages
 from art.ui.run_files import EVERYBODY
 from waiting import eventually
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
 
 
 @dataclass
@@ -54,3 +58,29 @@ def served(root: Path, mount: str = "") -> Iterator[ServedPages]:
         thread.join()
         pages.close()
         listener.close()
+
+
+class Watched:
+    """A page of a browser that has a cookie, with all that its console said."""
+
+    def __init__(self, context: BrowserContext, served: ServedPages) -> None:
+        self.page: Page = context.new_page()
+        self.served, self.reports = served, list[str]()
+        self.page.on("console", lambda message: self.reports.append(message.text))
+        self.page.on("pageerror", lambda error: self.reports.append(str(error)))
+        self.page.goto(served.door)
+        self.page.wait_for_url(f"{served.address}/")
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.served.address + path)
+        self.page.wait_for_load_state("networkidle")
+        return self.page
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression, past the page's policy, as the developer's tools would."""
+        session = self.page.context.new_cdp_session(self.page)
+        found = session.send(
+            "Runtime.evaluate", {"expression": expression, "awaitPromise": True, "returnByValue": True}
+        )
+        session.detach()
+        return found["result"].get("value")

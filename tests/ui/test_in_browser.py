@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+import sqlite3
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from made_run import MadeRun, made_run, trajectory
-from served_pages import ServedPages
+from made_run import MadeRun, begin_job, made_run, trajectory
+from served_pages import ServedPages, Watched
 
 from art.ui.app import export_runs
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +31,7 @@ FINDINGS = (
 RUN = "/runs/-/games/player"
 PAGES = (
     "/",
+    "/live",
     RUN,
     f"{RUN}/costs",
     f"{RUN}/rollouts",
@@ -51,46 +55,6 @@ HOSTILE = (
     "../../../../etc/passwd",
 )
 NAMES = ("<svg onload=alert(1)>", "a'b\"c", "\u202edrowssap", "%2e%2e", "x?y#z&token=1", "{{7*7}}")
-
-
-class Watched:
-    """A page of a browser that has a cookie, with all that its console said."""
-
-    def __init__(self, context: BrowserContext, served: ServedPages) -> None:
-        self.page: Page = context.new_page()
-        self.served, self.reports = served, list[str]()
-        self.page.on("console", lambda message: self.reports.append(message.text))
-        self.page.on("pageerror", lambda error: self.reports.append(str(error)))
-        self.page.goto(served.door)
-        self.page.wait_for_url(f"{served.address}/")
-
-    def open(self, path: str) -> Page:
-        self.page.goto(self.served.address + path)
-        self.page.wait_for_load_state("networkidle")
-        return self.page
-
-    def evaluate(self, expression: str) -> Any:
-        """The value of an expression, past the page's policy, as the developer's tools would."""
-        session = self.page.context.new_cdp_session(self.page)
-        found = session.send(
-            "Runtime.evaluate", {"expression": expression, "awaitPromise": True, "returnByValue": True}
-        )
-        session.detach()
-        return found["result"].get("value")
-
-
-@pytest.fixture
-def watch(browser: Browser, serve: Callable[..., ServedPages]) -> Iterator[Callable[..., Watched]]:
-    contexts = []
-
-    def watched(root: Path, mount: str = "", **options: Any) -> Watched:
-        context = browser.new_context(**options)
-        contexts.append(context)
-        return Watched(context, serve(root, mount))
-
-    yield watched
-    for context in contexts:
-        context.close()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
@@ -230,6 +194,12 @@ def hostile_run(root: Path, name: str) -> None:
     (made.model / "registration.json").write_text(json.dumps({"base_model": HOSTILE[0], HOSTILE[2]: HOSTILE}))
     printable = "".join(c for c in "".join(HOSTILE[:6]) if "!" <= c <= "~")
     made.samples({"r0-0": (printable, printable), "r0-1": (printable, printable)}, fork=HOSTILE[1])
+    begin_job(root, HOSTILE[1], project=name, name=name, done=5)
+    with closing(sqlite3.connect(root / "server" / "ledger.sqlite")) as file, file:
+        values = (HOSTILE[1], HOSTILE[4], HOSTILE[3], time.time())
+        file.execute("UPDATE samples SET rollout_id = ?, project = ?, model = ?, created_at = ?", values)
+    with closing(sqlite3.connect(root / "server" / "jobs.sqlite")) as file, file:
+        file.execute("UPDATE jobs SET phase = ?", (HOSTILE[0],))
 
 
 def test_hostile_texts_and_names_stay_text(tmp_path: Path, watch: Callable[..., Watched]) -> None:
@@ -239,7 +209,7 @@ def test_hostile_texts_and_names_stay_text(tmp_path: Path, watch: Callable[..., 
     page = shown.open("/")
     runs = page.locator("tbody th a").evaluate_all("links => links.map(one => one.getAttribute('href'))")
     assert len(runs) == len(NAMES)
-    visited = ["/", *(f"/compare?run={run.removeprefix('/runs/')}" for run in runs)]
+    visited = ["/", "/live", *(f"/compare?run={run.removeprefix('/runs/')}" for run in runs)]
     for run in runs:
         visited += [run, f"{run}/train/1", f"{run}/rollouts", f"{run}/costs"]
     visited += [f"{runs[0]}/train/1/0", *(f"{runs[0]}/train/1/0/{place}" for place in range(len(HOSTILE)))]
@@ -248,7 +218,7 @@ def test_hostile_texts_and_names_stay_text(tmp_path: Path, watch: Callable[..., 
         assert page.title().endswith("· ART") and "owned" not in page.title().split("·")[0], path
         assert page.locator("h1").count() == 1 and page.locator("main > h1:text('owned')").count() == 0, path
         assert (
-            page.evaluate("document.scripts.length") == 5 and page.locator("svg[onload], img").count() == 0
+            page.evaluate("document.scripts.length") == 6 and page.locator("svg[onload], img").count() == 0
         ), path
         shows = page.inner_text("body")
         assert not re.search("[\u202e\u2066\u200b\x1b\x9b]", shows), path

@@ -2,6 +2,7 @@
 
 /                                               the runs below the folder
 /compare?run=...&run=...                        their curves in one chart
+/live                                           jobs and rollouts of now; ?run=... of one run
 /runs/PLACE/PROJECT/NAME                        a run: curves, steps, checkpoints, settings
 /runs/PLACE/PROJECT/NAME/rollouts               all rollouts of a run
 /runs/PLACE/PROJECT/NAME/SPLIT/STEP             a step: accounting, times, groups, rollouts
@@ -11,6 +12,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from art.ui.access import VIEWER, GuardedPages, LinkAccess, PrintedAccess
 from art.ui.conversation import content_text, visible
 from art.ui.export import EXPORTED, export_pages
 from art.ui.index import ORDERS, ListQuery
+from art.ui.live import JOB_COLUMNS, NUMBERS, ROLLOUT_COLUMNS, LiveState, live_state
 from art.ui.pages import compare_page, costs_page, group_page, rollout_page, run_page, runs_page, step_page
 from art.ui.run_files import EVERYBODY, RunFiles, Viewer
 from art.ui.run_reader import LONGEST_TEXT, RunReader, list_cells
@@ -75,6 +78,8 @@ class RunPages:
         pages: dict[str, Page] = {
             "/": self.runs,
             "/compare": self.compare,
+            "/live": self.live,
+            "/live.json": self.live_json,
             RUN: self.run,
             RUN + "/rollouts": self.rollouts,
             RUN + "/rollouts.json": self.rollouts_json,
@@ -116,6 +121,16 @@ class RunPages:
         content = compare_page(self.reader, chosen, request.query_params)
         missing = [key for key in named if key not in found]
         return self._page(request, "compare.html", {**content, "missing": missing, "runs": found.values()})
+
+    def live(self, request: Request) -> Response:
+        """The jobs and rollouts of now."""
+        one, now = self._live_state(request)
+        columns = {"job_columns": JOB_COLUMNS, "rollout_columns": ROLLOUT_COLUMNS, "numbers": NUMBERS}
+        return self._page(request, "live.html", {"one": one, "now": now, **columns})
+
+    def live_json(self, request: Request) -> Response:
+        """The same, for the page's script."""
+        return JSONResponse(self._live_state(request)[1].to_json())
 
     def run(self, request: Request) -> Response:
         """One run."""
@@ -182,6 +197,15 @@ class RunPages:
         return PlainTextResponse(content_text(dict(messages[place])).encode("utf-8", "backslashreplace"))
 
     # What routes share.
+
+    def _live_state(self, request: Request) -> tuple[RunFiles | None, LiveState]:
+        found = self.reader.runs()
+        key = request.query_params.get("run")
+        if key is not None and key not in found:
+            raise HTTPException(404, f"There is no run {key} below {self.shown_root}.")
+        one = None if key is None else found[key]
+        runs = list(found.values()) if one is None else [one]
+        return one, live_state(runs, one=one is not None, now=time.time())
 
     def _run(self, request: Request) -> RunFiles:
         key = "/".join(request.path_params[part] for part in ("place", "project", "name"))

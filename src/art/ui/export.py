@@ -25,7 +25,7 @@ from art.ui.access import POLICY
 EXPORTED = "x-art-exported"
 """The header of a request for a page that is to be kept: its lists have all their rows."""
 _LINK = re.compile(r'\b(href|src|action|data-run)="(/[^"]*)"')
-_LEFT_OUT = re.compile(r"^/compare$|/rollouts(\.json)?$|/version$")
+_LEFT_OUT = re.compile(r"^/compare$|^/live(\.json)?$|/rollouts(\.json)?$|/version$")
 """Addresses that only a server can answer."""
 _LONGEST = 120
 
