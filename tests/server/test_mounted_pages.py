@@ -20,9 +20,9 @@ from tenants_world import OPERATOR, World, run_world
 from art.rendering.library import LibraryRenderer
 from art.server.process import with_origins
 from art.ui import run_reader
-from art.ui.access import HEADERS
+from art.ui.access import HEADERS, Viewer
 from art.ui.app import THREADS
-from art.ui.run_files import RunFiles, Viewer
+from art.ui.run_files import RunFiles
 from art.wire.jobs import TrainJobRequest
 from art.wire.training import OptimizerSpec
 from waiting import until
@@ -79,6 +79,7 @@ async def test_a_link_opens_one_browser_and_is_made_for_a_key_alone(world: World
     refused = await stranger.get("/ui/")
     assert refused.status_code == 401 and "has not opened a link" in refused.text
     path = (await world.clients["alice"].post("/art/ui-link")).json()["path"]
+    assert (await stranger.head(path)).status_code == 401  # a look at the link alone does not use it up
     assert (await stranger.get(path)).status_code == 200
     assert (await stranger.get("/ui/")).status_code == 200
     late = browser(world)

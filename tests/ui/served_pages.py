@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from art.ui.access import LinkAccess
+from art.ui.access import EVERYBODY, LinkAccess
 from art.ui.app import guarded_pages, mounted_pages
-from art.ui.run_files import EVERYBODY
 from waiting import eventually
 
 if TYPE_CHECKING:

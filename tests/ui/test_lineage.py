@@ -12,9 +12,10 @@ from made_run import MadeRun, made_run, trajectory
 from starlette.testclient import TestClient
 
 from art.server.jobs.job_store import _SCHEMA
+from art.ui.access import Viewer
 from art.ui.app import RunPages
 from art.ui.lineage import Lineage, lineage_of
-from art.ui.run_files import Viewer, find_runs
+from art.ui.run_files import find_runs
 
 
 def forked(root: Path, name: str, origin: str, *steps: int, project: str = "games") -> MadeRun:

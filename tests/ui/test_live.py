@@ -17,8 +17,8 @@ from served_pages import Watched
 from starlette.testclient import TestClient
 
 from art.process.files import take_lock
+from art.ui.access import Viewer
 from art.ui.app import RunPages
-from art.ui.run_files import Viewer
 from waiting import eventually
 
 

@@ -112,8 +112,7 @@ class BrowserPages:
             require_extra("ui", _PAGES)
         except ARTError as error:
             raise ServerError(str(error), status=501, code="pages_missing") from error
-        from art.ui.access import LINK_SECONDS
-        from art.ui.run_files import Viewer
+        from art.ui.access import LINK_SECONDS, Viewer
 
         tenant = tenant_in(request.scope)
         viewer = Viewer(tenant, "" if tenant is None else internal_name(tenant, ""))

@@ -16,14 +16,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.datastructures import URL, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from art.ui.run_files import EVERYBODY, Viewer
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -42,6 +40,26 @@ TOKEN = "token"
 VIEWER = "art.ui.viewer"
 """In a request's scope: for whom the browser reads."""
 _BYTES = 32
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """The person for whom files are read: one who sees all runs, or a tenant of the server."""
+
+    tenant: str | None = None
+    prefix: str = ""
+    """Begins the folders of the tenant's projects, which it knows without."""
+
+    def in_own_names(self, value: Any) -> Any:
+        """Returns what a file says in the tenant's own names."""
+        if isinstance(value, dict):
+            return {name: self.in_own_names(part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [self.in_own_names(part) for part in value]
+        return value.removeprefix(self.prefix) if isinstance(value, str) else value
+
+
+EVERYBODY = Viewer()
 
 
 class Access(Protocol):
@@ -248,7 +266,8 @@ class GuardedPages(Generic[A]):
             return PlainTextResponse(f"These pages are not served as {host[:100]!a}. {advice}\n", 421)
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("These pages are for reading: use GET.\n", 405, {"allow": "GET, HEAD"})
-        if (token := request.query_params.get(TOKEN)) is not None:
+        token = request.query_params.get(TOKEN)
+        if token is not None and request.method == "GET":
             return self._enter(request, token, host)
         if (viewer := self.access.viewer(request)) is None:
             return self._doorstep(request.url, 401, "This browser has not opened a link to these pages.")

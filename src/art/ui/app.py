@@ -33,13 +33,13 @@ from art.errors import ARTError
 from art.trajectories import History, Trajectory
 from art.types import get_messages
 from art.ui import formats
-from art.ui.access import VIEWER, GuardedPages, LinkAccess, PrintedAccess
+from art.ui.access import EVERYBODY, VIEWER, GuardedPages, LinkAccess, PrintedAccess, Viewer
 from art.ui.conversation import content_text, visible
 from art.ui.export import EXPORTED, export_pages
 from art.ui.index import ORDERS, ListQuery
 from art.ui.live import JOB_COLUMNS, NUMBERS, ROLLOUT_COLUMNS, LiveState, live_state
 from art.ui.pages import compare_page, costs_page, group_page, rollout_page, run_page, runs_page, step_page
-from art.ui.run_files import EVERYBODY, RunFiles, Viewer
+from art.ui.run_files import RunFiles
 from art.ui.run_reader import LONGEST_TEXT, RunReader, list_cells
 
 RUN = "/runs/{place}/{project}/{name}"

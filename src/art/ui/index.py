@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from art.ui.access import EVERYBODY, Viewer
 from art.ui.rollout_rows import ListedRollout, rows_of_step
-from art.ui.run_files import EVERYBODY, RunFiles, Viewer
+from art.ui.run_files import RunFiles
 
 INDEX_FILE = "ui-index.sqlite"
 PAGE = 200

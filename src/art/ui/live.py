@@ -15,9 +15,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from art.ui.access import Viewer
 from art.ui.conversation import visible
 from art.ui.formats import address, duration, number
-from art.ui.run_files import RunFiles, Viewer, life_sign, read_rows
+from art.ui.run_files import RunFiles, life_sign, read_rows
 
 RECENT_SECONDS = 120.0
 """So long a rollout is listed after its last completion."""

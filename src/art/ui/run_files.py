@@ -24,32 +24,13 @@ from art.process.running_server import is_in_use
 from art.tracking.folders import ModelPaths, model_folders
 from art.tracking.model_files import read_history, read_json
 from art.tracking.trajectory_log import LoggedSteps
+from art.ui.access import EVERYBODY, Viewer
 
 SPLITS_FIRST = ("train", "val", "test")
 NO_SETTINGS = ("job_id", "groups", "discarded", "conversations", "batches", "learning_rates", "expected_step")
 """Fields of a job that are no settings."""
 HERE = "-"
 """The place of the data folder that the pages were opened for."""
-
-
-@dataclass(frozen=True)
-class Viewer:
-    """The person for whom files are read: one who sees all runs, or a tenant of the server."""
-
-    tenant: str | None = None
-    prefix: str = ""
-    """Begins the folders of the tenant's projects, which it knows without."""
-
-    def in_own_names(self, value: Any) -> Any:
-        """Returns what a file says in the tenant's own names."""
-        if isinstance(value, dict):
-            return {name: self.in_own_names(part) for name, part in value.items()}
-        if isinstance(value, list):
-            return [self.in_own_names(part) for part in value]
-        return value.removeprefix(self.prefix) if isinstance(value, str) else value
-
-
-EVERYBODY = Viewer()
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from art.errors import ARTError
 from art.tracking.explain import Explanation, explain_model
 from art.tracking.step_record import read_rollouts
 from art.trajectories import Trajectory, TrajectoryGroup
+from art.ui.access import EVERYBODY, Viewer
 from art.ui.conversation import LogReader, visible
 from art.ui.formats import fate_kind, fate_words, number, signed
 from art.ui.index import ORDERS, PAGE, ListQuery, RolloutIndex, step_stamp
 from art.ui.rollout_rows import ListedRollout
-from art.ui.run_files import EVERYBODY, RunFiles, Viewer, find_runs
+from art.ui.run_files import RunFiles, find_runs
 from art.wire.rollout_record import RolloutRecord
 
 FIRST_ROWS, MOST_ROWS, LONGEST_TEXT = 40, 20_000, 200
