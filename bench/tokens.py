@@ -1,15 +1,16 @@
-"""What the record of a step's tokens costs: CPU of a training step with it and without it, in one process.
+"""What the record of a step costs: CPU of a training step with it and without it, in one process.
 
 A step is everything from the loss entries to the moved weights, by the trainer itself. With the record it
-also holds what the server does: encode the columns, join them with samples and rollouts, write the file and
-delete an old one. The two take turns in an order drawn by lot; CPU is that of the process, so that other work
-on the machine says little. The figure is the median over pairs, with the bootstrap interval of that median.
-It is smaller than its noise, so the record's own parts are timed alone, too.
+also holds what the server does: write the line of each rollout, encode the columns of tokens, join them
+with samples and rollouts, write the file and delete an old one. The two take turns in an order drawn by
+lot; CPU is that of the process, so that other work on the machine says little. The figure is the median
+over pairs, with the bootstrap interval of that median. It is smaller than its noise, so the record's own
+parts are timed alone, too.
 
 The nano model is the hardest case: its steps are the cheapest of all for each token.
 
-Entropies are part of every step, since `loss/entropy` needs them: they are measured against `logsumexp` and a
-softmax of its own, as a plain implementation has them.
+Entropies are part of every step, since `loss/entropy` needs them: they are measured against `logsumexp` and
+a softmax of its own, as a plain implementation has them.
 """
 
 from __future__ import annotations
@@ -26,16 +27,22 @@ import torch
 from safetensors.numpy import save as save_arrays
 from transformers.utils import logging as transformers_logging
 
-from art.batch.batch_types import Batch, GroupRow
+from art.batch.batch_types import GroupRow
 from art.batch.build import build_batch
 from art.process.resources import keep_freed_memory
-from art.server.jobs.step_files import delete_old_tokens, write_tokens
+from art.server.jobs.step_files import (
+    delete_old_tokens,
+    rollout_records,
+    write_rollouts,
+    write_tokens,
+)
 from art.tracking.step_record import read_tokens
 from art.training.logprobs import norms_and_entropies
 from art.training.policy import load_policy
 from art.training.tally import TokenRecord
 from art.training.trainer import Trainer
-from art.wire.jobs import TrainJobRequest
+from art.wire.jobs import TrainGroup, TrainJobRequest, TrainTrajectory
+from art.wire.rollout_record import JudgeNote, RolloutNotes
 from art.wire.training import ComputeSpec, LoraSpec, OptimizerSpec, RecordTokens, TrainRequest
 from bench.corpora import VOCABULARY, single_turn, tool_use
 from bench.models import NANO, SMALL, Shape, qwen3, save_model
@@ -67,12 +74,17 @@ CASES = (
 class RecordedSteps:
     """A trainer that makes one step after the other from one batch."""
 
-    def __init__(self, model: Path, batch: Batch, folder: Path) -> None:
+    def __init__(self, model: Path, rows: Sequence[GroupRow], folder: Path) -> None:
         self._trainer = Trainer(load_policy(str(model), name="bench"))
         self._trainer.open(MODEL, LoraSpec(), seed=0)
-        self._batch, self.folder = batch, folder
-        self._job = TrainJobRequest(job_id="bench", groups=[], optimizer=OptimizerSpec(learning_rate=1e-5))
-        self.step, self.recording = 0, 0.0
+        self._rows, self._batch, self.folder = rows, build_batch(rows), folder
+        self._job = job_of(rows)
+        self.step, self.recording, self.lines = 0, 0.0, 0.0
+
+    @property
+    def entries(self) -> int:
+        """Loss entries of a step."""
+        return len(self._batch.entries)
 
     def make(self, record: RecordTokens) -> float:
         """CPU seconds of a step."""
@@ -94,6 +106,10 @@ class RecordedSteps:
         return time.process_time() - begin
 
     def _keep(self) -> None:
+        begin = time.process_time()
+        records = rollout_records(self._job, self._rows, self._batch)
+        write_rollouts(self.folder, self.step, records)
+        self.lines = time.process_time() - begin
         body = save_arrays(dict(self._trainer.token_columns(MODEL, self.step - 1)))
         write_tokens(self.folder, body, self._batch.samples, self._job, self.step)
         delete_old_tokens(self.folder, self.step - KEPT_STEPS)
@@ -116,9 +132,8 @@ class RecordedSteps:
 
 def case_rows(case: Case, folder: Path) -> list[Row]:
     model = save_model(qwen3(case.shape, vocabulary=VOCABULARY, positions=8192), folder / "model")
-    batch = build_batch(case.corpus())
-    steps = RecordedSteps(model, batch, folder / "steps")
-    draw, pairs, recording = random.Random(0), [], []
+    steps = RecordedSteps(model, case.corpus(), folder / "steps")
+    draw, pairs, recording, lines = random.Random(0), [], [], []
     for kind in ("none", "all"):
         steps.make(kind)  # type: ignore[arg-type]  # warms up
     for _ in range(case.pairs):
@@ -127,7 +142,36 @@ def case_rows(case: Case, folder: Path) -> list[Row]:
         seconds = {kind: steps.make(kind) for kind in order}
         pairs.append((seconds["all"], seconds["none"]))
         recording.append(steps.recording)
-    return [*cost_rows(case, pairs, recording, steps), *size_rows(case, steps, len(batch.entries))]
+        lines.append(steps.lines)
+    share = 100 * statistics.median(lines) / statistics.median(without for _, without in pairs)
+    rollouts = Row(name=f"{case.name}: of these, the lines of the rollouts", ours=share, unit="% of a step")
+    return [*cost_rows(case, pairs, recording, steps), rollouts, *size_rows(case, steps, steps.entries)]
+
+
+def job_of(rows: Sequence[GroupRow]) -> TrainJobRequest:
+    """The job that a program would send for these groups, with what it notes of each rollout."""
+    notes = RolloutNotes(
+        scenario="scenario 17",
+        reward_parts={"turns": 6.0, "right": 1.0, "duration": 4.2},
+        judge=JudgeNote(name="judge", words="It found the document and named it. " * 8, order=3, score=0.75),
+        started_at=1e9,
+        seconds=4.2,
+    )
+    groups = [
+        TrainGroup(
+            trajectories=[
+                TrainTrajectory(
+                    rollout=one.rollout,
+                    reward=one.reward,
+                    samples=[sample.sample_id for sample in one.samples],
+                    notes=notes,
+                )
+                for one in group.rollouts
+            ]
+        )
+        for group in rows
+    ]
+    return TrainJobRequest(job_id="bench", groups=groups, optimizer=OptimizerSpec(learning_rate=1e-5))
 
 
 def cost_rows(
