@@ -49,7 +49,7 @@ def alive(tmp_path: Path) -> Iterator[Path]:
 
 def test_jobs_and_rollouts_of_a_running_server(alive: Path, read: Callable[[str], str]) -> None:
     said = read("/live")
-    assert "Now alive 2 jobs, 2 rollouts in the last two minutes." in said
+    assert "Now alive 2 jobs, 2 rollouts lately." in said
     assert (
         "games/player running-job training 512 of 2,000" in said and "games/other waiting-job waits" in said
     )

@@ -71,7 +71,9 @@ def live_state(runs: Sequence[RunFiles], *, one: bool, now: float) -> LiveState:
         rollouts += _rollouts(here, one=one, now=now)
     if any(sign.state == "alive" for sign in signs):
         state = "alive"
-        words = f"{_counted(len(jobs), 'job')}, {_counted(len(rollouts), 'rollout')} in the last two minutes."
+        words = f"{_counted(len(jobs), 'job')}, {_counted(len(rollouts), 'rollout')} lately."
+        if max(len(jobs), len(rollouts)) > MOST_LISTED:
+            words += f" The newest {MOST_LISTED} are listed."
     else:
         state = signs[0].state if one else "dead" if jobs else "finished"
         reason = signs[0].words if one else "no server uses this folder"
