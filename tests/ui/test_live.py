@@ -137,3 +137,11 @@ def test_the_page_follows_rests_while_hidden_and_ends(alive: Path, watch: Callab
     look()
     page.get_by_text("4 jobs").wait_for()
     assert shown.reports == []
+    page.route("**/live.json", lambda route: route.abort())
+
+    def closed() -> bool:
+        page.clock.run_for(2100)
+        return page.get_by_text("These pages are closed").is_visible()
+
+    eventually(closed)
+    assert page.locator("[data-now-state]").inner_text() == "no answer" and rests(600)

@@ -51,7 +51,11 @@
       } catch {
         if (timer !== this.timer) return;
         this.failures += 1;
-        if (this.failures >= FAILURES) return this.stop("These pages are closed, or this browser was locked out. The files stay: art ui shows them.");
+        if (this.failures >= FAILURES) {
+          this.state.textContent = "no answer";
+          this.state.className = "badge life-dead";
+          return this.stop("These pages are closed, or this browser was locked out. The files stay: art ui shows them.");
+        }
       }
       if (performance.now() > this.until) return this.stop("It was watched for half an hour.");
       this.wait();
