@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -21,10 +21,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
-from art.client.captured_reply import note_call, read_completion, watch_body
+from pydantic import BaseModel
+
+from art.client.captured_reply import read_completion, watch_body
 from art.client.recorder import Recorder
 from art.errors import NoTrajectoryError
 from art.trajectories import Trajectory, rollout_scope
+from art.wire.rollouts import CALL_NOTE, ObservedCompletion
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
@@ -121,6 +124,28 @@ class _AsyncTap(_Tap):
             response = await self.send(client, request, *args, **options)
         _record_response(listener, request, response, started_at)
         return response
+
+
+def note_call(completion: ChatCompletion, started_at: float) -> None:
+    """Notes in each choice when its completion was asked for and ended (now), and what was counted."""
+    call: ObservedCompletion = {"started_at": started_at, "ended_at": max(started_at, time.time())}
+    # Other servers leave fields out, or write something else there.
+    if isinstance(model := getattr(completion, "model", None), str):
+        call["model"] = model
+    usage, choices = getattr(completion, "usage", None), getattr(completion, "choices", None) or []
+    if isinstance(asked := getattr(usage, "prompt_tokens", None), int):
+        call["prompt_tokens"] = asked
+    if isinstance(given := getattr(usage, "completion_tokens", None), int) and len(choices) == 1:
+        call["completion_tokens"] = given
+    note_choices(choices, call)
+
+
+def note_choices(choices: Sequence[object], call: Mapping[str, Any]) -> None:
+    """Gives each choice of a reply its note. The first one has the tokens of the prompt, which they share."""
+    for place, choice in enumerate(choices):
+        if isinstance(choice, BaseModel):
+            noted = {name: value for name, value in call.items() if place == 0 or name != "prompt_tokens"}
+            setattr(choice, CALL_NOTE, noted)
 
 
 def _record_response(listener: Listener | None, request: Any, response: Any, started_at: float) -> None:

@@ -8,15 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from typing import Any
 
 from openai.types.chat import ChatCompletion
-from pydantic import BaseModel, ValidationError
-
-from art.wire.rollouts import CALL_NOTE, ObservedCompletion
+from pydantic import ValidationError
 
 log = logging.getLogger(__name__)
 
@@ -37,28 +34,6 @@ def read_completion(body: bytes, *, streamed: bool) -> ChatCompletion | None:
         else:
             reply.add(chunk)
     return reply.completion()
-
-
-def note_call(completion: ChatCompletion, started_at: float) -> None:
-    """Notes in each choice when its completion was asked for and ended (now), and what was counted."""
-    call: ObservedCompletion = {"started_at": started_at, "ended_at": max(started_at, time.time())}
-    # Other servers leave fields out, or write something else there.
-    if isinstance(model := getattr(completion, "model", None), str):
-        call["model"] = model
-    usage, choices = getattr(completion, "usage", None), getattr(completion, "choices", None) or []
-    if isinstance(asked := getattr(usage, "prompt_tokens", None), int):
-        call["prompt_tokens"] = asked
-    if isinstance(given := getattr(usage, "completion_tokens", None), int) and len(choices) == 1:
-        call["completion_tokens"] = given
-    note_choices(choices, call)
-
-
-def note_choices(choices: Sequence[object], call: Mapping[str, Any]) -> None:
-    """Gives each choice of a reply its note. The first one has the tokens of the prompt, which they share."""
-    for place, choice in enumerate(choices):
-        if isinstance(choice, BaseModel):
-            noted = {name: value for name, value in call.items() if place == 0 or name != "prompt_tokens"}
-            setattr(choice, CALL_NOTE, noted)
 
 
 def _completion(fields: dict[str, Any]) -> ChatCompletion:

@@ -18,8 +18,8 @@ from openai.resources.chat import AsyncChat
 from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion
 
-from art.client.capture import Listener, current_listener, listening
-from art.client.captured_reply import note_call, read_completion, watch_body
+from art.client.capture import Listener, current_listener, listening, note_call
+from art.client.captured_reply import read_completion, watch_body
 from art.client.connection import CONNECT_S, TIMEOUT_S, PerLoop, file_budget
 from art.client.fast_http import Lane, Revive, complete_over_lane, lane_to, request_head
 from art.trajectories import current_rollout, get_messages

@@ -21,8 +21,7 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from art.client.capture import listening
-from art.client.captured_reply import note_choices
+from art.client.capture import listening, note_choices
 from art.client.connection import ServerConnection
 from art.client.recorder import Recorder, message_key, tools_key
 from art.client.remote_backend import RemoteBackend
