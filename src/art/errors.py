@@ -42,6 +42,9 @@ Each class, with what else it inherits::
      │    ├── LlmAnswerError (ValueError)     not in the form asked for, also when asked again
      │    └── BudgetExceededError             the next question would go beyond the budget
      ├── VerifierError                        a verifier could not decide
+     ├── EnvironmentFailedError               the code of an environment failed in a rollout
+     │    └── EnvironmentTimeoutError (DeadlineError)
+     │                                        it did not answer in time
      ├── McpError                             an MCP server is not there or breaks the protocol
      │    ├── McpTimeoutError (DeadlineError) it did not answer in time
      │    └── CassetteError                   a recording of one lacks what is asked, or is damaged
@@ -431,6 +434,14 @@ class McpTimeoutError(McpError, DeadlineError):
 
 class CassetteError(McpError):
     """A request to an MCP server is not on the cassette, or the file is damaged."""
+
+
+class EnvironmentFailedError(ARTError):
+    """The code of an environment failed in a rollout; the message names both, the cause is its own error."""
+
+
+class EnvironmentTimeoutError(EnvironmentFailedError, DeadlineError):
+    """A call of an environment's code did not end in time."""
 
 
 class VerifierError(ARTError):

@@ -12,12 +12,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +23,10 @@ from pydantic import RootModel
 
 import art
 from art.environments import tasks
+from art.environments.adapters.environment import load_object
+from art.environments.tasks import EVALUATION_SEED
 from art.errors import CheckpointMissingError, ConfigurationError, RolloutsFailedError
-from art.runs.quickstart import ADDED_BY_GATHERING, EVALUATION_SEED, Evaluation
+from art.runs.quickstart import ADDED_BY_GATHERING, Evaluation
 from art.tracking.folders import NamedModel
 from art.tracking.model_files import read_json
 from art.wire.records import split_bits
@@ -72,7 +72,7 @@ class RolloutSource:
         """function: "module:function", found from the current folder. scenarios: "module:name" of a list, or
         a file of JSON lines or of a JSON list. Raises ConfigurationError.
         """
-        run = named_object("--rollout", function)
+        run = load_object("--rollout", function)
         if not callable(run):
             raise ConfigurationError(f"--rollout {function!r} is {type(run).__name__}, not a function")
         known = read_scenarios(scenarios)
@@ -101,29 +101,11 @@ class RolloutSource:
             )
 
 
-def named_object(option: str, text: str) -> Any:
-    """Returns what "module:name" names, with the current folder searched first. Raises ConfigurationError."""
-    module, colon, name = text.partition(":")
-    if not colon or not module or not name:
-        raise ConfigurationError(f"{option} {text!r}: write module:name, such as rollout:rollout")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{option} {text!r}: {error}. Run the command in the folder of {module.partition('.')[0]}.py"
-        ) from error
-    except AttributeError as error:
-        raise ConfigurationError(f"{option} {text!r}: {error}") from error
-
-
 def read_scenarios(text: str) -> list[Any]:
     """Returns the scenarios of a file, or of "module:name". Raises ConfigurationError."""
     path = Path(text)
     if path.suffix not in (".json", ".jsonl"):
-        found = named_object("--scenarios", text)
+        found = load_object("--scenarios", text)
         known = list(found() if callable(found) else found)
     else:
         try:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import art
 from art.client.learning_rates import Leg, legs_to
 from art.environments import tasks
-from art.environments.tasks import Task
+from art.environments.tasks import EVALUATION_SEED, Task
 from art.errors import ARTError, ConfigurationError
 from art.runs.folder import RunFolder, RunStep
 from art.runs.loop import ScoredGroups, TrainingLoop
@@ -240,8 +240,6 @@ def existing_folder(output: Path | None, *, task: str) -> QuickstartFolder:
 
 
 PROJECT = "quickstart"
-EVALUATION_SEED = 1_000_003
-"""Evaluation scenarios are drawn far from those of training, the same before and after."""
 KEPT_TRANSCRIPTS = 200
 
 ADDED_BY_GATHERING = {"completion_tokens", "duration"}

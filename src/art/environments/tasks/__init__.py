@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from art.model import Model
     from art.trajectories import Trajectory
 
-__all__ = ["NAMES", "Task", "TaskDefaults", "find"]
+__all__ = ["EVALUATION_SEED", "NAMES", "Task", "TaskDefaults", "find"]
 
 Message = dict[str, Any]
 """An OpenAI chat message."""
@@ -189,6 +189,8 @@ async def run_rollout(
     return trajectory
 
 
+EVALUATION_SEED = 1_000_003
+"""Evaluation scenarios are drawn far from those of training, the same before and after."""
 NAMES = ("tic-tac-toe", "yes-no-maybe", "mail")
 
 

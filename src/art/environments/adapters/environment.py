@@ -1,0 +1,275 @@
+"""The protocol of an environment by name, and what its adapters have in common.
+
+    environment = find_environment("tic-tac-toe")             art.environments.adapters.registry
+    scenarios = environment.scenarios("train")
+    trajectory = await environment.rollout(model, scenarios[0])
+
+An adapter has a file of its own. It builds on three things here: `EnvironmentThread` calls foreign code with
+a deadline, `RolloutConversation` asks the model and becomes the trajectory, `scenario_seed` draws the
+scenarios of the splits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+
+from art.environments.tasks import Message, turn_seed
+from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
+from art.types import SHOW, text_of_content
+
+if TYPE_CHECKING:
+    from art.model import Model
+    from art.trajectories import Trajectory
+
+SPLITS = ("train", "val")
+SCENARIO_ID = "scenario_id"
+"""In a trajectory's metadata: the id of its scenario."""
+CALL_S = 60.0
+"""The deadline of one call of an environment's own code, in seconds."""
+REQUEST_S = 120.0
+"""The deadline of one request to the model, in seconds."""
+MAX_TOKENS = 256
+"""Limit of one completion in tokens, where the caller gives none."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One task instance of an environment."""
+
+    id: str
+    """The same scenario has the same id in every process."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values, of which the adapter makes it again."""
+
+
+class NamedEnvironment(Protocol):
+    """An environment with scenarios and rollouts; all adapters have this face."""
+
+    name: str
+    """With the prefix: `reasoning-gym:letter_counting`."""
+
+    def scenarios(self, split: str) -> Sequence[Scenario]:
+        """Returns the scenarios of "train" or "val": the same in every process, none in both. Raises
+        ConfigurationError for another split.
+        """
+        ...
+
+    async def rollout(
+        self,
+        model: Model,
+        scenario: Scenario,
+        *,
+        seed: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+    ) -> Trajectory:
+        """Runs one rollout through the model's endpoint.
+
+        The trajectory has a reward, the parts of the reward as metrics, and the scenario's id and a text for
+        people in its metadata. With `seed` the environment and each request are seeded. `max_tokens`: limit
+        of one completion. Raises what the model's client raises, and EnvironmentFailedError where the
+        environment fails or does not answer in time.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends what the environment has started."""
+        ...
+
+
+def check_split(name: str, split: str) -> None:
+    """Raises ConfigurationError, which names the environment, unless `split` is one of `SPLITS`."""
+    if split not in SPLITS:
+        raise ConfigurationError(f"environment {name!r} has no split {split!r}: use 'train' or 'val'")
+
+
+def check_sizes(name: str, train: int, val: int) -> None:
+    """Raises ConfigurationError unless both splits have a scenario."""
+    for split, size in (("train", train), ("val", val)):
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ConfigurationError(
+                f"environment {name!r}: {split}={size!r} is no number of scenarios; give 1 or more"
+            )
+
+
+def scenario_seed(seed: int, split: str, index: int) -> int:
+    """Returns the seed of the scenario at `index` of a split of the stream `seed`, below 2**31.
+
+    Seeds of "train" are even and those of "val" odd, so that no split has one of the other. It depends on
+    neither size: a split that gets longer keeps its scenarios.
+    """
+    return (turn_seed(seed, index) >> 1 << 1) + SPLITS.index(split)
+
+
+def load_object(option: str, text: str) -> Any:
+    """Returns what "module:name" names, with the current folder searched first. Raises ConfigurationError."""
+    module, colon, name = text.partition(":")
+    if not colon or not module or not name:
+        raise ConfigurationError(f"{option} {text!r}: write module:name, such as rollout:rollout")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{option} {text!r}: {error}. Run the command in the folder of {module.partition('.')[0]}.py"
+        ) from error
+    except AttributeError as error:
+        raise ConfigurationError(f"{option} {text!r}: {error}") from error
+
+
+class EnvironmentThread:
+    """Calls the code of one world in a thread of its own, each call with a deadline.
+
+    The event loop goes on meanwhile, and all calls see the same thread. A call that misses its deadline fails
+    its rollout and keeps nothing else waiting: the thread is a daemon, which does not delay the end of the
+    process.
+
+        with EnvironmentThread(name) as thread:
+            observation = await thread.call("reset", world.reset)
+    """
+
+    def __init__(self, name: str, *, deadline_s: float = CALL_S) -> None:
+        self.name = name
+        self.deadline_s = deadline_s
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._work, name=f"environment {self.name}", daemon=True).start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._calls.put(None)
+
+    async def call(self, action: str, function: Callable[..., Any], *given: Any) -> Any:
+        """Returns what the function returns.
+
+        action: what it does, for errors ("reset", "step"). Raises EnvironmentFailedError with the
+        environment's error as its cause, EnvironmentTimeoutError after `deadline_s`.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[Any, Exception | None]] = loop.create_future()
+        context = copy_context()
+
+        def deliver(outcome: tuple[Any, Exception | None]) -> None:
+            if not answer.done():
+                answer.set_result(outcome)
+
+        def run() -> None:
+            outcome: tuple[Any, Exception | None]
+            try:
+                outcome = context.run(function, *given), None
+            except Exception as error:  # noqa: BLE001  # the environment's: whoever waits raises it
+                outcome = None, error
+            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+                loop.call_soon_threadsafe(deliver, outcome)
+
+        self._calls.put(run)
+        try:
+            async with asyncio.timeout(self.deadline_s):
+                value, error = await answer
+        except TimeoutError as late:
+            raise EnvironmentTimeoutError(
+                f"environment {self.name!r}: {action} did not answer within {self.deadline_s:g} s"
+            ) from late
+        if isinstance(error, ConfigurationError):
+            raise error
+        if error is not None:
+            raise EnvironmentFailedError(
+                f"environment {self.name!r}: {action} failed: {type(error).__name__}: {error}"
+            ) from error
+        return value
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+class RolloutConversation:
+    """One conversation of a model in an environment, which becomes a trajectory.
+
+    request: further arguments of each request, such as {"extra_body": {"guided_regex": "[0-9]"}}.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        opening: Sequence[Message],
+        *,
+        seed: int | None,
+        temperature: float,
+        max_tokens: int | None,
+        request: Mapping[str, Any],
+    ) -> None:
+        from art.trajectories import Trajectory
+
+        self.trajectory = Trajectory(messages_and_choices=list[Any](opening), reward=0.0)
+        self.turns = 0
+        """Completions so far."""
+        self._model = model
+        self._seed = seed
+        self._request: dict[str, Any] = {
+            **request,
+            "temperature": temperature,
+            "max_tokens": MAX_TOKENS if max_tokens is None else max_tokens,
+        }
+
+    def add(self, *messages: Message) -> None:
+        """Appends messages of the environment."""
+        cast("list[Any]", self.trajectory.messages_and_choices).extend(messages)
+
+    async def ask(self) -> str:
+        """Returns the text of the model's reply, which is appended. Raises what the client raises."""
+        seeded = {} if self._seed is None else {"seed": turn_seed(self._seed, self.turns)}
+        completion = await self._model.openai_client().chat.completions.create(
+            model=self._model.get_inference_name(),
+            messages=self.trajectory.messages(),
+            timeout=REQUEST_S,
+            **{**self._request, **seeded},
+        )
+        choice = completion.choices[0]
+        self.trajectory.messages_and_choices.append(choice)
+        self.turns += 1
+        return text_of_content(choice.message.content)
+
+    def finish(
+        self,
+        scenario: Scenario,
+        *,
+        reward: float,
+        metrics: Mapping[str, float],
+        show: str | None = None,
+        **metadata: float | int | str | bool | None,
+    ) -> Trajectory:
+        """Returns the trajectory with its reward and metrics. show: the rollout for people; None: its
+        messages.
+        """
+        told = self.trajectory
+        told.reward = float(reward)
+        told.metrics.update(metrics)
+        told.metadata.update(metadata)
+        told.metadata[SCENARIO_ID] = scenario.id
+        told.metadata[SHOW] = text_of_messages(told.messages()) if show is None else show
+        return told
+
+
+def text_of_messages(messages: Sequence[Any]) -> str:
+    """Returns a conversation as plain text, for people: "user: ...", a paragraph each."""
+    return "\n\n".join(f"{one['role']}: {text_of_content(one.get('content'))}" for one in messages)
+
+
+def content_id(*parts: str) -> str:
+    """Returns 16 hexadecimal digits that tell these texts from others, in every process."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,104 @@
+"""Environments by name.
+
+    find_environment("tic-tac-toe")                                  a built-in task
+    find_environment("gymnasium:my_module:MyEnvironment", turns=20)  PREFIX:NAME, with options of the adapter
+    find_environment("python:my_module:my_environment")              your own `NamedEnvironment`
+
+An adapter is a class `Adapter(name, **options)`, `name` without the prefix, in a file of its own, and a line
+in `ADAPTERS`. The file is loaded when an environment of it is asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, cast
+
+from art.environments.adapters.environment import NamedEnvironment, load_object
+from art.environments.tasks import NAMES
+from art.errors import ConfigurationError, did_you_mean
+
+ADAPTERS: Mapping[str, str] = MappingProxyType({})
+"""Prefix -> the adapter's class, as "module:name"."""
+TASKS = "art.environments.adapters.builtin_tasks:TaskEnvironment"
+PYTHON = "python"
+"""The prefix of a user's own environment."""
+
+
+def known_environments() -> list[str]:
+    """Returns the names of the built-in tasks, then the prefixes as "prefix:NAME"."""
+    return [*NAMES, *(f"{prefix}:NAME" for prefix in ADAPTERS), f"{PYTHON}:MODULE:NAME"]
+
+
+def find_environment(name: str, /, **options: Any) -> NamedEnvironment:
+    """Returns the environment called `name`, made with the adapter's options.
+
+    Raises ConfigurationError, which lists what is known, for an unknown name or option, and MissingExtraError
+    where the adapter's library is not installed.
+    """
+    prefix, colon, rest = name.partition(":")
+    if not colon:
+        if name not in NAMES:
+            raise _unknown(name)
+        return _make(name, _class_of(TASKS), name, options)
+    if prefix == PYTHON:
+        return _own(name, load_object("environment", rest), options)
+    if prefix not in ADAPTERS or not rest:
+        raise _unknown(name)
+    return _make(name, _class_of(ADAPTERS[prefix]), rest, options)
+
+
+def _class_of(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    return cast("Callable[..., Any]", getattr(import_module(module), name))
+
+
+def _unknown(name: str) -> ConfigurationError:
+    hint = did_you_mean(name, [*NAMES, *(f"{prefix}:" for prefix in (*ADAPTERS, PYTHON))])
+    return ConfigurationError(
+        f"unknown environment {name!r}: {f'{hint} ' if hint else ''}known: {', '.join(known_environments())}"
+    )
+
+
+def _own(name: str, found: Any, options: Mapping[str, Any]) -> NamedEnvironment:
+    """Returns a user's environment: what the name names, or what that makes when it is called."""
+    if isinstance(found, type) or not hasattr(found, "rollout"):
+        if not callable(found):
+            raise ConfigurationError(
+                f"environment {name!r} is {type(found).__name__}: name an object with `scenarios` and "
+                "`rollout`, or a function that returns one"
+            )
+        _check_options(name, found, (), options)
+        found = found(**options)
+    elif options:
+        raise ConfigurationError(f"environment {name!r} is an object: it takes no {', '.join(options)}")
+    missing = [method for method in ("scenarios", "rollout", "close") if not hasattr(found, method)]
+    if missing:
+        raise ConfigurationError(
+            f"environment {name!r} has no {' and no '.join(missing)}; "
+            "art.environments.adapters.environment.NamedEnvironment says what it needs"
+        )
+    return cast("NamedEnvironment", found)
+
+
+def _make(name: str, adapter: Callable[..., Any], rest: str, options: Mapping[str, Any]) -> NamedEnvironment:
+    _check_options(name, adapter, (rest,), options)
+    return cast("NamedEnvironment", adapter(rest, **options))
+
+
+def _check_options(
+    name: str, function: Callable[..., Any], given: tuple[Any, ...], options: Mapping[str, Any]
+) -> None:
+    """Raises ConfigurationError for an option that the adapter does not take, or one that it lacks."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*given, **options)
+    except TypeError as error:
+        known = [one.name for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
+        hint = next((said for option in options if (said := did_you_mean(option, known))), "")
+        raise ConfigurationError(
+            f"environment {name!r}: {error}; {f'{hint} ' if hint else ''}"
+            f"options: {', '.join(known) or 'none'}"
+        ) from error
