@@ -29,17 +29,16 @@ from art.server.checkpoints.registered_models import (
 )
 from art.server.counts import ControlCounts
 from art.server.data_folder import DataLayout
-from art.server.jobs.job_store import JobStore, TrainingJob
+from art.server.jobs.job_store import JobStore
 from art.server.jobs.sample_retention import SampleRetention
 from art.server.jobs.training_jobs import JobRunner, TrainingJobs
 from art.server.ledger.ledger import Ledger
 from art.server.promotion.checkpoint_imports import CheckpointImports
-from art.server.promotion.promote import Progress, ServedModels
+from art.server.promotion.promote import ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
 from art.server.tenancy import Tenant, tenant_of
 from art.server.workers.base_model import ServerWorkers
 from art.server.workers.supervisor import WorkerOptions
-from art.wire.jobs import TrainResultInfo
 from art.wire.models import DeleteCheckpointsReply, ModelInfo, ModelSummary, RegisterRequest, UnloadStepsReply
 from art.wire.records import quantized_name, split_bits
 
@@ -164,7 +163,7 @@ class Control:
         )
         self.jobs = TrainingJobs(
             JobStore(self.layout.jobs_file),
-            run=partial(self._run_step, runner),
+            run=runner.run,
             trainer_of=lambda project, name: self.models.get(project, name).base_model,
             worker_failed=runner.worker_failed,
             settings=self.settings,
@@ -178,6 +177,7 @@ class Control:
             in_use=self.in_use,
         )
         self.retention = SampleRetention(ledger, models=self.models, jobs=self.jobs, settings=self.settings)
+        self.jobs.after_step.append(self.retention.after_step)
         self._serving: asyncio.Task[None] | None = None
         self.unserved: dict[str, str] = {}
         """Why each model or base that was to be served from the start is not, by its name."""
@@ -205,11 +205,6 @@ class Control:
         await self.jobs.close()
         await self._served.close()
         await self._workers.close()
-
-    async def _run_step(self, runner: JobRunner, job: TrainingJob, progress: Progress) -> TrainResultInfo:
-        result = await runner.run(job, progress)
-        self.retention.after_step(job.project, job.name)
-        return result
 
     async def register(self, request: RegisterRequest) -> ModelInfo:
         """Make a model known, start its workers, serve its newest step. Idempotent.

@@ -80,6 +80,8 @@ class TrainingJobs:
         """Jobs of each model that were accepted, or are just being written down."""
         self.accepting = asyncio.Lock()
         """Held while a job is written down: whoever holds it knows what unfinished jobs name."""
+        self.after_step: list[Callable[[str, str], None]] = []
+        """Called with project and name when a job has made a step."""
         self._named: dict[str, frozenset[str]] = {}
         """The samples of unfinished jobs, as far as somebody asked for them."""
 
@@ -222,6 +224,8 @@ class TrainingJobs:
             await self._ended(job.job_id, error=f"internal error: {error!r}", code="internal_error")
         else:
             await self._ended(job.job_id, result=ended.result)
+            for call in self.after_step:
+                call(job.project, job.name)
         finally:
             self._unfinished[job.model] -= 1
         self._wake_followers(job.job_id)
