@@ -35,11 +35,16 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target .venv-trackers/mlflow-server --requirement tests/tracking/sinks/mlflow-server.txt
 	@touch $@
 
+.venv-environments/.installed: tests/environments/adapters/requirements.txt
+	$(PYTHON) -m venv .venv-environments
+	.venv-environments/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/environments/adapters/requirements.txt
+	@touch $@
+
 .venv-vllm/.installed: src/art/engine/vllm/runtime.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed
 	$(BIN)/art runtime install --at .venv-vllm
 	@touch $@
 
-environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-vllm/.installed  ## all that the tests need
+environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-vllm/.installed  ## all that the tests need
 	@sh tests/ui/install_browser.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
@@ -96,4 +101,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs

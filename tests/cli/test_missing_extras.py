@@ -22,6 +22,7 @@ DISTRIBUTION_OF = {
     "math_verify": "math-verify",
     "langchain_openai": "langchain-openai",
     "mlflow": "mlflow-skinny",
+    "reasoning_gym": "reasoning-gym",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
 }

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import queue
+import random
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -31,6 +32,7 @@ from art.types import SHOW, text_of_content
 if TYPE_CHECKING:
     from art.model import Model
     from art.trajectories import Trajectory
+    from art.types import Unscored
 
 SPLITS = ("train", "val")
 SCENARIO_ID = "scenario_id"
@@ -117,17 +119,51 @@ def load_object(option: str, text: str) -> Any:
     module, colon, name = text.partition(":")
     if not colon or not module or not name:
         raise ConfigurationError(f"{option} {text!r}: write module:name, such as rollout:rollout")
+    loaded = load_module(option, text, module)
+    try:
+        return getattr(loaded, name)
+    except AttributeError as error:
+        raise ConfigurationError(f"{option} {text!r}: {error}") from error
+
+
+def load_module(option: str, text: str, module: str) -> Any:
+    """Returns a module, with the current folder searched first. Raises ConfigurationError, which says that
+    `option` was given `text`.
+    """
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return getattr(import_module(module), name)
+        return import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"{option} {text!r}: {error}. Run the command in the folder of {module.partition('.')[0]}.py"
         ) from error
-    except AttributeError as error:
-        raise ConfigurationError(f"{option} {text!r}: {error}") from error
+
+
+_GLOBAL_RANDOM = threading.Lock()
+
+
+class OwnRandom:
+    """A state of Python's global generator for a library that draws from it.
+
+    Rollouts at the same time do not draw from each other's, nor from that of the user's program.
+    """
+
+    def __init__(self, seed: int | str | None) -> None:
+        self._state = random.Random(seed).getstate()
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Lets the global generator go on from this state inside the block. One block runs at a time."""
+        with _GLOBAL_RANDOM:
+            before = random.getstate()
+            random.setstate(self._state)
+            try:
+                yield
+            finally:
+                self._state = random.getstate()
+                random.setstate(before)
 
 
 class EnvironmentThread:
@@ -145,6 +181,7 @@ class EnvironmentThread:
         self.name = name
         self.deadline_s = deadline_s
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._hangs = False
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._work, name=f"environment {self.name}", daemon=True).start()
@@ -181,6 +218,7 @@ class EnvironmentThread:
             async with asyncio.timeout(self.deadline_s):
                 value, error = await answer
         except TimeoutError as late:
+            self._hangs = True
             raise EnvironmentTimeoutError(
                 f"environment {self.name!r}: {action} did not answer within {self.deadline_s:g} s"
             ) from late
@@ -191,6 +229,11 @@ class EnvironmentThread:
                 f"environment {self.name!r}: {action} failed: {type(error).__name__}: {error}"
             ) from error
         return value
+
+    async def close_world(self, world: Any) -> None:
+        """Calls the world's `close`, if it has one and no earlier call hangs."""
+        if not self._hangs and hasattr(world, "close"):
+            await self.call("close", world.close)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -248,7 +291,7 @@ class RolloutConversation:
         self,
         scenario: Scenario,
         *,
-        reward: float,
+        reward: float | Unscored,
         metrics: Mapping[str, float],
         show: str | None = None,
         **metadata: float | int | str | bool | None,
@@ -257,7 +300,7 @@ class RolloutConversation:
         messages.
         """
         told = self.trajectory
-        told.reward = float(reward)
+        told.reward = reward
         told.metrics.update(metrics)
         told.metadata.update(metadata)
         told.metadata[SCENARIO_ID] = scenario.id

@@ -1,8 +1,8 @@
 """Environments by name.
 
-    find_environment("tic-tac-toe")                                  a built-in task
-    find_environment("gymnasium:my_module:MyEnvironment", turns=20)  PREFIX:NAME, with options of the adapter
-    find_environment("python:my_module:my_environment")              your own `NamedEnvironment`
+    find_environment("tic-tac-toe")                             a built-in task
+    find_environment("gymnasium:my_module:MyWorld", train=50)   PREFIX:NAME, with options of the adapter
+    find_environment("python:my_module:my_environment")         your own `NamedEnvironment`
 
 An adapter is a class `Adapter(name, **options)`, `name` without the prefix, in a file of its own, and a line
 in `ADAPTERS`. The file is loaded when an environment of it is asked for.
@@ -20,7 +20,13 @@ from art.environments.adapters.environment import NamedEnvironment, load_object
 from art.environments.tasks import NAMES
 from art.errors import ConfigurationError, did_you_mean
 
-ADAPTERS: Mapping[str, str] = MappingProxyType({})
+ADAPTERS: Mapping[str, str] = MappingProxyType(
+    {
+        "gymnasium": "art.environments.adapters.gymnasium:GymnasiumEnvironment",
+        "reasoning-gym": "art.environments.adapters.reasoning_gym:ReasoningGymEnvironment",
+        "textarena": "art.environments.adapters.textarena:TextArenaEnvironment",
+    }
+)
 """Prefix -> the adapter's class, as "module:name"."""
 TASKS = "art.environments.adapters.builtin_tasks:TaskEnvironment"
 PYTHON = "python"

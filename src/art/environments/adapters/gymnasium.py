@@ -1,0 +1,195 @@
+"""Text environments with Gymnasium's `reset` and `step`: `find_environment("gymnasium:my_module:MyWorld")`.
+
+    observation, info = world.reset(seed=7)                        text, what the model is told
+    observation, reward, terminated, truncated, info = world.step(action)         text, what the model replied
+
+NAME is "module:Class", which needs no library, or an id of Gymnasium's registry such as "Guess-v0" or
+"module:Guess-v0". The reward of a rollout is the sum over its steps; numbers in the last `info` are its
+metrics.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from art.environments.adapters.environment import (
+    CALL_S,
+    EnvironmentThread,
+    RolloutConversation,
+    Scenario,
+    check_sizes,
+    check_split,
+    load_module,
+    load_object,
+    scenario_seed,
+    text_of_messages,
+)
+from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
+
+if TYPE_CHECKING:
+    from art.model import Model
+    from art.trajectories import Trajectory
+
+PREFIX = "gymnasium:"
+ID = re.compile(r"-v\d+$")
+"""The end of an id in Gymnasium's registry."""
+
+
+class GymnasiumEnvironment:
+    """A class with `reset` and `step`, or an id of Gymnasium's registry.
+
+    seed: which scenarios; each is a seed for `reset`. train, val: how many scenarios each split has.
+    max_turns: replies after which a rollout ends as truncated. system_prompt: None sends none. request:
+    further arguments of each request. deadline_s: of each call of the world. config: arguments of the class,
+    or of `gymnasium.make`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        seed: int = 0,
+        train: int = 1000,
+        val: int = 100,
+        max_turns: int = 32,
+        system_prompt: str | None = None,
+        request: Mapping[str, Any] | None = None,
+        deadline_s: float = CALL_S,
+        **config: Any,
+    ) -> None:
+        self.name = PREFIX + name
+        check_sizes(self.name, train, val)
+        if max_turns < 1:
+            raise ConfigurationError(f"{self.name}: max_turns={max_turns} allows no turn; give 1 or more")
+        self._make, given = _maker(self.name, name)
+        self._given, self._config = given, config
+        self._sizes = {"train": train, "val": val}
+        self._seed = seed
+        self._max_turns = max_turns
+        self._opening = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+        self._request = dict(request or {})
+        self._deadline_s = deadline_s
+
+    def scenarios(self, split: str) -> Sequence[Scenario]:
+        """Returns the scenarios of a split: seeds for `reset`."""
+        check_split(self.name, split)
+        seeds = [scenario_seed(self._seed, split, index) for index in range(self._sizes[split])]
+        return [Scenario(f"{self.name}/{seed}", {"seed": seed}) for seed in seeds]
+
+    async def rollout(
+        self,
+        model: Model,
+        scenario: Scenario,
+        *,
+        seed: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+    ) -> Trajectory:
+        """Plays one episode in a world of its own; see `NamedEnvironment.rollout`. The world's seed is the
+        scenario's, so all rollouts of a scenario begin alike.
+        """
+        conversation = RolloutConversation(
+            model,
+            self._opening,
+            seed=seed,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            request=self._request,
+        )
+        with EnvironmentThread(self.name, deadline_s=self._deadline_s) as thread:
+            world = await thread.call("making it", self._new_world)
+            try:
+                observation = await thread.call("reset", _reset, self.name, world, scenario.data["seed"])
+                total, ended, truncated = 0.0, False, False
+                info: Mapping[str, Any] = {}
+                while not ended and conversation.turns < self._max_turns:
+                    conversation.add({"role": "user", "content": observation})
+                    action = await conversation.ask()
+                    outcome = await thread.call("step", _step, self.name, world, action)
+                    observation, reward, ended, truncated, info = outcome
+                    total += reward
+            finally:
+                await thread.close_world(world)
+        metrics = {
+            "turns": float(conversation.turns),
+            "truncated": float(truncated or not ended),
+            **{str(name): float(value) for name, value in info.items() if isinstance(value, int | float)},
+        }
+        said = text_of_messages(conversation.trajectory.messages())
+        return conversation.finish(
+            scenario,
+            reward=total,
+            metrics=metrics,
+            show=f"{said}\n\nenvironment: {observation}\nreward: {total:g}",
+            environment=self.name,
+        )
+
+    async def close(self) -> None:
+        """Does nothing: each rollout closes its own world."""
+
+    def _new_world(self) -> Any:
+        try:
+            return self._make(*self._given, **self._config)
+        except TypeError as error:
+            raise ConfigurationError(f"{self.name} cannot be made with {self._config}: {error}") from error
+
+
+def _maker(full: str, name: str) -> tuple[Any, tuple[str, ...]]:
+    """Returns what makes a world, and its first arguments."""
+    if ID.search(name) is None:
+        made = load_object("environment", name)
+        missing = [one for one in ("reset", "step") if isinstance(made, type) and not hasattr(made, one)]
+        if not callable(made) or missing:
+            raise ConfigurationError(
+                f"{full}: {name} is no environment: it needs reset(*, seed) and step(action)"
+            )
+        return made, ()
+    with extra_needed("gymnasium", f"environment {full!r}"):
+        import gymnasium
+    module, colon, registered = name.rpartition(":")
+    if colon:
+        load_module("environment", name, module)
+    try:
+        gymnasium.spec(registered)
+    except gymnasium.error.Error as error:
+        raise ConfigurationError(f"{full}: {error}") from error
+    return gymnasium.make, (registered,)
+
+
+def _reset(full: str, world: Any, seed: int) -> str:
+    signature = inspect.signature(world.reset)
+    if "seed" not in signature.parameters and not any(
+        one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
+    ):
+        raise ConfigurationError(
+            f"{full}: reset{signature} takes no seed, so it has no scenarios: write "
+            "reset(self, *, seed=None, options=None)"
+        )
+    told = world.reset(seed=seed)
+    return _text(full, told[0] if isinstance(told, tuple) else told)
+
+
+def _step(full: str, world: Any, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
+    """Returns observation, reward, whether it ended, whether it was cut, info; older worlds give four."""
+    told = world.step(action)
+    if not isinstance(told, tuple) or len(told) not in (4, 5):
+        raise EnvironmentFailedError(
+            f"environment {full!r}: step gave {type(told).__name__}, not "
+            "(observation, reward, terminated, truncated, info)"
+        )
+    observation, reward, terminated, *truncated, info = told
+    cut = bool(truncated and truncated[0])
+    return _text(full, observation), float(reward), bool(terminated) or cut, cut, info or {}
+
+
+def _text(full: str, observation: Any) -> str:
+    if isinstance(observation, str):
+        return observation
+    raise EnvironmentFailedError(
+        f"environment {full!r}: the observation is {type(observation).__name__}, not text: use a wrapper "
+        "that describes it in words, such as gymnasium.wrappers.TransformObservation"
+    )
