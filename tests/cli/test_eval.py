@@ -5,18 +5,30 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from trained_project import KEY, art_command, train
 from typer.testing import CliRunner, Result
 
 import art
 from art.cli import app
 from art.errors import CheckpointMissingError
-from art.runs.evaluation import RolloutSource, read_scenarios, score_of, stored_model
+from art.runs.comparison import Estimate
+from art.runs.evaluation import (
+    CheckpointScore,
+    RolloutSource,
+    paired_difference,
+    pass_at_k,
+    read_scenarios,
+    score_of,
+    stored_model,
+)
 from art.runs.quickstart import Evaluation
 from art.tracking.folders import find_model
 from art.utils.trajectory_logging import read_trajectory_groups
@@ -136,9 +148,64 @@ def test_a_function_of_ones_own_is_evaluated_on_a_file_of_scenarios(trained: Pat
     assert table["greedy"] == ["0.0000", "±", "0.0000", "1.0000", "±", "0.0000"]
     assert table["rare"] == ["7.0000", "±", "0.0000"] * 2  # of the rollouts that have it
     assert (table["rollouts"], table["failed"], table["unscored"]) == (["4"] * 2, ["2"] * 2, ["2"] * 2)
+    assert (
+        table["95"] == ["%", "interval", "by", "scenario", *(["-2.676", "to", "3.676"] * 2)]
+        and table["pass@2"] == ["0.0000"] * 2
+    )
     groups = read_trajectory_groups(data_dir / "games/models/player/trajectories/val/0002.parquet")
     assert [group.metadata["scenario_index"] for group in groups] == [0, 1, 2, 3]
     assert [len(group) + len(group.exceptions) for group in groups] == [2, 2, 2, 2]
+
+
+@pytest.mark.slow
+def test_two_steps_are_compared_on_the_same_scenarios_and_seeds(trained: Path, tmp_path: Path) -> None:
+    data_dir = shutil.copytree(trained, tmp_path / "art")
+    of = ("eval", f"{KEY}@2", "--task", "yes-no-maybe", "--rollouts", "24", "--n", "4", "--success", "0.7")
+    done = art_command(*of, "--against", "0", "--json", "--data-dir", str(data_dir))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["step"], told["against"]["step"]) == (2, 0)
+    folder = data_dir / "games/models/player/trajectories/val"
+    groups = {step: read_trajectory_groups(folder / f"{step:04d}.parquet") for step in (0, 2)}
+    assert [len(group) for group in groups[0]] == [len(group) for group in groups[2]] == [4] * 6
+    means = {step: [fmean(float(one.reward) for one in group) for group in groups[step]] for step in groups}
+    gains = [new - old for old, new in zip(means[0], means[2], strict=True)]
+    difference = told["difference"]["sampled"]
+    assert difference["mean"] == pytest.approx(fmean(gains), abs=1e-3) and difference["count"] == 6
+    assert difference["low"] <= difference["mean"] <= difference["high"]
+    good = [sum(float(one.reward) >= 0.7 for one in group) for group in groups[2]]
+    assert told["sampled"]["pass_at"]["1"] == pytest.approx(fmean(one / 4 for one in good))
+    assert told["sampled"]["pass_at"]["4"] == pytest.approx(fmean(one > 0 for one in good))
+    assert art_command(*of, "--against", "2", "--data-dir", str(data_dir)).returncode == 2
+
+
+@given(outcomes=st.lists(st.booleans(), min_size=1, max_size=7), k=st.integers(1, 7))
+def test_pass_at_k_is_the_share_of_all_choices_of_k_with_a_success(outcomes: list[bool], k: int) -> None:
+    if k > len(outcomes):
+        with pytest.raises(ValueError, match="k is 1 to the number"):
+            pass_at_k(sum(outcomes), len(outcomes), k)
+        return
+    chosen = list(combinations(outcomes, k))
+    assert pass_at_k(sum(outcomes), len(outcomes), k) == pytest.approx(fmean(map(any, chosen)))
+
+
+def test_the_interval_is_over_scenarios_and_pairs_need_both_sides() -> None:
+    def score(*scenarios: list[float | None]) -> CheckpointScore:
+        return score_of(
+            [
+                art.TrajectoryGroup(
+                    art.Trajectory(reward=art.Unscored("x") if one is None else one) for one in rewards
+                )
+                for rewards in scenarios
+            ]
+        )
+
+    before, after = score([0.0, 1.0], [0.0, 0.0], [None, None]), score([1.0, 1.0], [0.0, 1.0], [1.0, 1.0])
+    assert before.scenarios == (0.5, 0.0, None) and before.pass_at == {1: 0.25, 2: 0.5}
+    assert after.reward == Estimate.from_values([1.0, 0.5, 1.0]) and after.reward.count == 3
+    assert paired_difference(before, after) == Estimate.from_values([0.5, 0.5])
+    uneven = score([1.0, 0.0, 0.0], [1.0])
+    assert uneven.pass_at == {1: pytest.approx((1 / 3 + 1) / 2)}, "of the most that all have"
 
 
 def run(data_dir: Path, *arguments: str) -> Result:

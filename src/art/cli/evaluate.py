@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,16 @@ from rich.text import Text
 
 from art.client.export import choose_step
 from art.errors import ConfigurationError
-from art.runs.evaluation import MODES, CheckpointScore, RolloutSource, evaluate, log_score, with_checkpoint
+from art.runs.comparison import Estimate
+from art.runs.evaluation import (
+    MODES,
+    CheckpointScore,
+    RolloutSource,
+    evaluate,
+    log_score,
+    paired_difference,
+    with_checkpoint,
+)
 from art.tracking.folders import NamedModel, find_model
 from art.tracking.names import check_split
 
@@ -28,6 +37,11 @@ class EvalChoices:
     rollout: str | None
     scenarios: str | None
     rollouts: int | None
+    each: int
+    """Rollouts of a scenario."""
+    success: float
+    against: int | None
+    """Another step of the model, to compare with."""
     sampling: str
     temperature: float
     seed: int
@@ -59,13 +73,27 @@ def evaluate_model(
     """Evaluates, logs and prints. Raises what the rollouts, the server or the options raise."""
     source = choices.source()
     named = find_model(text, data_dir)
-    step = choose_step(named, best=best)
+    step, other = choose_step(named, best=best), choices.against
+    if other is not None and choose_step(replace(named, step=None), step=other) == step:
+        raise ConfigurationError(f"--against {other}: that is the step which is evaluated; name another one")
+    before = {} if other is None else asyncio.run(score_checkpoint(named, other, source, choices, data_dir))
     scores = asyncio.run(score_checkpoint(named, step, source, choices, data_dir))
+    gains = {name: paired_difference(score, scores[name]) for name, score in before.items()}
     if as_json:
         plain: dict[str, Any] = {"model": named.key, "step": step, "of": source.name}
-        typer.echo(json.dumps({**plain, **{name: one.to_dict() for name, one in scores.items()}}, indent=1))
+        plain |= {name: one.to_dict() for name, one in scores.items()}
+        if other is not None:
+            plain["against"] = {"step": other, **{name: one.to_dict() for name, one in before.items()}}
+            plain["difference"] = {name: gain and asdict(gain) for name, gain in gains.items()}
+        typer.echo(json.dumps(plain, indent=1))
         return
-    Console().print(score_table(f"{named.key}@{step} on {source.name}", scores))
+    console = Console()
+    for shown, found in ((other, before), (step, scores)):
+        if found:
+            console.print(score_table(f"{named.key}@{shown} on {source.name}", found))
+    for name, gain in gains.items():
+        told = "no scenario was scored at both" if gain is None else gain.signed()
+        console.print(f"{name}: reward of step {step} less that of step {other}, by scenario: {told}")
 
 
 async def score_checkpoint(
@@ -78,10 +106,12 @@ async def score_checkpoint(
             score, groups = await evaluate(
                 model,
                 source,
-                rollouts=choices.rollouts or source.count,
+                rollouts=choices.rollouts or source.count * (1 if source.endless else choices.each),
                 temperature=choices.temperature if sampling == "sampled" else 0.0,
                 concurrency=choices.concurrency,
                 seed=choices.seed,
+                each=choices.each,
+                success=choices.success,
                 title=f"{named.key}@{step} {sampling}",
             )
             await log_score(model, sampling, score, groups, split=choices.split, step=step)
@@ -103,6 +133,15 @@ def score_table(title: str, scores: dict[str, CheckpointScore]) -> Table:
             for one in scores.values()
         ]
         table.add_row(Text(name), *cells, style="bold" if name == "reward" else "")
+    table.add_row("95 % interval by scenario", *(_interval(one.reward) for one in scores.values()))
+    for k in dict.fromkeys(k for one in scores.values() for k in one.pass_at):
+        table.add_row(f"pass@{k}", *(f"{one.pass_at[k]:.4f}" for one in scores.values()))
     for what in ("rollouts", "failed", "unscored"):
         table.add_row(what, *(str(one.to_dict()[what]) for one in scores.values()), style="dim")
     return table
+
+
+def _interval(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.low is None:
+        return "of one scenario: none"
+    return f"{estimate.low:.3f} to {estimate.high:.3f}"

@@ -131,12 +131,25 @@ Rollouts = Annotated[
 ]
 
 
+Each = Annotated[int, typer.Option("--n", min=1, help="Rollouts of each scenario.")]
+Success = Annotated[
+    float, typer.Option(help="The reward from which a rollout counts as a success, for pass@k.")
+]
+Against = Annotated[
+    int | None,
+    typer.Option(min=0, help="Another step to compare with, on the same scenarios with the same seeds."),
+]
+
+
 def evaluate(
     model: Annotated[str, typer.Argument(help="The model: PROJECT/NAME or PROJECT/NAME@STEP.")],
     task: Task = None,
     rollout: RolloutOption = None,
     scenarios: Scenarios = None,
     rollouts: Rollouts = None,
+    n: Each = 1,
+    success: Success = 1.0,
+    against: Against = None,
     sampling: Annotated[str, typer.Option(help="sampled, greedy or both.")] = "sampled",
     temperature: Annotated[float, typer.Option(min=0, help="The temperature of sampled rollouts.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The seed of the rollouts, for comparisons.")] = 0,
@@ -146,7 +159,7 @@ def evaluate(
     data_dir: DataDir = Path(".art"),
     json: AsJson = False,
 ) -> None:
-    """Evaluate a checkpoint: mean reward and metrics with their standard errors.
+    """Evaluate a checkpoint: mean reward and metrics with their standard errors, and pass@k.
 
     The result is added to the model's history, as `model.log` does. Without @STEP and --best it takes the
     newest step.
@@ -158,6 +171,9 @@ def evaluate(
         rollout=rollout,
         scenarios=scenarios,
         rollouts=rollouts,
+        each=n,
+        success=success,
+        against=against,
         sampling=sampling,
         temperature=temperature,
         seed=seed,

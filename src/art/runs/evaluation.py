@@ -1,5 +1,8 @@
 """`art eval`: rollouts of one checkpoint, their means with standard errors, and a row of the model's history.
 
+Rollouts of one scenario are alike: the interval of the reward is over the means of the scenarios, and two
+checkpoints are compared scenario by scenario (`paired_difference`).
+
     with_checkpoint(model, 20)     serves the checkpoint of a data folder: rollouts sample from it
     RolloutSource.of_task(...)     what is rolled out: a built-in task, or a user's function and scenarios
 
@@ -12,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import RootModel
@@ -26,6 +31,7 @@ from art.environments import tasks
 from art.environments.adapters.environment import load_object
 from art.environments.tasks import EVALUATION_SEED
 from art.errors import CheckpointMissingError, ConfigurationError, RolloutsFailedError
+from art.runs.comparison import Estimate
 from art.runs.quickstart import ADDED_BY_GATHERING, Evaluation
 from art.tracking.folders import NamedModel
 from art.tracking.model_files import read_json
@@ -183,6 +189,12 @@ class CheckpointScore:
     failed: int
     """Rollouts that ended with an error."""
     unscored: int
+    reward: Estimate | None = None
+    """Of the mean reward of a scenario; None: nothing was scored."""
+    pass_at: dict[int, float] = field(default_factory=dict)
+    """k -> how probable it is that one of k rollouts of a scenario succeeds."""
+    scenarios: tuple[float | None, ...] = ()
+    """The mean reward of each scenario, None where none of its rollouts was scored."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values."""
@@ -192,7 +204,29 @@ class CheckpointScore:
             "unscored": self.unscored,
             "means": self.evaluation.means,
             "standard_errors": self.evaluation.errors,
+            "reward_by_scenario": None if self.reward is None else asdict(self.reward),
+            "pass_at": self.pass_at,
         }
+
+
+def pass_at_k(successes: int, rollouts: int, k: int) -> float:
+    """Returns the probability that one of `k` rollouts succeeds, of which `successes` of `rollouts` did: the
+    unbiased estimator of Chen et al. 2021 (arXiv:2107.03374), 1 - C(n - c, k) / C(n, k).
+
+    >>> pass_at_k(1, 4, 1), pass_at_k(1, 4, 2), pass_at_k(3, 4, 2)
+    (0.25, 0.5, 1.0)
+    """
+    if not 1 <= k <= rollouts:
+        raise ValueError(f"pass@{k} of {rollouts} rollouts: k is 1 to the number of rollouts")
+    return 1.0 - math.comb(rollouts - successes, k) / math.comb(rollouts, k)
+
+
+def paired_difference(before: CheckpointScore, after: CheckpointScore) -> Estimate | None:
+    """Returns the mean difference of the scenarios' rewards, `after` less `before`, with a 95 % interval by
+    Student's t over the scenarios that both have scored; None without any.
+    """
+    pairs = zip(before.scenarios, after.scenarios, strict=True)
+    return Estimate.from_values([new - old for old, new in pairs if old is not None and new is not None])
 
 
 async def evaluate(
@@ -203,16 +237,20 @@ async def evaluate(
     temperature: float,
     concurrency: int,
     seed: int,
+    each: int = 1,
+    success: float = 1.0,
     title: str | None = "evaluate",
 ) -> tuple[CheckpointScore, list[art.TrajectoryGroup]]:
     """Rolls out the scenarios in turn, until there are so many rollouts. The same seed asks for the same
     sampling.
 
-    Returns the score, and the rollouts, a group for each scenario. Raises RolloutsFailedError where none was
+    each: rollouts of a scenario, at least. success: the reward from which on a rollout succeeds. Returns the
+    score, and the rollouts, a group for each scenario. Raises RolloutsFailedError where none was
     scored.
     """
     slots = asyncio.Semaphore(concurrency)
-    scenarios = rollouts if source.endless else min(rollouts, source.count)
+    scenarios = max(1, rollouts // each)
+    scenarios = scenarios if source.endless else min(scenarios, source.count)
 
     async def run_in_slot(place: int) -> Any:
         async with slots:
@@ -229,11 +267,13 @@ async def evaluate(
         pbar_desc=title,
         max_exceptions=rollouts,
     )
-    return score_of(groups), groups
+    return score_of(groups, success=success), groups
 
 
-def score_of(groups: Sequence[art.TrajectoryGroup]) -> CheckpointScore:
-    """Raises RolloutsFailedError where no rollout was scored."""
+def score_of(groups: Sequence[art.TrajectoryGroup], *, success: float = 1.0) -> CheckpointScore:
+    """Returns the score of rollouts, a group for each scenario. Raises RolloutsFailedError where no rollout
+    was scored.
+    """
     rollouts = [one for group in groups for one in group]
     errors = [error for group in groups for error in group.exceptions]
     rows = [
@@ -247,9 +287,26 @@ def score_of(groups: Sequence[art.TrajectoryGroup]) -> CheckpointScore:
     if not rows:
         first = f": {errors[0].type}: {errors[0].message}" if errors else ""
         raise RolloutsFailedError(f"none of {len(rollouts) + len(errors)} rollouts has a reward{first}")
+    rewards = [
+        [float(one.reward) for one in group if not isinstance(one.reward, art.Unscored)] for group in groups
+    ]
+    means = tuple(fmean(scored) if scored else None for scored in rewards)
     return CheckpointScore(
-        evaluation=Evaluation.from_rows(rows), failed=len(errors), unscored=len(rollouts) - len(rows)
+        evaluation=Evaluation.from_rows(rows),
+        failed=len(errors),
+        unscored=len(rollouts) - len(rows),
+        reward=Estimate.from_values([mean for mean in means if mean is not None]),
+        pass_at=_pass_at(rewards, success),
+        scenarios=means,
     )
+
+
+def _pass_at(rewards: Sequence[Sequence[float]], success: float) -> dict[int, float]:
+    """Means over the scenarios that have k scored rollouts, for 1, 2, 4, ... and the most that all have."""
+    counts = [(sum(one >= success for one in scored), len(scored)) for scored in rewards if scored]
+    most = min(count for _, count in counts)
+    ks = sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)})
+    return {k: fmean(pass_at_k(good, count, k) for good, count in counts) for k in ks}
 
 
 async def log_score(
