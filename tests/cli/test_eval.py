@@ -179,6 +179,42 @@ def test_two_steps_are_compared_on_the_same_scenarios_and_seeds(trained: Path, t
     assert art_command(*of, "--against", "2", "--data-dir", str(data_dir)).returncode == 2
 
 
+OWN = """
+from art.environments.adapters.environment import Scenario
+from play_rollout import rollout as play
+
+class Yes:
+    name = "yes"
+    closed = 0
+
+    def scenarios(self, split):
+        return [Scenario(f"{split}/{worth}", {"question": "yes?", "worth": worth}) for worth in (0.0, 1.0)]
+
+    async def rollout(self, model, scenario, *, seed=None, temperature=1.0, max_tokens=None):
+        assert not self.closed
+        return await play(model, scenario.data, temperature)
+
+    async def close(self):
+        self.closed += 1
+        print("closed", self.closed)
+
+environment = Yes()
+"""
+
+
+@pytest.mark.slow
+def test_an_environment_is_evaluated_by_its_name_and_closed_once(trained: Path, project: Path) -> None:
+    shutil.copytree(trained, project / ".art")
+    (project / "own.py").write_text(OWN)
+    of = ("eval", KEY, "--environment", "python:own:environment", "--n", "2", "--against", "0")
+    done = art_command(*of)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("closed") == 1 and "closed 1" in done.stdout
+    assert done.stdout.count("rollouts") == 2 and "+0.00 (95 % interval +0.00 to +0.00)" in done.stdout
+    unknown = art_command("eval", KEY, "--environment", "gymnasiun:x")
+    assert unknown.returncode == 2 and "gymnasium:" in unknown.stderr
+
+
 @given(outcomes=st.lists(st.booleans(), min_size=1, max_size=7), k=st.integers(1, 7))
 def test_pass_at_k_is_the_share_of_all_choices_of_k_with_a_success(outcomes: list[bool], k: int) -> None:
     if k > len(outcomes):
@@ -216,8 +252,10 @@ def run(data_dir: Path, *arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either --task NAME, or --rollout"),
-        (["--task", "mail", "--rollout", "a:b"], "give either --task NAME, or --rollout"),
+        ([], "give either --task NAME, or --environment NAME, or --rollout"),
+        (["--task", "mail", "--rollout", "a:b"], "give either --task NAME, or --environment"),
+        (["--task", "mail", "--environment", "mail"], "give either --task NAME, or --environment"),
+        (["--environment", "chess"], "unknown environment 'chess'"),
         (["--task", "chess"], "unknown task 'chess'"),
         (["--task", "mail", "--sampling", "best"], "--sampling 'best': choose one of sampled, greedy, both"),
         (["--task", "mail", "--split", "a/b"], "split 'a/b' cannot name a folder"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class EvalChoices:
     """The options of the verb."""
 
     task: str | None
+    environment: str | None
     rollout: str | None
     scenarios: str | None
     rollouts: int | None
@@ -53,15 +55,19 @@ class EvalChoices:
         if self.sampling not in MODES:
             raise ConfigurationError(f"--sampling {self.sampling!r}: choose one of {', '.join(MODES)}")
         check_split(self.split)
-        given = (self.task is not None, self.rollout is not None, self.scenarios is not None)
-        if given == (True, False, False):
-            source = RolloutSource.of_task(str(self.task))
-        elif given == (False, True, True):
-            source = RolloutSource.of_function(str(self.rollout), str(self.scenarios))
-        else:
-            raise ConfigurationError(
-                "give either --task NAME, or --rollout MODULE:FUNCTION and --scenarios FILE"
-            )
+        options = (self.task, self.environment, self.rollout, self.scenarios)
+        match [option is not None for option in options]:
+            case [True, False, False, False]:
+                source = RolloutSource.of_task(str(self.task))
+            case [False, True, False, False]:
+                source = RolloutSource.of_environment(str(self.environment))
+            case [False, False, True, True]:
+                source = RolloutSource.of_function(str(self.rollout), str(self.scenarios))
+            case _:
+                raise ConfigurationError(
+                    "give either --task NAME, or --environment NAME, or --rollout MODULE:FUNCTION and "
+                    "--scenarios FILE"
+                )
         if "greedy" in MODES[self.sampling]:
             source.check_greedy()
         return source
@@ -76,8 +82,9 @@ def evaluate_model(
     step, other = choose_step(named, best=best), choices.against
     if other is not None and choose_step(replace(named, step=None), step=other) == step:
         raise ConfigurationError(f"--against {other}: that is the step which is evaluated; name another one")
-    before = {} if other is None else asyncio.run(score_checkpoint(named, other, source, choices, data_dir))
-    scores = asyncio.run(score_checkpoint(named, step, source, choices, data_dir))
+    steps = [step] if other is None else [other, step]
+    found = asyncio.run(score_steps(named, steps, source, choices, data_dir))
+    scores, before = found[step], {} if other is None else found[other]
     gains = {name: paired_difference(score, scores[name]) for name, score in before.items()}
     if as_json:
         plain: dict[str, Any] = {"model": named.key, "step": step, "of": source.name}
@@ -88,12 +95,22 @@ def evaluate_model(
         typer.echo(json.dumps(plain, indent=1))
         return
     console = Console()
-    for shown, found in ((other, before), (step, scores)):
-        if found:
-            console.print(score_table(f"{named.key}@{shown} on {source.name}", found))
+    for shown, of_step in found.items():
+        console.print(score_table(f"{named.key}@{shown} on {source.name}", of_step))
     for name, gain in gains.items():
         told = "no scenario was scored at both" if gain is None else gain.signed()
         console.print(f"{name}: reward of step {step} less that of step {other}, by scenario: {told}")
+
+
+async def score_steps(
+    named: NamedModel, steps: Sequence[int], source: RolloutSource, choices: EvalChoices, data_dir: Path
+) -> dict[int, dict[str, CheckpointScore]]:
+    """Returns the scores of each step. What the source has started is ended."""
+    try:
+        return {step: await score_checkpoint(named, step, source, choices, data_dir) for step in steps}
+    finally:
+        if source.close is not None:
+            await source.close()
 
 
 async def score_checkpoint(

@@ -131,6 +131,10 @@ Rollouts = Annotated[
 ]
 
 
+EnvironmentName = Annotated[
+    str | None,
+    typer.Option(help="An environment by name, such as reasoning-gym:letter_counting: its split val."),
+]
 Each = Annotated[int, typer.Option("--n", min=1, help="Rollouts of each scenario.")]
 Success = Annotated[
     float, typer.Option(help="The reward from which a rollout counts as a success, for pass@k.")
@@ -144,6 +148,7 @@ Against = Annotated[
 def evaluate(
     model: Annotated[str, typer.Argument(help="The model: PROJECT/NAME or PROJECT/NAME@STEP.")],
     task: Task = None,
+    environment: EnvironmentName = None,
     rollout: RolloutOption = None,
     scenarios: Scenarios = None,
     rollouts: Rollouts = None,
@@ -168,6 +173,7 @@ def evaluate(
 
     choices = EvalChoices(
         task=task,
+        environment=environment,
         rollout=rollout,
         scenarios=scenarios,
         rollouts=rollouts,

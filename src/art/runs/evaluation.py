@@ -29,6 +29,7 @@ from pydantic import RootModel
 import art
 from art.environments import tasks
 from art.environments.adapters.environment import load_object
+from art.environments.adapters.registry import find_environment
 from art.environments.tasks import EVALUATION_SEED
 from art.errors import CheckpointMissingError, ConfigurationError, RolloutsFailedError
 from art.runs.comparison import Estimate
@@ -59,6 +60,25 @@ class RolloutSource:
     run: Callable[..., Awaitable[Any]]
     """`run(model, scenario)`, with `temperature` and `seed` where `takes` has them."""
     takes: frozenset[str]
+    close: Callable[[], Awaitable[None]] | None = None
+    """Ends what was started for the rollouts."""
+
+    @classmethod
+    def of_environment(cls, name: str) -> RolloutSource:
+        """Returns the validation scenarios of an environment by name. Raises ConfigurationError with the
+        known ones, MissingExtraError where its library is not installed.
+        """
+        environment = find_environment(name)
+        scenarios = environment.scenarios("val")
+        return cls(
+            name=name,
+            scenario=scenarios.__getitem__,
+            count=len(scenarios),
+            endless=False,
+            run=environment.rollout,
+            takes=frozenset({"temperature", "seed"}),
+            close=environment.close,
+        )
 
     @classmethod
     def of_task(cls, name: str) -> RolloutSource:
