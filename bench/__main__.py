@@ -27,8 +27,8 @@ BENCHES = (
     "autorl",
     "own_tasks",
 )
-ON_REQUEST = ("algorithms", "curves", "gpu", "ui")
-"""Only when named: half an hour that writes into docs, what needs a CUDA device, and what needs a browser."""
+ON_REQUEST = ("algorithms", "curves", "environments", "gpu", "ui")
+"""Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""
 
 
 def main(arguments: list[str]) -> int:
