@@ -81,11 +81,13 @@ def test_another_player_has_the_other_seat(found: dict[str, Any], name: str) -> 
 
 @apart
 @pytest.mark.slow
-def test_only_the_newest_board_is_shown_when_asked_for(found: dict[str, Any]) -> None:
+def test_a_turn_is_shown_with_all_boards_the_newest_or_as_a_function_says(found: dict[str, Any]) -> None:
     assert found["model"]["replies"] == found["short"]["replies"]
     assert [text.count("Current Board") for text in found["model"]["users"]] == [1, 2, 2]
     assert [text.count("Current Board") for text in found["short"]["users"]] == [1, 1, 1]
     assert found["short"]["users"][1].count("[Player 1]") == 1
+    assert found["model"]["replies"] == found["rewritten"]["replies"]
+    assert all(text.startswith("Available Moves: ") for text in found["rewritten"]["users"])
 
 
 @apart

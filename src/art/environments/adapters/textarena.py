@@ -105,10 +105,11 @@ class TextArenaEnvironment:
     opponent: who has the other seats, see above. seat: the model's; None: the scenarios take turns.
 
     seed: which scenarios. train, val: how many scenarios each split has. players: how many play; None: two,
-    or as many as the game needs. max_turns: moves of all players after which a game ends
-    without a reward. last_board: only the newest board of those that a player has not seen is shown; shorter,
-    but a few games say on a board what they say once. system_prompt: None sends none. request: further
-    arguments of each request. deadline_s: of each call of the game. config: arguments of `textarena.make`.
+    or as many as the game needs. max_turns: moves of all players after which a game ends without a reward.
+    last_board: only the newest board of those that a player has not seen is shown; shorter, but a few games
+    say on a board what they say once. rewrite: a function, or "module:function", that gets the text of a turn
+    and returns what the model is shown instead. system_prompt: None sends none. request: further arguments of
+    each request. deadline_s: of each call of the game. config: arguments of `textarena.make`.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class TextArenaEnvironment:
         players: int | None = None,
         max_turns: int = 100,
         last_board: bool = False,
+        rewrite: Callable[[str], str] | str | None = None,
         system_prompt: str | None = None,
         request: Mapping[str, Any] | None = None,
         deadline_s: float = CALL_S,
@@ -143,6 +145,7 @@ class TextArenaEnvironment:
         self._seed = seed
         self._max_turns = max_turns
         self._last_board = last_board
+        self._rewrite = load_object("rewrite", rewrite) if isinstance(rewrite, str) else rewrite
         self._deadline_s = deadline_s
         self._opening: list[Message] = []
         if system_prompt is not None:
@@ -205,7 +208,8 @@ class TextArenaEnvironment:
             for _ in range(self._max_turns):
                 player, seen = await thread.call("observing", game.observe)
                 if player in talking:
-                    talking[player].add({"role": "user", "content": seen})
+                    shown = seen if self._rewrite is None else str(self._rewrite(seen))
+                    talking[player].add({"role": "user", "content": shown})
                     action = await talking[player].ask()
                 elif self._player is not None:
                     action = str(await thread.call("the opponent", self._player, seen))

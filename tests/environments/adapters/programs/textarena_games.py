@@ -15,13 +15,16 @@ import art
 from art.environments.adapters.registry import find_environment
 
 GAME = "textarena:TicTacToe-v0"
-SEEN: list[str] = []
 
 
 def last_move(observation: str) -> str:
     """An opponent of a user: takes the last free cell."""
-    SEEN.append(observation)
     return "[" + observation.rpartition("[")[2].partition("]")[0] + "]"
+
+
+def offer(turn: str) -> str:
+    """The end of a turn's text."""
+    return turn[turn.rindex("Available") :]
 
 
 def record(one: art.Trajectory) -> dict[str, Any]:
@@ -49,6 +52,7 @@ async def main(base_url: str, key: str) -> None:
     for name, options in {
         "function": {"opponent": "textarena_games:last_move", "seat": 1},
         "model": {"opponent": model("last-cell"), "seat": 0},
+        "rewritten": {"opponent": model("last-cell"), "seat": 0, "rewrite": "textarena_games:offer"},
         "short": {"opponent": model("last-cell"), "seat": 0, "last_board": True},
         "cut": {"opponent": model("last-cell"), "seat": 0, "max_turns": 2},
     }.items():
