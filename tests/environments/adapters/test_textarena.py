@@ -29,7 +29,7 @@ def reply(body: Mapping[str, Any]) -> str:
     offered = re.findall(
         r"'\[(\w+)\]'", str(body["messages"][-1]["content"]).lower().rpartition("available")[2]
     )
-    return str(offered[0 if body["model"] == "first-cell" else -1])
+    return str(offered[0 if body["model"] == "first-cell" else -1]) if offered else "no move"
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,13 @@ def test_games_at_the_same_time_draw_from_generators_of_their_own(found: dict[st
 @pytest.mark.slow
 def test_a_game_that_lists_no_moves_says_what_to_do(found: dict[str, Any]) -> None:
     assert 'give opponent="module:function" or opponent="self"' in found["no moves"]
+
+
+@apart
+@pytest.mark.slow
+def test_a_game_whose_reward_is_no_number_fails_by_name(found: dict[str, Any]) -> None:
+    """Countdown gives the reason of a wrong move in place of the reward."""
+    assert "'textarena:Countdown-v0': the game's reward is 'Invalid action" in found["reward is a text"]
 
 
 def test_a_random_move_is_one_of_the_last_that_are_listed() -> None:

@@ -72,7 +72,7 @@ class _Game:
         """Returns whose turn it is, and what that player has not seen yet."""
         with self._random.drawing():
             player, seen = self.world.get_observation()
-        boards = [place for place, (_, _, kind) in enumerate(seen) if kind.name == BOARD]
+        boards = [place for place, (_, _, kind) in enumerate(seen) if getattr(kind, "name", kind) == BOARD]
         if boards:
             self.board = seen[boards[-1]][1]
         old = set(boards[:-1]) if self.last_board else set()
@@ -80,7 +80,7 @@ class _Game:
         lines = [
             text if sender == GAME else f"[{roles.get(sender, f'Player {sender}')}] {text}"
             for place, (sender, text, _) in enumerate(seen)
-            if sender != player and place not in old
+            if sender != player and place not in old and isinstance(text, str)
         ]
         return player, "\n".join(lines) or "It is your turn."
 
@@ -240,7 +240,7 @@ class TextArenaEnvironment:
         elif rewards is None:
             reward = Unscored(f"{self.name} did not end within {self._max_turns} moves")
         else:
-            reward = float(rewards.get(seat, 0.0))
+            reward = self._number(rewards.get(seat, 0.0))
             metrics["score"] = reward
             if self._players > 1:
                 best, worst = max(rewards.values()), min(rewards.values())
@@ -256,6 +256,15 @@ class TextArenaEnvironment:
             environment=self.name,
             seat=seat,
         )
+
+    def _number(self, reward: Any) -> float:
+        """Returns a game's reward as a number; a few games give a text in its place after a wrong move."""
+        try:
+            return float(reward)
+        except (TypeError, ValueError) as error:
+            raise EnvironmentFailedError(
+                f"environment {self.name!r}: the game's reward is {reward!r}, not a number"
+            ) from error
 
     def _find_game(self) -> Any:
         """Returns the library. Raises ConfigurationError where it has no such game."""
@@ -300,7 +309,8 @@ class TextArenaEnvironment:
                 ) from error
             else:
                 return players
-        raise ConfigurationError(f"{self.name}: players={asked} is refused: {refused}") from refused
+        problem = "it cannot be started" if asked is None else f"players={asked} is refused"
+        raise ConfigurationError(f"{self.name}: {problem}: {refused}") from refused
 
     def _own_player(self, opponent: str | Model) -> Player | None:
         """Returns the user's function. Raises ConfigurationError for text that names no opponent."""

@@ -74,6 +74,11 @@ async def main(base_url: str, key: str) -> None:
         await columns.rollout(first, columns.scenarios("train")[0])
     except art.errors.ConfigurationError as error:
         found["no moves"] = str(error)
+    broken = find_environment("textarena:Countdown-v0")
+    try:
+        await broken.rollout(first, broken.scenarios("train")[0])
+    except art.errors.EnvironmentFailedError as error:
+        found["reward is a text"] = str(error)
     json.dump(found, sys.stdout)
 
 
