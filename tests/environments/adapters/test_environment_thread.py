@@ -11,6 +11,7 @@ import pytest
 
 from art.environments.adapters.environment import EnvironmentThread
 from art.errors import ConfigurationError, DeadlineError, EnvironmentFailedError, EnvironmentTimeoutError
+from waiting import DEADLINE_S, until
 
 
 def fail(error: BaseException) -> None:
@@ -45,6 +46,49 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_others_go_on() -> None
             await hanging
         assert isinstance(late.value, DeadlineError)
     release.set()
+
+
+class World:
+    """It waits in `step` until it is let go."""
+
+    def __init__(self) -> None:
+        self.stepping, self.release, self.closed = threading.Event(), threading.Event(), threading.Event()
+
+    def step(self) -> None:
+        self.stepping.set()
+        assert self.release.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        self.closed.set()
+        raise RuntimeError("closing fails, too")
+
+
+async def test_a_cancelled_rollout_does_not_wait_for_its_world_which_is_closed_later() -> None:
+    world = World()
+
+    async def roll_out() -> None:
+        with EnvironmentThread("game") as thread:
+            try:
+                await thread.call("step", world.step)
+            finally:
+                await thread.close_world(world)
+
+    task = asyncio.create_task(roll_out())
+    await until(world.stepping.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not world.closed.is_set()
+    world.release.set()
+    await until(world.closed.is_set)
+
+
+async def test_a_world_is_closed_in_its_thread_and_may_lack_the_method() -> None:
+    world = World()
+    with EnvironmentThread("game") as thread:
+        await thread.close_world(object())
+        with pytest.raises(EnvironmentFailedError, match="close failed: RuntimeError: closing fails"):
+            await thread.close_world(world)
 
 
 @pytest.mark.slow

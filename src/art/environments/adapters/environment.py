@@ -181,7 +181,8 @@ class EnvironmentThread:
         self.name = name
         self.deadline_s = deadline_s
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._hangs = False
+        self._abandoned = False
+        """A call was not waited for until its end."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._work, name=f"environment {self.name}", daemon=True).start()
@@ -218,10 +219,13 @@ class EnvironmentThread:
             async with asyncio.timeout(self.deadline_s):
                 value, error = await answer
         except TimeoutError as late:
-            self._hangs = True
+            self._abandoned = True
             raise EnvironmentTimeoutError(
                 f"environment {self.name!r}: {action} did not answer within {self.deadline_s:g} s"
             ) from late
+        except asyncio.CancelledError:
+            self._abandoned = True
+            raise
         if isinstance(error, ConfigurationError):
             raise error
         if error is not None:
@@ -231,9 +235,20 @@ class EnvironmentThread:
         return value
 
     async def close_world(self, world: Any) -> None:
-        """Calls the world's `close`, if it has one and no earlier call hangs."""
-        if not self._hangs and hasattr(world, "close"):
+        """Calls the world's `close`, if it has one. After a call that nobody waited for, nobody waits for
+        this one either: it follows when that call ends.
+        """
+        if not hasattr(world, "close"):
+            return
+        if not self._abandoned:
             await self.call("close", world.close)
+            return
+
+        def close_quietly() -> None:
+            with suppress(Exception):  # the rollout has failed already, and nobody hears of a second error
+                world.close()
+
+        self._calls.put(close_quietly)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
