@@ -4,7 +4,8 @@
     for step in range(first, steps):
         groups = await gather(rollouts of sampler.draw(step, 16))
         sampler.note(groups)                  by `metadata["scenario_id"]` of group or trajectory
-        await model.train(groups, metrics=sampler.figures())
+        await model.train(groups)
+        await model.log(metrics=sampler.figures(), split="train", step=step)
 
 A group whose rewards are all equal has no gradient. A scenario whose last `settled_after` groups were so, is
 settled: always right or always wrong. It is drawn with `thin` times its weight, so that it is looked at again
@@ -38,19 +39,19 @@ class ScenarioSampler(Generic[T]):
         self,
         scenarios: Sequence[T],
         *,
-        key: Callable[[T], str],
+        key: Callable[[T], object],
         seed: int = 0,
         weight: Callable[[T], float] | None = None,
         settled_after: int = 2,
         thin: float = 0.1,
     ) -> None:
-        """key: the id of a scenario. weight: how often it is drawn, beside the others; 1 each without.
-        thin: 1 draws settled scenarios like the others, 0 never again.
+        """key: the id of a scenario, as the metadata of its groups has it. weight: how often it is drawn,
+        beside the others; 1 each without. thin: 1 draws settled scenarios like the others, 0 never again.
 
         Raises ConfigurationError for no scenarios, two of one id, a weight that is no finite number above 0,
         and options out of range.
         """
-        self._scenarios = {key(one): one for one in scenarios}
+        self._scenarios = {str(key(one)): one for one in scenarios}
         if not scenarios or len(self._scenarios) < len(scenarios):
             raise ConfigurationError(
                 f"{len(scenarios)} scenarios with {len(self._scenarios)} ids: give at least one, each with "
