@@ -241,3 +241,12 @@ def test_a_file_that_another_order_of_writing_mixed_has_its_groups_apart(tmp_pat
     path = log.path("train", 0)
     polars.read_parquet(path).reverse().write_parquet(path)
     assert [len(one) for one in log.groups("train", 0)] == [len(one) for one in groups]
+
+
+def test_a_log_that_is_streamed_is_read_once_and_stays_what_it_was(tmp_path):
+    log, groups = LoggedSteps(tmp_path), [full_group() for _ in range(2 * trajectory_log.GROUPS_TOGETHER)]
+    append_groups(log.path("train", 0), groups)
+    streamed = log.groups("train", 0)
+    next(streamed)
+    write_trajectory_groups_parquet([], log.path("train", 0))
+    assert len(list(streamed)) == len(groups) - 1

@@ -149,10 +149,15 @@ def rows_frame(groups: Iterable[TrajectoryGroup]) -> polars.DataFrame:
 
 
 def read_stored(
-    path: Path, columns: Collection[str] | None = None, *, indexes: Collection[int] | None = None
+    path: Path,
+    columns: Collection[str] | None = None,
+    *,
+    indexes: Collection[int] | None = None,
+    data: bytes | None = None,
 ) -> StoredLog:
     """The rows as they are stored, and what is stored beside them. columns: only these, as far as the file
     has them. indexes: only rows of these groups; those of other row groups of the file are not decoded.
+    data: the file's bytes, for whoever reads several parts of it.
 
     Raises: ConfigurationError when polars is not installed, TrajectoryLogError.
     """
@@ -161,7 +166,7 @@ def read_stored(
 
     try:
         # The bytes, not the path: a path's `*` and `split=` would mean something to polars.
-        data = path.read_bytes()
+        data = path.read_bytes() if data is None else data
         there = polars.read_parquet_schema(BytesIO(data))
         wanted = [name for name in there if columns is None or name in columns]
         rows = polars.scan_parquet(BytesIO(data), hive_partitioning=False).select(wanted)
@@ -286,10 +291,10 @@ class LoggedSteps:
     ) -> Iterator[TrajectoryGroup]:
         """Yields the groups of a step; only a few are in memory. Raises as `read_trajectory_groups`."""
         path = self.path(split, step)
-        indexes, empty = _group_indexes(path)
+        data, indexes, empty = _group_indexes(path)
         for start in range(0, len(indexes), GROUPS_TOGETHER):
             some = indexes[start : start + GROUPS_TOGETHER]
-            yield from _chosen_groups(path, some, empty, trajectory_class)
+            yield from _chosen_groups(path, data, some, empty, trajectory_class)
         if (lines := path.with_suffix(".jsonl")).exists() or not path.exists():
             yield from lines_of_step(lines, trajectory_class)
 
@@ -300,28 +305,38 @@ class LoggedSteps:
         read. Raises as `read_trajectory_groups`.
         """
         path = self.path(split, step)
-        indexes, empty = _group_indexes(path)
+        data, indexes, empty = _group_indexes(path)
         if place < len(indexes):
-            (found,) = _chosen_groups(path, indexes[place : place + 1], empty, trajectory_class)
+            (found,) = _chosen_groups(path, data, indexes[place : place + 1], empty, trajectory_class)
             return found
         lines = path.with_suffix(".jsonl")
         rest = lines_of_step(lines, trajectory_class) if lines.exists() or not path.exists() else []
         return rest[place - len(indexes)] if place - len(indexes) < len(rest) else None
 
 
-def _group_indexes(path: Path) -> tuple[list[int], list[TrajectoryRow]]:
-    """The indexes of a Parquet file's groups in their order, and the groups that have no row."""
+def _group_indexes(path: Path) -> tuple[bytes, list[int], list[TrajectoryRow]]:
+    """The bytes of a Parquet file, the indexes of its groups in their order, and the groups that have no
+    row. What is read of it later is of these bytes: a writer may replace the file meanwhile.
+    """
     if not path.exists():
-        return [], []
-    stored = read_stored(path, ("group_index",))
+        return b"", [], []
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
+    stored = read_stored(path, ("group_index",), data=data)
     of_rows = stored.frame["group_index"].drop_nulls().unique().to_list()
-    return sorted({*of_rows, *(row["group_index"] for row in stored.empty)}), stored.empty
+    return data, sorted({*of_rows, *(row["group_index"] for row in stored.empty)}), stored.empty
 
 
 def _chosen_groups(
-    path: Path, indexes: list[int], empty: list[TrajectoryRow], trajectory_class: type[Trajectory]
+    path: Path,
+    data: bytes,
+    indexes: list[int],
+    empty: list[TrajectoryRow],
+    trajectory_class: type[Trajectory],
 ) -> list[TrajectoryGroup]:
-    stored = read_stored(path, indexes=indexes)
+    stored = read_stored(path, indexes=indexes, data=data)
     without_rows = [row for row in empty if row["group_index"] in indexes]
     return stored_groups(path, StoredLog(frame=stored.frame, empty=without_rows), trajectory_class)
 
