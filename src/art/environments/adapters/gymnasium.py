@@ -17,14 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import (
     CALL_S,
-    EnvironmentThread,
-    RolloutConversation,
+    LibraryEnvironment,
     Scenario,
-    check_sizes,
-    check_split,
     load_module,
     load_object,
-    scenario_seed,
     text_of_messages,
 )
 from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
@@ -38,7 +34,7 @@ ID = re.compile(r"-v\d+$")
 """The end of an id in Gymnasium's registry."""
 
 
-class GymnasiumEnvironment:
+class GymnasiumEnvironment(LibraryEnvironment):
     """A class with `reset` and `step`, or an id of Gymnasium's registry.
 
     seed: which scenarios; each is a seed for `reset`. train, val: how many scenarios each split has.
@@ -61,23 +57,23 @@ class GymnasiumEnvironment:
         deadline_s: float = CALL_S,
         **config: Any,
     ) -> None:
-        self.name = PREFIX + name
-        check_sizes(self.name, train, val)
+        super().__init__(
+            PREFIX + name,
+            seed=seed,
+            sizes={"train": train, "val": val},
+            system_prompt=system_prompt,
+            request=request,
+            deadline_s=deadline_s,
+        )
         if max_turns < 1:
             raise ConfigurationError(f"{self.name}: max_turns={max_turns} allows no turn; give 1 or more")
         self._make, given = _maker(self.name, name)
         self._given, self._config = given, config
-        self._sizes = {"train": train, "val": val}
-        self._seed = seed
         self._max_turns = max_turns
-        self._opening = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-        self._request = dict(request or {})
-        self._deadline_s = deadline_s
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """Returns the scenarios of a split: seeds for `reset`."""
-        check_split(self.name, split)
-        seeds = [scenario_seed(self._seed, split, index) for index in range(self._sizes[split])]
+        seeds = self._scenario_seeds(split)
         return [Scenario(f"{self.name}/{seed}", {"seed": seed}) for seed in seeds]
 
     async def rollout(
@@ -92,15 +88,8 @@ class GymnasiumEnvironment:
         """Plays one episode in a world of its own; see `NamedEnvironment.rollout`. The world's seed is the
         scenario's, so all rollouts of a scenario begin alike.
         """
-        conversation = RolloutConversation(
-            model,
-            self._opening,
-            seed=seed,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            request=self._request,
-        )
-        with EnvironmentThread(self.name, deadline_s=self._deadline_s) as thread:
+        conversation = self._conversation(model, seed=seed, temperature=temperature, max_tokens=max_tokens)
+        with self._thread() as thread:
             world = await thread.call("making it", self._new_world)
             try:
                 observation = await thread.call("reset", _reset, self.name, world, scenario.data["seed"])
@@ -127,9 +116,6 @@ class GymnasiumEnvironment:
             show=f"{said}\n\nenvironment: {observation}\nreward: {total:g}",
             environment=self.name,
         )
-
-    async def close(self) -> None:
-        """Does nothing: each rollout closes its own world."""
 
     def _new_world(self) -> Any:
         try:

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import (
     CALL_S,
-    EnvironmentThread,
+    LibraryEnvironment,
     OwnRandom,
-    RolloutConversation,
     Scenario,
-    check_sizes,
     check_split,
     content_id,
     scenario_seed,
@@ -34,7 +32,7 @@ OURS = frozenset({"seed", "size"})
 """Fields of every dataset's configuration that the splits decide."""
 
 
-class ReasoningGymEnvironment:
+class ReasoningGymEnvironment(LibraryEnvironment):
     """A dataset by its name.
 
     seed: which questions. train, val: the most questions of each split; no question is in both, and none is
@@ -55,8 +53,14 @@ class ReasoningGymEnvironment:
         deadline_s: float = CALL_S,
         **config: Any,
     ) -> None:
-        self.name = PREFIX + dataset
-        check_sizes(self.name, train, val)
+        super().__init__(
+            PREFIX + dataset,
+            seed=seed,
+            sizes={"train": train, "val": val},
+            system_prompt=system_prompt,
+            request=request,
+            deadline_s=deadline_s,
+        )
         with extra_needed("reasoning-gym", f"environment {self.name!r}"):
             from reasoning_gym.factory import DATASETS, create_dataset
             from reasoning_gym.utils import extract_answer
@@ -79,11 +83,6 @@ class ReasoningGymEnvironment:
             dataset,
             config,
         )
-        self._sizes = {"train": train, "val": val}
-        self._seed = seed
-        self._opening = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-        self._request = dict(request or {})
-        self._deadline_s = deadline_s
         self._made = {split: self._make(split) for split in self._sizes}
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
@@ -101,15 +100,14 @@ class ReasoningGymEnvironment:
         max_tokens: int | None = None,
     ) -> Trajectory:
         """Asks one question; see `NamedEnvironment.rollout`."""
-        with EnvironmentThread(self.name, deadline_s=self._deadline_s) as thread:
+        with self._thread() as thread:
             entry = await thread.call("the question", self._entry, scenario.data)
-            conversation = RolloutConversation(
+            conversation = self._conversation(
                 model,
-                [*self._opening, {"role": "user", "content": entry["question"]}],
+                {"role": "user", "content": entry["question"]},
                 seed=seed,
                 temperature=temperature,
                 max_tokens=max_tokens,
-                request=self._request,
             )
             reply = await conversation.ask()
             tagged = self._extract(reply)
@@ -122,9 +120,6 @@ class ReasoningGymEnvironment:
             show=f"{entry['question']}\n\nanswer: {answer}\nright: {entry['answer']}\nscore: {score:g}",
             environment=self.name,
         )
-
-    async def close(self) -> None:
-        """Does nothing: a dataset starts nothing."""
 
     def _make(self, split: str) -> Any:
         """Returns the dataset of a split. Raises ConfigurationError for values that it refuses."""

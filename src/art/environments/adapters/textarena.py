@@ -20,16 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import (
     CALL_S,
-    EnvironmentThread,
+    LibraryEnvironment,
     OwnRandom,
     RolloutConversation,
     Scenario,
-    check_sizes,
-    check_split,
     load_object,
-    scenario_seed,
 )
-from art.environments.tasks import Message, turn_seed
+from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, did_you_mean, extra_needed
 from art.types import Unscored
 
@@ -99,7 +96,7 @@ class _Game:
         return told
 
 
-class TextArenaEnvironment:
+class TextArenaEnvironment(LibraryEnvironment):
     """A game by its id in textarena's registry.
 
     opponent: who has the other seats, see above. seat: the model's; None: the scenarios take turns.
@@ -131,8 +128,14 @@ class TextArenaEnvironment:
         deadline_s: float = CALL_S,
         **config: Any,
     ) -> None:
-        self.name = PREFIX + game
-        check_sizes(self.name, train, val)
+        super().__init__(
+            PREFIX + game,
+            seed=seed,
+            sizes={"train": train, "val": val},
+            system_prompt=system_prompt,
+            request=request,
+            deadline_s=deadline_s,
+        )
         self._game_id, self._config = game, config
         self._library = self._find_game()
         self._players = self._count_players(players)
@@ -141,23 +144,15 @@ class TextArenaEnvironment:
         self._seats = range(self._players) if seat is None else (seat,)
         self._opponent = opponent
         self._player = self._own_player(opponent)
-        self._sizes = {"train": train, "val": val}
-        self._seed = seed
         self._max_turns = max_turns
         self._last_board = last_board
         self._rewrite = load_object("rewrite", rewrite) if isinstance(rewrite, str) else rewrite
-        self._deadline_s = deadline_s
-        self._opening: list[Message] = []
-        if system_prompt is not None:
-            self._opening.append({"role": "system", "content": system_prompt})
-        self._request = dict(request or {})
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """Returns the scenarios of a split: seeds of the game, with the seats in turn."""
-        check_split(self.name, split)
         found = []
-        for index in range(self._sizes[split]):
-            seed, seat = scenario_seed(self._seed, split, index), self._seats[index % len(self._seats)]
+        for index, seed in enumerate(self._scenario_seeds(split)):
+            seat = self._seats[index % len(self._seats)]
             found.append(Scenario(f"{self.name}/{seed}/{seat}", {"seed": seed, "seat": seat}))
         return found
 
@@ -189,19 +184,17 @@ class TextArenaEnvironment:
         """
         trained = list(range(self._players)) if self._opponent == SELF else [scenario.data["seat"]]
         talking = {
-            player: RolloutConversation(
+            player: self._conversation(
                 model if player in trained else self._opponent,  # type: ignore[arg-type]
-                self._opening,
                 seed=None if seed is None else turn_seed(seed, player),
                 temperature=temperature,
                 max_tokens=max_tokens,
-                request=self._request,
             )
             for player in range(self._players)
             if player in trained or not isinstance(self._opponent, str)
         }
         chance = random.Random(None if seed is None else f"{self.name}/{scenario.id}/{seed}")
-        with EnvironmentThread(self.name, deadline_s=self._deadline_s) as thread:
+        with self._thread() as thread:
             world = await thread.call("making it", self._new_world)
             game = _Game(world, self._players, scenario.data["seed"], self._last_board)
             await thread.call("reset", game.reset)
@@ -219,9 +212,6 @@ class TextArenaEnvironment:
                     break
             rewards, told = await thread.call("close", game.close)
         return [self._finish(talking[seat], scenario, seat, game, rewards, told) for seat in trained]
-
-    async def close(self) -> None:
-        """Does nothing: each game ends with its rollout."""
 
     def _finish(
         self,
