@@ -55,8 +55,8 @@ RUNS = {
     ),
     "yes_no_maybe": ExampleRun(
         "Yes, no, maybe: mean reward",
-        "examples/yes_no_maybe.py",
-        ("--target", "0.99", "--steps", "20"),
+        "examples/yes_no_maybe/yes_no_maybe.py",
+        ("--steps", "20"),
         r"step (\d+): mean reward (\S+)",
     ),
     "tic_tac_toe": ExampleRun(

@@ -26,7 +26,7 @@ from bench.rows import Row, write_rows
 SEEDS = (0, 1, 2)
 TARGETS = {"tic-tac-toe": ("not_lost", 0.88), "mail": ("right", 0.90)}
 SECONDS = 240.0
-EXAMPLE = Path(__file__).parents[1] / "examples" / "yes_no_maybe.py"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "yes_no_maybe" / "yes_no_maybe.py"
 MEAN_REWARD = 0.95
 EXAMPLE_SECONDS = 120.0
 HELD_OUT, HELD_OUT_SEED = 256, 2_000_003
@@ -64,9 +64,9 @@ def quickstart_rows(name: str, seed: int, folder: Path) -> list[Row]:
 
 
 def yes_no_maybe_rows(seed: int, folder: Path) -> list[Row]:
-    """One run of the example until a step's mean reward is high enough."""
+    """One run of the example."""
     data = folder / f"ynm-{seed}"
-    options = ["--seed", str(seed), "--target", str(MEAN_REWARD), "--path", str(data)]
+    options = ["--seed", str(seed), "--path", str(data)]
     begin = time.perf_counter()
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), *options], check=True, capture_output=True, text=True
@@ -85,7 +85,7 @@ def yes_no_maybe_rows(seed: int, folder: Path) -> list[Row]:
         return float(judge(reply.choices[0].message.content or "") == best)
 
     name, at = f"yes-no-maybe-{seed}", f"yes-no-maybe, seed {seed}"
-    model = art.TrainableModel(name=name, project="yes-no-maybe", base_model="art/nano-games")
+    model = art.TrainableModel(name=name, project="yes_no_maybe", base_model="art/nano-games")
     reward = float(done.stdout.split()[-1])
     return [
         Row(name=f"{at}: mean reward of the last step", ours=reward, unit="reward", goal=MEAN_REWARD),

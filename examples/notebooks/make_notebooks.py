@@ -1,17 +1,22 @@
 """Make the notebooks of their sources, with their outputs.
 
-    python examples/notebooks/make_notebooks.py            all of them: some minutes on two cores
-    python examples/notebooks/make_notebooks.py sft mcp_server
+    python examples/notebooks/make_notebooks.py            all of them: half an hour on two cores
+    python examples/notebooks/make_notebooks.py sft codenames
 
-A source is a Python file in the percent format of Jupytext: it can be read, compared and edited as text. Each
-notebook runs in a folder and a kernel of its own.
+A source is a Python file in the percent format of Jupytext: it can be read, compared and edited as text. It
+is a file of this folder, or the program of an example (`examples/codenames/codenames.py`), whose last cell,
+which reads the command line, becomes one that runs it as it is and one that draws its curve. Each notebook
+runs in a folder and a kernel of its own.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tempfile
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import jupytext
@@ -25,14 +30,39 @@ SECONDS = 600
 _STEPS = re.compile(r"^STEPS = \d+$", re.M)
 
 
+COMMAND_LINE = 'if __name__ == "__main__":\n    art.run(main(read_options()))'
+"""The last cell of an example's program."""
+LINK = "see the runs in a browser: "
+RUN = "await main(read_options({arguments}))"
+CURVE = """import polars
+from art.utils.benchmarking import load_trajectories, training_progress_chart
+
+rows = await load_trajectories("{project}")
+_ = training_progress_chart(rows.filter(polars.col("split") == "val"), "{metric}")"""
+
+
 def sources() -> list[Path]:
-    """Returns the sources of all notebooks."""
-    return sorted(path for path in FOLDER.glob("*.py") if path != Path(__file__))
+    """Returns the sources of all notebooks: this folder's, then the programs of the examples."""
+    here = sorted(path for path in FOLDER.glob("*.py") if path != Path(__file__))
+    examples = sorted(path.parent for path in FOLDER.parent.glob("*/example.toml"))
+    return here + [folder / f"{folder.name}.py" for folder in examples]
+
+
+def replace_command_line(notebook: NotebookNode, folder: Path) -> None:
+    """Puts two cells for the last: the run with the program's defaults, and the curve of its evaluations."""
+    last = notebook.cells.pop()
+    if last.source != COMMAND_LINE:
+        raise ValueError(f"{folder.name}.py does not end with the cell\n{COMMAND_LINE}")
+    metric = tomllib.loads((folder / "example.toml").read_text(encoding="utf-8"))["metric"]
+    curve = CURVE.format(project=folder.name, metric=metric)
+    notebook.cells += [nbformat.v4.new_code_cell(source) for source in (RUN.format(arguments="[]"), curve)]
 
 
 def read_source(path: Path) -> NotebookNode:
     """Returns a source as a notebook without outputs, the same each time."""
     notebook = jupytext.read(path)
+    if path.parent != FOLDER:
+        replace_command_line(notebook, path.parent)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         cell.metadata.clear()
@@ -40,11 +70,28 @@ def read_source(path: Path) -> NotebookNode:
     return nbformat.from_dict(notebook)
 
 
-def execute(notebook: NotebookNode, folder: Path, *, steps: int | None = None) -> NotebookNode:
+def leave_out_links(notebook: NotebookNode) -> None:
+    """Takes the line with the link to the run's pages out of the outputs: it is of this machine, for once."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            for where, kind in ((output, "text"), (output.get("data", {}), "text/plain")):
+                if LINK in where.get(kind, ""):
+                    lines = where[kind].splitlines(keepends=True)
+                    where[kind] = "".join(line for line in lines if LINK not in line)
+
+
+def execute(
+    notebook: NotebookNode, folder: Path, *, steps: int | None = None, arguments: Sequence[str] | None = None
+) -> NotebookNode:
     """Runs a notebook in a folder and returns it with its outputs.
 
-    steps: training steps in place of the notebook's own. Raises CellExecutionError when a cell fails.
+    steps: training steps in place of the notebook's own; arguments: of an example's program. Raises
+    CellExecutionError when a cell fails.
     """
+    if arguments is not None:
+        for cell in notebook.cells:
+            if cell.source == RUN.format(arguments="[]"):
+                cell.source = RUN.format(arguments=list(arguments))
     if steps is not None:
         first = next(cell for cell in notebook.cells if _STEPS.search(cell.source))
         first.source = _STEPS.sub(f"STEPS = {steps}", first.source)
@@ -56,6 +103,7 @@ def execute(notebook: NotebookNode, folder: Path, *, steps: int | None = None) -
         resources={"metadata": {"path": str(folder)}},
     )
     client.execute()
+    leave_out_links(notebook)
     notebook.metadata.pop("language_info", None)  # the versions of the machine that it ran on
     return notebook
 
@@ -64,8 +112,11 @@ def main(names: list[str]) -> None:
     for path in sources():
         if names and path.stem not in names:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            notebook = execute(read_source(path), Path(folder))
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            if path.parent != FOLDER:  # what the program imports
+                folder = Path(shutil.copytree(path.parent, folder / path.parent.name))
+            notebook = execute(read_source(path), folder)
         nbformat.write(notebook, path.with_suffix(".ipynb"))
         print(f"wrote {path.with_suffix('.ipynb').name}", flush=True)
 

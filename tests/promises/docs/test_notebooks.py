@@ -1,4 +1,7 @@
-"""The notebooks under examples/notebooks are what their sources say, and every cell runs."""
+"""The notebooks under examples are what their sources say, and every cell of examples/notebooks runs.
+
+The programs of the examples run in tests/examples; here one of their notebooks does.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ import art
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples" / "notebooks"
 NAMES = ("langgraph_agent", "mcp_server", "own_agent", "quick_start", "ruler", "sft")
+EXAMPLES = tuple(sorted(path.stem for path in FOLDER.parent.glob("*/*.ipynb") if path.parent != FOLDER))
 SECRET = re.compile(r"sk-[\w-]{8,}|test-key|Bearer |api[_-]?key['\"]?\s*[:=]\s*['\"]\w|[0-9a-f]{32}", re.I)
 PLACE = re.compile(r"/(?:tmp|home|root|work|Users)/|127\.0\.0\.1|localhost")
 """What belongs to the machine that the notebook ran on."""
@@ -33,8 +37,13 @@ def maker() -> ModuleType:
     return module
 
 
+def source_of(name: str) -> Path:
+    folder = FOLDER if name in NAMES else FOLDER.parent / name
+    return folder / f"{name}.py"
+
+
 def read_committed(name: str) -> Any:
-    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    return nbformat.read(source_of(name).with_suffix(".ipynb"), as_version=4)
 
 
 def outputs(notebook: Any) -> list[Any]:
@@ -53,14 +62,14 @@ def texts(notebook: Any) -> str:
 
 @pytest.mark.slow  # jupytext asks for pandoc's version
 def test_every_source_has_its_notebook(maker: ModuleType) -> None:
-    assert tuple(path.stem for path in maker.sources()) == NAMES
+    assert tuple(path.stem for path in maker.sources()) == (*NAMES, *EXAMPLES)
     assert tuple(sorted(path.stem for path in FOLDER.glob("*.ipynb"))) == NAMES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + EXAMPLES)
 def test_a_committed_notebook_is_its_source_with_outputs(maker: ModuleType, name: str) -> None:
-    made, committed = maker.read_source(FOLDER / f"{name}.py"), read_committed(name)
+    made, committed = maker.read_source(source_of(name)), read_committed(name)
     remedy = f"run: python examples/notebooks/make_notebooks.py {name}"
     said = [[(cell.cell_type, cell.source) for cell in one.cells] for one in (committed, made)]
     assert said[0] == said[1], remedy
@@ -71,7 +80,7 @@ def test_a_committed_notebook_is_its_source_with_outputs(maker: ModuleType, name
     assert not [output for output in outputs(committed) if output.output_type == "error"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + EXAMPLES)
 def test_no_output_holds_a_key_or_a_place_of_the_machine(name: str) -> None:
     said = texts(read_committed(name))
     assert not SECRET.search(said) and not PLACE.search(said), said
@@ -103,3 +112,10 @@ def test_a_notebook_runs(maker: ModuleType, name: str, folder: Path) -> None:
     assert (folder / ".art" / "notebooks" / "models" / model / "checkpoints" / "0001").is_dir()
     assert any("image/png" in output.get("data", {}) for output in outputs(ran))
     assert not SECRET.search(texts(ran))
+
+
+@pytest.mark.slow
+def test_a_notebook_of_an_example_runs(maker: ModuleType, tmp_path: Path) -> None:
+    ran = maker.execute(maker.read_source(source_of("yes_no_maybe")), tmp_path, arguments=["--steps", "1"])
+    assert "step 1: mean reward" in texts(ran)
+    assert any("image/png" in output.get("data", {}) for output in outputs(ran))

@@ -1,0 +1,188 @@
+"""The charts and tables of the examples, made of `examples/*/results.json`.
+
+Each folder gets `chart.svg` and, between the marks of its README, a table. docs/get-started/examples.md gets
+a line for each example.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from art.runs.comparison import Estimate
+from bench.examples import PLAIN, ROOT, Example, Measured, all_examples, read_results
+from bench.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKS = "<!-- results -->", "<!-- /results -->"
+TABLE = ROOT / "docs" / "get-started" / "examples.md"
+BLUE, GREY, PALE = "#0969da", "#7d8590", "#9ec5f4"
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "art",  # the same figures give the same file
+    "text.color": GREY,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+}
+"""Readable on a light and on a dark page: the background is left out."""
+
+
+def write_pages(examples: Sequence[Example]) -> list[Row]:
+    """Writes the pages of the examples, the table of all, and returns a row for each that was measured."""
+    rows: list[Row] = []
+    with mpl.rc_context(STYLE):
+        for folder, group in groupby(examples, key=lambda example: example.folder):
+            variants = list(group)
+            results = read_results(folder)
+            shown = {one: results[one.variant] for one in variants if one.variant in results}
+            if shown:
+                draw_chart(shown, folder / "chart.svg")
+                replace_between_marks(
+                    folder / "README.md", "![The chart](chart.svg)\n\n" + readme_table(shown)
+                )
+            rows += [row_of(example, measured) for example, measured in shown.items()]
+        everything = {
+            example: results[example.variant]
+            for example in all_examples()
+            if example.variant in (results := read_results(example.folder))
+        }
+    replace_between_marks(TABLE, docs_table(everything))
+    return rows
+
+
+def row_of(example: Example, measured: Measured) -> Row:
+    """The score after training against the goal; beside it, as the peer, the score before."""
+    first, last = measured.first(), measured.last()
+    assert first is not None and last is not None
+    return Row(
+        name=example.name,
+        ours=last.mean,
+        unit=f"{example.metric}, before {first.mean:g}",
+        goal=example.goal,
+        at_most=example.lower_is_better,
+    )
+
+
+def said(estimate: Estimate | None) -> str:
+    """The mean and its interval as a reader sees them."""
+    if estimate is None:
+        return ""
+    if estimate.low is None:
+        return f"{estimate.mean:.2f}"
+    return f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def readme_table(shown: Mapping[Example, Measured]) -> str:
+    """A table for each variant: the stages or the ends, the scripted players, the seeds."""
+    parts = []
+    for example, measured in shown.items():
+        heading = "" if example.variant == PLAIN else f"`{' '.join(example.arguments)}`:\n\n"
+        stages = measured.stages() or {"before": measured.first(), "after": measured.last()}
+        lines = [f"| | {example.metric}, mean of {len(measured.runs)} seeds (95 % interval) |", "|---|---|"]
+        lines += [f"| {name} | {said(one)} |" for name, one in stages.items()]
+        lines += [f"| {name} | {score:.2f} |" for name, score in measured.references.items()]
+        rollouts = measured.runs[0].last.rollouts
+        errors = min(run.gain_in_errors for run in measured.runs)
+        note = (
+            f"Each evaluation has {rollouts} rollouts of held-out scenarios. In each run the change is at "
+            f"least {errors:.1f} standard errors of the difference. {measured.machine}."
+        )
+        parts.append(f"{heading}{chr(10).join(lines)}\n\n{note}\n")
+    return "\n".join(parts)
+
+
+def docs_table(everything: Mapping[Example, Measured]) -> str:
+    """A line for each variant."""
+    lines = [
+        "| example | metric | seeds | before | after | goal | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for example, one in everything.items():
+        seconds = sorted(run.seconds for run in one.runs)
+        goal = f"{'at most' if example.lower_is_better else 'at least'} {example.goal:g}"
+        program = f"../../examples/{example.folder.name}/{example.folder.name}.py"
+        lines.append(
+            f"| [{example.name}]({program}) | {example.metric} | {len(one.runs)} "
+            f"| {said(one.first())} | {said(one.last())} | {goal} | {seconds[len(seconds) // 2]:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def replace_between_marks(path: Path, text: str) -> None:
+    """Writes the text between the marks of a page. Raises ValueError where it lacks them."""
+    page = path.read_text(encoding="utf-8")
+    begin, end = MARKS
+    if begin not in page or end not in page:
+        raise ValueError(f"{path} lacks the lines {begin} and {end}, between which the results stand")
+    made = re.sub(
+        f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: f"{begin}\n{text}{end}", page, flags=re.S
+    )
+    path.write_text(made, encoding="utf-8")
+
+
+def draw_chart(shown: Mapping[Example, Measured], path: Path) -> None:
+    """Draws, for each variant, the curve of each seed beside bars: before, after and the scripted players."""
+    figure = Figure(figsize=(8, 2.6 * len(shown)))
+    rows = figure.subplots(len(shown), 2, squeeze=False, width_ratios=[3, 2])
+    for (left, right), (example, measured) in zip(rows, shown.items(), strict=True):
+        draw_curves(left, example, measured)
+        draw_bars(right, measured)
+    figure.tight_layout()
+    save(figure, path)
+
+
+def draw_curves(axes: Axes, example: Example, measured: Measured) -> None:
+    """One pale line a seed, and their mean."""
+    for run in measured.runs:
+        axes.plot([one.step for one in run.evaluated], [one.mean for one in run.evaluated], color=PALE)
+    by_step: dict[int, list[float]] = {}
+    for run in measured.runs:
+        for one in run.evaluated:
+            by_step.setdefault(one.step, []).append(one.mean)
+    whole = {step: values for step, values in sorted(by_step.items()) if len(values) == len(measured.runs)}
+    axes.plot(list(whole), [sum(values) / len(values) for values in whole.values()], color=BLUE, marker="o")
+    for name, score in measured.references.items():
+        axes.axhline(score, color=GREY, linestyle="--", linewidth=0.8)
+        axes.annotate(name, (0, score), xytext=(2, 2), textcoords="offset points", fontsize=7)
+    axes.set_title(f"{example.title}: {example.metric}", loc="left", color=GREY)
+    axes.set_xlabel("training step")
+    axes.locator_params(axis="x", integer=True)
+
+
+def draw_bars(axes: Axes, measured: Measured) -> None:
+    """The scripted players and the stages, with the intervals over the seeds."""
+    stages = measured.stages() or {"before": measured.first(), "after": measured.last()}
+    names = [*measured.references, *stages]
+    for place, score in enumerate(measured.references.values()):
+        axes.barh(place, score, color=GREY)
+        axes.annotate(f"{score:.2f}", (score, place), xytext=(3, -3), textcoords="offset points")
+    for place, (name, one) in enumerate(stages.items(), start=len(measured.references)):
+        if one is None:
+            continue
+        spread = (
+            None if one.low is None or one.high is None else [[one.mean - one.low], [one.high - one.mean]]
+        )
+        axes.barh(place, one.mean, xerr=spread, color=BLUE if name == names[-1] else PALE, ecolor=GREY)
+        end = one.mean if one.high is None else max(one.mean, one.high)
+        axes.annotate(f"{one.mean:.2f}", (end, place), xytext=(3, -3), textcoords="offset points")
+    axes.set_yticks(range(len(names)), names)
+    axes.margins(x=0.15)
+
+
+def save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, transparent=True, metadata={"Date": None})
+    text = path.read_text(encoding="utf-8")
+    path.write_text("".join(f"{line.rstrip()}\n" for line in text.splitlines()), encoding="utf-8")

@@ -1,0 +1,83 @@
+"""Every example learns in a short run, goes on where it stopped, and is as its folder promises.
+
+A folder with an `example.toml` is an example; `python -m bench examples` runs the same programs to their end.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench.example_pages import MARKS
+from bench.examples import Example, all_examples
+
+EXAMPLES = all_examples()
+PLAIN = list({one.folder: one for one in reversed(EXAMPLES)}.values())
+"""One of each folder."""
+MOST_LINES = 200
+LAST_CELL = '# %%\nif __name__ == "__main__":\n    art.run(main(read_options()))\n'
+OPTIONS = {"--model", "--engine", "--seed", "--steps", "--learning-rate", "--path"}
+
+
+def program_of(example: Example) -> Path:
+    return example.folder / f"{example.folder.name}.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_a_short_run_learns(example: Example, tmp_path: Path) -> None:
+    evaluated = example.run(tmp_path, seed=0, arguments=example.short["arguments"])
+    first, last = evaluated[0], evaluated[-1]
+    gain = first.mean - last.mean if example.lower_is_better else last.mean - first.mean
+    assert gain >= example.short["gain"], [(one.step, one.mean) for one in evaluated]
+    assert last.step > first.step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", PLAIN, ids=lambda example: example.name)
+def test_the_same_command_again_trains_nothing_twice(example: Example, tmp_path: Path) -> None:
+    arguments = [*example.short["arguments"], "--steps", "1"]
+    example.run(tmp_path, seed=0, arguments=arguments)
+    (checkpoints,) = {path.parent for path in tmp_path.glob("*/models/*/checkpoints/0001")}
+    before = sorted(path.name for path in checkpoints.iterdir())
+    example.run(tmp_path, seed=0, arguments=arguments)
+    assert sorted(path.name for path in checkpoints.iterdir()) == before
+
+
+@pytest.mark.parametrize("example", PLAIN, ids=lambda example: example.name)
+def test_a_program_is_short_and_is_a_notebook(example: Example) -> None:
+    source = program_of(example).read_text(encoding="utf-8")
+    assert source.count("\n") < MOST_LINES
+    assert source.endswith(LAST_CELL)
+    assert "# %% [markdown]" in source
+    assert ast.get_docstring(ast.parse(source)) is not None or source.startswith("# %%")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", PLAIN, ids=lambda example: example.name)
+def test_a_program_has_the_options_of_all(example: Example) -> None:
+    done = subprocess.run(
+        [sys.executable, str(program_of(example)), "--help"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert {option for option in OPTIONS if option not in done.stdout} == set()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_a_readme_has_a_place_for_the_results(example: Example) -> None:
+    readme = (example.folder / "README.md").read_text(encoding="utf-8")
+    assert readme.count(MARKS[0]) == readme.count(MARKS[1]) == 1
+    assert f"examples/{example.folder.name}/{example.folder.name}.py" in readme
+    assert 0 < example.minutes <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "example", [one for one in EXAMPLES if one.references], ids=lambda example: example.name
+)
+def test_scripted_players_are_measured(example: Example) -> None:
+    scores = example.reference_scores()
+    assert scores and all(isinstance(score, float) for score in scores.values())
