@@ -9,7 +9,7 @@ from art.wire.algorithm import AdvantageSpec, Algorithm
 
 CENTERED = Algorithm(advantage=AdvantageSpec(kind="centered"))
 GREEDY = Untrainable(reason="greedy", drawn="temperature = 0.0")
-PENALISED = Untrainable(reason="penalties", drawn="presence_penalty = 1.0")
+FORMED = Untrainable(reason="constraint", drawn="a regex constraint by engine 'other'")
 
 
 def sample(name: str, prompt: list[int], ids: list[int], **changes: object) -> SampleRow:

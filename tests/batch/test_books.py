@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_rows import GREEDY, PENALISED, rollout, sample
+from made_rows import FORMED, GREEDY, rollout, sample
 
 from art.batch.aggregation import trains_without_advantage
 from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
@@ -34,7 +34,7 @@ def group_rows(draw: st.DrawFn) -> list[GroupRow]:
                     draw(prompts),
                     draw(completions),
                     truncated=draw(st.booleans()),
-                    untrainable=draw(st.sampled_from([None, None, GREEDY, PENALISED])),
+                    untrainable=draw(st.sampled_from([None, None, GREEDY, FORMED])),
                 )
                 for s in range(draw(st.integers(0, 3)))
             ]
@@ -124,7 +124,7 @@ def test_under_any_algorithm_the_books_balance_and_the_divisor_is_its_own_count(
         for row in r.samples
         if row.untrainable is not None
     ]
-    for reason in ("greedy", "penalties"):
+    for reason in ("greedy", "constraint"):
         rows = [row for row in context if row.untrainable.reason == reason]
         told = sheet.context.get(reason, ContextRow())
         assert told.samples <= len(rows) and told.tokens <= sampled_tokens(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made_rows import CENTERED, GREEDY, PENALISED, attempt, rollout, sample, two_turns
+from made_rows import CENTERED, FORMED, GREEDY, attempt, rollout, sample, two_turns
 
 from art.batch.batch_types import GroupRow, RolloutRow
 from art.batch.build import build_batch
@@ -154,7 +154,7 @@ def test_distributions_are_told_once_and_named_by_each_entry() -> None:
 def test_an_untrainable_sample_is_context_and_the_rest_of_its_rollout_is_trained() -> None:
     plan = sample("a.0", [5, 6], [7, 8], untrainable=GREEDY)
     act = sample("a.1", [5, 6, 7, 8, 20], [9, 10])
-    leaf = sample("a.2", [5, 40], [41, 42, 43], untrainable=PENALISED)
+    leaf = sample("a.2", [5, 40], [41, 42, 43], untrainable=FORMED)
     batch = build_batch(
         [GroupRow(rollouts=[rollout("a", 1.0, plan, act, leaf), attempt("b", 0.0, 3)])], algorithm=CENTERED
     )
@@ -164,7 +164,7 @@ def test_an_untrainable_sample_is_context_and_the_rest_of_its_rollout_is_trained
     }
     assert batch.sheet.context == {
         "greedy": ContextRow(samples=1, tokens=2),
-        "penalties": ContextRow(samples=1, tokens=3),
+        "constraint": ContextRow(samples=1, tokens=3),
     }
     # Its ids are in the prompt of what follows; what follows nothing is not forwarded.
     ids = batch.tree.tokens_T.tolist()

@@ -51,7 +51,7 @@ def test_samples_that_are_context_are_told_once_for_each_model_and_reason(caplog
     warn_context_only(BalanceSheet(context={"greedy": greedy}), "agent", 4, told)
     assert "step 4 of agent: 3 samples (40 tokens) are context" in caplog.text
     assert "drawn greedily (temperature 0" in caplog.text and "a temperature above 0" in caplog.text
-    warn_context_only(BalanceSheet(context={"greedy": greedy, "penalties": penalised}), "agent", 5, told)
+    warn_context_only(BalanceSheet(context={"greedy": greedy, "constraint": penalised}), "agent", 5, told)
     warn_context_only(BalanceSheet(context={"greedy": greedy}), "other", 1, told)
     assert [record.getMessage().partition(" are ")[0] for record in caplog.records] == [
         "step 4 of agent: 3 samples (40 tokens)",

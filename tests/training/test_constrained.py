@@ -46,6 +46,11 @@ SPECS = [
     SamplingSpec(constraint=JSON, stop_token_ids=(STOP,), min_p=0.02),
     SamplingSpec(),
     SamplingSpec(temperature=0.7),
+    SamplingSpec(frequency_penalty=0.7, presence_penalty=-0.4),
+    SamplingSpec(repetition_penalty=1.7, temperature=0.8, top_k=12),
+    SamplingSpec(repetition_penalty=0.6, frequency_penalty=-0.3, logit_bias=BIAS, min_p=0.01),
+    SamplingSpec(constraint=JSON, stop_token_ids=(STOP,), repetition_penalty=1.3),
+    SamplingSpec(min_tokens=9, stop_token_ids=tuple(range(0, VOCAB, 3)), presence_penalty=0.5),
 ]
 
 

@@ -10,7 +10,7 @@ from tiny_policies import policy
 from art.engine.builtin.sampler import SamplingTable, sample
 from art.engine.protocol import Sampling
 from art.training.logprobs import target_logprobs
-from art.training.sampling import NUCLEUS, SamplingRows
+from art.training.sampling import NUCLEUS, PenalisedText, SamplingRows, Shapes, TargetBias
 
 CASES = [
     dict(temperature=0.7),
@@ -135,3 +135,72 @@ def test_a_target_outside_the_kept_set_joins_it() -> None:
 def test_rows_that_change_nothing_are_not_processed() -> None:
     rows = rows_of(CASES)
     assert rows.processed_N.tolist() == [True] * 5 + [False] + [True] * 3 + [False]
+
+
+TEXTS = [
+    dict(ids=[3, 4, 4, 7, 7, 1, 7], prompt=3, frequency=0.5, presence=-0.25, repetition=1.7),
+    dict(ids=[9, 2, 2, 2], prompt=1, frequency=-0.3, presence=0.0, repetition=0.6),
+    dict(ids=[5, 0, 0], prompt=1, frequency=1.0, presence=0.5, repetition=1.0),
+]
+
+
+def penalised(logits_V: torch.Tensor, text: dict, place: int) -> torch.Tensor:
+    """The definition, id by id."""
+    scores = list(logits_V)
+    said = text["ids"][text["prompt"] :][:place]
+    for token in {*text["ids"][: text["prompt"]], *said}:
+        scores[token] = scores[token] * text["repetition"] ** (-1.0 if scores[token] > 0 else 1.0)
+    for token in set(said):
+        scores[token] = scores[token] - text["frequency"] * said.count(token) - text["presence"]
+    return torch.stack(scores)
+
+
+@pytest.mark.parametrize("rows", [2, 100])
+def test_penalised_logprobs_and_gradients_are_those_of_the_definition(rows: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    targets = [
+        (number, place)
+        for number, text in enumerate(TEXTS)
+        for place in range(len(text["ids"]) - text["prompt"])
+    ]
+    targets = [(-1, -1), *targets]
+    logits = torch.randn(len(targets), 12, generator=generator, dtype=torch.float64) * 2
+    wanted = torch.randint(12, (len(targets),), generator=generator)
+    weights = torch.randn(len(targets), generator=generator, dtype=torch.float64)
+    temperature = torch.full((len(targets),), 0.7, dtype=torch.float64)
+    bias = TargetBias(ids=torch.tensor([4, 7]), values=torch.tensor([1.5, -2.0]))
+    text_N, place_N = torch.tensor(targets).T
+    shapes = Shapes(
+        bias_N=torch.where(text_N == 0, 0, -1),
+        mask_N=torch.full_like(text_N, -1),
+        biases=(bias,),
+        bits_KB=torch.zeros(1, 1, dtype=torch.uint8),
+        text_N=text_N,
+        place_N=place_N,
+        texts=tuple(
+            PenalisedText(
+                ids_J=torch.tensor(text["ids"]),
+                **{name: text[name] for name in ("prompt", "frequency", "presence", "repetition")},
+            )
+            for text in TEXTS
+        ),
+    )
+    ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    logprob_N, _ = target_logprobs(
+        Identity(12),  # type: ignore[arg-type]
+        ours,
+        torch.arange(len(targets)),
+        wanted,
+        sampling=SamplingRows.make(temperature_N=temperature, shapes=shapes),
+        most_rows=rows,
+    )
+    added = torch.zeros(12, dtype=torch.float64).index_put((bias.ids,), bias.values.double())
+    expected = []
+    for row, (number, place) in enumerate(targets):
+        scores = theirs[row] + added if number == 0 else theirs[row] + 0
+        scores = penalised(scores, TEXTS[number], place) if number >= 0 else scores
+        expected.append((scores / 0.7).log_softmax(-1)[wanted[row]])
+    assert torch.allclose(logprob_N, torch.stack(expected), atol=1e-12)
+    (logprob_N * weights).sum().backward()
+    (torch.stack(expected) * weights).sum().backward()
+    assert torch.allclose(ours.grad, theirs.grad, atol=1e-12)

@@ -282,7 +282,7 @@ def _lay_out(
         [weights[owner] for owner in owners],
         sequences=owners,
         sampling=[numbers.setdefault(row.sampling, len(numbers)) for row in samples],
-        places=any(spec.constraint is not None for spec in numbers),
+        places=any(spec.by_place for spec in numbers),
     )
     if trained:  # counted from what will be trained, not from what was meant to be
         account.book("trained", rollouts=len(trained), tokens=len(entries))

@@ -197,8 +197,11 @@ def _slope(
         scores_MV = temper(logits_CV[row_M], chunk.sampling)
         scores_MV.masked_fill_(~keep.mask(scores_MV, id_M), float("-inf"))
         share_M = grad_N[chunk.where_M] / chunk.sampling.temperature_N.to(grad_N.dtype)
-        slope_CV.index_add_(0, row_M, scores_MV.sub_(norm_M[:, None]).exp_().mul_(-share_M[:, None]))
-        slope_CV.index_put_((row_M, id_M), share_M, accumulate=True)
+        slope_MV = scores_MV.sub_(norm_M[:, None]).exp_().mul_(-share_M[:, None])
+        slope_MV.scatter_add_(1, id_M[:, None], share_M[:, None].to(slope_MV.dtype))
+        if chunk.sampling.shapes is not None:
+            chunk.sampling.shapes.scale_slopes(slope_MV, logits_CV[row_M])
+        slope_CV.index_add_(0, row_M, slope_MV)
     return slope_CV
 
 

@@ -1,17 +1,18 @@
-"""The distributions that were truly sampled from: logits biased, masked, tempered and truncated per target.
+"""The distributions that were truly sampled from: logits biased, penalised, masked, tempered and truncated.
 
-As `art.engine.builtin` does it: biased and masked logits / temperature, then top_k, then top_p, then min_p,
-renormalised. Which tokens are kept is a constant, so no gradient flows through it. Where the sampler recorded
-them, they are those: a policy that has moved would keep others. Where it did not, they are computed anew, and
-the target is always among them. Parameters that are 0 (top_k, min_p), 1 (temperature, top_p) or greedy
-(temperature 0, whose logprob is the model's own) change nothing.
+As `art.engine.builtin` does it: biased, penalised and masked logits / temperature, then top_k, then top_p,
+then min_p, renormalised. Which tokens are kept is a constant, so no gradient flows through it. Where the
+sampler recorded them, they are those: a policy that has moved would keep others. Where it did not, they are
+computed anew, and the target is always among them. Parameters that are 0 (top_k, min_p), 1 (temperature,
+top_p) or greedy (temperature 0, whose logprob is the model's own) change nothing.
 
 Letters: N = targets, M = targets whose distribution is processed, V = vocabulary, K = masks of B bytes each,
-or recorded sets, J = their ids.
+or recorded sets, J = their ids, or those of a prompt and its completion, R = targets of one completion.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -31,37 +32,96 @@ class TargetBias:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PenalisedText:
+    """A prompt and its completion, and how ids in it are penalised (see `art.wire.sampling`)."""
+
+    ids_J: torch.Tensor
+    prompt: int
+    """How many of them are the prompt's."""
+    frequency: float
+    presence: float
+    repetition: float
+
+    def counts(self, place_R: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns how often the completion has each id before so many of its tokens [R, V], and which ids it
+        or the prompt has.
+        """
+        said_J = self.ids_J[self.prompt :]
+        before_RJ = torch.arange(len(said_J), device=said_J.device) < place_R[:, None]
+        count_RV = torch.zeros(len(place_R), vocabulary, device=said_J.device)
+        count_RV.scatter_add_(1, said_J.expand(len(place_R), -1), before_RJ.to(count_RV.dtype))
+        known_RV = count_RV > 0
+        known_RV[:, self.ids_J[: self.prompt]] = True
+        return count_RV, known_RV
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Shapes:
-    """Biases and masks of targets; -1 is none."""
+    """Biases, penalties and masks of targets; -1 is none."""
 
     bias_N: torch.Tensor
     mask_N: torch.Tensor
     biases: tuple[TargetBias, ...]
     bits_KB: torch.Tensor
     """Bytes: one bit for each id that was allowed."""
+    text_N: torch.Tensor
+    """Number of the text in `texts` whose ids are penalised."""
+    place_N: torch.Tensor
+    """How many tokens of its completion are before the target."""
+    texts: tuple[PenalisedText, ...] = ()
 
     @property
     def shaped_N(self) -> torch.Tensor:
-        return (self.bias_N >= 0) | (self.mask_N >= 0)
+        return (self.bias_N >= 0) | (self.mask_N >= 0) | (self.text_N >= 0)
 
     def at_targets(self, where: torch.Tensor | slice) -> Shapes:
         """Returns the shapes of some targets."""
-        return Shapes(
-            bias_N=self.bias_N[where], mask_N=self.mask_N[where], biases=self.biases, bits_KB=self.bits_KB
+        return replace(
+            self,
+            bias_N=self.bias_N[where],
+            mask_N=self.mask_N[where],
+            text_N=self.text_N[where],
+            place_N=self.place_N[where],
         )
 
     def apply(self, logits_NV: torch.Tensor) -> torch.Tensor:
-        """Biased logits, -inf where an id was not allowed; `logits_NV` itself is left as it is."""
-        logits_NV = logits_NV.clone()
-        for number, bias in enumerate(self.biases):
-            rows_M = (self.bias_N == number).nonzero()
-            logits_NV[rows_M, bias.ids] += bias.values.to(logits_NV.dtype)
+        """Biased and penalised logits, -inf where an id was not allowed; `logits_NV` stays as it is."""
+        logits_NV = self._biased(logits_NV)
+        for text, rows_R in self._penalised():
+            scores_RV = logits_NV[rows_R]
+            count_RV, known_RV = text.counts(self.place_N[rows_R], logits_NV.shape[1])
+            repeated_RV = torch.where(scores_RV > 0, scores_RV / text.repetition, scores_RV * text.repetition)
+            scores_RV = torch.where(known_RV, repeated_RV, scores_RV)
+            scores_RV = scores_RV - text.frequency * count_RV - text.presence * (count_RV > 0)
+            logits_NV[rows_R] = scores_RV.to(logits_NV.dtype)
         masked_M = (self.mask_N >= 0).nonzero()[:, 0]
         if len(masked_M):
             shift_8 = torch.arange(8, dtype=torch.uint8, device=logits_NV.device)
             allowed_MV = unpack_mask(self.bits_KB[self.mask_N[masked_M]], shift_8, logits_NV.shape[1])
             logits_NV[masked_M] = logits_NV[masked_M].masked_fill(~allowed_MV, float("-inf"))
         return logits_NV
+
+    def scale_slopes(self, slope_NV: torch.Tensor, logits_NV: torch.Tensor) -> None:
+        """Turns gradients of the shaped logits into those of the logits: a repetition penalty scales them."""
+        logits_NV = self._biased(logits_NV) if self.texts else logits_NV
+        for text, rows_R in self._penalised():
+            if text.repetition != 1:
+                _, known_RV = text.counts(self.place_N[rows_R], logits_NV.shape[1])
+                scale_RV = torch.where(logits_NV[rows_R] > 0, 1 / text.repetition, text.repetition)
+                slope_NV[rows_R] *= torch.where(known_RV, scale_RV, 1.0).to(slope_NV.dtype)
+
+    def _biased(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        logits_NV = logits_NV.clone()
+        for number, bias in enumerate(self.biases):
+            rows_M = (self.bias_N == number).nonzero()
+            logits_NV[rows_M, bias.ids] += bias.values.to(logits_NV.dtype)
+        return logits_NV
+
+    def _penalised(self) -> Iterator[tuple[PenalisedText, torch.Tensor]]:
+        """Each text that some targets continue, and which those are [R]."""
+        for number in self.text_N.unique().tolist():
+            if number >= 0:
+                yield self.texts[number], (self.text_N == number).nonzero()[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from art.batch.algorithms.facts import needs_first_pass, needs_reference, needs_
 from art.batch.batch_types import LossEntries, TokenTree
 from art.training.critic import Critic
 from art.training.device_memory import HalfBudgetRetry
-from art.training.distributions import Distributions, follow_constraints
+from art.training.distributions import Distributions, follow_constraints, follow_penalties
 from art.training.first_pass import FirstScores, References, reference_context, score_entries
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.losses.compose import Loss
@@ -108,6 +108,7 @@ class _Step:
             specs=request.sampling,
             sampling_E=entries.sampling_E,
             masks=masks,
+            penalised=follow_penalties(tree, entries, request.sampling),
             candidates_E=entries.candidates_E,
             candidates=entries.candidates,
         )

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from art.wire.records import Strict
-from art.wire.sampling import DISTRIBUTION, NOT_COMPUTED, PARAMETERS
+from art.wire.sampling import DISTRIBUTION, PARAMETERS
 
 
 class SampleInfo(Strict):
@@ -93,7 +93,7 @@ def candidates_without_first(record: bytes, tokens: int) -> bytes:
     return b"".join(map(candidates_record, rest))
 
 
-UntrainableReason = Literal["greedy", "penalties", "constraint", "teacher", "unknown"]
+UntrainableReason = Literal["greedy", "constraint", "teacher", "unknown"]
 
 _COMPUTED = [name for name in DISTRIBUTION if name in PARAMETERS and PARAMETERS[name].recorded != "never"]
 
@@ -101,8 +101,6 @@ UNTRAINABLE: Mapping[str, str] = MappingProxyType(
     {
         "greedy": "drawn greedily (temperature 0, top_k 1 or min_p 1): there is no other choice to compare "
         "with; give the calls that are to learn a temperature above 0",
-        "penalties": f"drawn with {', '.join(NOT_COMPUTED[:-1])} or {NOT_COMPUTED[-1]}, "
-        "which the trainer does not compute; leave them out of the calls that are to learn",
         "constraint": "drawn under a constraint by another engine than the builtin one, whose masks the "
         "trainer does not know; leave response_format and the like out of the calls that are to learn",
         "teacher": "drawn from another distribution than the model's own, of which a teacher's server gives "

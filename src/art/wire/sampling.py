@@ -44,7 +44,7 @@ class Parameter:
     """Those that read it as a chat completion does; the others have no such field, or one of their own."""
     shapes: bool = True
     """Whether tokens have other probabilities with it. One that does and is no field of
-    `DistributionParameters` makes its samples context."""
+    `DistributionParameters` makes its samples context: today there is none."""
     recorded: Literal["always", "set", "never"] = "set"
     """In the ledger's row; `set`: where it is not the default."""
     truncates: bool = False
@@ -81,10 +81,13 @@ class Constraint:
     """A JSON schema, a regular expression, a JSON list of texts, or a grammar in llguidance's Lark."""
 
 
+_PENALTY = Parameter(values=Number(-HIGHEST_PENALTY, HIGHEST_PENALTY), routes=_OPENAI, bounded_message=False)
+
+
 @dataclass(kw_only=True, slots=True)
 class DistributionParameters:
-    """The distribution of a completion's tokens, as far as the trainer computes it: biased and masked
-    logits / temperature, then top_k, top_p, min_p.
+    """The distribution of a completion's tokens, as far as the trainer computes it: biased, penalised and
+    masked logits / temperature, then top_k, top_p, min_p.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -117,23 +120,6 @@ class DistributionParameters:
     ] = 0.0
     logit_bias: Annotated[tuple[tuple[int, float], ...], Parameter(values=Biases(_MOST_IDS, 100))] = ()
     """`(id, added to its logit)`, before the temperature. The logprobs include it."""
-    constraint: Constraint | None = None
-    """An id that ends the turn is allowed where the text may end. In requests several fields say it."""
-    stop_token_ids: Annotated[
-        tuple[int, ...],
-        Parameter(values=TokenIds(_MOST_IDS), routes=frozenset({"completions"}), recorded="never"),
-    ] = ()
-    """Sampling ends after one of these ids, which is kept as the completion's last id. They shape a
-    distribution under a constraint alone, and are recorded with it."""
-
-
-_PENALTY = Parameter(values=Number(-HIGHEST_PENALTY, HIGHEST_PENALTY), routes=_OPENAI, bounded_message=False)
-
-
-@dataclass(kw_only=True, slots=True)
-class SamplingParameters(DistributionParameters):
-    """All parameters."""
-
     frequency_penalty: Annotated[float, _PENALTY] = 0.0
     """-2 to 2, taken from an id's logit for each time that the completion has it."""
     presence_penalty: Annotated[float, _PENALTY] = 0.0
@@ -150,6 +136,26 @@ class SamplingParameters(DistributionParameters):
         int, Parameter(values=Whole(0, _LARGEST), routes=_OPENAI, bounded_message=False)
     ] = 0
     """Before so many are sampled no stop id can be, and no stop string ends the completion."""
+    constraint: Constraint | None = None
+    """An id that ends the turn is allowed where the text may end. In requests several fields say it."""
+    stop_token_ids: Annotated[
+        tuple[int, ...],
+        Parameter(values=TokenIds(_MOST_IDS), routes=frozenset({"completions"}), recorded="never"),
+    ] = ()
+    """Sampling ends after one of these ids, which is kept as the completion's last id. They shape a
+    distribution under a constraint or `min_tokens` alone, and are recorded with these."""
+
+    @property
+    def penalised(self) -> bool:
+        """Returns whether ids that were there before are less likely, or likelier."""
+        penalties = self.frequency_penalty, self.presence_penalty, self.repetition_penalty
+        return penalties != (0.0, 0.0, 1.0)
+
+
+@dataclass(kw_only=True, slots=True)
+class SamplingParameters(DistributionParameters):
+    """All parameters."""
+
     seed: Annotated[
         int | None, Parameter(values=Whole(-(2**63), 2**63 - 1), shapes=False, bounded_message=False)
     ] = None
@@ -182,8 +188,6 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType(_declared())
 """All but the constraint, in the order of their declaration."""
 DISTRIBUTION = tuple(field.name for field in fields(DistributionParameters))
 """What the trainer computes a distribution from."""
-NOT_COMPUTED = tuple(name for name, one in PARAMETERS.items() if one.shapes and name not in DISTRIBUTION)
-"""What changes a distribution and is not known to the trainer."""
 TRUNCATING = tuple((name, one.default) for name, one in PARAMETERS.items() if one.truncates)
 
 
@@ -195,9 +199,3 @@ class Sampling(SamplingParameters):
 
     max_tokens: Annotated[int, Parameter(values=Whole(1, 2**63 - 1))]
     """At most this many tokens are sampled (at least 1)."""
-
-    @property
-    def penalised(self) -> bool:
-        """Returns whether ids that were there before are less likely, or likelier."""
-        penalties = self.frequency_penalty, self.presence_penalty, self.repetition_penalty
-        return penalties != (0.0, 0.0, 1.0)

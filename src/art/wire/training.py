@@ -28,7 +28,7 @@ docs/internals/architecture.md):
     entry_advantage_E float32                          entry_weight_E   float32
     entry_sequence_E  int32  number of its rollout     entry_sampling_E int32  index into `request.sampling`
     entry_teacher_E   float32 (optional)  logprob under the teacher
-    entry_place_E     int32 (where a distribution has a constraint)  place in its completion, from 0
+    entry_place_E     int32 (where a distribution depends on it)  place in its completion, from 0
     entry_candidates_E int32 (where the sampler recorded any)  number of its set of candidates, or -1
     candidates_end_K  int32  index after its last id   candidates_id_J  int32  ids, rising in each set
 
@@ -201,6 +201,11 @@ class SamplingSpec(DistributionParameters):
             raise ValueError("a greedy sample is of no distribution that could be trained")
         if any(token < 0 for token, _ in self.logit_bias):
             raise ValueError("logit_bias has a negative id")
+
+    @property
+    def by_place(self) -> bool:
+        """Returns whether a token's distribution depends on the completion before it."""
+        return bool(self.constraint is not None or self.min_tokens or self.penalised)
 
     @property
     def truncates(self) -> bool:

@@ -1,6 +1,6 @@
 """The notebooks under examples are what their sources say, and every cell of examples/notebooks runs.
 
-The programs of the examples run in tests/examples; here one of their notebooks does.
+The programs of the examples run in tests/promises/examples; here one of their notebooks does.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ CLAIMS = {
         test_options_act::served_names_and_leases
     """,
     "Requests are those of OpenAI": """
-        test_sampling_fields::penalties_reach_the_engine_and_the_ledger_and_are_context_for_the_trainer
+        test_sampling_fields::penalties_reach_the_engine_the_ledger_and_the_trainer
         test_chat_completions::what_is_not_supported_is_refused_by_name
         test_drawn_from::what_the_trainer_does_not_compute_is_context_with_its_reason
         test_other_fields::the_page_says_of_each_field_what_the_table_says

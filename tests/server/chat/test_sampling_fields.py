@@ -13,6 +13,7 @@ from art.server.jobs.train_rows import group_rows, sampling_distribution
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import TrainJobRequest
 from art.wire.samples import split_candidates
+from art.wire.training import SamplingSpec
 
 HELLO = [{"role": "user", "content": "hi"}]
 PENALTIES: dict[str, Any] = {"frequency_penalty": 0.5, "presence_penalty": -1.0}
@@ -37,17 +38,16 @@ async def asked(live: Live, dialect: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["chat", "completions", "responses"])
-async def test_penalties_reach_the_engine_and_the_ledger_and_are_context_for_the_trainer(
-    live: Live, dialect: str
-) -> None:
+async def test_penalties_reach_the_engine_the_ledger_and_the_trainer(live: Live, dialect: str) -> None:
     (record,) = await live.ledger.samples([await asked(live, dialect)])
     sampling = live.engine.requests[0].sampling
     assert (sampling.frequency_penalty, sampling.presence_penalty) == (0.5, -1.0)
     assert (sampling.repetition_penalty, sampling.min_tokens) == (1.25, 2)
     for name, value in {**PENALTIES, **OF_VLLM}.items():
         assert record.sampling[name] == value
-    fate = sampling_distribution(record, Algorithm())
-    assert isinstance(fate, Untrainable) and fate.reason == "penalties"
+    spec = sampling_distribution(record, Algorithm())
+    assert isinstance(spec, SamplingSpec) and spec.stop_token_ids == sampling.stop_token_ids != ()
+    assert {name: getattr(spec, name) for name in PENALTIES | OF_VLLM} == PENALTIES | OF_VLLM
 
 
 @pytest.mark.parametrize("stream", [False, True])

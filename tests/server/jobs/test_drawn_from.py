@@ -34,6 +34,15 @@ from art.wire.training import SamplingSpec
             {"constraint": {"kind": "regex", "text": "a+", "by": "builtin"}, "stop_token_ids": [3, 4]},
             SamplingSpec(constraint=Constraint(kind="regex", text="a+"), stop_token_ids=(3, 4)),
         ),
+        (
+            {"presence_penalty": 0.5, "frequency_penalty": -1, "repetition_penalty": 1.1},
+            SamplingSpec(presence_penalty=0.5, frequency_penalty=-1, repetition_penalty=1.1),
+        ),
+        (
+            {"min_tokens": 3, "stop_token_ids": [7]},
+            SamplingSpec(min_tokens=3, stop_token_ids=(7,)),
+        ),
+        ({"stop_token_ids": [7]}, SamplingSpec()),
     ],
 )
 def test_the_recorded_distribution_is_the_one_that_is_trained(recorded: dict, spec: SamplingSpec) -> None:
@@ -47,10 +56,8 @@ def test_the_recorded_distribution_is_the_one_that_is_trained(recorded: dict, sp
         ({"temperature": 1e-9}, "greedy", "temperature = 1e-09"),
         ({"top_k": 1}, "greedy", "top_k = 1"),
         ({"min_p": 1.0}, "greedy", "min_p = 1.0"),
-        ({"presence_penalty": 0.5}, "penalties", "presence_penalty = 0.5"),
-        ({"frequency_penalty": -1}, "penalties", "frequency_penalty = -1"),
-        ({"repetition_penalty": 1.1}, "penalties", "repetition_penalty = 1.1"),
-        ({"min_tokens": 3}, "penalties", "min_tokens = 3"),
+        ({"min_tokens": 3}, "unknown", "min_tokens = 3, without the ids that it forbade"),
+        ({"presence_penalty": "much"}, "unknown", "presence_penalty = 'much'"),
         ({"logit_bias": {"7": 100}}, "unknown", "logit_bias = {'7': 100}"),
         (
             {"constraint": {"kind": "regex", "text": "a+", "by": "vllm"}, "stop_token_ids": [3]},
@@ -91,15 +98,13 @@ def test_one_greedy_call_of_an_agent_leaves_the_others_to_be_trained() -> None:
 
 
 def test_a_call_in_which_nothing_can_be_trained_says_why() -> None:
-    rows = group_rows(
-        two_calls(), three_records({"temperature": 0}, {"presence_penalty": 1}, {"top_k": 1}), nano()
-    )
+    rows = group_rows(two_calls(), three_records({"temperature": 0}, {"typical_p": 1}, {"top_k": 1}), nano())
     with pytest.raises(
         RequestError, match=r"nothing can be trained: of 2 rollouts 2 have no sample"
     ) as refused:
         refuse_untrainable(rows, build_batch(rows).sheet)
     said = str(refused.value)
-    assert "2 greedy (drawn greedily" in said and "1 penalties (" in said and "a temperature above 0" in said
+    assert "2 greedy (drawn greedily" in said and "1 unknown (" in said and "a temperature above 0" in said
     assert "'s1' of rollout 'r1', drawn with temperature = 0" in said
     assert refused.value.code == "untrainable_sampling"
 

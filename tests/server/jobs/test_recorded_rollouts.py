@@ -24,7 +24,7 @@ REASONS = [
     None,
     None,
     Untrainable(reason="greedy", drawn="x"),
-    Untrainable(reason="penalties", drawn="x"),
+    Untrainable(reason="constraint", drawn="x"),
 ]
 
 

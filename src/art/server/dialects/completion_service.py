@@ -97,6 +97,7 @@ def _recorded(prepared: PreparedRequest, completion: Completion, engine: str) ->
     if prepared.constraint is not None:
         constraint = prepared.constraint
         sampling["constraint"] = {"kind": constraint.kind, "text": constraint.text, "by": engine}
+    if prepared.constraint is not None or request.min_tokens:
         sampling["stop_token_ids"] = list(prepared.stop_token_ids)
     if completion.stop_string is not None:
         sampling["stop_string"] = completion.stop_string

@@ -23,7 +23,7 @@ from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, TrainGroup, TrainJobRequest, TrainTrajectory
 from art.wire.samples import UNTRAINABLE
-from art.wire.sampling import DISTRIBUTION, NOT_COMPUTED, PARAMETERS
+from art.wire.sampling import DISTRIBUTION, PARAMETERS
 from art.wire.training import PLAIN_SAMPLING, ComputeSpec, SamplingSpec
 
 _SHAPES_NOTHING = frozenset(
@@ -41,9 +41,9 @@ def sampling_distribution(record: SampleRecord, algorithm: Algorithm) -> Samplin
     """The distribution that the sample's logprobs are of; it is the one that is trained.
 
     A supervised algorithm trains the model's own, whatever drew the text. Untrainable: greedy sampling (it
-    explores nothing: there is no distribution to improve), penalties and min_tokens (the trainer does not
-    compute them), a constraint under another engine than the builtin one, anything unknown, and a
-    distribution other than the model's own where a teacher's server gives logprobs of its own.
+    explores nothing: there is no distribution to improve), a constraint under another engine than the
+    builtin one, anything unknown, and a distribution other than the model's own where a teacher's server
+    gives logprobs of its own.
     """
     if algorithm.advantage.kind == "none":
         return PLAIN_SAMPLING
@@ -51,12 +51,12 @@ def sampling_distribution(record: SampleRecord, algorithm: Algorithm) -> Samplin
     for name, is_greedy in _GREEDY:
         if name in given and is_greedy(given[name]):
             return Untrainable(reason="greedy", drawn=f"{name} = {given[name]!r}")
-    for name in NOT_COMPUTED:
-        if given.pop(name, PARAMETERS[name].default) != PARAMETERS[name].default:
-            return Untrainable(reason="penalties", drawn=f"{name} = {record.sampling[name]!r}")
-    constraint = given.get("constraint")
+    constraint, least = given.get("constraint"), given.get("min_tokens", 0)
+    if least and "stop_token_ids" not in given:  # a row of an older release
+        return Untrainable(reason="unknown", drawn=f"min_tokens = {least}, without the ids that it forbade")
     if constraint is None:
-        given.pop("stop_token_ids", None)
+        if not least:
+            given.pop("stop_token_ids", None)
     elif constraint.get("by") != _SAME_MASKS:
         drawn = f"a {constraint.get('kind')} constraint by engine {constraint.get('by')!r}"
         return Untrainable(reason="constraint", drawn=drawn)
