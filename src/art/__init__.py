@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from art.openai import Tools as Tools
     from art.process.interrupt import run as run
     from art.retrying import retry as retry
+    from art.runs.environment_run import train_environment as train_environment
     from art.trajectories import History as History
     from art.trajectories import Trajectory as Trajectory
     from art.trajectories import TrajectoryGroup as TrajectoryGroup
@@ -82,6 +83,7 @@ _HOME = {
     "retry": "art.retrying",
     "rollout": "art.client.rollout",
     "run": "art.process.interrupt",
+    "train_environment": "art.runs.environment_run",
     "trajectory_group_batches": "art.batches",
     "yield_trajectory": "art.client.capture",
 }
@@ -157,6 +159,7 @@ __all__ = [
     "retry",
     "rollout",
     "run",
+    "train_environment",
     "trajectory_group_batches",
     "yield_trajectory",
 ]

@@ -187,8 +187,11 @@ class Yes:
     name = "yes"
     closed = 0
 
+    def __init__(self, *worths):
+        self.worths = worths
+
     def scenarios(self, split):
-        return [Scenario(f"{split}/{worth}", {"question": "yes?", "worth": worth}) for worth in (0.0, 1.0)]
+        return [Scenario(f"{split}/{worth}", {"question": "yes?", "worth": worth}) for worth in self.worths]
 
     async def rollout(self, model, scenario, *, seed=None, temperature=1.0, max_tokens=None):
         assert not self.closed
@@ -198,7 +201,10 @@ class Yes:
         self.closed += 1
         print("closed", self.closed)
 
-environment = Yes()
+environment = Yes(0.0, 1.0)
+
+def of_worth(*, worth):
+    return Yes(worth)
 """
 
 
@@ -211,6 +217,14 @@ def test_an_environment_is_evaluated_by_its_name_and_closed_once(trained: Path, 
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("closed") == 1 and "closed 1" in done.stdout
     assert done.stdout.count("rollouts") == 2 and "+0.00 (95 % interval +0.00 to +0.00)" in done.stdout
+    made = art_command(
+        *("eval", KEY, "--environment", "python:own:of_worth", "--environment-option", "worth=0.75", "--json")
+    )
+    assert json.loads(made.stdout.removeprefix("closed 1\n"))["sampled"]["means"]["reward"] == 0.75, (
+        made.stderr
+    )
+    nothing = art_command("eval", KEY, "--task", "mail", "--environment-option", "worth=1")
+    assert nothing.returncode == 2 and "--environment-option is for --environment NAME" in nothing.stderr
     unknown = art_command("eval", KEY, "--environment", "gymnasiun:x")
     assert unknown.returncode == 2 and "gymnasium:" in unknown.stderr
 

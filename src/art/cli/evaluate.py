@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from art.cli.run_options import options_from
 from art.client.export import choose_step
 from art.errors import ConfigurationError
-from art.runs.comparison import Estimate
 from art.runs.evaluation import (
     MODES,
     CheckpointScore,
@@ -26,6 +26,7 @@ from art.runs.evaluation import (
     paired_difference,
     with_checkpoint,
 )
+from art.runs.report import interval
 from art.tracking.folders import NamedModel, find_model
 from art.tracking.names import check_split
 
@@ -36,6 +37,8 @@ class EvalChoices:
 
     task: str | None
     environment: str | None
+    environment_options: Sequence[str]
+    """KEY=VALUE words."""
     rollout: str | None
     scenarios: str | None
     rollouts: int | None
@@ -55,12 +58,15 @@ class EvalChoices:
         if self.sampling not in MODES:
             raise ConfigurationError(f"--sampling {self.sampling!r}: choose one of {', '.join(MODES)}")
         check_split(self.split)
+        made = options_from("--environment-option", self.environment_options)
+        if made and self.environment is None:
+            raise ConfigurationError("--environment-option is for --environment NAME: give it as well")
         options = (self.task, self.environment, self.rollout, self.scenarios)
         match [option is not None for option in options]:
             case [True, False, False, False]:
                 source = RolloutSource.of_task(str(self.task))
             case [False, True, False, False]:
-                source = RolloutSource.of_environment(str(self.environment))
+                source = RolloutSource.of_environment(str(self.environment), **made)
             case [False, False, True, True]:
                 source = RolloutSource.of_function(str(self.rollout), str(self.scenarios))
             case _:
@@ -150,15 +156,9 @@ def score_table(title: str, scores: dict[str, CheckpointScore]) -> Table:
             for one in scores.values()
         ]
         table.add_row(Text(name), *cells, style="bold" if name == "reward" else "")
-    table.add_row("95 % interval by scenario", *(_interval(one.reward) for one in scores.values()))
+    table.add_row("95 % interval by scenario", *(interval(one.reward) for one in scores.values()))
     for k in dict.fromkeys(k for one in scores.values() for k in one.pass_at):
         table.add_row(f"pass@{k}", *(f"{one.pass_at[k]:.4f}" for one in scores.values()))
     for what in ("rollouts", "failed", "unscored"):
         table.add_row(what, *(str(one.to_dict()[what]) for one in scores.values()), style="dim")
     return table
-
-
-def _interval(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.low is None:
-        return "of one scenario: none"
-    return f"{estimate.low:.3f} to {estimate.high:.3f}"

@@ -11,18 +11,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from art.cli.autorl import autorl
 from art.cli.chat import chat
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
 from art.cli.run_options import settings_verb
 from art.cli.server_groups import keys, runtime
+from art.cli.training_verbs import autorl, train
 from art.errors import MissingExtraError, require_extra
 
 VERB_ORDER = (
     "quickstart",
     "init",
+    "train",
     "mcp",
     "autorl",
     "serve",
@@ -296,6 +297,12 @@ def run(
 
 
 app.add_typer(mcp)
+settings_verb(
+    app,
+    "art.runs.environment_run:EnvironmentSettings",
+    unset=("learning_rate",),
+    spelled={"groups_per_step": "--groups"},
+)(train)
 settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings")(autorl)
 app.command()(chat)
 app.add_typer(models)

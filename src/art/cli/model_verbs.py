@@ -135,6 +135,13 @@ EnvironmentName = Annotated[
     str | None,
     typer.Option(help="An environment by name, such as reasoning-gym:letter_counting: its split val."),
 ]
+EnvironmentOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="An option of the environment, with VALUE as JSON or text. May be repeated.",
+    ),
+]
 Each = Annotated[int, typer.Option("--n", min=1, help="Rollouts of each scenario.")]
 Success = Annotated[
     float, typer.Option(help="The reward from which a rollout counts as a success, for pass@k.")
@@ -149,6 +156,7 @@ def evaluate(
     model: Annotated[str, typer.Argument(help="The model: PROJECT/NAME or PROJECT/NAME@STEP.")],
     task: Task = None,
     environment: EnvironmentName = None,
+    environment_option: EnvironmentOption = None,
     rollout: RolloutOption = None,
     scenarios: Scenarios = None,
     rollouts: Rollouts = None,
@@ -174,6 +182,7 @@ def evaluate(
     choices = EvalChoices(
         task=task,
         environment=environment,
+        environment_options=environment_option or (),
         rollout=rollout,
         scenarios=scenarios,
         rollouts=rollouts,

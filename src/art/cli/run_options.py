@@ -7,15 +7,16 @@ import inspect
 import json
 import shlex
 import sys
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from art.errors import ARTError
+from art.errors import ARTError, ConfigurationError
 from art.process import environment
 
 if TYPE_CHECKING:
@@ -63,20 +64,21 @@ def settings_verb(
     only: Collection[str] = (),
     leave_out: Collection[str] = (),
     unset: Collection[str] = (),
+    spelled: Mapping[str, str] = MappingProxyType({}),
     **command: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that makes a verb of a function whose `**settings` are the fields of a settings model.
 
     Each field is an option: its type, bounds and default are the model's, its help is the text below the
     field. model: `module:class`, imported when the verb is run or asked for help: `art --help` needs none.
-    unset: fields that are None unless given, since the run chooses their values. command: what `app.command`
-    takes.
+    unset: fields that are None unless given, since the run chooses them. spelled: another option for a
+    field, beside that of its name. command: what `app.command` takes.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.cache
         def full_command() -> TyperCommand:
-            fields = _setting_parameters(model, only, leave_out, unset)
+            fields = _setting_parameters(model, only, leave_out, unset, spelled)
             one = typer.Typer(add_completion=False)
             one.command(**command)(_with_parameters(function, fields))
             made = typer.main.get_command(one)
@@ -100,7 +102,11 @@ def settings_verb(
 
 
 def _setting_parameters(
-    model: str, only: Collection[str], leave_out: Collection[str], unset: Collection[str]
+    model: str,
+    only: Collection[str],
+    leave_out: Collection[str],
+    unset: Collection[str],
+    spelled: Mapping[str, str],
 ) -> list[inspect.Parameter]:
     from art.client.declared_options import declared_options, field_docstrings
 
@@ -113,6 +119,7 @@ def _setting_parameters(
         free = field in unset
         option = typer.Option(
             None if free else declared.default,
+            *((spelled[field], f"--{field.replace('_', '-')}") if field in spelled else ()),
             min=declared.keyword.least,
             max=declared.keyword.most,
             help=texts.get(field),
@@ -186,6 +193,22 @@ def endpoint_params(base_url: str | None, variable: str) -> dict[str, Any]:
         return {}
     key = environment.variable(variable)
     return {"base_url": base_url, **({"api_key": key} if key else {})}
+
+
+def options_from(option: str, words: Sequence[str]) -> dict[str, Any]:
+    """Returns the values of KEY=VALUE words, each as JSON or else as text. Raises ConfigurationError, which
+    names the option.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ConfigurationError(f"{option} {word!r} is not KEY=VALUE")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def budget_from(*, calls: int | None, tokens: int | None, usd: float | None) -> Budget | None:

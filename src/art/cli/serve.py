@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from art.errors import ARTError, ConfigurationError
+from art.cli.run_options import options_from
+from art.errors import ARTError
 
 if TYPE_CHECKING:
     from art.process.running_server import RunningServer
@@ -84,14 +84,6 @@ def _engine_settings(name: str, words: Sequence[str], replicas: int) -> EngineSe
     from art.engine.registry import engine_options
     from art.server.settings import EngineSettings
 
-    options = {}
-    for word in words:
-        option, equals, value = word.partition("=")
-        if not equals:
-            raise ConfigurationError(f"--engine-option {word!r} is not NAME=VALUE")
-        try:
-            options[option] = json.loads(value)
-        except ValueError:
-            options[option] = value
+    options = options_from("--engine-option", words)
     engine_options(name, options)
     return EngineSettings(name=name, options=options, replicas=replicas)

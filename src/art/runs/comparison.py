@@ -107,6 +107,8 @@ class ComparisonSide:
     """Rollouts that ended with an error, which says nothing about the model."""
     judged: float | None = None
     """Mean score over the tasks with a verdict; None: nothing was judged."""
+    estimate: Estimate | None = None
+    """The same mean with its interval."""
     figures: dict[str, float] = field(default_factory=dict)
     """By name: what rollouts measure, and `measure`, the true quality, where somebody knows it."""
 
@@ -160,14 +162,16 @@ async def compare(
     *,
     per_task: int,
     judge: Reward | None,
+    rewarded: bool = False,
     figures: Figures = rollout_metrics,
     measure: Measure | None = None,
 ) -> Comparison:
     """Judge both sides of each task in one group: scores mean something only beside each other.
 
-    per_task: rollouts that were asked for. judge: None judges nothing. Raises what the judge raises.
+    per_task: rollouts that were asked for. judge: None judges nothing. rewarded: the rollouts came with their
+    rewards, which are compared as they are. Raises what the judge raises.
     """
-    verdicts = await _judged(before, after, judge)
+    verdicts = _mean_rewards(before, after) if rewarded else await _judged(before, after, judge)
     rows = [
         TaskComparison(
             task=task,
@@ -185,12 +189,8 @@ async def compare(
     judged = [new - old for old, new in known]
     truth = [(row.measured_before, row.measured_after) for row in rows]
     return Comparison(
-        before=await _comparison_side(
-            before, per_task, figures, measure, mean_of_known([old for old, _ in known])
-        ),
-        after=await _comparison_side(
-            after, per_task, figures, measure, mean_of_known([new for _, new in known])
-        ),
+        before=await _comparison_side(before, per_task, figures, measure, [old for old, _ in known]),
+        after=await _comparison_side(after, per_task, figures, measure, [new for _, new in known]),
         judged=Estimate.from_values(judged),
         measured=Estimate.from_values(
             [new - old for old, new in truth if old is not None and new is not None]
@@ -201,6 +201,17 @@ async def compare(
         unjudged=len(rows) - len(judged),
         tasks=tuple(rows),
     )
+
+
+def _mean_rewards(
+    before: Sequence[Sequence[Trajectory]], after: Sequence[Sequence[Trajectory]]
+) -> list[tuple[float | None, float | None]]:
+    """Mean rewards of both sides, by task."""
+
+    def mean(rollouts: Sequence[Trajectory]) -> float | None:
+        return mean_of_known([None if isinstance(one.reward, Unscored) else one.reward for one in rollouts])
+
+    return [(mean(old), mean(new)) for old, new in zip(before, after, strict=True)]
 
 
 async def _judged(
@@ -234,13 +245,14 @@ async def _comparison_side(
     per_task: int,
     figures: Figures,
     measure: Measure | None,
-    judged: float | None,
+    judged: Sequence[float],
 ) -> ComparisonSide:
     flat = [one for row in rollouts for one in row]
     return ComparisonSide(
         attempts=len(flat),
         failed=per_task * len(rollouts) - len(flat),
-        judged=judged,
+        judged=mean_of_known(judged),
+        estimate=Estimate.from_values(judged),
         figures=await mean_figures(flat, figures, measure),
     )
 

@@ -33,7 +33,8 @@ from art.environments.adapters.registry import find_environment
 from art.environments.tasks import EVALUATION_SEED
 from art.errors import CheckpointMissingError, ConfigurationError, RolloutsFailedError
 from art.runs.comparison import Estimate
-from art.runs.quickstart import ADDED_BY_GATHERING, Evaluation
+from art.runs.folder import ADDED_BY_GATHERING
+from art.runs.quickstart import Evaluation
 from art.tracking.folders import NamedModel
 from art.tracking.model_files import read_json
 from art.wire.records import split_bits
@@ -64,11 +65,11 @@ class RolloutSource:
     """Ends what was started for the rollouts."""
 
     @classmethod
-    def of_environment(cls, name: str) -> RolloutSource:
-        """Returns the validation scenarios of an environment by name. Raises ConfigurationError with the
-        known ones, MissingExtraError where its library is not installed.
+    def of_environment(cls, name: str, **options: Any) -> RolloutSource:
+        """Returns the validation scenarios of an environment by name, made with options. Raises
+        ConfigurationError with the known ones, MissingExtraError where its library is not installed.
         """
-        environment = find_environment(name)
+        environment = find_environment(name, **options)
         scenarios = environment.scenarios("val")
         return cls(
             name=name,

@@ -1,5 +1,7 @@
 """The folder of a run: what the run was asked to do, one row for each step, and what it has found.
 
+Its settings (`RunSettings`) are saved with it, and held against those of the call that resumes it.
+
 A step has a row once it is trained. Before that it is written down as a `StepUnderWay`, so that a kill
 between the commit of a step and its row loses nothing (`art.runs.loop` makes the steps).
 """
@@ -7,23 +9,153 @@ between the commit of a step and its row loses nothing (`art.runs.loop` makes th
 from __future__ import annotations
 
 import json
+import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
-from art.client.learning_rates import Leg, legs_to
+from art.backend import Keyword
+from art.client.declared_options import DeclaredOption, declared_options
+from art.client.learning_rates import Leg, legs_to, share_at
 from art.environments.measure import mean_of_known
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, did_you_mean
 from art.process.files import write_whole
 from art.trajectories import PydanticException, Trajectory, TrajectoryGroup
 from art.types import TrainResult, Unscored
 
-if TYPE_CHECKING:
-    from art.runs.settings import RunSettings
+NANO, NANO_RATE = "art/nano", 3e-3
+"""The names of the built-in models begin so; with the rate of large models they would learn nothing."""
+Count = Annotated[int, Keyword(least=1)]
+Share = Annotated[float, Keyword(least=0, most=1)]
+AboveZero = Annotated[float, Keyword(above=0)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(ABC):
+    """The settings of every run. A kind of run adds its own, and may have other defaults.
+
+    This is the only declaration of a setting: its check and its option on the command line are made of its
+    type, its default and the text below it.
+    """
+
+    ENTRY: ClassVar[str]
+    """The function that takes them, for error messages."""
+    MAY_CHANGE: ClassVar[frozenset[str]] = frozenset({"steps", "epochs", "concurrency", "max_failed"})
+    """On resuming; whatever else differs would make another run of it."""
+
+    group_size: Annotated[int, Keyword(least=2)] = 4
+    """Rollouts per task of a step."""
+    groups_per_step: Count = 2
+    """Tasks per step."""
+    steps: Annotated[int | None, Keyword(least=0)] = None
+    """Training steps. Default: as many as the epochs take."""
+    learning_rate: AboveZero = 1e-5
+    """Learning rate of the adapter after warm-up."""
+    warmup_steps: Annotated[int, Keyword(least=0)] = 0
+    """Steps of learning-rate warm-up."""
+    final_share: Share = 1.0
+    """Fraction of the learning rate that is left at the last step, after linear decay."""
+    max_tokens: Annotated[int | None, Keyword(least=1)] = None
+    """The most tokens of one completion."""
+    temperature: Annotated[float, Keyword(least=0)] = 1.0
+    """Sampling temperature of rollouts."""
+    test_attempts: Count = 2
+    """Rollouts of each test task, before and after, with the same seeds."""
+    concurrency: Count = 16
+    """Concurrent rollouts."""
+    max_failed: Share = 0.5
+    """Share of a step's rollouts that may fail before the run stops."""
+    seed: int = 0
+    """Seed of the split, the order and the test rollouts."""
+
+    def __post_init__(self) -> None:
+        for name, declared in declared_options(type(self)).items():
+            value = getattr(self, name)
+            if not declared.fits(value):
+                raise ConfigurationError(f"{name}={value!r} {_demand(declared, value)}")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Builds the settings from keywords. Raises ConfigurationError for an unknown one, with the known
+        ones.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise ConfigurationError(
+                    f"{name}={options[name]!r} is no option of art.{cls.ENTRY}{hint and f', {hint}'}; "
+                    f"known: {', '.join(known)}"
+                )
+        return cls(**options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def for_base_model(cls, base_model: str, options: Mapping[str, Any]) -> Self:
+        """`from_options` with the learning rate of the base model where none (or None) is given."""
+        known = {name: value for name, value in options.items() if (name, value) != ("learning_rate", None)}
+        return cls.from_options(
+            {"learning_rate": NANO_RATE, **known} if base_model.startswith(NANO) else known
+        )
+
+    @abstractmethod
+    def total_steps(self, num_train: int) -> int:
+        """Returns the steps of the run with so many training tasks."""
+
+    def rate_at(self, step: int, legs: Sequence[Leg]) -> float:
+        """The learning rate of `step` (from 0): a linear rise in a linear fall, by the schedule's legs."""
+        share = share_at(step, legs, warmup_steps=self.warmup_steps, final_share=self.final_share)
+        return self.learning_rate * share
+
+    def check_resumes(self, saved: RunSettings) -> None:
+        """Raises ConfigurationError where these settings are not those that the run began with."""
+        for name, was in saved.to_dict().items():
+            mine = getattr(self, name)
+            if mine != was and name not in self.MAY_CHANGE:
+                raise ConfigurationError(
+                    f"{name}={mine!r}, but the run was started with {was!r}: leave it as it was, or give the "
+                    "run another name"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings(RunSettings):
+    """The settings of a run whose tasks are generated or given, and split by it."""
+
+    num_train: Count
+    """Tasks to train on."""
+    num_test: Count
+    """Tasks held out, for the comparison of before and after."""
+    similarity: Share
+    """Similarity (0 to 1) from which two tasks count as the same."""
+    epochs: Count = 1
+    """Passes over the training tasks."""
+
+    def total_steps(self, num_train: int) -> int:
+        """Returns the given steps, or those of the epochs."""
+        if self.steps is not None:
+            return self.steps
+        return math.ceil(self.epochs * num_train / self.groups_per_step)
+
+
+def _demand(declared: DeclaredOption, value: Any) -> str:
+    """Returns the requirement that a value does not meet."""
+    bounds, whole = declared.keyword, "whole number" in declared.takes
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        return f"must be {declared.takes}"
+    if bounds.most is not None:
+        return "is a share, 0 to 1"
+    return "must be above 0" if bounds.above is not None else f"must be at least {bounds.least}"
+
+
+ADDED_BY_GATHERING = {"completion_tokens", "duration"}
+"""Metrics that every gathered rollout has, beside those of its own."""
 JUDGE = "judge/"
 """Begins the names of what the judge's checks find, in the metrics of a group."""
 ALARM = "judge/alarm"
@@ -49,6 +181,8 @@ class RunStep:
     """None: nobody was there when it ended."""
     recovered: bool = False
     """The process ended between the step's commit and this row, which the next one wrote."""
+    counts: dict[str, float] = field(default_factory=dict)
+    """Further figures for the step's row of the history, by name."""
 
     def with_result(self, result: TrainResult, *, seconds: float | None) -> Self:
         """The row with what the trainer says. seconds None: an earlier process trained it."""
@@ -76,6 +210,8 @@ class StepRow(RunStep):
     """Figures of the judge's checks, means over the groups; empty without checks."""
     failures: dict[str, int] = field(default_factory=dict)
     """Why rollouts failed, as the kind of error and what it says: how many of each."""
+    outcomes: list[tuple[str, bool]] = field(default_factory=list)
+    """By group: the scenario's id, and whether all rewards were equal (`ScenarioSampler`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,6 +129,22 @@ class StepLog:
         return {name: value for row in rows if row.get("step") == step for name, value in row.items()}
 
 
+class EvaluationLog(StepLog):
+    """The log of a model's evaluations, each once in the split val."""
+
+    ROW_MARKS: ClassVar[Mapping[str, tuple[str, ...]]] = {"val": ("val/",)}
+
+    async def add(self, step: int, groups: list[TrajectoryGroup]) -> None:
+        """Logs the rollouts of the adapter of `step`, unless its row is there. After a kill, repeat it."""
+        job = f"evaluation-{step:04d}"
+        await self.recover(job, step, None)
+        if not any(
+            name.startswith(self.ROW_MARKS["val"]) for name in await asyncio.to_thread(self.numbers, step)
+        ):
+            await self.keep(job, step, {"val": groups})
+            await self.recover(job, step, None)
+
+
 def _file(folder: Path, stem: str) -> Path | None:
     """The file of a step's groups, if there is one."""
     found = (file for suffix in (".parquet", ".jsonl") for file in folder.glob(f"{stem}{suffix}"))
@@ -210,7 +226,8 @@ class TrainingLoop(Generic[Row]):
     async def recover(self) -> Row | None:
         """The row of the step that an earlier process committed and did not log, now in the folder."""
         begun = self._folder.step_under_way()
-        result = await self._training.finish_interrupted(begun)
+        counts = None if begun is None else begun.known["row"].get("counts")
+        result = await self._training.finish_interrupted(begun, counts)
         if begun is None or result is None:
             return None
         kind: Any = self._folder.ROW
@@ -242,5 +259,6 @@ class TrainingLoop(Generic[Row]):
         result = await self._training.train(
             under_way, scored.groups, logged=logged, save=save, options=options
         )
-        await self._training.log.write(under_way.job_id, result.step, result.metrics, logged)
+        metrics = {**result.metrics, **scored.row.counts}
+        await self._training.log.write(under_way.job_id, result.step, metrics, logged)
         return scored.row.with_result(result, seconds=time.monotonic() - begin)

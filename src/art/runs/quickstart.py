@@ -24,7 +24,7 @@ from art.client.learning_rates import Leg, legs_to
 from art.environments import tasks
 from art.environments.tasks import EVALUATION_SEED, Task
 from art.errors import ARTError, ConfigurationError
-from art.runs.folder import RunFolder, RunStep
+from art.runs.folder import ADDED_BY_GATHERING, RunFolder, RunStep
 from art.runs.loop import ScoredGroups, TrainingLoop
 from art.tracking.folders import ModelPaths, get_output_dir_from_model_properties
 
@@ -241,8 +241,6 @@ def existing_folder(output: Path | None, *, task: str) -> QuickstartFolder:
 
 PROJECT = "quickstart"
 KEPT_TRANSCRIPTS = 200
-
-ADDED_BY_GATHERING = {"completion_tokens", "duration"}
 
 OnStep = Callable[[QuickstartStep], None]
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from art.runs.comparison import Comparison, Verdict
+from art.runs.comparison import Comparison, Estimate, Verdict
 from art.runs.folder import ALARM, StepRow
 
 if TYPE_CHECKING:
@@ -24,8 +24,12 @@ FEW_TRAINED = 0.5
 """Share of rollouts with a gradient below which a report says what to do about it."""
 
 
-def judge_warnings(comparison: Comparison, noun: str, *, same_judge: bool) -> Iterable[str]:
-    """noun: what a task is called. same_judge: whether the judge that compared is the one that trained."""
+def judge_warnings(
+    comparison: Comparison, noun: str, *, same_judge: bool, number: str = "num_test"
+) -> Iterable[str]:
+    """noun: what a task is called. same_judge: whether the judge that compared is the one that trained.
+    number: the setting that says how many test tasks there are.
+    """
     judged = comparison.judged
     if same_judge and judged is not None:
         yield (
@@ -33,7 +37,7 @@ def judge_warnings(comparison: Comparison, noun: str, *, same_judge: bool) -> It
             "Read the rollouts, or have another model compare."
         )
     if judged is not None and judged.count < FEW_TASKS:
-        yield f"{judged.count} test {noun}s are few: raise `num_test` for an interval that says more."
+        yield f"{judged.count} test {noun}s are few: raise `{number}` for an interval that says more."
     if comparison.unjudged:
         yield f"{comparison.unjudged} of {len(comparison.tasks)} test {noun}s have no verdict."
 
@@ -55,7 +59,7 @@ def training_warnings(steps: Sequence[StepRow], stopped: str | None) -> Iterable
             f"{reason}"
         )
     if unscored > MANY_UNSCORED * rollouts:
-        yield f"{unscored} of {rollouts} rollouts got no score from the judge, and taught nothing."
+        yield f"{unscored} of {rollouts} rollouts got no score, and taught nothing."
     if trained < FEW_TRAINED * asked:
         yield (
             f"Only {trained} of {asked} rollouts could teach anything: the others were as good as their "
@@ -87,6 +91,8 @@ def channel_costs(channel: Channel) -> dict[str, float | None]:
 
 def costs_section(costs: Costs, seconds: float) -> list[str]:
     """Lines of Markdown. seconds: of the call."""
+    if not costs:
+        return [f"{seconds:.0f} s.\n"]
     lines = [
         "## Costs of this call\n",
         "| | calls | kept answers | tokens in | tokens out | US dollars |",
@@ -114,6 +120,20 @@ class RunReport:
     """What a task is called there."""
     LABELS: ClassVar[Mapping[str, str]] = {"measure": "true quality"}
     """Of figures, for people; others go by their names."""
+    VERDICTS: ClassVar[Mapping[Verdict, str]] = {
+        "better": "The judge prefers the rollouts after training",
+        "worse": "The judge prefers the rollouts from before training",
+        "no difference shown": "No difference that {count} test {noun}s could show",
+        "not judged": "Nothing was judged, so nothing is known",
+    }
+    SCORE: ClassVar[str] = "judge, both side by side"
+    """What the compared scores are called."""
+    SCALE: ClassVar[str] = (
+        "\nA judge's scores compare rollouts of one {noun}; between steps they are not one scale."
+    )
+    """A note on the rewards of the steps."""
+    NUMBER: ClassVar[str] = "num_test"
+    """The setting that says how many test tasks there are."""
 
     base_model: str
     model: str
@@ -141,7 +161,7 @@ class RunReport:
     def cautions(self) -> list[str]:
         """Returns why the numbers may be worth less than they look."""
         return [
-            *judge_warnings(self.comparison, self.NOUN, same_judge=self.same_judge),
+            *judge_warnings(self.comparison, self.NOUN, same_judge=self.same_judge, number=self.NUMBER),
             *training_warnings(self.steps, self.stopped),
         ]
 
@@ -184,15 +204,10 @@ class RunReport:
     def compared(self) -> list[str]:
         """The verdict, and both sides beside each other."""
         both, noun = self.comparison, self.NOUN
-        words = {
-            "better": "The judge prefers the rollouts after training",
-            "worse": "The judge prefers the rollouts from before training",
-            "no difference shown": f"No difference that {len(both.tasks)} test {noun}s could show",
-            "not judged": "Nothing was judged, so nothing is known",
-        }
+        words = self.VERDICTS[self.verdict].format(count=len(both.tasks), noun=noun)
         told = f": {both.judged.signed()}" if both.judged is not None else ""
         lines = [
-            f"**{words[self.verdict]}{told}.** `{self.base_model}`, {self.step} steps; of the test "
+            f"**{words}{told}.** `{self.base_model}`, {self.step} steps; of the test "
             f"{noun}s, {both.wins} better, {both.ties} even, {both.losses} worse, {both.unjudged} without a "
             "verdict.\n",
             "| | before | after |",
@@ -202,7 +217,9 @@ class RunReport:
         ]
         if both.judged is not None:
             old, new = shown(both.before.judged), shown(both.after.judged)
-            lines.append(f"| judge, both side by side | {old} | {new} |")
+            lines.append(f"| {self.SCORE} | {old} | {new} |")
+            old, new = (interval(side.estimate) for side in (both.before, both.after))
+            lines.append(f"| its 95 % interval | {old} | {new} |")
         lines += [
             f"| {self.LABELS.get(name, name)} | {shown(both.before.figures.get(name))} | "
             f"{shown(both.after.figures.get(name))} |"
@@ -245,13 +262,19 @@ class RunReport:
             for row in self.steps
         ]
         lines = [f"| {' | '.join(row)} |" for row in [heads, ["---:"] * len(heads), *rows]]
-        note = "A judge's scores compare rollouts of one {}; between steps they are not one scale."
-        return ["## Training\n", *lines, f"\n{note.format(self.NOUN)}\n"]
+        return ["## Training\n", *lines, f"{self.SCALE.format(noun=self.NOUN)}\n"]
 
 
 def shown(value: float | None, form: str = ".3f") -> str:
     """A number for a table; "-" where there is none."""
     return "-" if value is None else format(value, form)
+
+
+def interval(estimate: Estimate | None) -> str:
+    """The interval of an estimate for a table; "-" where there is none."""
+    if estimate is None or estimate.low is None:
+        return "-"
+    return f"{estimate.low:.3f} to {estimate.high:.3f}"
 
 
 def quoted(text: str) -> str:

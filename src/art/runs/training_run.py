@@ -17,13 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from art.environments.adapters.scenario_sampler import ScenarioSampler, outcomes_of
 from art.environments.measure import Measure, mean_figures
 from art.errors import BudgetExceededError, ConfigurationError
 from art.gather import gather_trajectory_groups
 from art.runs.comparison import Comparison, compare
-from art.runs.folder import JudgedRunFolder, StepRow, failures_of, judge_figures, mean_reward
-from art.runs.loop import ScoredGroups, TrainingLoop
-from art.runs.settings import RunSettings
+from art.runs.folder import (
+    JudgedRunFolder,
+    RunSettings,
+    StepRow,
+    failures_of,
+    judge_figures,
+    mean_reward,
+)
+from art.runs.loop import EvaluationLog, ScoredGroups, TrainingLoop
 from art.trajectories import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -37,6 +44,8 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 TASK_METADATA = "task"
 """In a group's metadata: the text of its task."""
+LEFT_OUT = "scenarios/left_out"
+"""Of a step: the scenarios that were not drawn because they are settled."""
 
 
 class TaskRollouts(ABC, Generic[Task]):
@@ -187,12 +196,16 @@ class TrainingRun(Generic[Task]):
     rollouts: TaskRollouts[Task]
     train: Sequence[Task]
     test: Sequence[Task]
-    judge: Reward
-    """Of the rollouts that train."""
-    referee: Reward
-    """Of before and after."""
+    judge: Reward | None
+    """Of the rollouts that train; None: they come with their rewards. Evaluations are then logged, too."""
+    referee: Reward | None
+    """Of before and after; None: the rewards themselves are compared."""
     measure: Measure | None
     tell: OnProgress
+    sampler: ScenarioSampler[Task] | None = None
+    """Draws the tasks of a step; None: each once in an epoch."""
+    eval_every: int = 0
+    """Steps between evaluations on the way; 0: none."""
 
     async def run(self) -> TrainingRunResult:
         """All of it. A spent budget ends the training, and leaves before and after without a judge.
@@ -228,6 +241,8 @@ class TrainingRun(Generic[Task]):
             )
         size = self.rollouts.limits.test_attempts
         groups = await self.rollouts.groups(self.test, size, what=f"evaluating step {step}", seeded=True)
+        if self.judge is None:
+            await EvaluationLog(model).add(step, groups)
         made = {group.metadata[TASK_METADATA]: group.trajectories for group in groups}
         self.folder.save_evaluation(step, [made.get(self.rollouts.text_of(task), []) for task in self.test])
 
@@ -237,28 +252,59 @@ class TrainingRun(Generic[Task]):
         if (row := await loop.recover()) is not None:
             self.tell(f"step {row.step} was committed when the run was interrupted: {step_summary(row)}")
         done = await self.rollouts.model.get_step()
-        if done < total:
-            groups = (total - done) * limits.groups_per_step
-            self.tell(
-                f"{total - done} steps of {limits.groups_per_step} x {limits.group_size} rollouts; the judge "
-                f"is asked about {groups} groups, then {len(self.test)} to compare"
-            )
+        self._tell_plan(total - done)
+        for known in self.folder.steps():
+            self._note(known)
         legs = self.folder.schedule(total, done=done)
-        await loop.run(
-            total,
-            lambda step: self._roll_out(step, total, limits.rate_at(step, legs)),
-            lambda row: self.tell(f"step {row.step}/{total}: {step_summary(row)}"),
-        )
+
+        def on_step(row: StepRow) -> None:
+            self._note(row)
+            self.tell(f"step {row.step}/{total}: {step_summary(row)}")
+
+        for end in [*self._evaluated_between(done, total), total]:
+            await loop.run(end, lambda step: self._roll_out(step, total, limits.rate_at(step, legs)), on_step)
+            if end < total:
+                await self._evaluate(end)
+
+    def _tell_plan(self, steps: int) -> None:
+        limits = self.rollouts.limits
+        if steps <= 0:
+            return
+        plan = f"{steps} steps of {limits.groups_per_step} x {limits.group_size} rollouts"
+        if self.judge is not None:
+            groups = steps * limits.groups_per_step
+            plan += f"; the judge is asked about {groups} groups, then {len(self.test)} to compare"
+        self.tell(plan)
+
+    def _evaluated_between(self, done: int, total: int) -> list[int]:
+        """The steps on the way that are evaluated, from `done` on."""
+        every = self.eval_every
+        return [step for step in range(every, total, every) if step >= done] if every else []
+
+    def _note(self, row: StepRow) -> None:
+        """Tells the sampler of a step: what is drawn next follows from the rows alone."""
+        if self.sampler is not None:
+            self.sampler.note_outcomes(row.outcomes)
+
+    def _tasks_of(self, step: int) -> tuple[Sequence[Task], dict[str, float]]:
+        """Returns the tasks of `step` (from 0), and figures of how they were drawn."""
+        limits, sampler = self.rollouts.limits, self.sampler
+        if sampler is None:
+            return tasks_of_step(self.train, step, limits.groups_per_step, limits.seed), {}
+        left_out = sampler.left_out(step, limits.groups_per_step)
+        counts = {**sampler.figures(), LEFT_OUT: float(len(left_out))}
+        return sampler.draw(step, limits.groups_per_step), counts
 
     async def _roll_out(self, step: int, total: int, rate: float) -> ScoredGroups[StepRow]:
         """Rollouts and their scores."""
         limits, begin = self.rollouts.limits, time.monotonic()
+        tasks, counts = self._tasks_of(step)
         groups = await self.rollouts.groups(
-            tasks_of_step(self.train, step, limits.groups_per_step, limits.seed),
+            tasks,
             limits.group_size,
             what=f"step {step + 1}/{total}",
             seeded=False,
-            after_each=self.judge.score_group,
+            after_each=None if self.judge is None else self.judge.score_group,
         )
         seconds = time.monotonic() - begin
         flat = [one for group in groups for one in group]
@@ -276,26 +322,29 @@ class TrainingRun(Generic[Task]):
             figures=await mean_figures(flat, self.rollouts.figures_of, self.measure),
             judge=judge_figures(groups),
             failures=failures_of(groups),
+            counts=counts,
+            outcomes=[] if self.sampler is None else outcomes_of(groups),
         )
         return ScoredGroups(groups=groups, row=row, learning_rate=rate)
 
     async def _compare(self, step: int) -> Comparison:
-        async def judged_by(referee: Reward | None) -> Comparison:
+        async def judged_by(referee: Reward | None, *, rewarded: bool) -> Comparison:
             return await compare(
                 [self.rollouts.text_of(task) for task in self.test],
                 self.folder.evaluation(0) or [],
                 self.folder.evaluation(step) or [],
                 per_task=self.rollouts.limits.test_attempts,
                 judge=referee,
+                rewarded=rewarded,
                 figures=self.rollouts.figures_of,
                 measure=self.measure,
             )
 
         try:
-            return await judged_by(self.referee)
+            return await judged_by(self.referee, rewarded=self.referee is None)
         except BudgetExceededError as error:
             self.tell(f"before and after are not judged: {error}")
-            return await judged_by(None)
+            return await judged_by(None, rewarded=False)
 
 
 def step_summary(row: StepRow) -> str:
@@ -303,7 +352,9 @@ def step_summary(row: StepRow) -> str:
     reward = "no scores" if row.reward is None else f"reward {row.reward:.3f}"
     told = ", ".join([reward, *(f"{name} {value:.2f}" for name, value in row.figures.items())])
     trained = "not known how many" if row.trained is None else row.trained
-    return f"{told}; {trained} of {row.rollouts} trained"
+    left_out = row.counts.get(LEFT_OUT)
+    thinned = f"; {left_out:.0f} settled scenarios left out" if left_out else ""
+    return f"{told}; {trained} of {row.rollouts} trained{thinned}"
 
 
 def tasks_of_step(train: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:

@@ -108,6 +108,14 @@ def sparkline(values: Sequence[float | None], width: int = 120, height: int = 28
     return " ".join(points)
 
 
+def drawn_of(row: Mapping[str, float]) -> dict[str, int]:
+    """Returns how the step's scenarios were drawn, from its row of the history: how many are `known`,
+    `settled` and `left_out`; empty where nobody counted.
+    """
+    begin = "train/scenarios/"
+    return {name.removeprefix(begin): int(value) for name, value in row.items() if name.startswith(begin)}
+
+
 def sheet_of(row: Mapping[str, float]) -> dict[str, dict[str, int]]:
     """Returns the step's accounting from its row of the history: rollouts and tokens by fate.
 

@@ -85,6 +85,38 @@ def test_a_resumed_run_draws_what_it_would_have_drawn(
     assert whole.settled_scenarios == resumed.settled_scenarios
 
 
+@given(
+    events=EVENTS,
+    thin=st.floats(0.25, 1.0),
+    weights=st.lists(st.floats(1.0, 2.0), min_size=4, max_size=4),
+    seed=st.integers(),
+)
+def test_every_scenario_keeps_a_chance_while_thin_is_above_0(
+    events: list[tuple[str, bool]], thin: float, weights: list[float], seed: int
+) -> None:
+    names = NAMES[:4]
+    weight = dict(zip(names, weights, strict=True))
+    one = ScenarioSampler(names, key=str, thin=thin, weight=weight.__getitem__, seed=seed, settled_after=1)
+    one.note_outcomes(events)
+    assert sorted(one.draw(0, 4)) == names, "none is gone"
+    # The least chance to come first is 0.25 of 6.25: never in 600 steps has the probability 2e-11.
+    assert {one.draw(step, 1)[0] for step in range(600)} == set(names)
+
+
+@given(events=EVENTS, thin=st.floats(0, 1), step=st.integers(0, 1000), count=st.integers(1, 8))
+def test_what_a_step_leaves_out_is_settled_and_would_have_been_drawn(
+    events: list[tuple[str, bool]], thin: float, step: int, count: int
+) -> None:
+    one, awake = sampler(thin=thin, settled_after=1), sampler()
+    one.note_outcomes(events)
+    left_out, drawn = one.left_out(step, count), one.draw(step, count)
+    assert set(left_out) <= set(one.settled_scenarios) & set(awake.draw(step, count))
+    if thin > 0:
+        assert set(left_out) == set(awake.draw(step, count)) - set(drawn)
+    if thin == 1 or not one.settled_scenarios:
+        assert not left_out
+
+
 @pytest.mark.parametrize(
     ("scenarios", "options", "message"),
     [

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from art.environments.adapters.environment import SCENARIO_ID
 from art.errors import ConfigurationError
@@ -89,15 +89,25 @@ class ScenarioSampler(Generic[T]):
         """Remembers which groups had equal rewards. Groups of unknown scenarios, and those with fewer than
         two scored rollouts, say nothing.
         """
-        for group in groups:
-            name = _scenario_of(group)
-            rewards = [float(one.reward) for one in group if not isinstance(one.reward, Unscored)]
-            if name not in self._scenarios or len(rewards) < 2:
+        self.note_outcomes(outcomes_of(groups))
+
+    def note_outcomes(self, outcomes: Iterable[tuple[str, bool]]) -> None:
+        """Remembers what `outcomes_of` says of groups: a run that keeps it for each step needs no `state`."""
+        for name, equal in outcomes:
+            if name not in self._scenarios:
                 continue
-            if max(rewards) - min(rewards) > EQUAL:
-                self._equal.pop(name, None)
-            else:
+            if equal:
                 self._equal[name] = min(self._settled_after, self._equal.get(name, 0) + 1)
+            else:
+                self._equal.pop(name, None)
+
+    def left_out(self, step: int, count: int) -> list[str]:
+        """Returns the ids of the scenarios that `draw` would have returned if none were settled, and does
+        not: settled ones.
+        """
+        first = f"{self._seed}/{step}/0"
+        drawn = self._order(first)[:count]
+        return sorted(set(self._by_weight(first, self._weights)[:count]).difference(drawn))
 
     @property
     def settled_scenarios(self) -> list[str]:
@@ -129,12 +139,26 @@ class ScenarioSampler(Generic[T]):
         weights = {
             name: weight * (self._thin if name in settled else 1.0) for name, weight in self._weights.items()
         }
-        if not any(weights.values()):
-            weights = self._weights
+        return self._by_weight(salt, weights if any(weights.values()) else self._weights)
+
+    def _by_weight(self, salt: str, weights: Mapping[str, float]) -> list[str]:
         return sorted(
             (name for name, weight in weights.items() if weight),
             key=lambda name: -math.log(_uniform(f"{salt}/{name}")) / weights[name],
         )
+
+
+def outcomes_of(groups: Iterable[TrajectoryGroup]) -> list[tuple[str, bool]]:
+    """Returns the scenario's id of each group with at least two scored rollouts, and whether all its rewards
+    were equal.
+    """
+    found = []
+    for group in groups:
+        name = _scenario_of(group)
+        rewards = [float(one.reward) for one in group if not isinstance(one.reward, Unscored)]
+        if name is not None and len(rewards) > 1:
+            found.append((name, max(rewards) - min(rewards) <= EQUAL))
+    return found
 
 
 def _uniform(text: str) -> float:
@@ -143,6 +167,6 @@ def _uniform(text: str) -> float:
     return (int.from_bytes(digest[:8], "big") + 0.5) / 2**64
 
 
-def _scenario_of(group: TrajectoryGroup) -> Any:
+def _scenario_of(group: TrajectoryGroup) -> str | None:
     places = (group.metadata, *(one.metadata for one in group))
     return next((str(place[SCENARIO_ID]) for place in places if SCENARIO_ID in place), None)

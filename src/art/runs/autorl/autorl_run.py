@@ -23,10 +23,9 @@ from art.runs.autorl.preparation import (
     write_rubric,
     write_system_prompt,
 )
-from art.runs.folder import JudgedRunFolder
+from art.runs.folder import AboveZero, Count, JudgedRunFolder, Share, TaskSettings
 from art.runs.judges import Judges
 from art.runs.report import RunReport, channel_costs, quoted
-from art.runs.settings import AboveZero, Count, RunSettings, Share
 from art.runs.training_run import OnProgress, TaskRollouts, TrainingRun
 from art.trajectories import Trajectory
 
@@ -75,11 +74,11 @@ async def rollout(
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoRLSettings(RunSettings):
+class AutoRLSettings(TaskSettings):
     """The settings of a run, without its models, judge and generator."""
 
     ENTRY: ClassVar[str] = "autorl.train"
-    MAY_CHANGE: ClassVar[frozenset[str]] = RunSettings.MAY_CHANGE | {"timeout"}
+    MAY_CHANGE: ClassVar[frozenset[str]] = TaskSettings.MAY_CHANGE | {"timeout"}
 
     num_train: Count = 25
     """Inputs to train on."""

@@ -22,18 +22,15 @@ from art.environments.mcp.scenario_checks import (
 from art.environments.mcp.session import connect
 from art.environments.mcp.types import PlannedScenario, as_planned
 from art.errors import ConfigurationError
-from art.runs.settings import AboveZero, Count, RunSettings, Share
-
-NANO, NANO_RATE = "art/nano", 3e-3
-"""The names of the built-in models begin so; with the rate of large models they would learn nothing."""
+from art.runs.folder import AboveZero, Count, Share, TaskSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings(RunSettings):
+class TrainSettings(TaskSettings):
     """The settings of a run, without its server, models and judge."""
 
     ENTRY: ClassVar[str] = "mcp.train"
-    MAY_CHANGE: ClassVar[frozenset[str]] = RunSettings.MAY_CHANGE | {"deadline", "call_timeout"}
+    MAY_CHANGE: ClassVar[frozenset[str]] = TaskSettings.MAY_CHANGE | {"deadline", "call_timeout"}
 
     num_train: Count = 16
     """Scenarios to train on."""
@@ -76,14 +73,6 @@ class TrainSettings(RunSettings):
         # A list in JSON, and as most people write it.
         return super().from_options(
             {**options, "allow_writes": tuple(writes)} if isinstance(writes, list) else options
-        )
-
-    @classmethod
-    def for_base_model(cls, base_model: str, options: Mapping[str, Any]) -> Self:
-        """`from_options` with the learning rate of the base model where none (or None) is given."""
-        known = {name: value for name, value in options.items() if (name, value) != ("learning_rate", None)}
-        return cls.from_options(
-            {"learning_rate": NANO_RATE, **known} if base_model.startswith(NANO) else known
         )
 
 

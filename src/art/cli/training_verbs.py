@@ -1,14 +1,15 @@
-"""`art autorl "..."`: from the description of a task to a trained model."""
+"""`art train` and `art autorl`: a model learns an environment, or a task from its description."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from art.cli.model_verbs import EnvironmentOption
 from art.cli.run_options import (
     DATA_DIR,
     BaseModel,
@@ -23,13 +24,95 @@ from art.cli.run_options import (
     Project,
     Referee,
     budget_from,
+    options_from,
     plain_console,
     run_resumable,
     show_report,
 )
 from art.environments.generator import DEFAULT_GENERATOR
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, require_extra
 from art.runs.judges import JUDGE
+
+Environment = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="An environment by name: tic-tac-toe, reasoning-gym:letter_counting, ..."
+    ),
+]
+TrainedModel = Annotated[
+    str, typer.Option("--model", help="The model to train: a hub name, a folder, a built-in one.")
+]
+TrainedName = Annotated[
+    str | None,
+    typer.Option(
+        help="The name of the trained model. The same name continues its run. Default: the environment's."
+    ),
+]
+Engine = Annotated[str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")]
+Folder = Annotated[Path, typer.Option("--path", "--data-dir", help="The folder of runs and models.")]
+
+
+def train(
+    environment: Environment,
+    model: TrainedModel,
+    environment_option: EnvironmentOption = None,
+    name: TrainedName = None,
+    project: Project = "environments",
+    engine: Engine = "builtin",
+    path: Folder = DATA_DIR,
+    json: JsonFile = None,
+    **settings: Any,
+) -> None:
+    """Train a model on an environment by name, and compare it before and after on validation scenarios.
+
+    To resume after a stop or a kill, repeat the command. With a higher --steps, a finished run continues.
+
+    `art train --environment tic-tac-toe --model art/nano-games` trains on a built-in task.
+    `art train --environment reasoning-gym:letter_counting --environment-option max_words=4 --model Qwen/...`
+    trains on a dataset of reasoning-gym.
+    """
+    keywords = {**settings, "name": name, "project": project, "path": path}
+    raise typer.Exit(train_run(environment, model, keywords, environment_option or (), engine, json))
+
+
+def train_run(
+    environment: str,
+    model: str,
+    keywords: Mapping[str, Any],
+    options: Sequence[str],
+    engine: str,
+    json_file: Path | None,
+) -> int:
+    """Train and report. keywords: those of `art.train_environment`; options: KEY=VALUE words for the
+    environment. Returns the exit code.
+    """
+    console = plain_console()
+
+    async def work() -> None:
+        require_extra("local", "art train")
+        from art.cli.quickstart import check_base_model
+        from art.client.local_backend import LocalBackend
+        from art.engine.registry import engine_options
+        from art.runs.environment_run import train_environment
+
+        chosen = options_from("--environment-option", options)
+        engine_options(engine, {})
+        check_base_model(model)
+        server = {} if engine == "builtin" else {"engine": {"name": engine}}
+        async with LocalBackend(path=keywords["path"], server_options=server) as backend:
+            report = await train_environment(
+                environment,
+                model,
+                environment_options=chosen,
+                backend=backend,
+                tell=lambda text: console.print(text, markup=False),
+                **keywords,
+            )
+        show_report(console, report, json_file)
+        console.print(f"To see it in a browser: art ui {keywords['path']}", markup=False)
+
+    return run_resumable(work, console)
+
 
 Task = Annotated[str, typer.Argument(help="The task, in a sentence or more; @FILE reads it from a file.")]
 Judge = Annotated[str, typer.Option(help="The judge (RULER) of the answers: provider/model.")]
