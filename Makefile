@@ -40,11 +40,16 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	.venv-environments/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/environments/adapters/requirements.txt
 	@touch $@
 
+.venv-verifiers/.installed: tests/environments/adapters/requirements-verifiers.txt
+	$(PYTHON) -m venv .venv-verifiers
+	.venv-verifiers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/environments/adapters/requirements-verifiers.txt
+	@touch $@
+
 .venv-vllm/.installed: src/art/engine/vllm/runtime.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed
 	$(BIN)/art runtime install --at .venv-vllm
 	@touch $@
 
-environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-vllm/.installed  ## all that the tests need
+environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-vllm/.installed  ## all that the tests need
 	@sh tests/ui/install_browser.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
@@ -101,4 +106,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs

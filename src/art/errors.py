@@ -157,6 +157,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "reasoning-gym": ("reasoning_gym",),
         "textarena": ("textarena",),
         "gymnasium": ("gymnasium",),
+        "verifiers-hub": ("verifiers",),
         "quantized": (*_LOCAL, "bitsandbytes"),
         "vllm": (*_LOCAL, "aiohttp"),
         "wandb": ("wandb",),

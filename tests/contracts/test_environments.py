@@ -26,8 +26,16 @@ from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTi
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-APART = ROOT / ".venv-environments" / "bin" / "python"
-MISSING = not APART.exists() and not os.environ.get("ART_TEST_EVERYTHING")
+LIBRARIES, VERIFIERS = ".venv-environments", ".venv-verifiers"
+"""Environments of Python with other libraries. Those of verifiers and of the others do not go together."""
+
+
+def python_of(place: str) -> Path:
+    return ROOT / place / "bin" / "python"
+
+
+def is_missing(place: str) -> bool:
+    return not python_of(place).exists() and not os.environ.get("ART_TEST_EVERYTHING")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +48,8 @@ class Case:
     """The least and the greatest, which are a bad player's and a good one's."""
     parts: frozenset[str]
     """Metrics of each rollout."""
-    apart: bool = False
+    apart: str = ""
+    """The environment of Python that it needs, if not that of the tests."""
     better: bool = True
     """Whether the good player beats the bad one in each scenario."""
 
@@ -68,33 +77,44 @@ CASES = [
         name="gymnasium:worlds:Guess", options={"max_turns": 2}, rewards=(-0.2, 1), parts=GUESS, better=False
     ),
     Case(name="python:worlds:Echo", rewards=(0, 1), parts=frozenset({"right"})),
-    Case(name="gymnasium:registered_world:Guess-v0", rewards=(-0.5, 1), parts=GUESS, apart=True),
+    Case(name="gymnasium:registered_world:Guess-v0", rewards=(-0.5, 1), parts=GUESS, apart=LIBRARIES),
     Case(
         name="reasoning-gym:letter_counting",
         options={"min_words": 2, "max_words": 4},
         rewards=(0, 1),
         parts=frozenset({"score", "solved", "tagged"}),
-        apart=True,
+        apart=LIBRARIES,
     ),
-    Case(name="textarena:TicTacToe-v0", rewards=(-1, 1), parts=GAME, apart=True, better=False),
+    Case(name="textarena:TicTacToe-v0", rewards=(-1, 1), parts=GAME, apart=LIBRARIES, better=False),
     Case(
         name="textarena:TicTacToe-v0",
         options={"opponent": "self"},
         rewards=(-1, 1),
         parts=GAME,
-        apart=True,
+        apart=LIBRARIES,
         better=False,
     ),
     Case(
         name="textarena:GuessTheNumber-v0",
         rewards=(-1, 1),
         parts=TURNS | {"score"},
-        apart=True,
+        apart=LIBRARIES,
         better=False,
     ),
+    Case(
+        name="verifiers:play-hub",
+        rewards=(0, 1),
+        parts=frozenset({"exact", "num_turns", "truncated"}),
+        apart=VERIFIERS,
+    ),
+    Case(
+        name="verifiers:play-hub",
+        options={"kind": "multi"},
+        rewards=(0, 1),
+        parts=frozenset({"right", "num_turns", "truncated"}),
+        apart=VERIFIERS,
+    ),
 ]
-TOGETHER = [case for case in CASES if not case.apart]
-OTHERS = [case for case in CASES if case.apart]
 
 
 def reply(body: Mapping[str, Any]) -> str:
@@ -122,13 +142,15 @@ def endpoint() -> Iterator[LlmServer]:
         yield server
 
 
-def run_apart(order: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+def run_apart(order: Mapping[str, Any], seed: int, place: str) -> list[dict[str, Any]]:
+    hub = ROOT / "tests" / "environments" / "adapters" / "programs"
     variables = {
         **{"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONHASHSEED": str(seed)},
-        **{"PYTHONPATH": f"{ROOT / 'src'}:{HERE}"},
+        **{"PYTHONPATH": f"{ROOT / 'src'}:{HERE}:{hub}", "HF_HUB_OFFLINE": "1"},
     }
+    python = str(python_of(place)) if place else sys.executable
     done = subprocess.run(
-        [sys.executable if MISSING else str(APART), "-W", "ignore", str(HERE / "environment_program.py")],
+        [python, "-W", "ignore", str(HERE / "environment_program.py")],
         input=json.dumps(order),
         env=variables,
         capture_output=True,
@@ -149,21 +171,33 @@ def examined(endpoint: LlmServer) -> dict[str, tuple[dict[str, Any], dict[str, A
     async def look(case: Case) -> dict[str, Any]:
         return await examine(case.order(), **asked, rollouts=True)
 
-    first = [asyncio.run(look(case)) for case in TOGETHER]
-    if not MISSING:
-        others = [case.order() for case in OTHERS]
-        first += run_apart({**asked, "cases": others, "rollouts": True}, 1)
-    cases = [*TOGETHER, *OTHERS][: len(first)]
-    second = run_apart({**asked, "cases": [case.order() for case in cases], "rollouts": False}, 2)
-    found = {str(case): (done, scenarios) for case, done, scenarios in zip(cases, first, second, strict=True)}
+    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for place in ("", LIBRARIES, VERIFIERS):
+        cases = [case for case in CASES if case.apart == place]
+        if place and is_missing(place):
+            continue
+        orders = [case.order() for case in cases]
+        if place:
+            first = run_apart({**asked, "cases": orders, "rollouts": True}, 1, place)
+        else:
+            first = [asyncio.run(look(case)) for case in cases]
+        second = run_apart({**asked, "cases": orders, "rollouts": False}, 2, place)
+        found |= {
+            str(case): (done, scenarios) for case, done, scenarios in zip(cases, first, second, strict=True)
+        }
     return found
 
 
-apart = pytest.mark.skipif(MISSING, reason="no .venv-environments: `make .venv-environments/.installed`")
+def apart(place: str) -> Any:
+    return pytest.mark.skipif(is_missing(place), reason=f"no {place}: `make {place}/.installed`")
+
+
 each = pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=str(case), marks=[pytest.mark.slow, *([apart] if case.apart else [])])
+        pytest.param(
+            case, id=str(case), marks=[pytest.mark.slow, *([apart(case.apart)] if case.apart else [])]
+        )
         for case in CASES
     ],
 )
@@ -289,11 +323,11 @@ REFUSED = [
 ]
 
 
-@apart
+@apart(LIBRARIES)
 @pytest.mark.slow
 def test_a_wrong_name_or_option_is_refused_with_what_is_known() -> None:
     order = [{"name": name, "options": options} for name, options, _ in REFUSED]
-    found = run_apart({"base_url": "", "key": "", "cases": order, "rollouts": False}, 0)
+    found = run_apart({"base_url": "", "key": "", "cases": order, "rollouts": False}, 0, LIBRARIES)
     for (name, _, words), told in zip(REFUSED, found, strict=True):
         assert told["refused"].startswith("ConfigurationError") and re.search(words, told["refused"]), (
             name,
@@ -302,10 +336,15 @@ def test_a_wrong_name_or_option_is_refused_with_what_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["reasoning-gym:letter_counting", "textarena:TicTacToe-v0", "gymnasium:CartPole-v1"]
+    ("name", "extra"),
+    [
+        ("reasoning-gym:letter_counting", "reasoning-gym"),
+        ("textarena:TicTacToe-v0", "textarena"),
+        ("gymnasium:CartPole-v1", "gymnasium"),
+        ("verifiers:wordle", "verifiers-hub"),
+    ],
 )
-def test_a_missing_library_is_named_with_its_extra(name: str) -> None:
+def test_a_missing_library_is_named_with_its_extra(name: str, extra: str) -> None:
     """Run where the tests run, in which none of them is installed."""
-    extra = name.partition(":")[0]
     with pytest.raises(ConfigurationError, match=rf"needs .* not installed. Run: pip install .*{extra}"):
         find_environment(name)

@@ -25,6 +25,7 @@ ADAPTERS: Mapping[str, str] = MappingProxyType(
         "gymnasium": "art.environments.adapters.gymnasium:GymnasiumEnvironment",
         "reasoning-gym": "art.environments.adapters.reasoning_gym:ReasoningGymEnvironment",
         "textarena": "art.environments.adapters.textarena:TextArenaEnvironment",
+        "verifiers": "art.environments.adapters.verifiers:VerifiersEnvironment",
     }
 )
 """Prefix -> the adapter's class, as "module:name"."""

@@ -1,0 +1,546 @@
+"""Environments of the library verifiers: `find_environment("verifiers:wordle", max_turns=6)`.
+
+NAME is that of an environment's package, as `verifiers.load_environment` takes it: "wordle" and
+"owner/wordle" load the module `wordle`. A scenario is a row of its dataset. Its rubric gives the reward, and
+each function of the rubric a metric. Single-turn, multi-turn, tool and stateful tool environments run as they
+are, and so do several of them in one.
+
+All rollouts of an environment run in one event loop of its own, in a thread beside the caller's: what blocks
+there keeps nothing else waiting. `sft_rows` makes rows for supervised training of what verifiers saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from art.environments.adapters.environment import (
+    CALL_S,
+    MAX_TOKENS,
+    REQUEST_S,
+    SCENARIO_ID,
+    LibraryEnvironment,
+    Scenario,
+    check_split,
+    content_id,
+    load_module,
+)
+from art.environments.tasks import turn_seed
+from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
+from art.types import SHOW, Unscored, text_of_content
+
+if TYPE_CHECKING:
+    from art.model import Model
+    from art.trajectories import Trajectory
+
+PREFIX = "verifiers:"
+EXTRA = "verifiers-hub"
+CONTEXT_EXCEEDED = "context_length_exceeded"
+"""The code of a refused prompt, of OpenAI's API and of ours: the rollout ends there, and is scored."""
+HELD_OUT = 5
+"""Without a dataset for evaluation, at most one row in so many is held out for "val"."""
+RESERVED = frozenset({"reward", "reward_std_dev", "exception_rate", "unscored_rate"})
+"""Names of metrics that a step has already."""
+FAILED_FUNCTIONS: ContextVar[dict[str, str] | None] = ContextVar("art_failed_reward_functions", default=None)
+"""Of the rollout that is scored here: functions of the rubric that raised, and what."""
+
+
+@dataclass
+class _Requests:
+    """The requests of one rollout to the model. All of them are made in the environment's loop."""
+
+    seed: int | None
+    listener: Any
+    """Hears the completions; None: nobody does."""
+    count: int = 0
+    open: int = 0
+    answered: int = 0
+    changed_at: float = field(default_factory=time.monotonic)
+    error: Exception | None = None
+    """What the last request that failed raised."""
+
+    @contextmanager
+    def asking(self) -> Iterator[dict[str, Any]]:
+        """Gives the arguments of a request, which runs inside the block."""
+        from art.client.capture import listening
+
+        seeded = {} if self.seed is None else {"seed": turn_seed(self.seed, self.count)}
+        self.count += 1
+        self.open += 1
+        try:
+            with listening(self.listener):
+                yield {"timeout": REQUEST_S, **seeded}
+            self.answered += 1
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            self.open -= 1
+            self.changed_at = time.monotonic()
+
+    def left_s(self, deadline_s: float) -> float:
+        """Returns how long the environment may still take, in seconds, if no request begins."""
+        return deadline_s if self.open else self.changed_at + deadline_s - time.monotonic()
+
+
+class _LoopThread:
+    """An event loop in a thread of its own, a daemon, which does not delay the end of the process."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        """Returns the caller's future of what runs there, with the caller's context."""
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _work(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+class VerifiersEnvironment(LibraryEnvironment):
+    """An environment by the name of its package.
+
+    seed: the order of the rows. train, val: the most scenarios of each split. request: further arguments of
+    each request. deadline_s: how long the environment may take between two requests. arguments: those of its
+    `load_environment` whose names are options here. config: its other arguments.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        seed: int = 0,
+        train: int = 1000,
+        val: int = 100,
+        request: Mapping[str, Any] | None = None,
+        deadline_s: float = CALL_S,
+        arguments: Mapping[str, Any] | None = None,
+        **config: Any,
+    ) -> None:
+        super().__init__(
+            PREFIX + name,
+            seed=seed,
+            sizes={"train": train, "val": val},
+            system_prompt=None,
+            request=request,
+            deadline_s=deadline_s,
+        )
+        self._library = _find_library(self.name)
+        self._world = _load(self._library, self.name, name, {**config, **(arguments or {})})
+        if self._world.requires_group_rollouts:
+            raise ConfigurationError(
+                f"{self.name}: its rubric scores the rollouts of a group together, and here each rollout is "
+                "scored alone: give its rubric functions of one rollout"
+            )
+        for rubric in _rubrics(self._world):
+            rubric.funcs[:] = [_watched(function) for function in rubric.funcs]
+        self._thread_of_loop: _LoopThread | None = None
+
+    def scenarios(self, split: str) -> Sequence[Scenario]:
+        """Returns the different rows of a split. Raises ConfigurationError where there is none for it, and
+        EnvironmentFailedError where the dataset cannot be made.
+        """
+        check_split(self.name, split)
+        found = self._found[split]
+        if not found:
+            raise ConfigurationError(
+                f"{self.name} has no rows for {split!r}: its dataset has too few, or it has one for "
+                "evaluation alone, which is 'val'"
+            )
+        return found
+
+    async def rollout(
+        self,
+        model: Model,
+        scenario: Scenario,
+        *,
+        seed: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+    ) -> Trajectory:
+        """Runs one rollout of a row; see `NamedEnvironment.rollout`.
+
+        The conversations of a trainable model are those that its server has kept. The reward is Unscored
+        where a function of the rubric failed, which verifiers counts as 0.
+        """
+        from art.client.recorder import Recorder
+        from art.client.rollout import rollout
+        from art.trajectories import Trajectory
+
+        row = self._datasets[scenario.data["dataset"]][scenario.data["row"]]
+        sampling = self._sampling(temperature, max_tokens)
+        if model.trainable:
+            _, at, step = model.get_inference_name().rpartition("@")
+            async with rollout(model, step=int(step) if at else None) as scope:  # type: ignore[arg-type]
+                requests = _Requests(seed, None)
+                output = await self._run(row, scope.openai_client(), scope.model_name, sampling, requests)
+            trajectory = scope.trajectory
+        else:
+            trajectory = Trajectory()
+            recorder = Recorder(trajectory)
+            requests = _Requests(seed, recorder)
+            name = model.get_inference_name()
+            output = await self._run(row, model.openai_client(), name, sampling, requests)
+            recorder.close()
+            trajectory.finish()
+        return self._finish(trajectory, scenario, output)
+
+    async def close(self) -> None:
+        """Ends what the environment has started, with its own teardown. Raises EnvironmentFailedError."""
+        thread = self._thread_of_loop or _LoopThread(f"environment {self.name}")
+        self._thread_of_loop = None
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await thread.start(self._world._teardown())
+        except TimeoutError as late:
+            raise EnvironmentTimeoutError(
+                f"environment {self.name!r}: its teardown did not end within {self._deadline_s:g} s"
+            ) from late
+        except Exception as error:
+            raise EnvironmentFailedError(
+                f"environment {self.name!r}: its teardown failed: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            thread.stop()
+
+    async def _run(
+        self, row: Any, client: Any, model_name: str, sampling: dict[str, Any], requests: _Requests
+    ) -> Mapping[str, Any]:
+        """Returns verifiers' output. Raises the error of a request as it is, others as
+        EnvironmentFailedError.
+        """
+        if self._thread_of_loop is None:
+            self._thread_of_loop = _LoopThread(f"environment {self.name}")
+        asking = _client_class(self._library)(client, requests)
+
+        async def run() -> tuple[Any, dict[str, str]]:
+            failed: dict[str, str] = {}
+            FAILED_FUNCTIONS.set(failed)
+            return await self._world.run_rollout(row, asking, model_name, sampling), failed
+
+        running = self._thread_of_loop.start(run())
+        try:
+            await self._wait(running, requests)
+            output, failed = running.result()
+        except (EnvironmentTimeoutError, asyncio.CancelledError):
+            running.cancel()
+            raise
+        except Exception as error:
+            if error is requests.error:
+                raise
+            raise EnvironmentFailedError(
+                f"environment {self.name!r} failed: {type(error).__name__}: {error}"
+            ) from error
+        if (told := output.get("error")) is not None:
+            if requests.error is not None and type(requests.error).__name__ in told["error_chain_repr"]:
+                raise requests.error
+            raise EnvironmentFailedError(f"environment {self.name!r} failed: {told['error_chain_str']}")
+        if not requests.answered:
+            raise EnvironmentFailedError(
+                f"environment {self.name!r} ended before the model said anything: "
+                f"{output.get('stop_condition')}"
+            ) from requests.error
+        return {**output, "failed functions": failed}
+
+    async def _wait(self, running: asyncio.Future[Any], requests: _Requests) -> None:
+        while not running.done():
+            left_s = requests.left_s(self._deadline_s)
+            if left_s <= 0:
+                raise EnvironmentTimeoutError(
+                    f"environment {self.name!r} did nothing within {self._deadline_s:g} s of the model's "
+                    "last reply: give deadline_s if its tools or judges take longer"
+                )
+            await asyncio.wait({running}, timeout=left_s)
+
+    def _sampling(self, temperature: float, max_tokens: int | None) -> dict[str, Any]:
+        """Returns the arguments of a rollout's requests: the environment's own, then the user's."""
+        own = {key: value for key, value in self._world.sampling_args.items() if key != "n"}
+        body = {**own.pop("extra_body", {}), **self._request.get("extra_body", {})}
+        merged = {**own, **self._request, **({"extra_body": body} if body else {})}
+        limit = merged.pop("max_tokens", MAX_TOKENS) if max_tokens is None else max_tokens
+        return {**merged, "temperature": temperature, "max_tokens": limit}
+
+    def _finish(self, trajectory: Trajectory, scenario: Scenario, output: Mapping[str, Any]) -> Trajectory:
+        failed: dict[str, str] = output["failed functions"]
+        weighted = [f"{name}: {why}" for name, why in failed.items() if name in _weighted(self._world)]
+        reward: float | Unscored
+        if weighted:
+            reward = Unscored(f"{self.name}: a reward function failed: {'; '.join(weighted)}")
+        elif output.get("reward") is None:
+            reward = Unscored(f"{self.name} gave no reward")
+        else:
+            reward = float(output["reward"])
+        parts = output.get("metrics") or {}
+        trajectory.reward = reward
+        trajectory.metrics.update(
+            {metric_name(name): float(value) for name, value in parts.items() if name not in failed},
+            truncated=float(bool(output.get("is_truncated"))),
+        )
+        told = "\n".join(f"{name}: {value:g}" for name, value in parts.items() if name not in failed)
+        shown = reward if isinstance(reward, Unscored) else format(reward, "g")
+        trajectory.metadata.update(
+            {
+                SCENARIO_ID: scenario.id,
+                SHOW: f"{_text_of_turns(trajectory.messages())}\n\n{told}\nreward: {shown}",
+                "environment": self.name,
+                "stop_condition": str(output.get("stop_condition")),
+            }
+        )
+        return trajectory
+
+    @cached_property
+    def _datasets(self) -> dict[str, Any]:
+        """The datasets that it has, "train" and "eval"; the environment makes them once."""
+        try:
+            made = {"train": self._world.build_dataset(), "eval": self._world.build_eval_dataset()}
+        except Exception as error:
+            raise EnvironmentFailedError(
+                f"environment {self.name!r}: its dataset cannot be made: {type(error).__name__}: {error}"
+            ) from error
+        return {name: dataset for name, dataset in made.items() if dataset is not None}
+
+    @cached_property
+    def _found(self) -> dict[str, list[Scenario]]:
+        """The scenarios of both splits. Those of "val" are drawn first, so that a small dataset has some."""
+        seen: set[str] = set()
+        held_out, most = "eval", self._sizes["val"]
+        if held_out not in self._datasets:
+            held_out = "train"
+            most = min(most, max(1, len(self._datasets[held_out]) // HELD_OUT))
+        val = self._draw(held_out, most, seen)
+        train = self._draw("train", self._sizes["train"], seen) if "train" in self._datasets else []
+        return {"train": train, "val": val}
+
+    def _draw(self, dataset: str, most: int, seen: set[str]) -> list[Scenario]:
+        """Returns rows that were not seen, in the order of the seed."""
+        rows = self._datasets[dataset]
+        order = list(range(len(rows)))
+        random.Random(f"{self._seed}").shuffle(order)
+        drawn: list[Scenario] = []
+        for place in order:
+            if len(drawn) == most:
+                break
+            content = row_id(rows[place]) or f"{dataset}-{place}"
+            if content not in seen:
+                seen.add(content)
+                drawn.append(Scenario(f"{self.name}/{content}", {"dataset": dataset, "row": place}))
+        return drawn
+
+
+def row_id(row: Mapping[str, Any]) -> str | None:
+    """Returns an id of a row's content; None for a row with values that JSON does not have (images)."""
+    try:
+        return content_id(json.dumps({key: row[key] for key in row if key != "example_id"}, sort_keys=True))
+    except TypeError:
+        return None
+
+
+def metric_name(function: str) -> str:
+    """Returns the metric of a function of a rubric: its name, unless a step has a metric of that name.
+
+    >>> metric_name("reward"), metric_name("<lambda>"), metric_name("num_turns")
+    ('reward_function', 'lambda', 'num_turns')
+    """
+    name = re.sub(r"[^\w.-]+", "_", function).strip("_") or "function"
+    return f"{name}_function" if name in RESERVED else name
+
+
+def sft_rows(
+    outputs: Iterable[Mapping[str, Any]] | str | Path, *, least: float = 1.0
+) -> list[dict[str, Any]]:
+    """Returns rows for supervised training, {"messages", "tools"}, of rollouts that verifiers has made.
+
+    outputs: what `Environment.generate` returned under "outputs", or the path of a `results.jsonl`. least:
+    rollouts with a smaller reward are left out, as are those with an error and those that do not end with
+    the assistant. Raises ConfigurationError for a file that cannot be read.
+    """
+    rows = []
+    for output in _read_outputs(outputs) if isinstance(outputs, str | Path) else outputs:
+        said = [
+            _openai_message(one) for one in [*(output.get("prompt") or []), *(output.get("completion") or [])]
+        ]
+        while said and said[-1]["role"] != "assistant":
+            said.pop()
+        bad = output.get("error") is not None or output.get("reward") is None or output["reward"] < least
+        if bad or not said:
+            continue
+        tools = [{"type": "function", "function": _plain(one)} for one in output.get("tool_defs") or []]
+        rows.append({"messages": said, **({"tools": tools} if tools else {})})
+    return rows
+
+
+def _read_outputs(path: str | Path) -> list[dict[str, Any]]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} is no results.jsonl of verifiers: {error}") from error
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """Returns a message, call or tool as a dict without nulls, whichever way verifiers wrote it."""
+    found = json.loads(value) if isinstance(value, str) else value
+    told = found.model_dump() if hasattr(found, "model_dump") else dict(found)
+    return {key: one for key, one in told.items() if one is not None}
+
+
+def _openai_message(value: Any) -> dict[str, Any]:
+    """Returns a message of verifiers, whose calls are flat, as OpenAI writes it."""
+    message = _plain(value)
+    if calls := [_plain(call) for call in message.pop("tool_calls", [])]:
+        message["tool_calls"] = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": call.get("function") or {name: call[name] for name in ("name", "arguments")},
+            }
+            for call in calls
+        ]
+    return message
+
+
+def _text_of_turns(messages: Sequence[Any]) -> str:
+    """Returns a conversation for people, a paragraph for each message, with its calls of tools."""
+    paragraphs = []
+    for one in messages:
+        calls = [call["function"] for call in one.get("tool_calls") or ()]
+        lines = [
+            text_of_content(one.get("content")),
+            *(f"{call['name']}({call['arguments']})" for call in calls),
+        ]
+        paragraphs.append(f"{one['role']}: " + "\n".join(line for line in lines if line))
+    return "\n\n".join(paragraphs)
+
+
+def _find_library(full: str) -> Any:
+    """Returns the library. Raises ConfigurationError for a version whose environments are of another kind."""
+    with extra_needed(EXTRA, f"environment {full!r}"):
+        import verifiers
+    if not hasattr(verifiers, "load_environment"):
+        raise ConfigurationError(
+            f"environment {full!r}: verifiers {verifiers.__version__} is installed, which has tasksets and "
+            "harnesses in place of environments. Run: pip install 'verifiers>=0.1.14,<0.2'"
+        )
+    return verifiers
+
+
+def _load(library: Any, full: str, name: str, arguments: Mapping[str, Any]) -> Any:
+    """Returns the environment, its module searched in the current folder first. Raises ConfigurationError."""
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigurationError(
+            f"environment {full!r}: verifiers makes environments in the main thread alone, for it sets "
+            "signal handlers: call find_environment there"
+        )
+    module = name.replace("-", "_").rpartition("/")[2]
+    try:
+        load_module("environment", full, module)
+    except ConfigurationError as error:
+        package = name if "/" in name else f"OWNER/{name}"
+        raise ConfigurationError(
+            f"environment {full!r}: {error.__cause__}. Install the package of the environment (`prime env "
+            f"install {package}`), or run in the folder of {module}.py"
+        ) from error
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return library.load_environment(name, **arguments)
+    except Exception as error:
+        raise ConfigurationError(
+            f"environment {full!r} cannot be made with {dict(arguments)}: {error}"
+        ) from error
+    finally:
+        for (
+            number,
+            handler,
+        ) in handlers.items():  # it has put its own there, which end the process
+            signal.signal(number, handler)
+
+
+@functools.cache
+def _client_class(library: Any) -> Callable[[Any, _Requests], Any]:
+    """Returns verifiers' own client of chat completions, which notes what it asks."""
+    from openai import BadRequestError
+
+    class RolloutClient(library.OpenAIChatCompletionsClient):  # type: ignore[misc]
+        def __init__(self, client: Any, requests: _Requests) -> None:
+            super().__init__(client)
+            self._requests = requests
+
+        async def get_native_response(
+            self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **given: Any
+        ) -> Any:
+            try:
+                with self._requests.asking() as arguments:
+                    return await super().get_native_response(
+                        prompt, model, {**sampling_args, **arguments}, tools, **given
+                    )
+            except BadRequestError as error:
+                if error.code == CONTEXT_EXCEEDED:  # verifiers looks for the words of other servers
+                    raise library.OverlongPromptError from error
+                raise
+
+        async def close(self) -> None:
+            """Does nothing: the connections are those of all rollouts."""
+
+    return RolloutClient
+
+
+def _rubrics(world: Any) -> list[Any]:
+    """Returns the rubrics that hold functions, each once: groups have several, one for each environment."""
+    found: list[Any] = []
+    waiting = [world.rubric]
+    while waiting:
+        rubric = waiting.pop()
+        if not any(rubric is one for one in found):
+            found.append(rubric)
+            waiting += [*getattr(rubric, "rubrics", ())]
+            waiting += [one.rubric for one in getattr(rubric, "env_map", {}).values()]
+    return found
+
+
+def _weighted(world: Any) -> set[str]:
+    """Returns the names of the functions that count in the reward."""
+    return {
+        function.__name__
+        for rubric in _rubrics(world)
+        for function, weight in zip(rubric.funcs, rubric.weights, strict=True)
+        if weight
+    }
+
+
+def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of a rubric that notes when it fails: verifiers logs that and goes on with 0."""
+
+    @functools.wraps(function)
+    async def watched(*given: Any, **named: Any) -> Any:
+        try:
+            value = function(*given, **named)
+            return float(await value if inspect.isawaitable(value) else value)
+        except Exception as error:
+            failed = FAILED_FUNCTIONS.get()
+            if failed is not None:
+                failed[function.__name__] = f"{type(error).__name__}: {error}"
+            raise
+
+    return watched
