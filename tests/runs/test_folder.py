@@ -13,6 +13,7 @@ from art.client.learning_rates import Leg
 from art.errors import ConfigurationError
 from art.runs.autorl import AutoRLSettings
 from art.runs.folder import JudgedRunFolder, StepRow
+from art.types import TrainResult
 
 
 def row(step: int) -> StepRow:
@@ -47,6 +48,14 @@ def test_a_folder_keeps_what_was_done(tmp_path: Path) -> None:
     kept = folder.evaluation(3)
     assert kept is not None and kept[1] == [] and kept[0][0].messages() == whole.messages()
     assert folder.evaluation(4) is None
+
+
+def test_a_step_that_trained_nothing_says_0_and_without_a_sheet_nobody_knows() -> None:
+    fates = {"data/sheet/started_rollouts": 8.0, "data/sheet/zero_advantage_rollouts": 8.0}
+    assert row(1).with_result(TrainResult(1, fates), seconds=1.0).trained == 0
+    some = {**fates, "data/sheet/trained_rollouts": 3.0}
+    assert row(1).with_result(TrainResult(1, some), seconds=1.0).trained == 3
+    assert row(1).with_result(TrainResult(1, {}), seconds=1.0).trained is None
 
 
 def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:

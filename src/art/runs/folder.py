@@ -162,8 +162,8 @@ ALARM = "judge/alarm"
 REASON_CHARS = 500
 
 
-TRAINED = "data/sheet/trained_rollouts"
-"""How many rollouts had a gradient, among a step's metrics."""
+TRAINED, STARTED = "data/sheet/trained_rollouts", "data/sheet/started_rollouts"
+"""How many rollouts had a gradient, and how many there were, among a step's metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +187,8 @@ class RunStep:
     def with_result(self, result: TrainResult, *, seconds: float | None) -> Self:
         """The row with what the trainer says. seconds None: an earlier process trained it."""
         trained = result.metrics.get(TRAINED)
+        if trained is None and STARTED in result.metrics:
+            trained = 0.0  # fates that no rollout met are left out
         return replace(
             self,
             step=result.step,
