@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,12 +84,12 @@ def run_example(run: ExampleRun) -> list[list[float]]:
     return [[float(step), float(figure) / scale] for step, figure in found]
 
 
-def picture(curves: dict[str, list[list[float]]]) -> str:
-    """Returns an SVG with one panel per curve; every figure is between 0 and 1."""
+def picture(curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """Returns an SVG with one panel per curve, by title; every figure is between 0 and 1."""
     width, height = COLUMNS * (WIDTH + GAP) + LEFT, -(-len(curves) // COLUMNS) * ROW
-    panels = "".join(panel(RUNS[name].title, curve, at) for at, (name, curve) in enumerate(curves.items()))
+    panels = "".join(panel(title, curve, at) for at, (title, curve) in enumerate(curves.items()))
     said = "; ".join(
-        f"{RUNS[name].title} from {curve[0][1]:.2f} to {curve[-1][1]:.2f}" for name, curve in curves.items()
+        f"{title} from {curve[0][1]:.2f} to {curve[-1][1]:.2f}" for title, curve in curves.items()
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
@@ -129,7 +129,9 @@ def main(arguments: Sequence[str]) -> int:
         curves = {name: run_example(run) for name, run in RUNS.items()}
         lines = ",\n".join(f' "{name}": {json.dumps(curve)}' for name, curve in curves.items())
         DATA.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    PICTURE.write_text(picture(json.loads(DATA.read_text(encoding="utf-8"))), encoding="utf-8")
+    known = json.loads(DATA.read_text(encoding="utf-8"))
+    drawn = picture({RUNS[name].title: curve for name, curve in known.items()})
+    PICTURE.write_text(drawn, encoding="utf-8")
     print(f"wrote {PICTURE.relative_to(ROOT)}")
     return 0
 
