@@ -23,7 +23,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = ROOT / ".venv-verifiers" / "bin" / "python"
 MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 apart = pytest.mark.skipif(MISSING, reason="no .venv-verifiers: `make .venv-verifiers/.installed`")
-KINDS = ("single", "multi", "tools", "stateful")
+KINDS = ("single", "multi", "tasks", "tools", "stateful", "several")
 
 
 def run(*arguments: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def scripted() -> Iterator[dict[str, Any]]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("hub")
     with art.LocalBackend(path=folder / "art") as backend:
-        model = art.TrainableModel(name="address", project="hub", base_model="art/nano")
+        model = art.TrainableModel(name="address", project="hub", base_model="art/nano-tools")
         art.run(model.register(backend))
         return run(
             "trained", str(model.inference_base_url), str(model.inference_api_key), str(folder / "results")
@@ -72,10 +72,13 @@ def test_each_kind_of_environment_keeps_every_sample_and_trains_it(
 ) -> None:
     found = trained[kind]
     for rollout, samples, ledger in zip(found["rollouts"], found["samples"], found["ledger"], strict=True):
-        assert samples == ledger and len(samples) == rollout["metrics"]["num_turns"] >= 1
+        turns = 1 if kind == "tasks" else rollout["metrics"]["num_turns"]  # a taskset's are not counted
+        assert samples == ledger and len(samples) == turns >= 1
         assert rollout["metrics"]["forks"] == 0
-    assert found["policy"] == [[0, 0]] * 6
-    assert found["sheet"]["data/sheet/started_rollouts"] == found["sheet"]["data/sheet/trained_rollouts"] == 6
+    count = len(found["rollouts"])
+    assert found["policy"] == [[0, 0]] * count and count == (12 if kind == "several" else 6)
+    sheet = found["sheet"]
+    assert sheet["data/sheet/started_rollouts"] == sheet["data/sheet/trained_rollouts"] == count
     assert found["sheet"]["data/sheet/started_tokens"] == found["sheet"]["data/sheet/trained_tokens"]
 
 
@@ -93,6 +96,22 @@ def test_the_rubric_is_the_reward_and_its_functions_are_metrics(trained: dict[st
     assert any(message["role"] == "tool" for messages in tool_turns for message in messages)
     assert max(one["metrics"]["num_turns"] for one in trained["multi"]["rollouts"]) == 5
     assert {one["metrics"]["num_turns"] for one in trained["single"]["rollouts"]} == {1}
+
+
+@apart
+@pytest.mark.slow
+def test_each_environment_of_a_group_scores_its_own_rows(trained: dict[str, Any]) -> None:
+    seen = set()
+    for one in trained["several"]["rollouts"]:
+        seen.add(words := str(one["messages"][0]["content"]).startswith("Say"))
+        assert ("exact" in one["metrics"]) == words and ("total_tool_calls" in one["metrics"]) != words
+    assert seen == {True, False}
+
+
+@apart
+@pytest.mark.slow
+def test_a_dataset_that_is_given_twice_is_split(trained: dict[str, Any]) -> None:
+    assert trained["tasks"]["rows"] == [48, 12]
 
 
 @apart

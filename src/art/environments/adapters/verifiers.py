@@ -149,12 +149,13 @@ class VerifiersEnvironment(LibraryEnvironment):
         )
         self._library = _find_library(self.name)
         self._world = _load(self._library, self.name, name, {**config, **(arguments or {})})
-        if self._world.requires_group_rollouts:
+        rubrics = _rubrics(self._world)
+        if self._world.requires_group_rollouts or any(rubric.has_group_rewards for rubric in rubrics):
             raise ConfigurationError(
                 f"{self.name}: its rubric scores the rollouts of a group together, and here each rollout is "
                 "scored alone: give its rubric functions of one rollout"
             )
-        for rubric in _rubrics(self._world):
+        for rubric in rubrics:
             rubric.funcs[:] = [_watched(function) for function in rubric.funcs]
         self._thread_of_loop: _LoopThread | None = None
 
@@ -319,6 +320,8 @@ class VerifiersEnvironment(LibraryEnvironment):
             raise EnvironmentFailedError(
                 f"environment {self.name!r}: its dataset cannot be made: {type(error).__name__}: {error}"
             ) from error
+        if _same_rows(made["train"], made["eval"]):
+            made["eval"] = None
         return {name: dataset for name, dataset in made.items() if dataset is not None}
 
     @cached_property
@@ -355,6 +358,13 @@ def row_id(row: Mapping[str, Any]) -> str | None:
         return content_id(json.dumps({key: row[key] for key in row if key != "example_id"}, sort_keys=True))
     except TypeError:
         return None
+
+
+def _same_rows(one: Any, other: Any) -> bool:
+    """Returns whether an environment has given one dataset for two: nothing is held out then."""
+    if one is None or other is None or not len(one) == len(other) > 0:
+        return False
+    return all(row_id(one[place]) == row_id(other[place]) is not None for place in (0, len(one) - 1))
 
 
 def metric_name(function: str) -> str:

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import verifiers as vf
+import verifiers.v1 as v1
 from datasets import Dataset
 
 from art.environments.tasks import mail
@@ -175,6 +176,20 @@ def tools(**given: Any) -> vf.Environment:
     )
 
 
+@v1.reward(weight=1.0)
+async def last_said(task: Any, state: Any) -> float:
+    return float(state["completion"][-1]["content"].strip() == task["answer"])
+
+
+def tasks() -> vf.Environment:
+    """Rows in a taskset, as newer packages have them, with the default harness."""
+    rows = [
+        {"prompt": [{"role": "user", "content": f"Say {word}"}], "answer": word, "max_turns": 1}
+        for word in WORDS
+    ]
+    return v1.Env(taskset=v1.Taskset(source=rows, rewards=[last_said]))
+
+
 def load_environment(
     kind: str = "single", fault: str = "", held_out: bool = True, **given: Any
 ) -> vf.Environment:
@@ -187,4 +202,8 @@ def load_environment(
             return tools(**given)
         case "stateful":
             return stateful(**given)
+        case "tasks":
+            return tasks()
+        case "several":
+            return vf.EnvGroup([single(fault, held_out=False), tools(), stateful()])
     raise ValueError(f"no kind {kind!r}")

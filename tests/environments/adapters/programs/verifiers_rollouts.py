@@ -27,7 +27,7 @@ from art.runs.evaluation import RolloutSource, evaluate
 
 HUB = "verifiers:play-hub"
 MAIL = "art/nano-tools"
-KINDS = {"single": "art/nano", "multi": "art/nano", "tools": MAIL, "stateful": MAIL}
+KINDS = ("single", "multi", "tasks", "tools", "stateful", "several")
 
 
 def record(one: art.Trajectory) -> dict[str, Any]:
@@ -119,21 +119,22 @@ def named_samples(one: art.Trajectory) -> list[str]:
     return [turn.model_extra["sample_id"] for turn in turns if not isinstance(turn, dict)]
 
 
-async def learned(backend: art.RemoteBackend, kind: str, base: str) -> dict[str, Any]:
+async def learned(backend: art.RemoteBackend, kind: str) -> dict[str, Any]:
     """Two groups of rollouts, and a step with them."""
-    model = art.TrainableModel(name=kind, project="hub", base_model=base)
+    model = art.TrainableModel(name=kind, project="hub", base_model=MAIL)
     await model.register(backend)
     environment = find_environment(HUB, kind=kind)
     groups = await art.gather_trajectory_groups(
         [
             art.TrajectoryGroup(environment.rollout(model, one, seed=n, max_tokens=40) for n in range(3))
-            for one in environment.scenarios("train")[:2]
+            for one in environment.scenarios("train")[: 4 if kind == "several" else 2]
         ],
         pbar_desc=None,
     )
     every = [one for group in groups for one in group]
     found = {
         "rollouts": [record(one) for one in every],
+        "rows": [len(environment.scenarios(split)) for split in ("train", "val")],
         "samples": [named_samples(one) for one in every],
         "ledger": [await ledger(model, one) for one in every],
         "policy": [[one.initial_policy_version, one.final_policy_version] for one in every],
@@ -185,7 +186,7 @@ async def taught(backend: art.RemoteBackend, folder: Path) -> dict[str, Any]:
 
 async def trained(base_url: str, key: str, folder: str) -> dict[str, Any]:
     backend = art.RemoteBackend(base_url, key)
-    told: dict[str, Any] = {kind: await learned(backend, kind, base) for kind, base in KINDS.items()}
+    told: dict[str, Any] = {kind: await learned(backend, kind) for kind in KINDS}
     told["sft"] = await taught(backend, Path(folder))
     await backend.close()
     return told
