@@ -226,6 +226,21 @@ async def test_what_cannot_begin_says_so_and_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(("numbers", "message"), [([], "0 scenarios with 0"), ([1, 1], "2 scenarios with 1")])
+async def test_a_split_needs_scenarios_with_ids_of_their_own(
+    tmp_path: Path, numbers: list[int], message: str
+) -> None:
+    class Few(Numbers):
+        def scenarios(self, split: str) -> Sequence[Scenario]:
+            return (
+                super().scenarios(split) if split == "train" else [Scenario(f"val/{one}") for one in numbers]
+            )
+
+    with pytest.raises(ConfigurationError, match=rf"'numbers' has {message} .* in split 'val'"):
+        await train(tmp_path, environment=Few())
+    assert os.listdir(tmp_path) == []
+
+
 async def test_another_environment_or_seed_does_not_resume_a_run(tmp_path: Path) -> None:
     await train(tmp_path, steps=1)
     other = Numbers()

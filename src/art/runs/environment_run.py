@@ -232,11 +232,23 @@ class EnvironmentRun:
         settings: EnvironmentSettings,
         tell: OnProgress,
     ) -> None:
-        """options: of the environment, as JSON values. Raises what the environment's `scenarios` raises."""
+        """options: of the environment, as JSON values. Raises ConfigurationError where a split has no
+        scenarios or two of one id, and what the environment's `scenarios` raises.
+        """
         self._environment, self._options = environment, options
         self._folder, self._settings, self._tell = folder, settings, tell
         self._train = environment.scenarios("train")
         self._val = environment.scenarios("val")[: settings.eval_scenarios]
+        for split, scenarios in (("train", self._train), ("val", self._val)):
+            ids = {one.id for one in scenarios}
+            if len(ids) < max(1, len(scenarios)):
+                raise ConfigurationError(
+                    f"environment {environment.name!r} has {len(scenarios)} scenarios with {len(ids)} ids in "
+                    f"split {split!r}: it needs at least one, each with an id of its own"
+                )
+        self._sampler = ScenarioSampler(
+            self._train, key=lambda one: one.id, seed=settings.seed, thin=settings.thin
+        )
 
     def open(self, base_model: str) -> None:
         """Starts a new run, or resumes the one in the folder.
@@ -267,7 +279,7 @@ class EnvironmentRun:
             referee=None,
             measure=None,
             tell=self._tell,
-            sampler=ScenarioSampler(self._train, key=lambda one: one.id, seed=chosen.seed, thin=chosen.thin),
+            sampler=self._sampler,
             eval_every=chosen.eval_every,
         )
         outcome = await training.run()
