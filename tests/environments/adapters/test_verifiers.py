@@ -6,14 +6,17 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import art
 from art.client.sft_rows import sft_trajectories
+from art.environments.adapters.registry import find_environment
 from art.environments.adapters.verifiers import metric_name, row_id, sft_rows
 from art.environments.testing import LlmServer
 from art.errors import ConfigurationError
@@ -41,6 +44,8 @@ def run(*arguments: str) -> dict[str, Any]:
 
 
 def reply(body: Mapping[str, Any]) -> str:
+    if body["model"] == "silent":
+        return ""
     word = re.match(r"Say (\w+)", str(body["messages"][-1]["content"]))
     return word[1] if word else "4"
 
@@ -158,6 +163,16 @@ def test_a_function_of_the_rubric_that_fails_is_not_zero(scripted: dict[str, Any
 
 @apart
 @pytest.mark.slow
+def test_an_empty_reply_is_a_turn_and_no_failure(scripted: dict[str, Any]) -> None:
+    """verifiers ends a rollout at it with an error, and nothing would ever be learned of it."""
+    silent = scripted["silent"]
+    assert silent["reward"] == 0.0 and silent["metrics"]["num_turns"] == 5
+    replies = [one["content"] for one in silent["messages"] if one["role"] == "assistant"]
+    assert replies == [""] * 5
+
+
+@apart
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "words"),
     [
@@ -201,6 +216,17 @@ def test_a_request_has_the_environment_s_arguments_and_the_user_s(scripted: dict
     asked = scripted["last request"]
     assert (asked["top_p"], asked["stop"], asked["top_k"], asked["temperature"]) == (0.5, ["!"], 3, 0.25)
     assert asked["max_completion_tokens"] == 9 and "n" not in asked
+
+
+def test_a_version_without_environments_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package of 0.4 has its version and nothing else; the rest is in `verifiers.v1`."""
+    newer = ModuleType("verifiers")
+    vars(newer)["__version__"] = "0.4.0"
+    monkeypatch.setitem(sys.modules, "verifiers", newer)
+    with pytest.raises(
+        ConfigurationError, match=r"verifiers 0\.4\.0 is installed.*'verifiers>=0\.1\.14,<0\.2'"
+    ):
+        find_environment("verifiers:wordle")
 
 
 def test_a_row_has_the_id_of_its_content() -> None:

@@ -510,6 +510,15 @@ def _client_class(library: Any) -> Callable[[Any, _Requests], Any]:
                     raise library.OverlongPromptError from error
                 raise
 
+        async def raise_from_native_response(self, response: Any) -> None:
+            """Refuses what verifiers refuses, except for an empty reply: the policy gave it, so it counts."""
+            try:
+                await super().raise_from_native_response(response)
+            except library.EmptyModelResponseError:
+                if response is None or not response.choices:
+                    raise
+                response.choices[0].message.content = ""
+
         async def close(self) -> None:
             """Does nothing: the connections are those of all rollouts."""
 

@@ -67,20 +67,26 @@ async def blocked(model: art.Model) -> str:
     return "right" if "right" in (await job).metrics else "nothing"
 
 
-async def scripted(base_url: str, key: str) -> dict[str, Any]:
-    model = art.Model(
-        name="right",
+def player(name: str, base_url: str, key: str) -> art.Model:
+    return art.Model(
+        name=name,
         project="p",
-        inference_model_name="right",
+        inference_model_name=name,
         inference_base_url=base_url,
         inference_api_key=key,
     )
+
+
+async def scripted(base_url: str, key: str) -> dict[str, Any]:
+    model = player("right", base_url, key)
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     told: dict[str, Any] = {}
     for fault in ("reward", "metric"):
         environment = find_environment(HUB, fault=fault)
         told[fault] = record(await environment.rollout(model, environment.scenarios("val")[0]))
     told["handlers"] = before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    silent, guessing = player("silent", base_url, key), find_environment(HUB, kind="multi")
+    told["silent"] = record(await guessing.rollout(silent, guessing.scenarios("train")[0]))
     told["step"] = await failure(model, kind="multi", fault="step")
     told["hang"] = await failure(model, kind="multi", fault="hang", deadline_s=0.2)
     told["ended"] = await failure(model, kind="multi", timeout_seconds=0.0)
