@@ -203,6 +203,12 @@ def test_an_environment_leaves_the_program_its_signals_and_its_event_loop(script
 
 @apart
 @pytest.mark.slow
+def test_a_cancelled_rollout_ends_in_its_environment(scripted: dict[str, Any]) -> None:
+    assert scripted["cancelled"]
+
+
+@apart
+@pytest.mark.slow
 def test_rows_are_held_out_where_the_environment_holds_out_none(scripted: dict[str, Any]) -> None:
     rows = scripted["rows"]
     assert len(set(rows["train"] + rows["val"])) == len(rows["train"] + rows["val"]) == 60

@@ -13,6 +13,7 @@ from datasets import Dataset
 from art.environments.tasks import mail
 
 BLOCKED, UNBLOCK = threading.Event(), threading.Event()
+HANGS, ENDED = threading.Event(), threading.Event()
 WORDS = [f"{left}{right}" for left in "abcdefghij" for right in ("ba", "co", "du", "fe", "gi", "ho")]
 
 
@@ -63,7 +64,11 @@ class GuessEnv(vf.MultiTurnEnv):
         if self.fault == "step":
             raise KeyError("the number is gone")
         if self.fault == "hang":
-            await asyncio.Event().wait()
+            HANGS.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ENDED.set()
         if self.fault == "block":
             BLOCKED.set()
             if not UNBLOCK.wait(60):

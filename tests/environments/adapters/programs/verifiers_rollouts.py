@@ -67,6 +67,16 @@ async def blocked(model: art.Model) -> str:
     return "right" if "right" in (await job).metrics else "nothing"
 
 
+async def cancelled(model: art.Model) -> bool:
+    """Returns whether the environment's own work ended when the rollout was cancelled."""
+    environment = find_environment(HUB, kind="multi", fault="hang")
+    job = asyncio.create_task(environment.rollout(model, environment.scenarios("train")[0]))
+    await asyncio.to_thread(play_hub.HANGS.wait, 60)
+    job.cancel()
+    await asyncio.wait([job])
+    return job.cancelled() and await asyncio.to_thread(play_hub.ENDED.wait, 60)
+
+
 def player(name: str, base_url: str, key: str) -> art.Model:
     return art.Model(
         name=name,
@@ -88,6 +98,7 @@ async def scripted(base_url: str, key: str) -> dict[str, Any]:
     silent, guessing = player("silent", base_url, key), find_environment(HUB, kind="multi")
     told["silent"] = record(await guessing.rollout(silent, guessing.scenarios("train")[0]))
     told["step"] = await failure(model, kind="multi", fault="step")
+    told["cancelled"] = await cancelled(model)
     told["hang"] = await failure(model, kind="multi", fault="hang", deadline_s=0.2)
     told["ended"] = await failure(model, kind="multi", timeout_seconds=0.0)
     told["loop went on"] = await blocked(model)
