@@ -60,7 +60,11 @@ RUNS = {
         r"step (\d+): mean reward (\S+)",
     ),
     "tic_tac_toe": ExampleRun(
-        "Tic-tac-toe: games not lost", "examples/tic_tac_toe.py", ("30",), r"step (\d+): (\d+)%", percent=True
+        "Tic-tac-toe: games not lost",
+        "examples/tic_tac_toe/tic_tac_toe.py",
+        ("--steps", "50"),
+        r"step (\d+): ([\d.]+)%",
+        percent=True,
     ),
     "langgraph_mail": ExampleRun(
         "LangGraph mail agent: answers right",

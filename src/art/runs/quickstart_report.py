@@ -210,7 +210,7 @@ def next_steps(settings: QuickstartSettings, folder: QuickstartFolder) -> str:
         f"  {escape(more)}   train this one further\n"
         f"  art ui {escape(shlex.quote(str(folder.path)))}   see its rollouts and tokens in a browser\n"
         f"  art serve --data-dir {escape(shlex.quote(str(folder.data_dir)))}   talk to what you trained\n"
-        "  examples/tic_tac_toe.py   the program you would write yourself"
+        "  examples/tic_tac_toe   the program you would write yourself"
     )
 
 

@@ -39,7 +39,7 @@ def test_a_short_run_learns(example: Example, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("example", PLAIN, ids=lambda example: example.name)
 def test_the_same_command_again_trains_nothing_twice(example: Example, tmp_path: Path) -> None:
-    arguments = [*example.short["arguments"], "--steps", "1"]
+    arguments = example.short.get("resume", [*example.short["arguments"], "--steps", "1"])
     example.run(tmp_path, seed=0, arguments=arguments)
     before = sorted(tmp_path.glob("*/models/*/checkpoints/*"))
     assert "0001" in {path.name for path in before}
