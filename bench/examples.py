@@ -54,7 +54,7 @@ class Example:
     minutes: float
     arguments: tuple[str, ...] = ()
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """`arguments` and `gain` of the run in CI; `resume`: arguments of the one that is started twice."""
+    """`arguments` and `gain` of the run in CI."""
     references: str | None = None
     model: str | None = None
     """The name of the model whose evaluations count, with `{seed}`; needed where a run has several."""

@@ -235,6 +235,17 @@ def test_a_version_without_environments_is_refused(monkeypatch: pytest.MonkeyPat
         find_environment("verifiers:wordle")
 
 
+def test_a_folder_of_its_name_is_not_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "verifiers").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "verifiers", raising=False)
+    try:
+        with pytest.raises(ConfigurationError, match=r"needs 'verifiers', which is not installed"):
+            find_environment("verifiers:wordle")
+    finally:
+        sys.modules.pop("verifiers", None)
+
+
 def test_a_row_has_the_id_of_its_content() -> None:
     row = {"question": "1 + 1?", "answer": "2"}
     assert (

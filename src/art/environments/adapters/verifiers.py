@@ -445,9 +445,12 @@ def _text_of_turns(messages: Sequence[Any]) -> str:
 
 
 def _find_library(full: str) -> Any:
-    """Returns the library. Raises ConfigurationError for a version whose environments are of another kind."""
+    """Returns the library. Raises MissingExtraError, ConfigurationError for a version of another kind."""
     with extra_needed(EXTRA, f"environment {full!r}"):
         import verifiers
+
+        if verifiers.__spec__ is not None and verifiers.__spec__.origin is None:  # any folder of this name
+            raise ModuleNotFoundError("a folder without code is found in its place", name="verifiers")
     if not hasattr(verifiers, "load_environment"):
         raise ConfigurationError(
             f"environment {full!r}: verifiers {verifiers.__version__} is installed, which has tasksets and "
