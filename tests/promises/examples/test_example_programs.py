@@ -16,9 +16,15 @@ from bench.examples import Example, all_examples
 EXAMPLES = all_examples()
 PLAIN = list({one.folder: one for one in reversed(EXAMPLES)}.values())
 """One of each folder."""
+SHORT = [one for one in EXAMPLES if one.short]
+"""A variant that differs little from another has no short run."""
 MOST_LINES = 200
 LAST_CELL = '# %%\nif __name__ == "__main__":\n    art.run(main(read_options()))\n'
 OPTIONS = {"model", "engine", "seed", "steps", "learning_rate", "path"}
+
+
+def test_every_example_has_a_short_run() -> None:
+    assert {one.folder for one in SHORT} == {one.folder for one in EXAMPLES}
 
 
 def program_of(example: Example) -> Path:
@@ -26,7 +32,7 @@ def program_of(example: Example) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+@pytest.mark.parametrize("example", SHORT, ids=lambda example: example.name)
 def test_a_short_run_learns_and_goes_on_where_it_stopped(example: Example, tmp_path: Path) -> None:
     arguments = example.short["arguments"]
     if example in PLAIN:
