@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import art
-from bench.curves import picture
+from bench.curve_picture import picture
 from bench.rows import Row, write_rows
 
 ROOT = Path(__file__).parents[1]

@@ -1,7 +1,7 @@
 """The charts and tables of the examples, made of `examples/*/results.json`.
 
 Each folder gets `chart.svg` and, between the marks of its README, a table. docs/get-started/examples.md gets
-a line for each example.
+a line for each run, README.md a line for each folder, docs/assets/curves.svg a panel.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKS = "<!-- results -->", "<!-- /results -->"
+ALL_CURVES = ROOT / "docs" / "assets" / "curves.svg"
+README = ROOT / "README.md"
 TABLE = ROOT / "docs" / "get-started" / "examples.md"
 BLUE, GREY, PALE = "#0969da", "#7d8590", "#9ec5f4"
 STYLE = {
@@ -59,7 +61,11 @@ def write_pages(examples: Sequence[Example]) -> list[Row]:
             for example in all_examples()
             if example.variant in (results := read_results(example.folder))
         }
+        draw_all_curves(
+            {example: one for example, one in everything.items() if example.variant == PLAIN}, ALL_CURVES
+        )
     replace_between_marks(TABLE, docs_table(everything))
+    replace_between_marks(README, front_table(all_examples(), everything))
     return rows
 
 
@@ -118,6 +124,18 @@ def docs_table(everything: Mapping[Example, Measured]) -> str:
             f"| [{example.name}]({program}) | {example.metric} | {len(one.runs)} "
             f"| {said(one.first())} | {said(one.last())} | {goal} | {seconds[len(seconds) // 2]:.0f} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def front_table(examples: Sequence[Example], everything: Mapping[Example, Measured]) -> str:
+    """A line for each folder, measured or not."""
+    lines = ["| program | what the model learns | before | after |", "|---|---|---|---|"]
+    for example in examples:
+        if example.variant == PLAIN:
+            name, measured = example.folder.name, everything.get(example)
+            ends = (measured.first(), measured.last()) if measured else (None, None)
+            shares = " | ".join("" if one is None else f"{one.mean:.2f}" for one in ends)
+            lines.append(f"| [`examples/{name}`](examples/{name}/README.md) | {example.learns} | {shares} |")
     return "\n".join(lines) + "\n"
 
 
@@ -186,3 +204,20 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, transparent=True, metadata={"Date": None})
     text = path.read_text(encoding="utf-8")
     path.write_text("".join(f"{line.rstrip()}\n" for line in text.splitlines()), encoding="utf-8")
+
+
+def draw_all_curves(everything: Mapping[Example, Measured], path: Path) -> None:
+    """Draws a small panel for each example."""
+    if not everything:
+        return
+    columns = 3
+    lines = -(-len(everything) // columns)
+    figure = Figure(figsize=(3 * columns, 2.2 * lines))
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, (example, measured) in zip(panels, everything.items(), strict=False):
+        draw_curves(axes, example, measured)
+        axes.set_title(f"{example.title}: {example.metric}", loc="left", fontsize=8)
+    for axes in panels[len(everything) :]:
+        axes.set_axis_off()
+    figure.tight_layout()
+    save(figure, path)

@@ -47,6 +47,8 @@ class Example:
     folder: Path
     variant: str
     title: str
+    learns: str
+    """What the model learns, as the table of all examples says it."""
     metric: str
     """A metric of the held-out rollouts, or `reward`."""
     goal: float
