@@ -158,6 +158,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "textarena": ("textarena",),
         "gymnasium": ("gymnasium",),
         "verifiers-hub": ("verifiers",),
+        "openenv": ("openenv",),
         "quantized": (*_LOCAL, "bitsandbytes"),
         "vllm": (*_LOCAL, "aiohttp"),
         "wandb": ("wandb",),

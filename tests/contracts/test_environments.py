@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ import art
 from art.environments.adapters.registry import find_environment
 from art.environments.testing import LlmServer
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
+from openenv_server import openenv_server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LIBRARIES, VERIFIERS = ".venv-environments", ".venv-verifiers"
-"""Environments of Python with other libraries. Those of verifiers and of the others do not go together."""
+"""Environments of Python with other libraries: verifiers and OpenEnv, which do not go with the others."""
 
 
 def python_of(place: str) -> Path:
@@ -53,8 +55,10 @@ class Case:
     better: bool = True
     """Whether the good player beats the bad one in each scenario."""
 
-    def order(self) -> dict[str, Any]:
-        return {"name": self.name, "options": {"train": 20, "val": 10, **self.options}}
+    def order(self, worlds: str) -> dict[str, Any]:
+        """worlds: the address of a server of OpenEnv."""
+        name = self.name.replace("WORLDS", worlds)
+        return {"name": name, "options": {"train": 20, "val": 10, **self.options}}
 
     def __str__(self) -> str:
         return f"{self.name} {self.options or ''}".strip()
@@ -114,6 +118,12 @@ CASES = [
         parts=frozenset({"right", "num_turns", "truncated"}),
         apart=VERIFIERS,
     ),
+    Case(
+        name="openenv:WORLDS/guess",
+        rewards=(-0.5, 1),
+        parts=TURNS | {"truncated", "invalid_actions"},
+        apart=VERIFIERS,
+    ),
 ]
 
 
@@ -168,20 +178,21 @@ def examined(endpoint: LlmServer) -> dict[str, tuple[dict[str, Any], dict[str, A
     """Case -> what it did, and the scenarios that another process has."""
     asked = {"base_url": endpoint.base_url, "key": endpoint.key}
 
-    async def look(case: Case) -> dict[str, Any]:
-        return await examine(case.order(), **asked, rollouts=True)
+    async def look(order: dict[str, Any]) -> dict[str, Any]:
+        return await examine(order, **asked, rollouts=True)
 
     found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for place in ("", LIBRARIES, VERIFIERS):
         cases = [case for case in CASES if case.apart == place]
         if place and is_missing(place):
             continue
-        orders = [case.order() for case in cases]
-        if place:
-            first = run_apart({**asked, "cases": orders, "rollouts": True}, 1, place)
-        else:
-            first = [asyncio.run(look(case)) for case in cases]
-        second = run_apart({**asked, "cases": orders, "rollouts": False}, 2, place)
+        with openenv_server() if place == VERIFIERS else nullcontext("") as worlds:
+            orders = [case.order(worlds) for case in cases]
+            if place:
+                first = run_apart({**asked, "cases": orders, "rollouts": True}, 1, place)
+            else:
+                first = [asyncio.run(look(order)) for order in orders]
+            second = run_apart({**asked, "cases": orders, "rollouts": False}, 2, place)
         found |= {
             str(case): (done, scenarios) for case, done, scenarios in zip(cases, first, second, strict=True)
         }
@@ -342,6 +353,7 @@ def test_a_wrong_name_or_option_is_refused_with_what_is_known() -> None:
         ("textarena:TicTacToe-v0", "textarena"),
         ("gymnasium:CartPole-v1", "gymnasium"),
         ("verifiers:wordle", "verifiers-hub"),
+        ("openenv:http://127.0.0.1:9", "openenv"),
     ],
 )
 def test_a_missing_library_is_named_with_its_extra(name: str, extra: str) -> None:

@@ -1,0 +1,89 @@
+"""Environments of OpenEnv, run where its client is installed: prints JSON.
+
+python openenv_rollouts.py BASE_URL KEY WORLDS     the model's endpoint, the server of openenv_worlds.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from typing import Any
+
+from environment_program import model_of
+from openenv.core.generic_client import GenericEnvClient
+
+import art
+from art.environments.adapters.environment import NamedEnvironment
+from art.environments.adapters.registry import find_environment
+
+
+async def played(model: art.Model, name: str, **options: Any) -> dict[str, Any]:
+    environment = find_environment(name, **options)
+    one = await environment.rollout(model, environment.scenarios("train")[0], seed=1)
+    return {
+        "reward": one.reward,
+        "metrics": one.metrics,
+        "said": [message["content"] for message in one.messages()],
+    }
+
+
+async def failed(model: art.Model, name: str, **options: Any) -> str:
+    try:
+        return str(await played(model, name, **options))
+    except Exception as error:  # noqa: BLE001  # the test looks at it
+        return f"{type(error).__name__}: {error}"
+
+
+async def crowd(model: art.Model, environment: NamedEnvironment, size: int) -> list[float]:
+    """Returns the rewards of rollouts at once, one of which is cancelled."""
+    scenarios = environment.scenarios("train")
+    jobs = [asyncio.create_task(environment.rollout(model, one)) for one in scenarios[:size]]
+    await asyncio.sleep(0)
+    jobs[0].cancel()
+    await asyncio.wait(jobs)
+    return [float(job.result().reward) for job in jobs if not job.cancelled()]
+
+
+async def occupied(model: art.Model, worlds: str) -> str:
+    """Returns how a rollout fails while another program has the only session."""
+    async with GenericEnvClient(f"{worlds}/single") as other:
+        await other.reset()
+        return await failed(model, f"openenv:{worlds}/single", deadline_s=1.5)
+
+
+async def main(base_url: str, key: str, worlds: str) -> None:
+    def player(name: str) -> art.Model:
+        return model_of(name, base_url, key)
+
+    def at(world: str) -> str:
+        return f"openenv:{worlds}/{world}"
+
+    right = player("right")
+    told = {
+        "guess": await played(right, at("guess"), train=3, val=1),
+        "turns": await played(player("wrong"), at("guess"), max_turns=2),
+        "reset": await played(player("wrong"), at("guess"), reset={"most": 1}),
+        "number": await played(player("numbers"), at("number"), action="number"),
+        "shown": await played(player("numbers"), at("number"), action="number", observation="board"),
+        "plan": await played(player("plans"), at("plan")),
+        "crowd": await crowd(right, find_environment(at("single")), 6),
+        "occupied": await occupied(right, worlds),
+        "fails": await failed(right, at("fails")),
+        "hangs": await failed(right, at("hangs"), deadline_s=1.0),
+        "huge": await failed(right, at("huge")),
+        "tools": await failed(right, at("tools")),
+        "other": await failed(right, at("other")),
+        "nobody": await failed(right, "openenv:http://127.0.0.1:9/"),
+        "address": await failed(right, "openenv:echo"),
+        "action": await failed(right, at("guess"), action="message"),
+        "observation": await failed(right, at("guess"), observation="board"),
+        "max_turns": await failed(right, at("guess"), max_turns=0),
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    logging.disable()
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""Environments of OpenEnv behind one real server, each under a path of its own: prints the server's port.
+
+/guess: text in one field. /number: a whole number, by a field that has more beside it. /plan: a JSON object.
+/single: one session at a time. /fails, /hangs: in `step`. /tools: actions without fields. /huge: a picture.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+import uvicorn
+from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+
+HANGS = threading.Event()
+"""Never set: what a hanging step waits for."""
+
+
+class Guess(Action):
+    text: str
+
+
+class Told(Observation):
+    hint: str
+
+
+class Number(Action):
+    number: int
+    why: str = ""
+
+
+class Plan(Action):
+    first: int
+    second: str | None = None
+
+
+class Board(Observation):
+    board: str
+    moves: list[int]
+
+
+class GuessWorld(Environment[Any, Any, State]):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number, self.steps, self.most = 0, 0, 4
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, *, most: int = 4, **more: Any
+    ) -> Any:
+        self.number, self.steps, self.most = (seed or 0) // 2 % 10, 0, most
+        return self.told("Guess a number from 0 to 9.")
+
+    def step(self, action: Any, timeout_s: float | None = None, **more: Any) -> Any:
+        self.steps += 1
+        guess = self.guessed(action)
+        right = guess == self.number
+        hint = "Right." if right else "Higher." if guess < self.number else "Lower."
+        return self.told(hint, done=right or self.steps == self.most, reward=1.0 if right else -0.125)
+
+    def guessed(self, action: Any) -> int:
+        return int(action.text) if action.text.strip().isdigit() else 99
+
+    def told(self, hint: str, **more: Any) -> Any:
+        return Told(hint=hint, **more)
+
+    @property
+    def state(self) -> State:
+        return State(step_count=self.steps)
+
+
+class NumberWorld(GuessWorld):
+    def guessed(self, action: Any) -> int:
+        return int(action.number)
+
+    def told(self, hint: str, **more: Any) -> Any:
+        return Board(board=hint, moves=[1, 2], **more)
+
+
+class PlanWorld(NumberWorld):
+    def guessed(self, action: Any) -> int:
+        return int(action.first)
+
+
+class SingleWorld(GuessWorld):
+    SUPPORTS_CONCURRENT_SESSIONS = False
+
+
+class FailsWorld(GuessWorld):
+    def guessed(self, action: Any) -> int:
+        raise KeyError("no board")
+
+
+class HangsWorld(GuessWorld):
+    def guessed(self, action: Any) -> int:
+        HANGS.wait(20)
+        return 0
+
+
+class HugeWorld(GuessWorld):
+    def told(self, hint: str, **more: Any) -> Any:
+        return Told(hint="A" * 300_000, **more)
+
+
+def world(made: type[Any], action: type[Action], told: type[Observation], most: int = 64) -> Any:
+    return create_fastapi_app(made, action, told, max_concurrent_envs=most)
+
+
+def main() -> None:
+    worlds = {
+        "guess": world(GuessWorld, Guess, Told),
+        "number": world(NumberWorld, Number, Board),
+        "plan": world(PlanWorld, Plan, Board),
+        "single": world(SingleWorld, Guess, Told, 1),
+        "fails": world(FailsWorld, Guess, Told),
+        "hangs": world(HangsWorld, Guess, Told),
+        "huge": world(HugeWorld, Guess, Told),
+        "tools": world(GuessWorld, Action, Told),
+    }
+    routes = [Mount(f"/{name}", app) for name, app in worlds.items()]
+    other = Route("/other/schema", lambda request: PlainTextResponse("hello"))
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    server = uvicorn.Server(uvicorn.Config(Starlette(routes=[*routes, other]), log_level="warning"))
+    server.run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()

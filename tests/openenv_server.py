@@ -1,0 +1,27 @@
+"""A real server of OpenEnv for tests, in the environment of Python that has the library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+PYTHON = TESTS.parent / ".venv-verifiers" / "bin" / "python"
+PROGRAM = TESTS / "environments" / "adapters" / "programs" / "openenv_worlds.py"
+
+
+@contextmanager
+def openenv_server() -> Iterator[str]:
+    """Yields the address under which the environments of openenv_worlds.py are."""
+    variables = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    with subprocess.Popen(
+        [str(PYTHON), "-W", "ignore", str(PROGRAM)], env=variables, stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        finally:
+            server.kill()
