@@ -56,7 +56,7 @@ class Example:
     minutes: float
     arguments: tuple[str, ...] = ()
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """`arguments` and `gain` of the run in CI."""
+    """`arguments` and `gain` of the run in CI; `metric`, where another one shows more in so few steps."""
     references: str | None = None
     model: str | None = None
     """The name of the model whose evaluations count, with `{seed}`; needed where a run has several."""

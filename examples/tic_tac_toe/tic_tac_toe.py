@@ -125,7 +125,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--engine", default="builtin", choices=("builtin", "vllm"))
     parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights and the opponent")
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--groups", type=int, default=8, help="groups of games in a step")
     parser.add_argument("--group-size", type=int, default=16, help="games of a group")
     parser.add_argument("--learning-rate", type=float, default=4e-3)

@@ -58,7 +58,9 @@ class NewUser:
             "HOME": str(self.folder),
             # The versions that the other tests ran with, and torch as it is built for CPUs.
             "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
-            "PIP_CACHE_DIR": str(self.folder / "pip-cache"),
+            # No second download of what the tests' own environment has, and nothing compiled ahead.
+            "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip")),
+            "PIP_NO_COMPILE": "1",
         }
 
 
